@@ -1,0 +1,104 @@
+"""The plan: what runs where. Made from a query by `boreal.planner.plan`; read by every driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from boreal.schema import Schema
+from boreal.spec import Mode, OperatorSpec, Policy
+
+EGRESS = "egress"
+"""The name of the fragment that every plan ends in: it merges the output's partitions into the client's one stream."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A stream that is logged: a source stream, or an operator's output, laid out for its readers (R1).
+
+    name: the log stream's name. operator: the source stream or operator that makes it. producers: shards that write it
+    (1 for a source). partitions: shards that read it. key: the columns whose hash picks the partition. Shard q of the
+    producer writes for shard p of the reader to log partition q * partitions + p.
+    """
+
+    name: str
+    operator: str
+    schema: Schema
+    producers: int
+    partitions: int
+    key: tuple[str, ...]
+    source: bool
+
+    def partition(self, producer: int, reader: int) -> int:
+        return producer * self.partitions + reader
+
+
+@dataclass(frozen=True)
+class Input:
+    """A named input of a fragment's DAG: the edges that SUnion merges, in this order, into one (a union of streams)."""
+
+    name: str
+    edges: tuple[Edge, ...]
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator of a fragment's DAG: where it reads (names of inputs or of earlier nodes) and what it makes."""
+
+    name: str
+    spec: OperatorSpec
+    inputs: tuple[str, ...]
+    input_schemas: tuple[Schema, ...]
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """The part of a query that one replica set runs. `nodes` are in an order in which each reads only earlier ones.
+
+    replicas: names, e.g. ('r0', 'r1'); the egress has one. outputs: edges that it writes; Edge.operator names a node
+    or, where a fragment only merges, an input.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Edge, ...]
+    replicas: tuple[str, ...]
+    shards: int
+    engine: str
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The logged streams that it reads, each once, in order: SUnion's ports are these, times their producers."""
+        seen: dict[str, Edge] = {}
+        for entry in self.inputs:
+            for edge in entry.edges:
+                seen.setdefault(edge.name, edge)
+        return tuple(seen.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole query, planned. Durations in microseconds of run time, but bucket_us, which is event time."""
+
+    query: str
+    fragments: tuple[Fragment, ...]
+    sources: tuple[Edge, ...]
+    output: Edge
+    output_key: tuple[str, ...]
+    mode: Mode
+    policy: Policy
+    delay_threshold_us: int
+    bucket_us: int
+    boundary_interval_us: int
+    heartbeat_us: int
+    alpha_x_us: int | None
+    memory_bytes: int
+    retention_us: int
+    stable_lag_max_us: int
+    checkpoint_interval_us: int | None
+    notes: tuple[str, ...]
+
+    def fragment(self, name: str) -> Fragment:
+        return next(f for f in self.fragments if f.name == name)

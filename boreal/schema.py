@@ -1,0 +1,76 @@
+"""Column types and schemas: what a stream's tuples look like.
+
+A tuple is (kind, id, time, attributes). In a record batch, column `time` (int64, event time in microseconds since the
+epoch) comes first, then the attributes in schema order; ids are implied by a frame's first id. A *windowed* stream
+(the output of a window operator, and what filters and maps make of it) has two more columns after `time`:
+`window_start` and `window_end` (exclusive), both int64 microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+TIME = "time"
+WINDOW = ("window_start", "window_end")
+RESERVED = (TIME, *WINDOW)
+
+
+class Type(StrEnum):
+    """The column types that a query file knows. Every column is nullable."""
+
+    STRING = "string"
+    INT = "int"
+    DOUBLE = "double"
+    BOOL = "bool"
+    TIMESTAMP = "timestamp"
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return _ARROW[self]
+
+
+_ARROW = {
+    Type.STRING: pa.string(),
+    Type.INT: pa.int64(),
+    Type.DOUBLE: pa.float64(),
+    Type.BOOL: pa.bool_(),
+    Type.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Attribute names and types, in order; `windowed` streams carry window_start and window_end too."""
+
+    columns: tuple[tuple[str, Type], ...]
+    windowed: bool = False
+
+    @staticmethod
+    def of(columns: dict[str, Type | str], windowed: bool = False) -> Schema:
+        return Schema(tuple((name, Type(kind)) for name, kind in columns.items()), windowed)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.columns)
+
+    @property
+    def types(self) -> dict[str, Type]:
+        return dict(self.columns)
+
+    @property
+    def visible(self) -> dict[str, Type]:
+        """What an expression may name: the attributes, and time and the window's edges as timestamps."""
+        edges = WINDOW if self.windowed else ()
+        return {TIME: Type.TIMESTAMP, **{name: Type.TIMESTAMP for name in edges}, **self.types}
+
+    @property
+    def arrow(self) -> pa.Schema:
+        edges = [(name, pa.int64()) for name in WINDOW] if self.windowed else []
+        return pa.schema([(TIME, pa.int64()), *edges, *((name, kind.arrow) for name, kind in self.columns)])
+
+    def empty(self) -> pa.RecordBatch:
+        """A batch of this shape with no rows."""
+        return pa.RecordBatch.from_pylist([], schema=self.arrow)

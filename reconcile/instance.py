@@ -1,0 +1,509 @@
+"""One instance: SUnion, operator host and SOutput under the consistency machine, as one pure object.
+
+`handle(event, now)` returns effects, to be performed in order; `next_deadline()` says when it wants a Tick. One call does
+a bounded amount of work; where more is left, the next deadline is now. Clocks, sockets and logs belong to the driver.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from boreal.errors import ProtocolError
+from boreal.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.plan import EGRESS, Fragment, Plan
+from boreal.spec import Hold, Mode
+from operators.graph import Graph
+from reconcile.consistency import Facts, check_transition, state_of
+from reconcile.events import (
+    Acknowledge,
+    CheckpointStored,
+    Effect,
+    Event,
+    Frames,
+    Heartbeat,
+    InstanceId,
+    PathAfter,
+    Read,
+    ReadDone,
+    Received,
+    Reconciled,
+    Send,
+    StateChanged,
+    StoreCheckpoint,
+    Tail,
+    Threshold,
+    Tick,
+)
+from reconcile.host import Host
+from reconcile.recovery import Restart
+from reconcile.soutput import SOutput
+from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
+from reconcile.upstream import Candidate, Upstream
+from sunion.port import Port
+from sunion.steps import Item, Mark, Redone, Step
+from sunion.sunion import Merge, Settings, SUnion
+from sunion.tape import Cursor
+
+SILENT_AFTER_INTERVALS = 3
+"""A port that missed two boundaries is found out before the third is due (R10)."""
+
+STEPS_PER_CALL = 4
+HOP_SAMPLES = 256
+
+
+@dataclass(slots=True)
+class _Link:
+    """A port and the replicas of its stream; `producers`: the instances to tell how long the path after them takes."""
+
+    port: Port
+    upstream: Upstream
+    producers: tuple[InstanceId, ...]
+    read_turn: int = 0
+    hops: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
+
+
+class Instance:
+    """See the module's header. `restart` is where this life begins; `journal_*` effects tell the driver what happened."""
+
+    def __init__(self, plan: Plan, me: InstanceId, restart: Restart) -> None:
+        fragment = plan.fragment(me.fragment)
+        self.me = me
+        self.plan = plan
+        self.fragment = fragment
+        self.delay_threshold_us = plan.delay_threshold_us
+        self.silence_us = SILENT_AFTER_INTERVALS * plan.boundary_interval_us
+        self.away_us = max(HEARTBEATS_TO_DEATH * plan.heartbeat_us, self.silence_us)
+        self.grace_us = 2 * plan.boundary_interval_us
+        self.links = _links(plan, fragment, me, self.silence_us)
+        self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
+        self.graph = Graph(fragment)
+        self.host = Host(self.graph, Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode)
+        self.host.periodic = plan.checkpoint_interval_us is not None
+        self.soutput = SOutput(fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us)
+        self.sunion = SUnion(
+            [link.port for link in self.links],
+            _merges(fragment, self.links),
+            Settings(
+                plan.bucket_us,
+                plan.stable_lag_max_us,
+                plan.memory_bytes // max(len(self.links), 1),
+            ),
+            str(me),
+            plan.policy.failure,
+            plan.policy.stabilization,
+            0,
+        )
+        others = [InstanceId(me.fragment, r, me.shard) for r in fragment.replicas if r != me.replica]
+        self.stagger = Stagger.of(me, others, plan.heartbeat_us)
+        self.restart = restart
+        self.state = State.STABLE
+        self.path_after: dict[tuple[InstanceId, str], int] = {}
+        self.is_away = restart.incarnation > 1
+        self.away_until = 0
+        self.has_more = False
+        self.last_now = 0
+        self.heartbeat_at = 0
+        self.boundary_at = 0
+        self.checkpoint_at = 0
+        self.checkpoints = 0
+        self.saved_inputs: dict[int, tuple[tuple[str, int], ...]] = {}
+        self.stored_inputs: tuple[tuple[str, int], ...] = ()
+        self.copy_inputs: tuple[tuple[str, int], ...] = ()
+        self.anchor: Anchor | None = None
+        self.redo_started = 0
+        self.redo_tuples = 0
+        self.healing = False
+        self.reads: dict[tuple[bool, int], tuple[int, LogId, Cursor]] = {}
+        self.read_number = 0
+        self.read_again_at: dict[tuple[bool, int], int] = {}
+        self._set_alpha(at_once=True)
+
+    # The four calls
+
+    def begin(self, now: int) -> list[Effect]:
+        """The first call: where the state comes from a checkpoint, CorruptError if that is damaged."""
+        restart = self.restart
+        if restart.state is not None:
+            self.host.load(restart.state)
+        for link in self.links:
+            link.port.tape.begin(restart.inputs.get(link.port.key, 0))
+        self.sunion.begin_at(restart.position, restart.muted_until)
+        if self.host.periodic:
+            self.host.checkpoint(restart.position)
+            self.copy_inputs = self._places(restart.position)
+        self.last_now = self.heartbeat_at = self.checkpoint_at = now
+        self.boundary_at = now + self.plan.boundary_interval_us
+        self.away_until = now + self.grace_us
+        self.stagger.resume(now)
+        effects: list[Effect] = [*self.soutput.start(restart.made, restart.written, restart.epoch)]
+        if self.is_away:
+            self.state = State.RECOVERING
+        effects.append(StateChanged(self.state))
+        for link in self.links:
+            effects += link.upstream.begin(now, link.port.tape.next_id - 1)
+        self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
+        return effects
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """Take one event at this time (microseconds, never falling); what to do, in order."""
+        effects: list[Effect] = []
+        if now - self.last_now > self.away_us:
+            self._resume(now)
+        self.last_now = now
+        match event:
+            case Frames(log, items, end):
+                self._take_frames(log, items, end, now)
+            case Tail(log, frame):
+                self._link_candidate(log, frame, now)
+            case ReadDone(log, token, items):
+                self._take_read(log, token, items)
+            case Received(PathAfter(sender, key, micros)):
+                self.path_after[(sender, key)] = micros
+            case Received(message):
+                effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
+            case Threshold(delay_threshold_us):
+                self.delay_threshold_us = delay_threshold_us
+                self._set_alpha(at_once=True)
+            case CheckpointStored(number):
+                self._note_stored(number)
+            case Tick():
+                pass
+        self._advance(now, effects)
+        return effects
+
+    def next_deadline(self) -> int:
+        """When to call `handle(Tick())` at the latest."""
+        if self.has_more:
+            return self.last_now
+        waits = [self.heartbeat_at, self.boundary_at]
+        overdue = None if self.is_away else self.sunion.next_deadline()
+        if overdue is not None and overdue > self.last_now:
+            waits.append(overdue)
+        lease = self.stagger.next_deadline()
+        if lease is not None:
+            waits.append(lease)
+        return min(waits)
+
+    def missing(self) -> tuple[str, ...]:
+        """The inputs that tentative output lacks at present."""
+        return self.sunion.missing()
+
+    # Input
+
+    def _link_candidate(self, log: LogId, frame: Frame, now: int) -> tuple[_Link, Candidate] | None:
+        link = self.by_log[log]
+        candidate = link.upstream.candidate(log)
+        return (link, candidate) if link.upstream.hear(candidate, frame, now) else None
+
+    def _take_frames(self, log: LogId, items: tuple[tuple[int, Frame], ...], end: int, now: int) -> None:
+        link = self.by_log[log]
+        candidate = link.upstream.candidate(log)
+        if link.port.silent or candidate.target is None:
+            self._note_return(link, candidate, end, now)
+        for offset, frame in items:
+            candidate.next_offset = offset + 1
+            heard = self._link_candidate(log, frame, now)
+            if heard is None:
+                continue
+            if candidate is link.upstream.live:
+                self._take_visible(link, candidate, frame, now)
+            elif candidate is link.upstream.correcting:
+                self._take_correction(link.port, frame, now)
+        candidate.seen = now
+
+    def _note_return(self, link: _Link, candidate: Candidate, end: int, now: int) -> None:
+        """A log is read for the first time, or again: what it holds already is a backlog (R12)."""
+        candidate.target = end
+        if all(other.port.silent for other in self.links) and not self.is_away:
+            self._go_away(now)
+
+    def _take_visible(self, link: _Link, candidate: Candidate, frame: Frame, now: int) -> None:
+        port = link.port
+        match frame:
+            case Data(tentative=True):
+                port.take_tentative(frame, now)
+            case Data():
+                port.take_stable(frame, now)
+            case Boundary():
+                if frame.time > port.boundary and not candidate.is_behind and self.state is State.STABLE:
+                    link.hops.append(max(now - frame.sent, 0))
+                port.take_boundary(frame, now)
+            case Undo() | Start():
+                port.revoke()
+            case RecDone():
+                pass
+
+    def _take_correction(self, port: Port, frame: Frame, now: int) -> None:
+        if isinstance(frame, Data) and not frame.tentative:
+            port.take_stable(frame, now)
+        elif isinstance(frame, Boundary) and not frame.tentative:
+            port.take_boundary(frame, now)
+
+    def _take_read(self, log: LogId, token: int, items: tuple[tuple[int, Frame], ...]) -> None:
+        slot = next((slot for slot, (number, _, _) in self.reads.items() if number == token), None)
+        if slot is None:
+            return
+        _, _, cursor = self.reads.pop(slot)
+        is_live, at = slot
+        view = self.sunion.live if is_live else self.sunion.base
+        if view is None or view.cursors[at] is not cursor:
+            return
+        link = self.links[at]
+        tape = link.port.tape
+        if not items:
+            link.read_turn += 1
+            self.read_again_at[slot] = self.last_now + self.plan.boundary_interval_us
+        for _, frame in items:
+            if isinstance(frame, Data) and not frame.tentative:
+                cursor.take_replayed(tape, frame.first_id, frame.batch, frame.ingest)
+            elif isinstance(frame, Boundary) and not frame.tentative:
+                cursor.replay_boundary = max(cursor.replay_boundary, frame.time)
+
+    # The loop
+
+    def _advance(self, now: int, effects: list[Effect]) -> None:
+        self._look_at_inputs(now, effects)
+        self._maybe_return(now)
+        self.has_more = False
+        for _ in range(STEPS_PER_CALL):
+            items = self.sunion.advance(now, not self.is_away)
+            if not items:
+                break
+            for item in items:
+                self._perform(item, now, effects)
+        else:
+            self.has_more = True
+        self._maybe_reconcile(now, effects)
+        self._maybe_change_state(now, effects)
+        self._maybe_checkpoint(now, effects)
+        self._read_on(effects)
+        self._beat(now, effects)
+        self.sunion.trim()
+
+    def _look_at_inputs(self, now: int, effects: list[Effect]) -> None:
+        for link in self.links:
+            port, upstream = link.port, link.upstream
+            revoke, switched = upstream.choose(now, port.tape.next_id - 1)
+            if revoke:
+                port.revoke()
+            effects += switched
+            port.corrected = upstream.correcting is not None
+            port.silent = now - upstream.live.seen > self.silence_us and port.tape.boundary < INFINITY
+            is_tentative = port.suffix_boundary > port.tape.boundary or upstream.live.state is not State.STABLE
+            port.failed = port.silent or (is_tentative and port.tape.boundary < INFINITY)
+
+    def _perform(self, item: Item, now: int, effects: list[Effect]) -> None:
+        match item:
+            case Step():
+                outputs = self.host.step(item)
+                effects += self.soutput.emit(
+                    outputs, item, self.state, now, lambda next_ids: self._make_anchor(item.upto, next_ids)
+                )
+                self._after_step(item, now, effects)
+            case Mark():
+                blob = self.host.mark(item.time)
+                if blob is not None:
+                    self._store(blob, item.time, effects)
+                self._become(State.UP_FAILURE, now, effects)
+            case Redone():
+                self._finish_redo(now, effects)
+
+    def _after_step(self, step: Step, now: int, effects: list[Effect]) -> None:
+        if not step.muted:
+            self.boundary_at = now + self.plan.boundary_interval_us
+        if self.sunion.redoing and not step.tentative:
+            self.redo_tuples += sum(batch.num_rows for batch in step.batches.values())
+        if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
+            # Corrections no longer fit in memory beside a live branch: show them now, and go on without it.
+            effects += self.soutput.end_correction()
+            self.sunion.drop_live()
+            self.host.live = None
+
+    # Failure and healing
+
+    def _maybe_reconcile(self, now: int, effects: list[Effect]) -> None:
+        """Healed (R16): roll back, as soon as a peer covers for us or none can (R22)."""
+        self.healing = self.healing or self.sunion.healed(now) is not None
+        if not self.healing or self.state is not State.UP_FAILURE or self.is_away:
+            return
+        if self.plan.policy.stabilization is Hold.SUSPEND:
+            permission = Permission.COVERED
+        else:
+            permission, sends = self.stagger.request(now)
+            effects += sends
+        if permission is Permission.WAIT:
+            return
+        keep_live = permission is Permission.ALONE and self.host.mode is Mode.OVERLAY_REDO
+        mark = self.sunion.base.position
+        replay_from = self.host.roll_back(mark, keep_live)
+        self.sunion.roll_back(replay_from, keep_live)
+        self.healing, self.has_more = False, True
+        self.redo_started, self.redo_tuples = now, 0
+        self._become(State.STABILIZATION, now, effects)
+        effects += self.soutput.undo(self.sunion.cause, keep_live)
+
+    def _finish_redo(self, now: int, effects: list[Effect]) -> None:
+        self.host.redone()
+        effects += self.soutput.end_correction()
+        effects.append(Reconciled(self.redo_started, self.redo_tuples, len(self.host.copy)))
+        effects += self.stagger.done()
+        self._maybe_change_state(now, effects)
+
+    def _maybe_change_state(self, now: int, effects: list[Effect]) -> None:
+        has_failed_input = any(link.port.failed for link in self.links)
+        facts = Facts(self.sunion.redoing, self.is_away, self.sunion.live is not None, has_failed_input)
+        self._become(state_of(facts), now, effects)
+
+    def _become(self, state: State, now: int, effects: list[Effect]) -> None:
+        if state is self.state:
+            return
+        check_transition(self.state, state)
+        self.state = state
+        effects.append(StateChanged(state))
+        effects += self.soutput.heartbeat(state, now)
+        effects += [Send(peer, Heartbeat(self.me, state)) for peer in self.stagger.peers]
+
+    # Away and back
+
+    def _resume(self, now: int) -> None:
+        """We were stopped, or busy for so long that our own silence says nothing of others."""
+        for link in self.links:
+            link.upstream.resume(now)
+            link.port.silent = False
+        self.stagger.resume(now)
+        self._go_away(now)
+
+    def _go_away(self, now: int) -> None:
+        self.is_away, self.away_until = True, now + self.grace_us
+
+    def _maybe_return(self, now: int) -> None:
+        if self.is_away and now >= self.away_until:
+            present = [link.upstream.live for link in self.links if not link.port.silent]
+            self.is_away = any(candidate.target is None or candidate.is_behind for candidate in present)
+
+    # Anchors, checkpoints, acknowledgements
+
+    def _make_anchor(self, time: int, next_ids: tuple[tuple[str, int], ...]) -> Anchor:
+        needs = min(self.graph.needs(time), time)
+        self.anchor = Anchor(time, needs, next_ids, self._places(needs))
+        keep = min(needs, self.host.copy_time) if self.host.periodic else needs
+        for link in self.links:
+            link.port.tape.forget_places(keep)
+        return self.anchor
+
+    def _places(self, time: int) -> tuple[tuple[str, int], ...]:
+        return tuple((link.port.key, link.port.tape.place_of(time)) for link in self.links)
+
+    def _maybe_checkpoint(self, now: int, effects: list[Effect]) -> None:
+        interval = self.plan.checkpoint_interval_us
+        if interval is None or now < self.checkpoint_at or self.state is not State.STABLE:
+            return
+        if self.sunion.base.position < self.sunion.muted_until:
+            return
+        self.checkpoint_at = now + interval
+        time = self.sunion.base.position
+        self.copy_inputs = self._places(time)
+        self._store(self.host.checkpoint(time), time, effects)
+
+    def _store(self, blob: bytes, time: int, effects: list[Effect]) -> None:
+        """R19: the copy in memory serves a rollback; the upload goes on behind, and serves restarts."""
+        self.checkpoints += 1
+        number = self.restart.incarnation * 1_000_000 + self.checkpoints
+        inputs = self._places(time)
+        self.saved_inputs[number] = inputs
+        effects.append(StoreCheckpoint(number, time, time, self.soutput.next_ids(), inputs, blob))
+
+    def _note_stored(self, number: int) -> None:
+        """Only now may the inputs before it be let go."""
+        self.stored_inputs = self.saved_inputs.pop(number, self.stored_inputs)
+
+    def _acknowledged(self) -> tuple[tuple[str, int], ...]:
+        """R26: the smallest of what a rollback and a restart of ours may still need."""
+        if self.graph.unbounded:
+            return self.stored_inputs
+        if self.anchor is None:
+            return ()
+        if not self.copy_inputs:
+            return self.anchor.inputs
+        copied = dict(self.copy_inputs)
+        return tuple((key, min(first_id, copied[key])) for key, first_id in self.anchor.inputs)
+
+    # Reading again, and signs of life
+
+    def _read_on(self, effects: list[Effect]) -> None:
+        for is_live, at, next_id in self.sunion.reads():
+            slot = (is_live, at)
+            link = self.links[at]
+            view = self.sunion.live if is_live else self.sunion.base
+            assert view is not None
+            log = self._log_to_read(link)
+            pending = self.reads.get(slot)
+            if pending is not None and pending[1] == log and pending[2] is view.cursors[at]:
+                continue
+            if self.read_again_at.get(slot, 0) > self.last_now:
+                continue
+            self.read_number += 1
+            self.reads[slot] = (self.read_number, log, view.cursors[at])
+            effects.append(Read(log, next_id - 1, self.sunion.settings.replay_bytes, self.read_number))
+
+    def _log_to_read(self, link: _Link) -> LogId:
+        """A replica's log that reaches us; each empty answer moves on to the next one."""
+        upstream = link.upstream
+        reachable = [c for c in upstream.candidates if self.last_now - c.seen <= self.silence_us] or upstream.candidates
+        preferred = upstream.correcting or upstream.live
+        order = sorted(reachable, key=lambda c: c is not preferred)
+        return order[link.read_turn % len(order)].log
+
+    def _beat(self, now: int, effects: list[Effect]) -> None:
+        if now >= self.boundary_at:
+            self.boundary_at = now + self.plan.boundary_interval_us
+            effects += self.soutput.heartbeat(self.state, now)
+        if now < self.heartbeat_at:
+            return
+        self.heartbeat_at = now + self.plan.heartbeat_us
+        self._set_alpha()
+        effects += [Send(peer, Heartbeat(self.me, self.state)) for peer in self.stagger.peers]
+        acknowledged = self._acknowledged()
+        if acknowledged:
+            effects.append(Acknowledge(acknowledged))
+        rest = max(self.path_after.values(), default=0)
+        for link in self.links:
+            hop = max(link.hops, default=0) * 3 // 2
+            effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
+
+    def _set_alpha(self, at_once: bool = False) -> None:
+        """R9: alpha*X is X less what comes after, less a reserve of a tenth; frozen while not STABLE, but for a new X."""
+        if self.plan.alpha_x_us is not None:
+            self.sunion.alpha_x_us = self.plan.alpha_x_us
+        elif at_once or self.state is State.STABLE:
+            x = self.delay_threshold_us
+            after = max(self.path_after.values(), default=0)
+            self.sunion.alpha_x_us = max(x - after - x // 10, x // 4)
+
+
+def _links(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int) -> list[_Link]:
+    """The ports, in the order of the fragment's input streams and, within one, of the producer's shards."""
+    makers = {edge.name: producer for producer in plan.fragments for edge in producer.outputs}
+    links = []
+    for edge in fragment.edges:
+        maker = makers.get(edge.name)
+        for shard in range(edge.producers):
+            partition = edge.partition(shard, me.shard)
+            replicas = maker.replicas if maker else ("",)
+            candidates = [Candidate(LogId(edge.name, replica, partition), 0) for replica in replicas]
+            producers = tuple(InstanceId(maker.name, replica, shard) for replica in replicas) if maker else ()
+            port = Port(f"{edge.name}/{partition}", edge.operator, plan.bucket_us, 2 * plan.boundary_interval_us)
+            links.append(_Link(port, Upstream(candidates, silence_us), producers))
+    return links
+
+
+def _merges(fragment: Fragment, links: list[_Link]) -> tuple[Merge, ...]:
+    merges = []
+    for entry in fragment.inputs:
+        names = [edge.name for edge in entry.edges]
+        ports = [
+            at for name in names for at, link in enumerate(links) if link.port.key.rsplit("/", 1)[0] == name
+        ]
+        merges.append(Merge(entry.name, tuple(ports), entry.schema))
+    return tuple(merges)

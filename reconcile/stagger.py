@@ -1,0 +1,148 @@
+"""Staggering: replicas of one (fragment, shard) take turns to reconcile, so that one stays live (DPC, 'Processing new
+tuples during reconciliation'; R22).
+
+Before it reconciles, a replica gets a lease from one peer that stays live meanwhile. None is needed where a peer is
+STABLE, and nobody waits for a dead one: a peer not heard of for three heartbeats counts as dead, and so does one that
+does not answer for as long. Of two crossing requests the lower replica number wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from boreal.frames import State
+from reconcile.events import (
+    Heartbeat,
+    InstanceId,
+    LeaseDenial,
+    LeaseEnd,
+    LeaseGrant,
+    LeaseRequest,
+    Send,
+)
+
+HEARTBEATS_TO_DEATH = 3
+
+
+class Permission(Enum):
+    """The answer to 'may I reconcile now?'. ALONE: yes, but no peer stays live meanwhile."""
+
+    WAIT = "wait"
+    COVERED = "covered"
+    ALONE = "alone"
+
+
+@dataclass(slots=True)
+class _Peer:
+    heard: int
+    state: State = State.STABLE
+
+
+@dataclass(slots=True)
+class Stagger:
+    """One replica's side of the leases. `promised`: peers to whom we stay live; `lessor`: who stays live for us."""
+
+    me: InstanceId
+    peers: dict[InstanceId, _Peer]
+    heartbeat_us: int
+    promised: dict[InstanceId, None] = field(default_factory=dict)
+    asked: InstanceId | None = None
+    asked_at: int = 0
+    lessor: InstanceId | None = None
+    reconciling: bool = False
+
+    @staticmethod
+    def of(me: InstanceId, others: list[InstanceId], heartbeat_us: int) -> Stagger:
+        return Stagger(me, {other: _Peer(-(1 << 62)) for other in others}, heartbeat_us)
+
+    def resume(self, now: int) -> None:
+        """We were away ourselves: give the peers a moment to be heard."""
+        for peer in self.peers.values():
+            peer.heard = now
+
+    def receive(self, message: Heartbeat | LeaseRequest | LeaseGrant | LeaseDenial | LeaseEnd, now: int) -> list[Send]:
+        peer = self.peers[message.sender]
+        peer.heard = now
+        match message:
+            case Heartbeat(sender, state):
+                peer.state = state
+                if state is not State.STABILIZATION and state is not State.UP_FAILURE:
+                    self.promised.pop(sender, None)
+            case LeaseRequest(sender):
+                return self._answer(sender)
+            case LeaseGrant(sender):
+                if self.asked == sender:
+                    self.asked, self.lessor = None, sender
+                else:
+                    return [Send(sender, LeaseEnd(self.me))]
+            case LeaseDenial(sender):
+                if self.asked == sender:
+                    self.asked_at = now
+                    peer.state = State.STABILIZATION
+                    self.asked = None
+            case LeaseEnd(sender):
+                self.promised.pop(sender, None)
+        return []
+
+    def request(self, now: int) -> tuple[Permission, list[Send]]:
+        """Ask for leave to reconcile; call again until it is not WAIT."""
+        self._forget_dead(now)
+        if self.promised:
+            return Permission.WAIT, []
+        alive = {who: peer for who, peer in self.peers.items() if self._is_alive(peer, now)}
+        if any(peer.state is State.STABLE for peer in alive.values()):
+            return self._go(Permission.COVERED)
+        if self.lessor is not None:
+            return self._go(Permission.COVERED)
+        if self.asked is not None:
+            if self.asked in alive and now - self.asked_at <= HEARTBEATS_TO_DEATH * self.heartbeat_us:
+                return Permission.WAIT, []
+            unanswered, self.asked = self.asked, None
+            permission, _ = self._go(Permission.ALONE)
+            return permission, [Send(unanswered, LeaseEnd(self.me))]
+        candidates = [who for who, peer in sorted(alive.items()) if peer.state is State.UP_FAILURE]
+        if candidates:
+            self.asked, self.asked_at = candidates[0], now
+            return Permission.WAIT, [Send(candidates[0], LeaseRequest(self.me))]
+        if any(peer.state is State.STABILIZATION for peer in alive.values()):
+            return Permission.WAIT, []
+        return self._go(Permission.ALONE)
+
+    def done(self) -> list[Send]:
+        """The correction is complete: the lessor is free."""
+        self.reconciling = False
+        lessor, self.lessor = self.lessor, None
+        return [Send(lessor, LeaseEnd(self.me))] if lessor is not None else []
+
+    def next_deadline(self) -> int | None:
+        """When an unanswered request is given up, or a peer that we wait for counts as dead."""
+        if self.asked is not None:
+            return self.asked_at + HEARTBEATS_TO_DEATH * self.heartbeat_us + 1
+        return None
+
+    def _answer(self, sender: InstanceId) -> list[Send]:
+        crossed = self.asked == sender and self.me < sender
+        if self.reconciling or self.lessor is not None or crossed:
+            return [Send(sender, LeaseDenial(self.me))]
+        if self.asked == sender:
+            self.asked = None
+        effects: list[Send] = []
+        if self.asked is not None:
+            effects.append(Send(self.asked, LeaseEnd(self.me)))
+            self.asked = None
+        self.promised[sender] = None
+        return [*effects, Send(sender, LeaseGrant(self.me))]
+
+    def _forget_dead(self, now: int) -> None:
+        for who in [who for who in self.promised if not self._is_alive(self.peers[who], now)]:
+            del self.promised[who]
+        if self.lessor is not None and not self._is_alive(self.peers[self.lessor], now):
+            self.lessor = None
+
+    def _is_alive(self, peer: _Peer, now: int) -> bool:
+        return now - peer.heard <= HEARTBEATS_TO_DEATH * self.heartbeat_us
+
+    def _go(self, permission: Permission) -> tuple[Permission, list[Send]]:
+        self.reconciling = True
+        return permission, []

@@ -1,0 +1,138 @@
+"""Which replica of an input stream a port reads (DPC, 'Upstream failure', switching between neighbours; R10, R12, R23).
+
+A STABLE replica is preferred, then one in UP_FAILURE, then one in STABILIZATION; one that is still RECOVERING only where
+no other answers. Switching is the reader's act: it follows the new log from its own last stable id, so nothing stable is
+repeated or lost, and takes tentative rows only beyond the highest t_max that it already has. Beside a live replica in
+UP_FAILURE, one in STABILIZATION is read as a correction: its stable rows extend the port's stable prefix (R17).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from boreal.frames import Boundary, Frame, LogId, Start, State
+from reconcile.events import Follow, Unfollow, Watch
+
+
+class Rank(IntEnum):
+    """How good a replica is to read from, worst first."""
+
+    DEAD = 0
+    RECOVERING = 1
+    STABILIZATION = 2
+    UP_FAILURE = 3
+    STABLE = 4
+
+
+_RANKS = {
+    State.STABLE: Rank.STABLE,
+    State.UP_FAILURE: Rank.UP_FAILURE,
+    State.STABILIZATION: Rank.STABILIZATION,
+    State.RECOVERING: Rank.RECOVERING,
+}
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One replica's log of the stream. `target`: the log's end as noted when we began to read, or to read again (R12)."""
+
+    log: LogId
+    seen: int
+    state: State = State.STABLE
+    incarnation: int = 0
+    next_offset: int = 0
+    target: int | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self.target is not None and self.next_offset < self.target
+
+
+@dataclass(slots=True)
+class Upstream:
+    """The replicas of one port's stream; `live` is the visible one, `correcting` the one that is read beside it."""
+
+    candidates: list[Candidate]
+    silence_us: int
+    live: Candidate = field(init=False)
+    correcting: Candidate | None = None
+
+    def __post_init__(self) -> None:
+        self.live = self.candidates[0]
+
+    def begin(self, now: int, after_id: int) -> list[Follow | Watch]:
+        for candidate in self.candidates:
+            candidate.seen = now
+        watches: list[Follow | Watch] = [Watch(c.log) for c in self.candidates if len(self.candidates) > 1]
+        return [*watches, Follow(self.live.log, after_id)]
+
+    def candidate(self, log: LogId) -> Candidate:
+        return next(c for c in self.candidates if c.log == log)
+
+    def resume(self, now: int) -> None:
+        """We were away ourselves: silence in that time says nothing of the others."""
+        for candidate in self.candidates:
+            candidate.seen = now
+            candidate.target = None
+
+    def hear(self, candidate: Candidate, frame: Frame, now: int) -> bool:
+        """Note a frame, followed or watched; False where a dead incarnation wrote it (R25)."""
+        if frame.origin.incarnation < candidate.incarnation:
+            return False
+        candidate.incarnation = frame.origin.incarnation
+        if isinstance(frame, Boundary):
+            candidate.state = frame.state
+        elif isinstance(frame, Start):
+            candidate.state = State.RECOVERING
+        candidate.seen = now
+        return True
+
+    def rank(self, candidate: Candidate, now: int) -> Rank:
+        return Rank.DEAD if now - candidate.seen > self.silence_us else _RANKS[candidate.state]
+
+    def silent_at(self) -> int:
+        """When the live replica will count as silent, if nothing more is heard of it."""
+        return self.live.seen + self.silence_us + 1
+
+    def choose(self, now: int, last_id: int) -> tuple[bool, list[Follow | Unfollow]]:
+        """Switch if another replica is better. Returns whether the visible suffix is to be revoked first (a switch to a
+        STABLE replica, which will give the stable version), and the effects."""
+        if len(self.candidates) == 1:
+            return False, []
+        before = {self.live.log, *([self.correcting.log] if self.correcting else [])}
+        ranks = {c.log: self.rank(c, now) for c in self.candidates}
+        best = max(self.candidates, key=lambda c: (ranks[c.log], c is self.live, c is self.correcting, -self._index(c)))
+        current = ranks[self.live.log]
+        revoke = False
+        if ranks[best.log] is Rank.STABLE and current is not Rank.STABLE:
+            self.live, revoke = best, True
+        elif ranks[best.log] is Rank.UP_FAILURE and current < Rank.UP_FAILURE:
+            previous, self.live = self.live, best
+            if current is Rank.STABILIZATION:
+                self.correcting = previous
+        elif current in (Rank.DEAD, Rank.RECOVERING) and ranks[best.log] > current:
+            self.live = best
+        self._choose_correcting(ranks)
+        after = {self.live.log, *([self.correcting.log] if self.correcting else [])}
+        effects: list[Follow | Unfollow] = [Unfollow(log) for log in sorted(before - after)]
+        for log in sorted(after - before):
+            candidate = self.candidate(log)
+            candidate.target, candidate.next_offset = None, 0
+            effects.append(Follow(log, last_id))
+        return revoke, effects
+
+    def _choose_correcting(self, ranks: dict[LogId, Rank]) -> None:
+        if ranks[self.live.log] is not Rank.UP_FAILURE:
+            self.correcting = None
+            return
+        if self.correcting is not None and (
+            self.correcting is self.live or ranks[self.correcting.log] is not Rank.STABILIZATION
+        ):
+            self.correcting = None
+        if self.correcting is None:
+            correctors = (c for c in self.candidates if ranks[c.log] is Rank.STABILIZATION and c is not self.live)
+            self.correcting = next(correctors, None)
+
+    def _index(self, candidate: Candidate) -> int:
+        return self.candidates.index(candidate)

@@ -1,0 +1,468 @@
+"""The world of an embedded run: processes, logs and links, driven as discrete events.
+
+The same loop serves three clocks: the simulator's (time jumps, work is charged by a model), `--clock skip` (time jumps,
+work is charged what it really took) and `--clock real` (time passes). Each instance is a machine of its own: it is busy
+while it works, and what arrives meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time as wall
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from boreal.frames import Boundary, Data, Frame, LogId, State
+from boreal.plan import EGRESS, Plan
+from reconcile.events import (
+    Acknowledge,
+    Append,
+    CheckpointStored,
+    Effect,
+    Event,
+    Follow,
+    Frames,
+    InstanceId,
+    Read,
+    ReadDone,
+    Received,
+    Reconciled,
+    Send,
+    StateChanged,
+    StoreCheckpoint,
+    Tail,
+    Tick,
+    Unfollow,
+    Watch,
+)
+from reconcile.instance import Instance
+from reconcile.recovery import Restart, Saved, plan_restart
+from services.embedded.network import Network
+from services.log.base import LogStore
+from services.store.base import Checkpoint, CheckpointStore
+
+POLL_FRAMES = 256
+UPLOAD_US = 5_000
+
+
+class Clock(Protocol):
+    """Run time, in microseconds, and what work costs."""
+
+    def wait_until(self, at: int) -> int:
+        """Let run time reach `at`; returns the time that it is then."""
+        ...
+
+    def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
+        """Do a piece of work; returns its effects, and how long the machine is busy with it."""
+        ...
+
+
+class SkipClock:
+    """Idle time is jumped over, work takes what it really takes."""
+
+    def wait_until(self, at: int) -> int:
+        return at
+
+    def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
+        started = wall.perf_counter_ns()
+        effects = work()
+        return effects, (wall.perf_counter_ns() - started) // 1_000
+
+
+class ModelClock:
+    """Time is all virtual: a run repeats exactly."""
+
+    def wait_until(self, at: int) -> int:
+        return at
+
+    def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
+        effects = work()
+        rows = sum(e.frame.batch.num_rows for e in effects if isinstance(e, Append) and isinstance(e.frame, Data))
+        if isinstance(event, Frames):
+            rows += sum(frame.batch.num_rows for _, frame in event.items if isinstance(frame, Data))
+        copied = sum(len(e.state) for e in effects if isinstance(e, StoreCheckpoint))
+        return effects, 30 + rows // 10 + copied // 500
+
+
+class RealClock:
+    """Time passes as on the wall."""
+
+    def __init__(self) -> None:
+        self.started = wall.monotonic_ns()
+
+    def wait_until(self, at: int) -> int:
+        left = at - self._now()
+        if left > 0:
+            wall.sleep(left / 1e6)
+        return max(at, self._now())
+
+    def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
+        return work(), 0
+
+    def _now(self) -> int:
+        return (wall.monotonic_ns() - self.started) // 1_000
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One followed or watched log of a process: `offset` is None until the place to begin has been looked up."""
+
+    log: LogId
+    after_id: int
+    offset: int | None = None
+    is_polling: bool = False
+    is_first: bool = True
+
+
+@dataclass(slots=True)
+class Process:
+    """An instance on a machine of its own."""
+
+    id: InstanceId
+    instance: Instance | None = None
+    readers: dict[LogId, _Reader] = field(default_factory=dict)
+    watched: dict[LogId, bool] = field(default_factory=dict)
+    waiting_reads: list[Read] = field(default_factory=list)
+    inbox: deque[Event] = field(default_factory=deque)
+    is_busy: bool = False
+    is_frozen: bool = False
+    wake_at: int | None = None
+    life: int = 0
+    skew_us: int = 0
+    lost_checkpoints: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"{self.id.fragment}.{self.id.replica}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the journal: what an instance reported, and when."""
+
+    at: int
+    who: InstanceId
+    what: StateChanged | Reconciled
+
+
+class World:
+    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock,
+        logs: LogStore,
+        store: CheckpointStore,
+        on_append: Callable[[LogId, Frame, int], None],
+    ) -> None:
+        self.plan = plan
+        self.clock = clock
+        self.logs = logs
+        self.store = store
+        self.on_append = on_append
+        self.now = 0
+        self.network = Network()
+        self.journal: list[Entry] = []
+        self.processes: dict[InstanceId, Process] = {}
+        self.claims: dict[str, dict[InstanceId, int]] = {}
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._homes = {edge.name: fragment.name for fragment in plan.fragments for edge in fragment.outputs}
+        self._listeners: dict[LogId, dict[InstanceId, None]] = {}
+        for fragment in plan.fragments:
+            for replica in fragment.replicas:
+                for shard in range(fragment.shards):
+                    who = InstanceId(fragment.name, replica, shard)
+                    self.processes[who] = Process(who)
+                    self._add_claims(who, fragment.edges)
+
+    def _add_claims(self, who: InstanceId, edges: Iterable) -> None:  # type: ignore[type-arg]
+        for edge in edges:
+            for producer in range(edge.producers):
+                key = f"{edge.name}/{edge.partition(producer, who.shard)}"
+                self.claims.setdefault(key, {})[who] = 0
+
+    # Time
+
+    def at(self, when: int, action: Callable[[], None]) -> None:
+        """Do something at a time of the run clock; things of one time happen in the order in which they were asked for."""
+        self._sequence += 1
+        heapq.heappush(self._events, (max(when, self.now), self._sequence, action))
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Let time pass until it is over."""
+        while self._events and not is_over():
+            when, _, action = heapq.heappop(self._events)
+            self.now = max(self.clock.wait_until(when), self.now)
+            action()
+
+    # Processes
+
+    def start(self, who: InstanceId) -> None:
+        """Begin a life of an instance: from what its own logs and the checkpoint store hold."""
+        process = self.processes[who]
+        process.life += 1
+        process.readers.clear()
+        process.watched.clear()
+        process.waiting_reads.clear()
+        process.inbox.clear()
+        process.is_busy, process.is_frozen, process.wake_at = False, False, None
+        instance = Instance(self.plan, who, self._restart(process))
+        process.instance = instance
+        self._work(process, None)
+
+    def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
+        """The process dies at once; what it had logged and stored stays, but for lost checkpoints."""
+        process = self.processes[who]
+        process.life += 1
+        process.instance = None
+        process.lost_checkpoints = process.lost_checkpoints or losing_checkpoint
+        for readers in self._listeners.values():
+            readers.pop(who, None)
+
+    def freeze(self, who: InstanceId) -> None:
+        self.processes[who].is_frozen = True
+
+    def thaw(self, who: InstanceId) -> None:
+        process = self.processes[who]
+        if process.is_frozen:
+            process.is_frozen = False
+            self._wake(process)
+
+    def deliver(self, who: InstanceId, event: Event) -> None:
+        """Put an event into a process's inbox; a dead one has none."""
+        process = self.processes[who]
+        if process.instance is not None:
+            process.inbox.append(event)
+            self._wake(process)
+
+    def links_changed(self) -> None:
+        """After a cut or a heal: whoever reads tries again."""
+        for process in self.processes.values():
+            for reader in list(process.readers.values()):
+                self._poll_later(process, reader)
+            for log in list(process.watched):
+                self._tail_later(process, log)
+            waiting, process.waiting_reads = process.waiting_reads, []
+            for read in waiting:
+                self._read_later(process, read)
+
+    def _restart(self, process: Process) -> Restart:
+        who = process.id
+        fragment = self.plan.fragment(who.fragment)
+        logs = [
+            self.logs.open(LogId(edge.name, who.replica, edge.partition(who.shard, reader)))
+            for edge in fragment.outputs
+            for reader in range(edge.partitions)
+        ]
+        incarnation = max(log.last_incarnation for log in logs) + 1
+        tails = [tail for tail in (log.tail() for log in logs) if tail is not None]
+        epoch = max((tail.epoch for tail in tails), default=-1)
+        anchors = [log.last_anchor() for log in logs]
+        anchor = None if None in anchors else min((a for a in anchors if a is not None), key=lambda a: a.time)
+        written = {log.id.key: log.next_stable_id for log in logs}
+        saved = None
+        if not process.lost_checkpoints:
+            found = self.store.latest(str(who))
+            if found is not None:
+                saved = Saved(found.time, found.next_ids, found.inputs, found.state)
+        return plan_restart(incarnation, epoch, written, anchor, saved)
+
+    def _wake(self, process: Process) -> None:
+        if process.is_busy or process.is_frozen or process.instance is None:
+            return
+        if process.inbox:
+            self._work(process, process.inbox.popleft())
+            return
+        deadline = process.instance.next_deadline() - process.skew_us
+        if deadline <= self.now:
+            self._work(process, Tick())
+        elif process.wake_at is None or deadline < process.wake_at or process.wake_at <= self.now:
+            process.wake_at = deadline
+            life = process.life
+            self.at(deadline, lambda: self._timer(process, life, deadline))
+
+    def _timer(self, process: Process, life: int, deadline: int) -> None:
+        if process.life == life and process.wake_at == deadline:
+            process.wake_at = None
+            self._wake(process)
+
+    def _work(self, process: Process, event: Event | None) -> None:
+        instance = process.instance
+        assert instance is not None
+        clock = self.now + process.skew_us
+        process.is_busy = True
+        effects, took = self.clock.charge(
+            (lambda: instance.begin(clock)) if event is None else (lambda: instance.handle(event, clock)), event
+        )
+        life = process.life
+        if took:
+            self.at(self.now + took, lambda: self._finish(process, life, effects, event))
+        else:
+            self._finish(process, life, effects, event)
+
+    def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
+        if process.life != life:
+            return
+        for effect in effects:
+            self._perform(process, effect)
+        if isinstance(event, Frames):
+            reader = process.readers.get(event.log)
+            if reader is not None:
+                reader.is_polling = False
+                self._poll_later(process, reader)
+        process.is_busy = False
+        if process.inbox:
+            self.at(self.now, lambda: self._wake(process))
+        else:
+            self._wake(process)
+
+    # Effects
+
+    def _perform(self, process: Process, effect: Effect) -> None:
+        match effect:
+            case Append(log, frame):
+                self.append(log, frame)
+            case Follow(log, after_id):
+                process.readers[log] = reader = _Reader(log, after_id)
+                self._listeners.setdefault(log, {})[process.id] = None
+                self._poll_later(process, reader)
+            case Unfollow(log):
+                process.readers.pop(log, None)
+            case Watch(log):
+                process.watched[log] = False
+                self._listeners.setdefault(log, {})[process.id] = None
+                self._tail_later(process, log)
+            case Read():
+                self._read_later(process, effect)
+            case Send(to, message):
+                self._send(process, to, Received(message))
+            case Acknowledge(positions):
+                self._acknowledge(process.id, positions)
+            case StoreCheckpoint():
+                life = process.life
+                self.at(self.now + UPLOAD_US, lambda: self._stored(process, life, effect))
+            case StateChanged() | Reconciled():
+                self.journal.append(Entry(self.now, process.id, effect))
+
+    def append(self, log: LogId, frame: Frame) -> None:
+        """Log a frame, and let its readers know."""
+        self.logs.open(log).append(frame)
+        self.on_append(log, frame, self.now)
+        for who in self._listeners.get(log, ()):
+            process = self.processes[who]
+            reader = process.readers.get(log)
+            if reader is not None:
+                self._poll_later(process, reader)
+            elif log in process.watched and isinstance(frame, Boundary):
+                self._tail_later(process, log)
+
+    def _send(self, process: Process, to: InstanceId, event: Event) -> None:
+        there = self.processes[to].place
+        if self.network.passes_messages(process.place, there):
+            self.at(self.now + self.network.latency(process.place), lambda: self.deliver(to, event))
+
+    def _stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
+        if process.life != life:
+            return
+        self.store.put(
+            Checkpoint(
+                str(process.id), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, effect.state
+            )
+        )
+        process.lost_checkpoints = False
+        self.store.drop(str(process.id), effect.number)
+        self.deliver(process.id, CheckpointStored(effect.number))
+
+    def _acknowledge(self, who: InstanceId, positions: tuple[tuple[str, int], ...]) -> None:
+        for key, first_id in positions:
+            claims = self.claims[key]
+            claims[who] = max(claims[who], first_id)
+            needed = min(claims.values())
+            if needed > 0:
+                stream, partition = key.rsplit("/", 1)
+                for replica in self._replicas_of(stream):
+                    self.logs.open(LogId(stream, replica, int(partition))).trim(needed - 1)
+
+    def _replicas_of(self, stream: str) -> tuple[str, ...]:
+        home = self._homes.get(stream)
+        return self.plan.fragment(home).replicas if home else ("",)
+
+    # Reading logs
+
+    def _home(self, log: LogId) -> str:
+        home = self._homes.get(log.stream)
+        return f"{home}.{log.replica}" if home else log.stream.split("@")[0]
+
+    def _poll_later(self, process: Process, reader: _Reader) -> None:
+        if reader.is_polling:
+            return
+        writer = self._home(reader.log)
+        if not self.network.passes_data(writer, process.place):
+            return
+        if not reader.is_first and reader.offset is not None and reader.offset >= self.logs.open(reader.log).end:
+            return
+        reader.is_polling = True
+        life = process.life
+        self.at(self.now + self.network.latency(writer), lambda: self._poll(process, life, reader))
+
+    def _poll(self, process: Process, life: int, reader: _Reader) -> None:
+        if process.life != life or process.readers.get(reader.log) is not reader:
+            return
+        if not self.network.passes_data(self._home(reader.log), process.place):
+            reader.is_polling = False
+            return
+        log = self.logs.open(reader.log)
+        if reader.offset is None:
+            reader.offset = log.offset_after(reader.after_id)
+        items = log.read(reader.offset, POLL_FRAMES, skip_revoked=True)
+        reader.offset = items[-1][0] + 1 if items else log.end
+        reader.is_first = False
+        self.deliver(process.id, Frames(reader.log, tuple(items), log.end))
+
+    def _tail_later(self, process: Process, log: LogId) -> None:
+        writer = self._home(log)
+        if process.watched[log] or not self.network.passes_data(writer, process.place):
+            return
+        process.watched[log] = True
+        life = process.life
+        self.at(self.now + self.network.latency(writer), lambda: self._tail(process, life, log))
+
+    def _tail(self, process: Process, life: int, log: LogId) -> None:
+        if process.life != life:
+            return
+        process.watched[log] = False
+        if log in process.readers or not self.network.passes_data(self._home(log), process.place):
+            return
+        frame = self.logs.open(log).tail()
+        if isinstance(frame, Boundary):
+            self.deliver(process.id, Tail(log, frame))
+
+    def _read_later(self, process: Process, read: Read) -> None:
+        writer = self._home(read.log)
+        if not self.network.passes_data(writer, process.place):
+            process.waiting_reads.append(read)
+            return
+        life = process.life
+        self.at(self.now + self.network.latency(writer), lambda: self._read(process, life, read))
+
+    def _read(self, process: Process, life: int, read: Read) -> None:
+        if process.life != life:
+            return
+        log = self.logs.open(read.log)
+        items: list[tuple[int, Frame]] = []
+        if log.next_stable_id > read.after_id + 1:
+            items = log.read(log.offset_after(read.after_id), POLL_FRAMES, read.max_bytes, skip_revoked=True)
+        self.deliver(process.id, ReadDone(read.log, read.token, tuple(items)))
+
+    # What is so
+
+    def states(self) -> dict[InstanceId, State | None]:
+        """Each instance's state; None for a dead one."""
+        return {who: p.instance.state if p.instance else None for who, p in self.processes.items()}
+
+    def egress(self) -> Process:
+        return self.processes[InstanceId(EGRESS, "r0", 0)]

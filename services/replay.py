@@ -1,0 +1,441 @@
+"""Recorded inputs: files, or the generator, as the tuples of a stream; and the order in which a replay feeds them.
+
+A file is read on a fast path, whole columns at a time. As soon as anything is amiss (a broken line, a value of the
+wrong type, a missing or late time) it is read again on an exact path, which knows lines: each line that cannot be used
+becomes a dead letter with its number, and every other line is kept. Both paths read the same values from the same text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from boreal.durations import format_duration
+from boreal.errors import UserError
+from boreal.schema import Schema, Type
+from services.columns import convert, convert_each
+from services.generate import PREFIX, generate
+
+if TYPE_CHECKING:
+    from boreal.spec import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An input record that was refused: a line of dlq.jsonl. `record` is its text; `line` counts from 1."""
+
+    source: str
+    line: int
+    reason: str
+    record: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """What a source holds: tuples by (time, place in the file), and the records refused, by line."""
+
+    name: str
+    batch: pa.RecordBatch
+    rejects: list[DeadLetter]
+
+    @property
+    def times(self) -> np.ndarray:
+        """The event times, int64 microseconds, rising."""
+        return self.batch.column(0).to_numpy()
+
+
+def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceRows:
+    """Read stream `name` from a .csv, .jsonl or .parquet file, or from `generate:RATE,SECONDS[,KEYS]`.
+
+    The batch has the shape of `Schema.arrow`; columns that the schema does not name are ignored. Lateness is judged in
+    the order of the file (R29): a tuple older than the newest one before it by more than `disorder` is refused.
+    UserError: no such file, another kind of file, or a column that the whole file lacks.
+    """
+    schema = stream.attributes
+    if where.startswith(PREFIX):
+        return SourceRows(name, generate(name, schema, where, seed), [])
+    source = _Source(name, Path(where), stream.time, str(stream.time_unit), stream.disorder, schema)
+    readers = _READERS.get(source.path.suffix.lower())
+    if readers is None:
+        raise source.error("is neither .csv, .jsonl nor .parquet", "convert the file, or give it the right ending")
+    if not source.path.is_file():
+        raise source.error("does not exist", "give the path of a file, or generate:RATE,SECONDS[,KEYS]")
+    fast, exact = readers
+    columns = fast(source)
+    clean = None if columns is None else _all_or_nothing(source, columns)
+    return SourceRows(name, clean, []) if clean is not None else _sift(source, exact(source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A file to read, and what the stream wants of it."""
+
+    name: str
+    path: Path
+    time: str
+    time_unit: str
+    disorder_us: int
+    schema: Schema
+
+    @property
+    def wanted(self) -> list[str]:
+        """The file's columns that matter: the time column (which the schema may name too), then the schema's."""
+        return list(dict.fromkeys((self.time, *self.schema.names)))
+
+    def error(self, problem: str, fix: str) -> UserError:
+        return UserError("--source", f"{self.name}={self.path}", f"{self.path} {problem}", fix)
+
+    def require(self, present: list[str]) -> None:
+        """UserError for the first wanted column that is not among those present."""
+        for column in self.wanted:
+            if column not in present:
+                fix = f"its columns are {', '.join(present)}: correct the stream, or the file"
+                raise self.error(f"has no column {column!r}", fix)
+
+
+@dataclass(slots=True)
+class _Records:
+    """The exact path's reading: raw columns of the records that could be split, with each one's line, and dead letters.
+
+    text(i) is record i as the file has it.
+    """
+
+    columns: dict[str, pa.Array]
+    lines: np.ndarray
+    text: Callable[[int], str]
+    rejects: list[DeadLetter] = field(default_factory=list)
+
+
+# Raw columns into a batch.
+
+
+def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> pa.RecordBatch | None:
+    """The batch, if every record can be used; else None."""
+    try:
+        moments = convert(columns[source.time], Type.TIMESTAMP, source.time_unit)
+        values = [convert(columns[name], kind, source.time_unit) for name, kind in source.schema.columns]
+    except pa.ArrowInvalid:
+        return None
+    if moments.null_count:
+        return None
+    times = moments.cast(pa.int64()).to_numpy()
+    if (times < _newest_so_far(times) - source.disorder_us).any():
+        return None
+    return _by_time(source.schema, times, values)
+
+
+def _sift(source: _Source, records: _Records) -> SourceRows:
+    """The batch of what can be used, and a dead letter for each record that cannot."""
+    reasons: dict[int, str] = {}
+    moments, bad = convert_each(records.columns[source.time], Type.TIMESTAMP, source.time_unit)
+    _note_bad(reasons, source.time, "time", records.columns[source.time], bad)
+    for row in np.flatnonzero(moments.is_null().to_numpy(zero_copy_only=False) & ~bad):
+        reasons[int(row)] = f"column {source.time}: no time"
+    values = []
+    for name, kind in source.schema.columns:
+        column, bad = convert_each(records.columns[name], kind, source.time_unit)
+        _note_bad(reasons, name, kind.value, records.columns[name], bad)
+        values.append(column)
+    usable = np.ones(len(moments), dtype=bool)
+    usable[list(reasons)] = False
+    rows = np.flatnonzero(usable)
+    times = moments.take(pa.array(rows)).cast(pa.int64()).to_numpy()
+    newest = _newest_so_far(times)
+    late = times < newest - source.disorder_us
+    for row, behind_us in zip(rows[late].tolist(), (newest - times)[late].tolist(), strict=True):
+        allowed = format_duration(source.disorder_us)
+        reasons[row] = f"late by {format_duration(behind_us)}, disorder allows {allowed}"
+    letters = [
+        DeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
+    ]
+    kept = pa.array(rows[~late])
+    batch = _by_time(source.schema, times[~late], [column.take(kept) for column in values])
+    return SourceRows(source.name, batch, sorted(records.rejects + letters, key=lambda letter: letter.line))
+
+
+def _note_bad(reasons: dict[int, str], name: str, kind: str, raw: pa.Array, bad: np.ndarray) -> None:
+    for row in np.flatnonzero(bad).tolist():
+        reasons.setdefault(row, f"column {name}: {raw[row].as_py()!r} is not a {kind}".replace("a int", "an int"))
+
+
+def _newest_so_far(times: np.ndarray) -> np.ndarray:
+    # A late tuple is never the newest, so that the maximum over all is the maximum over those accepted.
+    return np.maximum.accumulate(times) if len(times) else times
+
+
+def _by_time(schema: Schema, times: np.ndarray, values: list[pa.Array]) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_arrays([pa.array(times, pa.int64()), *values], schema=schema.arrow)
+    if (times[1:] >= times[:-1]).all():
+        return batch
+    return batch.take(pa.array(np.argsort(times, kind="stable")))
+
+
+def _whole(table: pa.Table, names: list[str]) -> dict[str, pa.Array]:
+    """The table's columns, each in one piece."""
+    columns = {}
+    for name in names:
+        column = table.column(name).combine_chunks()
+        columns[name] = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+    return columns
+
+
+# CSV.
+
+
+def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
+    names = source.wanted
+    try:
+        table = pa.csv.read_csv(
+            source.path,
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(
+                include_columns=names, column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+            ),
+        )
+    except (pa.ArrowInvalid, KeyError):
+        return None
+    return _whole(table, names)
+
+
+def _exact_csv(source: _Source) -> _Records:
+    lines = _text_lines(source.path)
+    if not lines:
+        raise source.error("is empty", "its first line must name the columns")
+    header, at = _split_csv(lines, 0)
+    if header is None:
+        raise source.error("has a first line with a quote that is never closed", "its first line must name the columns")
+    source.require(header)
+    places = {name: header.index(name) for name in source.wanted}
+    values: dict[str, list[str]] = {name: [] for name in places}
+    spans: list[tuple[int, int]] = []
+    rejects: list[DeadLetter] = []
+    while at < len(lines):
+        start = at
+        if not lines[start].rstrip("\r\n"):
+            at += 1
+            continue
+        fields, at = _split_csv(lines, start)
+        problem = _csv_problem(fields, len(header), lines[start])
+        if fields is None or problem:
+            # A stray quote may have run over the lines that follow: only its own line is lost.
+            at = start + 1
+            rejects.append(DeadLetter(source.name, at, problem, _printable(lines[start])))
+            continue
+        spans.append((start, at))
+        for name, place in places.items():
+            values[name].append(fields[place])
+    return _Records(
+        columns={name: pa.array(texts, pa.string()) for name, texts in values.items()},
+        lines=np.array([start + 1 for start, _ in spans], dtype=np.int64),
+        text=lambda row: _printable("".join(lines[slice(*spans[row])])),
+        rejects=rejects,
+    )
+
+
+def _split_csv(lines: list[str], at: int) -> tuple[list[str] | None, int]:
+    """The fields of the record that starts at lines[at] (None: an open quote), and where the next one starts."""
+    if '"' not in lines[at]:
+        return lines[at].rstrip("\r\n").split(","), at + 1
+    reader = csv.reader(_lines_from(lines, at))
+    try:
+        return next(reader), at + reader.line_num
+    except (csv.Error, EOFError):
+        return None, at + 1
+
+
+def _lines_from(lines: list[str], at: int) -> Iterator[str]:
+    yield from (lines[place] for place in range(at, len(lines)))
+    # The csv module would end an open quote here without a word.
+    raise EOFError
+
+
+def _csv_problem(fields: list[str] | None, width: int, first_line: str) -> str:
+    if fields is None:
+        return "a quote is never closed"
+    if len(fields) != width:
+        return f"{len(fields)} fields, the header has {width}"
+    return "" if all(map(_is_text, fields)) else "not UTF-8"
+
+
+# JSON lines.
+
+
+def _fast_jsonl(source: _Source) -> dict[str, pa.Array] | None:
+    data = source.path.read_bytes()
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return None
+    for moment in (pa.string(), pa.int64()):
+        kinds = {name: moment if kind is Type.TIMESTAMP else kind.arrow for name, kind in source.schema.columns}
+        table = _read_json(data, {**kinds, source.time: moment})
+        if table is not None:
+            break
+    # Two objects on a line are not two lines; and a column of nulls may be one that is not there.
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    if table is None or table.num_rows != lines or any(column.null_count == lines for column in table.columns):
+        return None
+    return _whole(table, source.wanted)
+
+
+def _read_json(data: bytes, kinds: dict[str, pa.DataType]) -> pa.Table | None:
+    options = pa.json.ParseOptions(explicit_schema=pa.schema(list(kinds.items())), unexpected_field_behavior="ignore")
+    try:
+        return pa.json.read_json(pa.BufferReader(data), parse_options=options)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _exact_jsonl(source: _Source) -> _Records:
+    lines = _text_lines(source.path)
+    values: dict[str, list[str | None]] = {name: [] for name in source.wanted}
+    numbers: list[int] = []
+    rejects: list[DeadLetter] = []
+    present: dict[str, None] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = _json_object(line)
+            present.update(dict.fromkeys(record))
+            texts = [_json_text(name, record.get(name)) for name in source.wanted]
+        except ValueError as problem:
+            rejects.append(DeadLetter(source.name, number, str(problem), _printable(line)))
+            continue
+        numbers.append(number)
+        for column, text in zip(values.values(), texts, strict=True):
+            column.append(text)
+    if present:
+        source.require(list(present))
+    return _Records(
+        columns={name: pa.array(column, pa.string()) for name, column in values.items()},
+        lines=np.array(numbers, dtype=np.int64),
+        text=lambda row: _printable(lines[numbers[row] - 1]),
+        rejects=rejects,
+    )
+
+
+def _json_object(line: str) -> dict[str, object]:
+    """The line's object, numbers as their text. ValueError says why there is none."""
+    if not _is_text(line):
+        raise ValueError("not UTF-8")
+    try:
+        record = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    return record
+
+
+def _json_text(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and _is_text(value):
+        return value
+    raise ValueError(f"column {name}: {value!r} is not a plain value")
+
+
+# Parquet.
+
+
+def _exact_parquet(source: _Source) -> _Records:
+    """Rows count from 1, as lines do; a record's text is its wanted columns as JSON."""
+    columns = _parquet_columns(source)
+    rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    return _Records(
+        columns=columns,
+        lines=np.arange(1, rows.num_rows + 1),
+        text=lambda row: json.dumps(rows.slice(row, 1).to_pylist()[0], default=str),
+    )
+
+
+def _parquet_columns(source: _Source) -> dict[str, pa.Array]:
+    try:
+        with pa.parquet.ParquetFile(source.path) as file:
+            shape = file.schema_arrow
+            source.require(shape.names)
+            for name in source.wanted:
+                kind = shape.field(name).type
+                if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+                    raise source.error(f"has a column {name!r} of type {kind}", "a column must hold plain values")
+            table = file.read(columns=source.wanted)
+    except pa.ArrowInvalid as error:
+        raise source.error(f"is not a Parquet file: {error}", "give a file that Parquet readers can open") from None
+    return _whole(table, source.wanted)
+
+
+_READERS: dict[str, tuple[Callable[[_Source], dict[str, pa.Array] | None], Callable[[_Source], _Records]]] = {
+    ".csv": (_fast_csv, _exact_csv),
+    ".jsonl": (_fast_jsonl, _exact_jsonl),
+    ".parquet": (_parquet_columns, _exact_parquet),
+}
+
+
+# Text files on the exact path.
+
+
+def _text_lines(path: Path) -> list[str]:
+    """The file's lines with their ends. Bytes that are not UTF-8 become lone surrogates, which `_is_text` finds."""
+    text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    return list(io.StringIO(text, newline=""))
+
+
+def _is_text(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(text: str) -> str:
+    return text.rstrip("\r\n").encode("utf-8", "backslashreplace").decode()
+
+
+# The order of a replay.
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The event-time order over all streams together; ties go by the order of the streams.
+
+    times: all event times, rising. index: per stream and row, the row's place in that order. Both rise, so that the
+    cut of each stream at a place or a time is found by bisection.
+    """
+
+    times: np.ndarray
+    index: dict[str, np.ndarray]
+
+    def rows_within(self, name: str, count: int) -> int:
+        """How many rows of the stream are among the first `count` of all."""
+        return int(np.searchsorted(self.index[name], count, side="left"))
+
+    def rows_before(self, name: str, time: int) -> int:
+        """How many rows of the stream have an event time before `time`."""
+        return self.rows_within(name, int(np.searchsorted(self.times, time, side="left")))
+
+
+def merge_schedule(sources: dict[str, SourceRows]) -> Schedule:
+    """One order for all rows of all sources, by (time, stream, row)."""
+    times = np.concatenate([np.empty(0, dtype=np.int64), *(source.times for source in sources.values())])
+    order = np.argsort(times, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    ends = np.cumsum([len(source.times) for source in sources.values()])
+    return Schedule(times[order], dict(zip(sources, np.split(place, ends[:-1]), strict=True)) if sources else {})

@@ -1,0 +1,15 @@
+"""Buckets: [i*b, (i+1)*b) of event time, the unit of ordering, of processing and of rollback."""
+
+from __future__ import annotations
+
+from boreal.frames import INFINITY
+
+
+def bucket_floor(time: int, bucket_us: int) -> int:
+    """The start of the bucket that holds `time`: what a boundary at `time` completes ends here."""
+    return INFINITY if time >= INFINITY else time - time % bucket_us
+
+
+def bucket_end(time: int, bucket_us: int) -> int:
+    """The end (exclusive) of the bucket that holds `time`: a tuple's t_max (R4)."""
+    return INFINITY if time >= INFINITY else time - time % bucket_us + bucket_us

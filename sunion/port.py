@@ -1,0 +1,131 @@
+"""A SUnion port: one input stream partition, as seen through whichever replica it is read from.
+
+It holds a stable prefix (the tape, which any replica of the stream may extend, since stable ids are the same in all)
+and a tentative suffix (from the visible branch only). By time, the stable prefix counts up to the stable boundary, and
+the suffix after it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+
+from boreal.frames import INFINITY, Boundary, Data
+from sunion.buckets import bucket_end, bucket_floor
+from sunion.tape import BEGINNING, Chunk, Tape
+
+
+@dataclass(slots=True)
+class Port:
+    """One input partition. `key`: 'stream/partition'; `name`: what tuples lacking it name as missing.
+
+    silent: nothing heard for two boundary intervals. failed: silent, or its producer is not STABLE. corrected: stable
+    rows come from another replica than the visible, tentative ones (R17). t_max: the highest t_max taken (R23).
+    arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable rows are never overdue sooner than
+    grace_us after they arrived, so that a backlog is not overdue at once; tentative ones have been held back already.
+    """
+
+    key: str
+    name: str
+    bucket_us: int
+    grace_us: int
+    tape: Tape = field(default_factory=Tape)
+    suffix: list[Chunk] = field(default_factory=list)
+    suffix_nbytes: int = 0
+    suffix_boundary: int = BEGINNING
+    t_max: int = BEGINNING
+    corrected: bool = False
+    silent: bool = False
+    failed: bool = False
+    upstream_missing: tuple[str, ...] = ()
+    upstream_cause: str = ""
+    arrivals: deque[tuple[int, int, int]] = field(default_factory=deque)
+    boundaries: deque[tuple[int, int]] = field(default_factory=deque)
+    boundary_ingest: int = 0
+    ended: tuple[int, int] | None = None
+    data_end: int = BEGINNING
+
+    @property
+    def boundary(self) -> int:
+        """Through where this port's rows are known, be it tentatively."""
+        return max(self.tape.boundary, self.suffix_boundary)
+
+    def take_stable(self, frame: Data, now: int) -> None:
+        chunk = self.tape.append(frame.first_id, frame.batch, frame.ingest)
+        if chunk is not None:
+            self._arrived(chunk, False, now)
+
+    def take_tentative(self, frame: Data, now: int) -> None:
+        """Take rows of the visible branch whose t_max is new here (R23)."""
+        chunk = Chunk.of(frame.first_id, frame.batch, BEGINNING, frame.ingest)
+        rows = chunk.between(max(self.t_max, self.tape.boundary), INFINITY)
+        if rows is None:
+            return
+        if rows[0].num_rows < frame.batch.num_rows:
+            chunk = Chunk.of(frame.first_id, rows[0], BEGINNING, frame.ingest)
+        self.suffix.append(chunk)
+        self.suffix_nbytes += chunk.nbytes
+        self.t_max = max(self.t_max, frame.t_max)
+        self._blame(frame)
+        self._arrived(chunk, True, now)
+
+    def take_boundary(self, frame: Boundary, now: int) -> None:
+        """Take a boundary; a tentative one holds until it is revoked."""
+        if frame.tentative:
+            if frame.time <= self.boundary:
+                return
+            self.suffix_boundary = frame.time
+            self.t_max = max(self.t_max, bucket_floor(frame.time, self.bucket_us))
+            self._blame(frame)
+        elif not self.tape.advance(frame.time):
+            return
+        elif self.suffix:
+            self.suffix = self.suffix_from(frame.time)
+            self.suffix_nbytes = sum(chunk.nbytes for chunk in self.suffix)
+        if frame.time >= INFINITY:
+            self.ended = self.ended or (frame.ingest, self._not_before(frame.tentative, now))
+        else:
+            upto = bucket_floor(frame.time, self.bucket_us)
+            self.arrivals.append((upto, frame.ingest, self._not_before(frame.tentative, now)))
+            self.data_end = max(self.data_end, upto)
+        self.boundaries.append((frame.time, frame.ingest))
+        self.boundary_ingest = frame.ingest
+
+    def revoke(self) -> None:
+        """The tentative suffix, rows and boundary, is undone."""
+        self.suffix.clear()
+        self.suffix_nbytes = 0
+        self.suffix_boundary = BEGINNING
+        self.t_max = BEGINNING
+        if self.tape.boundary < INFINITY:
+            self.ended = None
+
+    def released(self, upto: int) -> None:
+        """Every row before `upto` has left: what waited for it waits no more."""
+        while self.arrivals and self.arrivals[0][0] <= upto:
+            self.arrivals.popleft()
+        while self.boundaries and self.boundaries[0][0] <= upto:
+            self.boundaries.popleft()
+
+    def suffix_from(self, time: int) -> list[Chunk]:
+        """The tentative chunks that may hold rows at or after a time. Released ones are kept until corrected: after a
+        partial heal (R16) they are handed on once more."""
+        return self.suffix[bisect_left(self.suffix, time, key=lambda chunk: chunk.high) :]
+
+    def evict(self, limit: int) -> None:
+        """Forget the oldest rows in memory, stable ones (the log has them) and tentative ones, down to a bound of bytes."""
+        self.tape.evict(limit)
+        while self.suffix_nbytes > limit:
+            self.suffix_nbytes -= self.suffix.pop(0).nbytes
+
+    def _not_before(self, tentative: bool, now: int) -> int:
+        return now if tentative else now + self.grace_us
+
+    def _arrived(self, chunk: Chunk, tentative: bool, now: int) -> None:
+        upto = bucket_end(chunk.high, self.bucket_us)
+        self.arrivals.append((upto, chunk.ingest[0][1], self._not_before(tentative, now)))
+        self.data_end = max(self.data_end, upto)
+
+    def _blame(self, frame: Data | Boundary) -> None:
+        self.upstream_missing, self.upstream_cause = frame.missing, frame.cause

@@ -1,0 +1,380 @@
+"""SUnion: puts the tuples of several streams into one deterministic order, and decides when a bucket may leave.
+
+Theory of operation (DPC, sections 'Stable state', 'Upstream failure', 'Stabilization'; rulings R8-R21):
+
+1. Time is cut into buckets. A bucket is stable once the stable boundary of every port has passed its end. Stable
+   buckets leave in order, and within a step rows are in (time, port, id) order, so replicas emit the same bytes.
+2. A *view* is how far the rows have been handed on: `base` is the stable one. It alone exists while all is well.
+3. A bucket may be held back for alpha*X from its ingest. When the deadline of one passes, MARK is emitted once, `live`
+   is forked off `base`, and what is there leaves as tentative steps on `live`, while `base` stands still at the mark.
+4. When the stable boundary has passed what was handed on tentatively, the failure has healed. At ROLLBACK `live` is
+   dropped (or kept beside, R21), and `base` hands on the same buckets again, now stable, reading again from the log
+   what memory no longer holds, until it has caught up: Redone. A new failure then makes a new mark, where `base` is.
+
+The machine is pure: frames and the time go in, items come out; it never asks what time it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.frames import INFINITY, Ingest, ingest_suffix_min
+from boreal.schema import Schema
+from boreal.spec import Hold
+from sunion.buckets import bucket_end, bucket_floor
+from sunion.port import Port
+from sunion.steps import Item, Mark, Redone, Rollback, Step
+from sunion.tape import BEGINNING, Cursor
+
+
+class Healed(Enum):
+    """How a failure has healed (R16)."""
+
+    FULL = "full"
+    PREFIX = "prefix"
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """One input of the fragment's DAG: the union, in this order, of these ports."""
+
+    name: str
+    ports: tuple[int, ...]
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows is
+    about how many rows one step may hold, so that no call takes long.
+    """
+
+    bucket_us: int
+    stable_lag_max_us: int
+    memory_bytes: int
+    step_rows: int = 262_144
+    replay_bytes: int = 8 << 20
+
+
+@dataclass(slots=True)
+class View:
+    """How far rows have been handed on: all with time < position, on every port."""
+
+    position: int
+    cursors: list[Cursor]
+
+    def fork(self) -> View:
+        return View(self.position, [cursor.fork() for cursor in self.cursors])
+
+
+@dataclass(slots=True)
+class SUnion:
+    """The machine. Feed its ports, then call `advance` until it returns nothing."""
+
+    ports: list[Port]
+    merges: tuple[Merge, ...]
+    settings: Settings
+    name: str
+    failure: Hold
+    stabilization: Hold
+    alpha_x_us: int
+    base: View = field(init=False)
+    live: View | None = None
+    mark_number: int = 0
+    marked_at: int = 0
+    due: int = BEGINNING
+    muted_until: int = BEGINNING
+    redoing: bool = False
+    cause: str = ""
+    _empty: dict[str, pa.RecordBatch] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.base = View(BEGINNING, [Cursor(port.tape.next_id) for port in self.ports])
+        self._empty = {merge.name: merge.schema.empty() for merge in self.merges}
+
+    # What is known of the inputs
+
+    @property
+    def leading(self) -> View:
+        """The view that is ahead: what clients were given so far."""
+        return self.live if self.live is not None else self.base
+
+    @property
+    def stable_through(self) -> int:
+        """S (R16): the smallest stable boundary over the ports, down to a bucket's start."""
+        return self._floor(min(port.tape.boundary for port in self.ports))
+
+    def missing(self) -> tuple[str, ...]:
+        """Ports that a tentative step goes on without: silent ones, and those behind what was already handed on (R11)."""
+        return tuple(port.name for port in self.ports if self._is_missing(port))
+
+    def healed(self, now: int) -> Healed | None:
+        """Whether what was handed on tentatively can now be corrected (R16)."""
+        if self.live is None or self.redoing:
+            return None
+        stable = self.stable_through
+        horizon = min(self.live.position, max(port.data_end for port in self.ports))
+        if stable >= horizon:
+            return Healed.FULL
+        lag = now - self.marked_at
+        if lag > self.settings.stable_lag_max_us and stable >= self.base.position + self.settings.bucket_us:
+            return Healed.PREFIX
+        return None
+
+    # Orders from the consistency manager
+
+    def begin_at(self, position: int, muted_until: int) -> None:
+        """Start at a place other than the beginning: rows from `position` on, output thrown away up to `muted_until`."""
+        self.base = View(position, [Cursor(port.tape.next_id) for port in self.ports])
+        self.muted_until = muted_until
+
+    def roll_back(self, replay_from: int, keep_live: bool) -> Rollback:
+        """Return to the mark, and hand on stable rows from there.
+
+        replay_from: the time from which the host's restored state must be given rows again; where that is before the
+        mark, steps up to the mark are muted.
+        """
+        assert self.live is not None and not self.redoing, "a rollback needs a mark"
+        if not keep_live:
+            self.live = None
+        if replay_from < self.base.position:
+            self.muted_until = self.base.position
+            self.base = View(replay_from, [Cursor(port.tape.place_of(replay_from)) for port in self.ports])
+        self.redoing = True
+        return Rollback(self.mark_number, keep_live)
+
+    def drop_live(self) -> None:
+        """Give up the live branch beside a correction: its output can no longer be held back."""
+        self.live = None
+
+    # The loop
+
+    def advance(self, now: int, overdue_counts: bool) -> list[Item]:
+        """The next items: at most one step (with the MARK before it), or Redone. Empty when nothing may leave now.
+
+        overdue_counts: False while the instance is catching up, when no deadline holds (R12).
+        """
+        if overdue_counts:
+            self._collect_due(now)
+            tentative = self._tentative_items(now) if self.live is not None else []
+            if tentative:
+                return tentative
+        if self.live is None or self.redoing:
+            stable = self._stable_step()
+            if stable is not None:
+                return [stable]
+            if self.redoing and self._has_caught_up():
+                self.redoing, self.live = False, None
+                return [Redone(self.mark_number)]
+        if overdue_counts and self.live is None and not self.redoing:
+            return self._tentative_items(now)
+        return []
+
+    def next_deadline(self) -> int | None:
+        """When the next held-back bucket becomes overdue, on the run clock; None where nothing is held back."""
+        waits = [self._overdue_at(*port.arrivals[0][1:]) for port in self.ports if port.arrivals]
+        flush = self._flush_at()
+        if flush is not None:
+            waits.append(flush)
+        return min(waits, default=None)
+
+    def reads(self) -> Iterable[tuple[bool, int, int]]:
+        """(is live view, port, next id): places where a view must read on from the log, its replay queue being low."""
+        views = [(False, self.base)] if self.redoing or self.live is None else []
+        if self.live is not None:
+            views.append((True, self.live))
+        for is_live, view in views:
+            for at, (cursor, port) in enumerate(zip(view.cursors, self.ports, strict=True)):
+                if cursor.is_joined(port.tape):
+                    continue
+                queued = sum(chunk.nbytes for chunk in cursor.replayed)
+                if queued < self.settings.replay_bytes or self._floor(cursor.boundary(port.tape)) <= view.position:
+                    yield is_live, at, cursor.replayed_to
+
+    def trim(self) -> None:
+        """Keep memory within its bound: forget rows that every view is past, then the oldest."""
+        for at, port in enumerate(self.ports):
+            port.tape.drop_before(self.base.cursors[at].next_id)
+            port.evict(self.settings.memory_bytes)
+
+    # Stable steps
+
+    def _stable_step(self) -> Step | None:
+        view = self.base
+        through = self._floor(
+            min(cursor.boundary(port.tape) for cursor, port in zip(view.cursors, self.ports, strict=True))
+        )
+        if through <= view.position:
+            return None
+        if view.position < self.muted_until:
+            through = min(through, self.muted_until)
+        return self._step(view, through, tentative=False)
+
+    def _has_caught_up(self) -> bool:
+        """Nothing stable is left to redo, or what is left lies in a log out of reach."""
+        return all(
+            cursor.is_joined(port.tape) or port.silent
+            for cursor, port in zip(self.base.cursors, self.ports, strict=True)
+        )
+
+    # Tentative steps
+
+    def _tentative_items(self, now: int) -> list[Item]:
+        hold = self.stabilization if self.redoing else self.failure
+        if hold is Hold.SUSPEND:
+            return []
+        target = max(self.due, self._flush_through(now))
+        if hold is Hold.PROCESS and self.live is not None:
+            target = max(target, self._all_present_through())
+        view = self.leading
+        target = min(target, self._readable_through(view))
+        if target <= view.position or view.position < self.muted_until:
+            return []
+        items: list[Item] = []
+        if self.live is None:
+            self.live = self.base.fork()
+            self.mark_number += 1
+            self.marked_at = now
+            upstream = [port.upstream_cause for port in self.ports if port.upstream_cause and port.failed]
+            self.cause = upstream[0] if upstream else f"{self.name}-{self.mark_number}"
+            items.append(Mark(self.mark_number, self.base.position))
+        items.append(self._step(self.live, target, tentative=True))
+        return items
+
+    def _collect_due(self, now: int) -> None:
+        for port in self.ports:
+            while port.arrivals and self._overdue_at(*port.arrivals[0][1:]) <= now:
+                self.due = max(self.due, port.arrivals.popleft()[0])
+
+    def _overdue_at(self, ingest: int, not_before: int) -> int:
+        return max(ingest + self.alpha_x_us, not_before)
+
+    def _flush_at(self) -> int | None:
+        """When, with every port that is still there ended, the open windows are due, though another port is missing."""
+        present = [port for port in self.ports if not self._is_missing(port)]
+        if len(present) == len(self.ports) or not present or self.leading.position >= INFINITY:
+            return None
+        ends = [port.ended for port in present if port.ended is not None]
+        if len(ends) < len(present):
+            return None
+        return max(self._overdue_at(*end) for end in ends)
+
+    def _flush_through(self, now: int) -> int:
+        flush = self._flush_at()
+        return INFINITY if flush is not None and flush <= now else BEGINNING
+
+    def _all_present_through(self) -> int:
+        """R11: through where every port that is not missing is known."""
+        known = [port.boundary for port in self.ports if not self._is_missing(port)]
+        return self._floor(min(known)) if known else BEGINNING
+
+    def _readable_through(self, view: View) -> int:
+        """A port within reach whose rows must be read again from the log is waited for: its rows are not missing."""
+        waits = [
+            self._floor(cursor.boundary(port.tape))
+            for cursor, port in zip(view.cursors, self.ports, strict=True)
+            if not port.silent and not cursor.is_joined(port.tape)
+        ]
+        return min(waits, default=INFINITY)
+
+    def _is_missing(self, port: Port) -> bool:
+        return port.silent or port.boundary < self.leading.position
+
+    # Making a step
+
+    def _step(self, view: View, through: int, tentative: bool) -> Step:
+        upto = self._limit_rows(view, through)
+        since = view.position
+        taken = [self._take(view, at, since, upto, tentative) for at in range(len(self.ports))]
+        muted = upto <= self.muted_until
+        missing, cause = self._why(upto) if tentative else ((), "")
+        ingest = self._ingest(taken, upto)
+        batches = {merge.name: self._merge(merge, taken) for merge in self.merges}
+        view.position = upto
+        for cursor, port in zip(view.cursors, self.ports, strict=True):
+            cursor.consume(port.tape, upto)
+            if view is self.leading:
+                port.released(upto)
+        return Step(batches, upto, tentative, muted, ingest, missing, cause)
+
+    def _limit_rows(self, view: View, through: int) -> int:
+        for cursor, port in zip(view.cursors, self.ports, strict=True):
+            rows = 0
+            for chunk in cursor.pending(port.tape, through):
+                rows += len(chunk.times)
+                if rows >= self.settings.step_rows:
+                    through = min(through, bucket_end(max(chunk.high, view.position), self.settings.bucket_us))
+                    break
+        return through
+
+    def _take(self, view: View, at: int, since: int, upto: int, tentative: bool) -> _Taken:
+        """The rows of one port in [since, upto), in id order: the stable prefix, then the tentative suffix."""
+        port = self.ports[at]
+        stable_upto = min(upto, port.tape.boundary) if tentative and port.corrected else upto
+        taken = _Taken([], [], True, [])
+        for chunk in view.cursors[at].pending(port.tape, stable_upto):
+            taken.add(chunk.between(since, stable_upto), chunk.ordered, chunk.ingest)
+        if tentative:
+            for chunk in port.suffix_from(since):
+                taken.add(chunk.between(max(since, port.tape.boundary), upto), chunk.ordered, chunk.ingest)
+        return taken
+
+    def _merge(self, merge: Merge, taken: Sequence[_Taken]) -> pa.RecordBatch:
+        """Rows of several ports in (time, port, id) order: runs in port order, put in order by a stable sort on time."""
+        batches = [batch for at in merge.ports for batch in taken[at].batches]
+        if not batches:
+            return self._empty[merge.name]
+        merged = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        parts = [part for at in merge.ports for part in taken[at].times]
+        if len(parts) == 1 and all(taken[at].ordered for at in merge.ports):
+            return merged
+        times = np.concatenate(parts)
+        if bool(np.all(times[1:] >= times[:-1])):
+            return merged
+        return merged.take(pa.array(np.argsort(times, kind="stable")))
+
+    def _ingest(self, taken: Sequence[_Taken], upto: int) -> Ingest:
+        """What each bucket of the step counts from (R8): its oldest row, or the first boundary past its end."""
+        entries: list[tuple[int, int]] = []
+        fallback = 0
+        for port, part in zip(self.ports, taken, strict=True):
+            for high, ingest in part.ingest:
+                end = bucket_end(high, self.settings.bucket_us)
+                entries.extend((min(through, end), at) for through, at in ingest)
+            entries.extend((min(self._floor(time), upto), at) for time, at in port.boundaries)
+            fallback = max(fallback, port.boundary_ingest)
+        return ingest_suffix_min(entries) or ((upto, fallback),)
+
+    def _why(self, upto: int) -> tuple[tuple[str, ...], str]:
+        missing = dict.fromkeys(port.name for port in self.ports if port.silent or port.boundary < upto)
+        for port in self.ports:
+            if port.tape.boundary < upto:
+                missing.update(dict.fromkeys(port.upstream_missing))
+        return tuple(missing), self.cause
+
+    def _floor(self, time: int) -> int:
+        return bucket_floor(time, self.settings.bucket_us)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Rows taken from one port: pieces with their times, and (highest time, ingest) of each."""
+
+    batches: list[pa.RecordBatch]
+    times: list[np.ndarray]
+    ordered: bool
+    ingest: list[tuple[int, Ingest]]
+
+    def add(self, piece: tuple[pa.RecordBatch, np.ndarray] | None, ordered: bool, ingest: Ingest) -> None:
+        if piece is None:
+            return
+        batch, times = piece
+        self.batches.append(batch)
+        self.times.append(times)
+        self.ordered = self.ordered and ordered
+        self.ingest.append((int(times[-1]) if ordered else int(times.max()), ingest))

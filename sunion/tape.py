@@ -1,0 +1,203 @@
+"""A port's stable prefix, and places in it.
+
+A *tape* is the stable part of one stream partition: a sequence of chunks with contiguous ids and the stable boundary.
+It is logically endless and lives in the log; memory caches its newest part within a bound. A *cursor* is one reader's
+place on a tape. Consumption is by time: a cursor at time t has consumed exactly the rows with time < t, wherever in
+the tape they stand, so (position, first chunk still needed) says all. A cursor whose next chunk has left the cache
+reads it again from the log (a failure of hours must not need memory of hours).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.errors import ProtocolError
+from boreal.frames import Ingest
+
+BEGINNING = -(1 << 62)
+"""The event time before which there is nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """Rows of one stream as they came in one frame. `floor`: no row here or later in the stream has a smaller time."""
+
+    first_id: int
+    batch: pa.RecordBatch
+    times: np.ndarray
+    low: int
+    high: int
+    ordered: bool
+    floor: int
+    ingest: Ingest
+    nbytes: int
+
+    @staticmethod
+    def of(first_id: int, batch: pa.RecordBatch, floor: int, ingest: Ingest) -> Chunk:
+        times = batch.column(0).to_numpy()
+        low, high, ordered = int(times[0]), int(times[-1]), True
+        if len(times) > 1 and not bool(np.all(times[1:] >= times[:-1])):
+            low, high, ordered = int(times.min()), int(times.max()), False
+        return Chunk(first_id, batch, times, low, high, ordered, floor, ingest, batch.nbytes)
+
+    @property
+    def next_id(self) -> int:
+        return self.first_id + len(self.times)
+
+    def between(self, since: int, upto: int) -> tuple[pa.RecordBatch, np.ndarray] | None:
+        """The rows with since <= time < upto, in id order, and their times; None where there are none."""
+        if self.low >= since and self.high < upto:
+            return self.batch, self.times
+        if self.ordered:
+            first, last = np.searchsorted(self.times, (since, upto))
+            if first == last:
+                return None
+            return self.batch.slice(first, last - first), self.times[first:last]
+        rows = np.flatnonzero((self.times >= since) & (self.times < upto))
+        if not len(rows):
+            return None
+        return self.batch.take(pa.array(rows)), self.times[rows]
+
+
+@dataclass(slots=True)
+class Tape:
+    """The stable prefix of a port: cached chunks, the next id to come, the stable boundary, and old chunks' places."""
+
+    boundary: int = BEGINNING
+    next_id: int = 0
+    nbytes: int = 0
+    chunks: list[Chunk] = field(default_factory=list)
+    places: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def begin(self, next_id: int) -> None:
+        """Start at an id other than 0: a restarted instance goes on from an anchor."""
+        self.next_id = next_id
+
+    @property
+    def cached_from(self) -> int:
+        """The id from which on everything up to next_id is in memory."""
+        return self.chunks[0].first_id if self.chunks else self.next_id
+
+    def append(self, first_id: int, batch: pa.RecordBatch, ingest: Ingest) -> Chunk | None:
+        """Take stable rows; those already here (by id) are dropped. None where nothing was new (I2, I6).
+
+        Raises ProtocolError where ids are missing in between: a stable tuple would be lost.
+        """
+        if first_id > self.next_id:
+            raise ProtocolError(f"stable ids {self.next_id}..{first_id - 1} are missing")
+        skip = self.next_id - first_id
+        if skip >= batch.num_rows:
+            return None
+        chunk = Chunk.of(self.next_id, batch.slice(skip) if skip else batch, self.boundary, ingest)
+        if chunk.low < self.boundary:
+            raise ProtocolError(f"a stable tuple of time {chunk.low} after the stable boundary {self.boundary}")
+        self.chunks.append(chunk)
+        self.places.append((chunk.high, chunk.first_id))
+        self.nbytes += chunk.nbytes
+        self.next_id = chunk.next_id
+        return chunk
+
+    def advance(self, boundary: int) -> bool:
+        """Take a stable boundary; only rising ones count (R3). True where it rose."""
+        if boundary <= self.boundary:
+            return False
+        self.boundary = boundary
+        return True
+
+    def index_of(self, chunk_id: int) -> int:
+        """The position in `chunks` of the first chunk that starts at or after an id."""
+        return bisect_left(self.chunks, chunk_id, key=lambda chunk: chunk.first_id)
+
+    def drop_before(self, chunk_id: int) -> None:
+        """Forget cached chunks before the one that starts at an id."""
+        count = self.index_of(chunk_id)
+        if count:
+            self.nbytes -= sum(chunk.nbytes for chunk in self.chunks[:count])
+            del self.chunks[:count]
+
+    def evict(self, limit: int) -> None:
+        """Forget the oldest cached chunks, needed or not, until the cache is within its bound of bytes."""
+        while self.nbytes > limit and self.chunks:
+            self.nbytes -= self.chunks.pop(0).nbytes
+
+    def place_of(self, time: int) -> int:
+        """The first id of the first chunk that has a row at or after a time: where a cursor for that time begins."""
+        for high, first_id in self.places:
+            if high >= time:
+                return first_id
+        return self.next_id
+
+    def forget_places(self, time: int) -> None:
+        """Places of chunks wholly before a time are not asked for again."""
+        while self.places and self.places[0][0] < time:
+            self.places.popleft()
+
+
+@dataclass(slots=True)
+class Cursor:
+    """A view's place on one tape. `replayed` are chunks read again from the log, which come before all cached ones."""
+
+    next_id: int
+    replayed: list[Chunk] = field(default_factory=list)
+    replay_boundary: int = BEGINNING
+
+    def fork(self) -> Cursor:
+        return Cursor(self.next_id, list(self.replayed), self.replay_boundary)
+
+    @property
+    def replayed_to(self) -> int:
+        return self.replayed[-1].next_id if self.replayed else self.next_id
+
+    def is_joined(self, tape: Tape) -> bool:
+        """Whether all that this cursor still needs is in memory."""
+        return self.replayed_to >= tape.cached_from
+
+    def boundary(self, tape: Tape) -> int:
+        """The stable boundary as far as this cursor can see."""
+        return tape.boundary if self.is_joined(tape) else min(self.replay_boundary, tape.boundary)
+
+    def pending(self, tape: Tape, upto: int) -> Iterator[Chunk]:
+        """The chunks that may hold rows before `upto`, in id order."""
+        for chunk in self.replayed:
+            if chunk.floor >= upto:
+                return
+            yield chunk
+        if not self.is_joined(tape):
+            return
+        for at in range(tape.index_of(self.replayed_to), len(tape.chunks)):
+            chunk = tape.chunks[at]
+            if chunk.floor >= upto:
+                return
+            yield chunk
+
+    def consume(self, tape: Tape, upto: int) -> None:
+        """All rows before `upto` are consumed: move past the leading chunks that hold nothing later."""
+        done = 0
+        for chunk in self.replayed:
+            if chunk.high >= upto:
+                break
+            done += 1
+            self.next_id = chunk.next_id
+        del self.replayed[:done]
+        if self.replayed or not self.is_joined(tape):
+            return
+        for at in range(tape.index_of(self.next_id), len(tape.chunks)):
+            if tape.chunks[at].high >= upto:
+                break
+            self.next_id = tape.chunks[at].next_id
+
+    def take_replayed(self, tape: Tape, first_id: int, batch: pa.RecordBatch, ingest: Ingest) -> None:
+        """Take stable rows read again from the log: those from the cursor's place up to where the cache begins."""
+        if first_id > self.replayed_to:
+            raise ProtocolError(f"replay skips the stable ids {self.replayed_to}..{first_id - 1}")
+        first = self.replayed_to
+        last = min(first_id + batch.num_rows, tape.cached_from)
+        if first < last:
+            rows = batch.slice(first - first_id, last - first)
+            self.replayed.append(Chunk.of(first, rows, self.replay_boundary, ingest))

@@ -1,0 +1,659 @@
+"""Plans: inferred schemas, fragments, shards and keys, the layout of the logs, notes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boreal.errors import UserError
+from boreal.plan import EGRESS, Edge, Fragment, Node, Plan
+from boreal.planner import plan
+from boreal.schema import Schema
+from boreal.spec import Mode, Policy, Query, load_query
+
+FLIGHT = {"carrier": "string", "origin": "string", "dest": "string", "dep_delay": "double"}
+WEATHER = {"origin": "string", "wind": "double", "dest": "int"}
+TUMBLING = {"tumbling": "10m"}
+BY_CARRIER = {"window": TUMBLING, "by": ["carrier"], "compute": {"n": "count(*)", "mean": "avg(dep_delay)"}}
+
+
+def query(operators: dict[str, Any], output: str, keys: dict[str, list[str]] | None = None, **options: Any) -> Query:
+    """A query over ewr, jfk and lga, of one shape, and weather."""
+    streams: dict[str, Any] = {name: {"time": "at", "schema": FLIGHT} for name in ("ewr", "jfk", "lga")}
+    streams["weather"] = {"time": "at", "schema": WEATHER}
+    for name, key in (keys or {}).items():
+        streams[name]["key"] = key
+    return load_query({"name": "departures", "streams": streams, "operators": operators, "output": output, **options})
+
+
+CHAIN = {
+    "all": {"union": ["ewr", "jfk", "lga"]},
+    "late": {"filter": "all", "where": "dep_delay > 15"},
+    "by_carrier": {"aggregate": "late", **BY_CARRIER},
+}
+
+
+def planned(operators: dict[str, Any], output: str, **options: Any) -> Plan:
+    return plan(query(operators, output, **options))
+
+
+def refusal(operators: dict[str, Any], output: str, **options: Any) -> UserError:
+    asked = query(operators, output, **options)
+    with pytest.raises(UserError) as caught:
+        plan(asked)
+    return caught.value
+
+
+def node(plan: Plan, name: str) -> Node:
+    return next(node for fragment in plan.fragments for node in fragment.nodes if node.name == name)
+
+
+def columns(schema: Schema) -> dict[str, str]:
+    return {name: kind.value for name, kind in schema.columns}
+
+
+def test_a_chain_is_one_fragment_and_the_egress() -> None:
+    result = planned(CHAIN, "by_carrier")
+
+    main, egress = result.fragments
+    assert (main.name, main.replicas, main.shards, main.engine) == ("main", ("r0",), 1, "native")
+    assert [(entry.name, [edge.name for edge in entry.edges]) for entry in main.inputs] == [
+        ("all", ["ewr", "jfk", "lga"])
+    ]
+    assert [(made.name, made.inputs) for made in main.nodes] == [("late", ("all",)), ("by_carrier", ("late",))]
+    assert [edge.name for edge in main.outputs] == ["by_carrier"]
+    assert [edge.name for edge in result.sources] == ["ewr", "jfk", "lga"]
+    assert all(edge.source and edge.producers == edge.partitions == 1 for edge in result.sources)
+
+    assert egress == result.fragment(EGRESS)
+    assert (egress.nodes, egress.replicas, egress.shards) == ((), ("r0",), 1)
+    assert [(entry.name, entry.edges) for entry in egress.inputs] == [("by_carrier", main.outputs)]
+    assert egress.outputs == (result.output,)
+    assert (result.output.name, result.output.operator) == ("departures", "by_carrier")
+    assert result.output.schema == node(result, "by_carrier").schema
+    assert result.output_key == ("carrier",)
+
+
+# -- Types ------------------------------------------------------------------------------------------------------------
+
+
+def test_schemas() -> None:
+    operators = {
+        **CHAIN,
+        "shaped": {"map": "late", "select": {"airline": "carrier", "hours": "dep_delay / 60.0", "at": "time"}},
+        "joined": {"join": ["late", "weather"], "on": ["origin"], "within": "30m"},
+        "uniq": {"distinct": "joined", "on": ["carrier"], "window": TUMBLING},
+        "worst": {"top": "by_carrier", "k": 3, "order_by": "n desc", "window": {"tumbling": "1h"}},
+        "kept": {"map": "by_carrier", "select": {"n": "n", "from": "window_start"}},
+        "few": {"filter": "kept", "where": "n < 3"},
+        "again": {"join": ["by_carrier", "worst"], "on": ["carrier"], "within": "1h"},
+    }
+    expected = {
+        "late": (FLIGHT, False),
+        "by_carrier": ({"carrier": "string", "n": "int", "mean": "double"}, True),
+        "shaped": ({"airline": "string", "hours": "double", "at": "timestamp"}, False),
+        "joined": ({**FLIGHT, "wind": "double", "dest_right": "int"}, False),
+        "uniq": ({**FLIGHT, "wind": "double", "dest_right": "int"}, False),
+        "worst": ({"rank": "int", "carrier": "string", "n": "int", "mean": "double"}, True),
+        "kept": ({"n": "int", "from": "timestamp"}, True),
+        "few": ({"n": "int", "from": "timestamp"}, True),
+        "again": (
+            {
+                "carrier": "string",
+                "n": "int",
+                "mean": "double",
+                "rank": "int",
+                "n_right": "int",
+                "mean_right": "double",
+            },
+            False,
+        ),
+    }
+    for name, (shape, windowed) in expected.items():
+        schema = planned(operators, name).output.schema
+        assert (list(columns(schema).items()), schema.windowed) == (list(shape.items()), windowed), name
+
+
+def test_a_union_takes_the_first_ones_order() -> None:
+    operators = {
+        "turned": {"map": "jfk", "select": {name: name for name in reversed(FLIGHT)}},
+        "all": {"union": ["ewr", "turned"]},
+    }
+    result = planned(operators, "all")
+
+    assert list(columns(result.output.schema)) == list(FLIGHT)
+    assert [schema.names for schema in node(result, "all").input_schemas] == [tuple(FLIGHT), tuple(reversed(FLIGHT))]
+
+
+@pytest.mark.parametrize(
+    ("extra", "field", "fix"),
+    [
+        ({"filter": "ewr", "where": "dep_dealy > 15"}, "operators.extra.where", "dep_delay"),
+        ({"filter": "ewr", "where": "dep_delay + 1"}, "operators.extra.where", "compare it"),
+        ({"map": "ewr", "select": {"a": "carier"}}, "operators.extra.select.a", "carrier"),
+        ({"union": ["ewr", "weather"]}, "operators.extra.union", "{map: weather, select: {carrier: ..."),
+        ({"union": ["by_carrier", "unwindowed"]}, "operators.extra.union", "{map: unwindowed, select: {carrier: ..."),
+        ({"aggregate": "ewr", **BY_CARRIER, "by": ["carier"]}, "operators.extra.by", "did you mean carrier?"),
+        ({"aggregate": "ewr", **BY_CARRIER, "by": ["n"]}, "operators.extra.by", "the choices are: carrier"),
+        (
+            {"aggregate": "ewr", "window": TUMBLING, "by": ["carrier"], "compute": {"carrier": "count(*)"}},
+            "operators.extra.compute.carrier",
+            "carrier_computed",
+        ),
+        (
+            {"aggregate": "ewr", "window": TUMBLING, "compute": {"n": "sum(carrier)"}},
+            "operators.extra.compute.n",
+            "",
+        ),
+        ({"join": ["ewr", "weather"], "on": ["orig"], "within": "1m"}, "operators.extra.on", "did you mean origin?"),
+        ({"join": ["ewr", "weather"], "on": ["carrier"], "within": "1m"}, "operators.extra.on", "the choices are"),
+        ({"join": ["ewr", "weather"], "on": ["dest"], "within": "1m"}, "operators.extra.on", "cast(dest as ...)"),
+        ({"join": ["crowded", "jfk"], "on": ["origin"], "within": "1m"}, "operators.extra.join", "rename dest_right"),
+        ({"distinct": "ewr", "on": ["tailnum"], "window": TUMBLING}, "operators.extra.on", "the choices are: carrier"),
+        (
+            {"top": "ewr", "k": 1, "order_by": "dep_dealy", "window": TUMBLING},
+            "operators.extra.order_by",
+            "dep_delay",
+        ),
+        (
+            {"top": "ewr", "k": 1, "order_by": "dep_delay", "window": TUMBLING, "by": ["x"]},
+            "operators.extra.by",
+            "the choices are: carrier",
+        ),
+        (
+            {"top": "worst", "k": 1, "order_by": "dep_delay", "window": TUMBLING},
+            "operators.extra.top",
+            "select: {rank_before: rank",
+        ),
+    ],
+)
+def test_refused_types(extra: dict[str, Any], field: str, fix: str) -> None:
+    operators = {
+        "by_carrier": {"aggregate": "ewr", **BY_CARRIER},
+        "unwindowed": {"map": "ewr", "select": {"carrier": "carrier", "n": "1", "mean": "dep_delay"}},
+        "crowded": {"map": "ewr", "select": {"origin": "origin", "dest": "dest", "dest_right": "dest"}},
+        "worst": {"top": "ewr", "k": 3, "order_by": "dep_delay desc", "window": TUMBLING},
+    }
+    error = refusal({**operators, "extra": extra}, "extra")
+    assert error.field == field
+    assert fix in error.fix
+
+
+# -- Fragments --------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_reach_the_output_is_left_out() -> None:
+    result = planned(CHAIN, "late")
+
+    assert [made.name for made in result.fragments[0].nodes] == ["late"]
+    assert result.notes[:2] == (
+        "stream weather does not reach the output and is left out",
+        "operator by_carrier does not reach the output and is left out",
+    )
+
+
+def test_the_output_may_be_a_stream() -> None:
+    result = planned(CHAIN, "ewr", keys={"ewr": ["carrier"]})
+
+    assert [fragment.name for fragment in result.fragments] == [EGRESS]
+    assert result.fragments[0].inputs[0].edges == result.sources
+    assert result.sources[0].name == "ewr"
+    assert result.output.schema == result.sources[0].schema
+    assert result.output_key == ("carrier",)
+
+
+def test_a_fragment_may_only_merge() -> None:
+    main = planned(CHAIN, "all").fragments[0]
+
+    assert main.nodes == ()
+    assert [entry.name for entry in main.inputs] == ["all"]
+    assert [edge.operator for edge in main.outputs] == ["all"]
+
+
+def test_a_union_of_anything_but_logged_streams_is_a_node() -> None:
+    operators = {
+        "pair": {"union": ["ewr", "jfk"]},
+        "late": {"filter": "lga", "where": "dep_delay > 15"},
+        "all": {"union": ["pair", "late", "ewr"]},
+    }
+    main = planned(operators, "all").fragments[0]
+
+    inputs = {entry.name: [edge.name for edge in entry.edges] for entry in main.inputs}
+    assert inputs == {"pair": ["ewr", "jfk"], "lga": ["lga"], "ewr": ["ewr"]}
+    assert [made.name for made in main.nodes] == ["late", "all"]
+    assert node(planned(operators, "all"), "all").inputs == ("pair", "late", "ewr")
+    assert [edge.name for edge in main.edges] == ["ewr", "jfk", "lga"]
+
+
+def test_explicit_fragments_make_a_chain() -> None:
+    fragments = {
+        "count": {"operators": ["by_carrier"], "engine": "spark", "replicas": 3},
+        "merge": {"operators": ["all", "late"]},
+    }
+    result = planned(CHAIN, "by_carrier", fragments=fragments, replicas=2)
+
+    merge, count, _ = result.fragments
+    assert (merge.name, merge.engine, merge.replicas) == ("merge", "native", ("r0", "r1"))
+    assert (count.name, count.engine, count.replicas) == ("count", "spark", ("r0", "r1", "r2"))
+    assert count.inputs[0].edges == merge.outputs
+    assert not merge.outputs[0].source
+
+
+def test_a_union_of_other_fragments_outputs_is_folded() -> None:
+    operators = {
+        "a": {"filter": "ewr", "where": "dep_delay > 15"},
+        "b": {"filter": "jfk", "where": "dep_delay > 15"},
+        "both": {"union": ["a", "b", "lga"]},
+        "by_carrier": {"aggregate": "both", **BY_CARRIER},
+    }
+    fragments = {"sift": {"operators": ["a", "b"]}, "count": {"operators": ["both", "by_carrier"]}}
+    result = planned(operators, "by_carrier", fragments=fragments, replicas=2)
+
+    assert [fragment.name for fragment in result.fragments] == ["sift_1", "sift_2", "count", EGRESS]
+    assert [edge.name for edge in result.fragment("count").inputs[0].edges] == ["a", "b", "lga"]
+    assert [edge.name for edge in result.fragment("sift_2").outputs] == ["b"]
+
+
+def test_operators_that_share_a_stream_stay_together() -> None:
+    operators = {
+        "a": {"filter": "ewr", "where": "dep_delay > 15"},
+        "b": {"filter": "ewr", "where": "dep_delay < 5"},
+        "both": {"union": ["a", "b"]},
+    }
+    fragments = {"sift": {"operators": ["a", "b"]}, "merge": {"operators": ["both"]}}
+
+    assert [part.name for part in planned(operators, "both", fragments=fragments).fragments] == [
+        "sift",
+        "merge",
+        EGRESS,
+    ]
+
+
+def test_fragments_that_reach_nothing_are_left_out() -> None:
+    fragments = {"merge": {"operators": ["all", "late"]}, "count": {"operators": ["by_carrier"]}}
+
+    assert [part.name for part in planned(CHAIN, "late", fragments=fragments).fragments] == ["merge", EGRESS]
+
+
+def test_fragments_in_a_circle_are_refused() -> None:
+    fragments = {"ends": {"operators": ["all", "by_carrier"]}, "middle": {"operators": ["late"]}}
+
+    error = refusal(CHAIN, "by_carrier", fragments=fragments)
+    assert error.field == "fragments"
+    assert "ends" in error.problem and "middle" in error.problem
+    assert "into one fragment" in error.fix
+
+
+def test_a_parts_name_that_is_taken_is_refused() -> None:
+    operators = {
+        "a": {"filter": "ewr", "where": "dep_delay > 15"},
+        "sift_2": {"filter": "jfk", "where": "dep_delay > 15"},
+        "both": {"union": ["a", "sift_2"]},
+    }
+    fragments = {"sift": {"operators": ["a", "sift_2"]}, "merge": {"operators": ["both"]}}
+
+    error = refusal(operators, "both", fragments=fragments)
+    assert error.field == "fragments.sift"
+    assert "rename sift_2" in error.fix
+
+
+# -- Shards and keys --------------------------------------------------------------------------------------------------
+
+
+def keys_of(fragment: Fragment) -> dict[str, tuple[str, ...]]:
+    return {edge.name: edge.key for edge in fragment.edges}
+
+
+def test_the_key_is_inferred_from_the_groups() -> None:
+    result = planned(CHAIN, "by_carrier", shards=2)
+
+    main = result.fragment("main")
+    assert main.shards == 2
+    assert keys_of(main) == {"ewr": ("carrier",), "jfk": ("carrier",), "lga": ("carrier",)}
+    assert all((edge.producers, edge.partitions) == (1, 2) for edge in main.edges)
+    assert [(edge.producers, edge.partitions, edge.key) for edge in main.outputs] == [(2, 1, ())]
+    assert (result.output.producers, result.output.partitions) == (1, 1)
+
+
+def test_the_key_is_followed_through_renaming_maps() -> None:
+    operators = {
+        "renamed": {"map": "ewr", "select": {"airline": "carrier", "to": "dest", "dep_delay": "dep_delay"}},
+        "other": {"map": "jfk", "select": {"airline": "dest", "to": "carrier", "dep_delay": "dep_delay"}},
+        "all": {"union": ["renamed", "other"]},
+        "once": {"distinct": "all", "on": ["to", "airline"], "window": TUMBLING},
+        "sums": {"aggregate": "once", "window": TUMBLING, "by": ["airline"], "compute": {"n": "count(*)"}},
+    }
+    assert keys_of(planned(operators, "sums", shards=2).fragment("main")) == {"ewr": ("carrier",), "jfk": ("dest",)}
+    assert keys_of(planned(operators, "once", shards=2).fragment("main")) == {
+        "ewr": ("dest", "carrier"),
+        "jfk": ("carrier", "dest"),
+    }
+
+
+def test_both_sides_of_a_join_are_laid_out_alike() -> None:
+    operators = {
+        "air": {"map": "weather", "select": {"place": "origin", "wind": "wind"}},
+        "left": {"map": "ewr", "select": {"carrier": "carrier", "place": "origin", "dest": "dest"}},
+        "joined": {"join": ["left", "air"], "on": ["place"], "within": "30m"},
+        "per_place": {"aggregate": "joined", "window": TUMBLING, "by": ["dest", "place"], "compute": {"n": "count(*)"}},
+        "per_dest": {"aggregate": "joined", "window": TUMBLING, "by": ["dest"], "compute": {"n": "count(*)"}},
+        "per_wind": {"aggregate": "joined", "window": TUMBLING, "by": ["wind"], "compute": {"n": "count(*)"}},
+    }
+    main = planned(operators, "per_place", shards=3).fragment("main")
+    assert keys_of(main) == {"ewr": ("origin",), "weather": ("origin",)}
+    for name in ("per_dest", "per_wind"):
+        result = planned(operators, name, shards=3)
+        assert result.fragment("main").shards == 1
+        assert any("main runs as one shard: joined groups by other columns" in note for note in result.notes)
+
+
+def test_a_streams_own_key_is_kept_to() -> None:
+    operators = {"n": {"aggregate": "ewr", **BY_CARRIER, "by": ["carrier", "dest"]}}
+
+    assert keys_of(planned(operators, "n", shards=2).fragment("main")) == {"ewr": ("carrier", "dest")}
+    assert keys_of(planned(operators, "n", shards=2, keys={"ewr": ["dest"]}).fragment("main")) == {"ewr": ("dest",)}
+
+
+def test_a_streams_own_key_that_tears_groups_apart_is_refused() -> None:
+    error = refusal(CHAIN, "by_carrier", shards=2, keys={"jfk": ["dest"]})
+
+    assert error.field == "streams.jfk.key"
+    assert "by_carrier by carrier" in error.problem
+    assert "take the key from: carrier" in error.fix
+    assert planned(CHAIN, "by_carrier", shards=1, keys={"jfk": ["dest"]}).fragment("main").shards == 1
+
+
+def test_streams_keys_that_disagree_are_refused() -> None:
+    operators = {**CHAIN, "by_carrier": {"aggregate": "late", **BY_CARRIER, "by": ["carrier", "dest"]}}
+
+    error = refusal(operators, "by_carrier", shards=2, keys={"ewr": ["carrier"], "jfk": ["dest"]})
+    assert error.field == "streams.jfk.key"
+    assert "carrier" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"top": "ewr", "k": 3, "order_by": "dep_delay", "window": TUMBLING}, "all rows of extra are one group"),
+        ({"aggregate": "upper", "window": TUMBLING, "by": ["c"], "compute": {"n": "count(*)"}}, "computed columns"),
+        ({"aggregate": "counts", "window": TUMBLING, "by": ["n"], "compute": {"m": "count(*)"}}, "computed columns"),
+        ({"top": "counts", "k": 3, "order_by": "n", "window": TUMBLING}, "all rows of extra are one group"),
+    ],
+)
+def test_what_cannot_be_sharded_runs_as_one_or_is_refused(extra: dict[str, Any], reason: str) -> None:
+    operators = {
+        "upper": {"map": "ewr", "select": {"c": "upper(carrier)"}},
+        "counts": {"aggregate": "ewr", **BY_CARRIER},
+        "extra": extra,
+    }
+    result = planned(operators, "extra", shards=4)
+    assert result.fragment("main").shards == 1
+    assert any("main runs as one shard" in note and reason in note for note in result.notes)
+
+    fragments = {"whole": {"operators": list(operators), "shards": 4}}
+    error = refusal(operators, "extra", fragments=fragments)
+    assert error.field == "fragments.whole.shards"
+    assert reason in error.problem
+    assert "set its shards to 1" in error.fix
+    asked = query(operators, "extra", fragments=fragments)
+    assert plan(asked, shards=4).fragment("whole").shards == 1
+
+
+def test_fragments_without_state_go_by_the_streams_keys() -> None:
+    result = planned(CHAIN, "late", shards=2, keys={"ewr": ["dest"], "jfk": ["carrier"], "lga": ["carrier"]})
+    assert keys_of(result.fragment("main")) == {"ewr": ("dest",), "jfk": ("carrier",), "lga": ("carrier",)}
+
+    result = planned(CHAIN, "late", shards=2, keys={"ewr": ["dest"]})
+    assert result.fragment("main").shards == 1
+    assert "main runs as one shard: jfk has no key" in result.notes
+
+
+def test_an_exchange_between_shards() -> None:
+    fragments = {"count": {"operators": ["all", "late", "by_carrier"], "shards": 2}, "rank": {"operators": ["best"]}}
+    operators = {
+        **CHAIN,
+        "best": {"top": "by_carrier", "k": 1, "order_by": "n desc", "window": TUMBLING, "by": ["carrier"]},
+    }
+    result = planned(operators, "best", fragments=fragments, shards=3)
+
+    (edge,) = result.fragment("rank").edges
+    assert (edge.producers, edge.partitions, edge.key) == (2, 3, ("carrier",))
+    assert result.fragment("count").outputs == (edge,)
+    assert result.fragment(EGRESS).edges[0].producers == 3
+
+
+def test_readers_that_need_other_layouts_get_edges_of_their_own() -> None:
+    operators = {
+        "by_carrier": {"aggregate": "ewr", "window": TUMBLING, "by": ["carrier"], "compute": {"n": "count(*)"}},
+        "by_dest": {"aggregate": "ewr", "window": TUMBLING, "by": ["dest"], "compute": {"n": "count(*)"}},
+        "also": {"aggregate": "ewr", "window": TUMBLING, "by": ["carrier"], "compute": {"n": "count(*)"}},
+        "a": {"map": "by_carrier", "select": {"n": "n"}},
+        "b": {"map": "by_dest", "select": {"n": "n"}},
+        "c": {"map": "also", "select": {"n": "n"}},
+        "all": {"union": ["a", "b", "c"]},
+    }
+    fragments: dict[str, Any] = {
+        "first": {"operators": ["by_carrier", "a"], "shards": 2},
+        "second": {"operators": ["by_dest", "b"], "shards": 2},
+        "third": {"operators": ["also", "c"], "shards": 2},
+        "last": {"operators": ["all"]},
+    }
+    result = planned(operators, "all", fragments=fragments)
+
+    assert keys_of(result.fragment("first")) == {"ewr": ("carrier",)}
+    assert keys_of(result.fragment("second")) == {"ewr@second": ("dest",)}
+    assert result.fragment("third").edges == result.fragment("first").edges
+    assert [(edge.name, edge.operator) for edge in result.sources] == [("ewr", "ewr"), ("ewr@second", "ewr")]
+
+
+@pytest.mark.parametrize(
+    ("output", "key"),
+    [
+        ("all", ("carrier",)),
+        ("renamed", ("airline",)),
+        ("lost", ()),
+        ("worst", ("dest",)),
+        ("joined", ("origin",)),
+        ("uniq", ("dest",)),
+        ("weather", ()),
+    ],
+)
+def test_the_output_key(output: str, key: tuple[str, ...]) -> None:
+    operators = {
+        **CHAIN,
+        "renamed": {"map": "late", "select": {"airline": "carrier", "again": "carrier"}},
+        "lost": {"map": "late", "select": {"to": "dest"}},
+        "worst": {"top": "late", "k": 3, "order_by": "dep_delay", "window": TUMBLING, "by": ["dest"]},
+        "joined": {"join": ["late", "weather"], "on": ["origin"], "within": "1m"},
+        "uniq": {"distinct": "late", "on": ["dest"], "window": TUMBLING},
+    }
+    keys = {name: ["carrier"] for name in ("ewr", "jfk", "lga")}
+    assert planned(operators, output, keys=keys).output_key == key
+
+
+def test_the_clients_stream_never_takes_anothers_name() -> None:
+    asked = query({"departures": {"filter": "ewr", "where": "dep_delay > 15"}}, "departures")
+
+    result = plan(asked)
+    assert result.fragment("main").outputs[0].name == "departures"
+    assert result.output.name == "departures@egress"
+
+
+# -- How it runs ------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_query_leaves_open() -> None:
+    result = planned(CHAIN, "by_carrier")
+
+    assert (result.delay_threshold_us, result.stable_lag_max_us) == (3_000_000, 30_000_000)
+    assert (result.bucket_us, result.boundary_interval_us, result.heartbeat_us) == (100_000, 50_000, 100_000)
+    assert (result.alpha_x_us, result.checkpoint_interval_us) == (None, None)
+    assert (result.memory_bytes, result.retention_us) == (256_000_000, 86_400_000_000)
+    assert plan(query(CHAIN, "by_carrier"), default_engine="spark").fragments[0].engine == "spark"
+
+
+def test_overrides_hold_for_all_fragments() -> None:
+    fragments = {
+        "merge": {"operators": ["all", "late"], "replicas": 3, "engine": "spark"},
+        "count": {"operators": ["by_carrier"], "shards": 4},
+    }
+    result = plan(
+        query(CHAIN, "by_carrier", fragments=fragments),
+        mode=Mode.OVERLAY_REDO,
+        policy=Policy.parse("delay/suspend", "--policy"),
+        delay_threshold_us=1_000_000,
+        replicas=2,
+        shards=1,
+        engine="native",
+        bucket_us=360_000_000,
+        boundary_interval_us=180_000_000,
+        heartbeat_us=70_000,
+        alpha_x_us=500_000,
+        stable_lag_max_us=5_000_000,
+        checkpoint_interval_us=2_000_000,
+    )
+    assert (result.mode, str(result.policy)) == (Mode.OVERLAY_REDO, "delay/suspend")
+    assert (result.delay_threshold_us, result.alpha_x_us, result.stable_lag_max_us) == (1_000_000, 500_000, 5_000_000)
+    assert (result.bucket_us, result.boundary_interval_us, result.heartbeat_us) == (360_000_000, 180_000_000, 70_000)
+    assert result.checkpoint_interval_us == 2_000_000
+    for fragment in result.fragments[:-1]:
+        assert (fragment.replicas, fragment.shards, fragment.engine) == (("r0", "r1"), 1, "native")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "fix"),
+    [
+        ({"delay_threshold_us": 200_000}, "delay_threshold", "301ms"),
+        ({"alpha_x_us": 3_000_000}, "tuning.alpha_x", "less than 3s"),
+        ({"replicas": 0}, "replicas", "at least 1"),
+        ({"mode": "redo"}, "reconcile", "undo_redo"),
+    ],
+)
+def test_overrides_are_judged_like_the_file(overrides: dict[str, Any], field: str, fix: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan(query(CHAIN, "by_carrier"), **overrides)
+    assert caught.value.field == field
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("options", "noted"),
+    [
+        ({}, True),
+        ({"policy": "process/delay"}, True),
+        ({"policy": "process/suspend"}, False),
+        ({"reconcile": "overlay_redo"}, False),
+        ({"replicas": 2}, False),
+    ],
+)
+def test_a_lone_replica_cannot_go_on_during_stabilization(options: dict[str, Any], noted: bool) -> None:
+    """R21."""
+    notes = planned(CHAIN, "by_carrier", **options).notes
+    assert ("stabilization acts as suspend: one replica" in notes) is noted
+
+
+def test_the_note_on_lone_replicas_names_them() -> None:
+    fragments = {"merge": {"operators": ["all", "late"], "replicas": 2}, "count": {"operators": ["by_carrier"]}}
+
+    assert (
+        "stabilization acts as suspend: one replica (count)" in planned(CHAIN, "by_carrier", fragments=fragments).notes
+    )
+
+
+def test_unbounded_state_is_checkpointed_in_the_background() -> None:
+    """R26, and R20 for the mode that cannot rebuild it."""
+    operators = {"uniq": {"distinct": "ewr", "on": ["carrier"]}}
+    result = planned(operators, "uniq")
+
+    assert result.checkpoint_interval_us == 10_000_000
+    assert any("uniq" in note and "checkpointed in the background every 10s" in note for note in result.notes)
+    assert planned(operators, "uniq", tuning={"checkpoint_interval": "1m"}).checkpoint_interval_us == 60_000_000
+    with pytest.raises(UserError) as caught:
+        plan(query(operators, "uniq"), mode=Mode.UNDO_REDO)
+    assert caught.value.field == "reconcile"
+    assert "add a window to operators.uniq" in caught.value.fix
+
+
+# -- Any plan ---------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def sharded_queries(draw: st.DrawFn) -> Query:
+    """Random DAGs of renaming maps, unions and stateful operators over columns a, b and c, dealt to shards."""
+    attributes = ("a", "b", "c")
+    streams: dict[str, Any] = {name: {"time": "at", "schema": dict.fromkeys(attributes, "int")} for name in "xyz"}
+    operators: dict[str, Any] = {}
+    names = list(streams)
+    for number in range(draw(st.integers(1, 6))):
+        source = draw(st.sampled_from(names))
+        group = draw(st.lists(st.sampled_from(attributes), min_size=1, max_size=3, unique=True))
+        spec = {
+            "map": {
+                "map": source,
+                "select": {name: draw(st.sampled_from([*attributes, "a + 1"])) for name in attributes},
+            },
+            "union": {"union": draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))},
+            "distinct": {"distinct": source, "on": group, "window": TUMBLING},
+            "join": {"join": [source, draw(st.sampled_from(names))], "on": group, "within": "1m"},
+        }
+        kind = draw(st.sampled_from(sorted(spec)))
+        name = f"op{number}"
+        operators[name] = spec[kind]
+        if kind == "join":
+            operators[f"{name}_abc"] = {"map": name, "select": {column: column for column in attributes}}
+            name = f"{name}_abc"
+        names.append(name)
+    return load_query({"name": "q", "streams": streams, "operators": operators, "output": names[-1], "shards": 4})
+
+
+def home(edge: Edge, row: dict[str, object]) -> tuple[object, ...]:
+    """What decides the shard of a row of a stream."""
+    return tuple(row[name] for name in edge.key)
+
+
+def groups_of(asked: Query, result: Plan, row: dict[str, dict[str, int]]) -> dict[str, list[tuple[Any, Any]]]:
+    """Dumbly run one row of each stream through the operators: for each stateful one, the (group, home) of its rows.
+
+    Each row carries where it lives: the homes of the source rows that it is made of.
+    """
+    edges = {edge.name: edge for edge in result.fragment("main").edges}
+    rows: dict[str, list[tuple[dict[str, Any], Any]]] = {
+        name: [(values, home(edges[name], values))] if name in edges else [] for name, values in row.items()
+    }
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    for name in asked.reaching:
+        spec = asked.operators[name]
+        inputs = [rows[source] for source in spec.inputs]
+        if spec.kind == "map":
+            rows[name] = [
+                ({k: v["a"] + 1 if sql == "a + 1" else v[sql] for k, sql in spec.select.items()}, where)
+                for v, where in inputs[0]
+            ]
+        elif spec.kind == "union":
+            rows[name] = [entry for each in inputs for entry in each]
+        else:
+            found[name] = [(tuple(v[c] for c in spec.on), where) for each in inputs for v, where in each]
+            if spec.kind == "distinct":
+                rows[name] = inputs[0]
+            else:
+                rows[name] = [
+                    (v, where) for v, where in inputs[0] for u, _ in inputs[1] if all(v[c] == u[c] for c in spec.on)
+                ]
+    return found
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(sharded_queries(), st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), min_size=6, max_size=6))
+def test_rows_of_one_group_meet_in_one_shard(asked: Query, values: list[list[int]]) -> None:
+    result = plan(asked)
+    if not result.sources or result.fragments[0].shards == 1:
+        return
+    seen: dict[tuple[str, Any], Any] = {}
+    for rows in (values[:3], values[3:]):
+        row = {name: dict(zip("abc", cells, strict=True)) for name, cells in zip("xyz", rows, strict=True)}
+        for name, entries in groups_of(asked, result, row).items():
+            for group, where in entries:
+                assert seen.setdefault((name, group), where) == where
