@@ -221,7 +221,8 @@ class _Reader:
             function, operand = "count_distinct", operand.expressions[0]
         argument = self.expression(operand, operand.sql())
         if function in ("sum", "avg", "stddev", "stddev_pop") and argument.type not in _NUMERIC:
-            raise self.refuse(f"{function} needs a number, not {argument.type}", "give it one, as in sum(cast(x as double))")
+            fix = f"give it one, as in {function}(cast(x as double))"
+            raise self.refuse(f"{function} needs a number, not {argument.type}", fix)
         if function in ("count", "count_distinct"):
             return Aggregation(function, argument, Type.INT)
         exact = function in ("sum", "min", "max", "first", "last")
@@ -416,7 +417,7 @@ class _Reader:
             fix = f"cast to one of {', '.join(Type)}"
             raise self.refuse(f"{node.to.sql().lower()} is not a known type", fix)
         operand = self.term(node.this)
-        if operand.type in (target, None) or (operand.operation == "literal" and target is Type.TIMESTAMP):
+        if operand.type in (target, None) or (isinstance(operand.value, str) and target is Type.TIMESTAMP):
             return self._typed(operand, target)
         if operand.type is not None and target not in _CASTS[operand.type]:
             fix = f"{operand.type} can be cast to {', '.join(_CASTS[operand.type])}"

@@ -27,11 +27,11 @@ class State(Enum):
 
 
 Ingest = tuple[tuple[int, int], ...]
-"""Runs (through, at), by rising `through`: tuples with time < through, from the previous run's on, were ingested at `at`."""
+"""Runs (through, at), by rising `through`: tuples before `through`, from the previous run's on, were ingested at `at`."""
 
 
 def ingest_suffix_min(entries: Iterable[tuple[int, int]]) -> Ingest:
-    """Runs from (through, at) pairs in any order: a bucket that ends at e counts from the oldest `at` with through >= e (R8)."""
+    """Runs from (through, at) pairs in any order: a bucket that ends at e counts from the oldest `at` with through >= e."""
     runs: list[tuple[int, int]] = []
     for through, at in sorted(entries, reverse=True):
         if runs and runs[-1][1] <= at:

@@ -16,7 +16,8 @@ def partition_of(batch: pa.RecordBatch, key: Sequence[str], partitions: int) -> 
         codes = batch.column(name).dictionary_encode(null_encoding="encode")
         hashes = np.array([zlib.crc32(repr(value).encode()) for value in codes.dictionary.to_pylist()], dtype=np.uint64)
         mixed = mixed * np.uint64(1_000_003) + hashes[codes.indices.to_numpy(zero_copy_only=False)]
-    return ((mixed ^ (mixed >> np.uint64(17))) % np.uint64(partitions)).astype(np.int64)
+    home: np.ndarray = ((mixed ^ (mixed >> np.uint64(17))) % np.uint64(partitions)).astype(np.int64)
+    return home
 
 
 def split(batch: pa.RecordBatch, key: Sequence[str], partitions: int) -> list[pa.RecordBatch]:

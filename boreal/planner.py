@@ -358,9 +358,7 @@ def _refuse_circular(query: Query, fragments: Mapping[str, FragmentSpec]) -> Non
     except CycleError as error:
         circle: list[str] = error.args[1]
         problem = f"the fragments read each other in a circle: {' -> '.join(circle)}"
-        fix = (
-            f"put the operators of {circle[0]} and {circle[1]} into one fragment, or split one where results come back"
-        )
+        fix = f"put the operators of {circle[0]} and {circle[1]} into one fragment, or split one where results come back"
         raise UserError("fragments", list(fragments), problem, fix) from None
 
 
@@ -493,10 +491,7 @@ def _trace(graph: _Graph, logged: tuple[str, ...], name: str, column: str) -> Co
         case Top():
             return _trace(graph, logged, spec.top, column) if column != RANK else None
         case Join():
-            # A column of one side says nothing about the other; the join's own columns, which are traced to both,
-            # then decide whether it may be part of a key.
-            if column in spec.on:
-                return _trace_all(graph, logged, spec.join, column)
+            # One side is enough: the join itself then allows only keys of its `on`, which it follows to both sides.
             left, right = spec.join
             if column in graph.schemas[left].types:
                 return _trace(graph, logged, left, column)

@@ -203,15 +203,4 @@ class Reconciled:
     checkpoint_bytes: int
 
 
-Effect = (
-    Append
-    | Follow
-    | Unfollow
-    | Watch
-    | Read
-    | Send
-    | Acknowledge
-    | StoreCheckpoint
-    | StateChanged
-    | Reconciled
-)
+Effect = Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | StoreCheckpoint | StateChanged | Reconciled

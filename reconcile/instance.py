@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from boreal.errors import ProtocolError
+from operators.graph import Graph
+
 from boreal.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.plan import EGRESS, Fragment, Plan
 from boreal.spec import Hold, Mode
-from operators.graph import Graph
 from reconcile.consistency import Facts, check_transition, state_of
 from reconcile.events import (
     Acknowledge,
@@ -110,6 +110,7 @@ class Instance:
         self.saved_inputs: dict[int, tuple[tuple[str, int], ...]] = {}
         self.stored_inputs: tuple[tuple[str, int], ...] = ()
         self.copy_inputs: tuple[tuple[str, int], ...] = ()
+        self.made: Anchor | None = None
         self.anchor: Anchor | None = None
         self.redo_started = 0
         self.redo_tuples = 0
@@ -155,7 +156,8 @@ class Instance:
             case Frames(log, items, end):
                 self._take_frames(log, items, end, now)
             case Tail(log, frame):
-                self._link_candidate(log, frame, now)
+                link = self.by_log[log]
+                link.upstream.hear(link.upstream.candidate(log), frame, now)
             case ReadDone(log, token, items):
                 self._take_read(log, token, items)
             case Received(PathAfter(sender, key, micros)):
@@ -191,11 +193,6 @@ class Instance:
 
     # Input
 
-    def _link_candidate(self, log: LogId, frame: Frame, now: int) -> tuple[_Link, Candidate] | None:
-        link = self.by_log[log]
-        candidate = link.upstream.candidate(log)
-        return (link, candidate) if link.upstream.hear(candidate, frame, now) else None
-
     def _take_frames(self, log: LogId, items: tuple[tuple[int, Frame], ...], end: int, now: int) -> None:
         link = self.by_log[log]
         candidate = link.upstream.candidate(log)
@@ -203,8 +200,7 @@ class Instance:
             self._note_return(link, candidate, end, now)
         for offset, frame in items:
             candidate.next_offset = offset + 1
-            heard = self._link_candidate(log, frame, now)
-            if heard is None:
+            if not link.upstream.hear(candidate, frame, now):
                 continue
             if candidate is link.upstream.live:
                 self._take_visible(link, candidate, frame, now)
@@ -316,7 +312,7 @@ class Instance:
             self.redo_tuples += sum(batch.num_rows for batch in step.batches.values())
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # Corrections no longer fit in memory beside a live branch: show them now, and go on without it.
-            effects += self.soutput.end_correction()
+            self._end_correction(effects)
             self.sunion.drop_live()
             self.host.live = None
 
@@ -345,10 +341,14 @@ class Instance:
 
     def _finish_redo(self, now: int, effects: list[Effect]) -> None:
         self.host.redone()
-        effects += self.soutput.end_correction()
+        self._end_correction(effects)
         effects.append(Reconciled(self.redo_started, self.redo_tuples, len(self.host.copy)))
         effects += self.stagger.done()
         self._maybe_change_state(now, effects)
+
+    def _end_correction(self, effects: list[Effect]) -> None:
+        effects += self.soutput.end_correction()
+        self.anchor = self.made
 
     def _maybe_change_state(self, now: int, effects: list[Effect]) -> None:
         has_failed_input = any(link.port.failed for link in self.links)
@@ -386,11 +386,13 @@ class Instance:
 
     def _make_anchor(self, time: int, next_ids: tuple[tuple[str, int], ...]) -> Anchor:
         needs = min(self.graph.needs(time), time)
-        self.anchor = Anchor(time, needs, next_ids, self._places(needs))
+        self.made = Anchor(time, needs, next_ids, self._places(needs))
+        if self.soutput.deferred is None:
+            self.anchor = self.made
         keep = min(needs, self.host.copy_time) if self.host.periodic else needs
         for link in self.links:
             link.port.tape.forget_places(keep)
-        return self.anchor
+        return self.made
 
     def _places(self, time: int) -> tuple[tuple[str, int], ...]:
         return tuple((link.port.key, link.port.tape.place_of(time)) for link in self.links)
@@ -502,8 +504,6 @@ def _merges(fragment: Fragment, links: list[_Link]) -> tuple[Merge, ...]:
     merges = []
     for entry in fragment.inputs:
         names = [edge.name for edge in entry.edges]
-        ports = [
-            at for name in names for at, link in enumerate(links) if link.port.key.rsplit("/", 1)[0] == name
-        ]
+        ports = [at for name in names for at, link in enumerate(links) if link.port.key.rsplit("/", 1)[0] == name]
         merges.append(Merge(entry.name, tuple(ports), entry.schema))
     return tuple(merges)

@@ -41,16 +41,12 @@ class Saved:
     state: bytes
 
 
-def plan_restart(
-    incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: Saved | None
-) -> Restart:
+def plan_restart(incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: Saved | None) -> Restart:
     """Choose between the anchor of the own log and the newest good checkpoint, whichever leaves less to read again."""
     if saved is not None and (anchor is None or saved.time > anchor.needs):
         return Restart(
             incarnation, epoch, saved.time, saved.time, dict(saved.next_ids), written, dict(saved.inputs), saved.state
         )
     if anchor is not None:
-        return Restart(
-            incarnation, epoch, anchor.needs, anchor.time, dict(anchor.next_ids), written, dict(anchor.inputs)
-        )
+        return Restart(incarnation, epoch, anchor.needs, anchor.time, dict(anchor.next_ids), written, dict(anchor.inputs))
     return Restart(incarnation, epoch, written=written)

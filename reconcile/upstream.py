@@ -77,11 +77,14 @@ class Upstream:
             candidate.target = None
 
     def hear(self, candidate: Candidate, frame: Frame, now: int) -> bool:
-        """Note a frame, followed or watched; False where a dead incarnation wrote it (R25)."""
+        """Note a frame, followed or watched; False where a dead incarnation wrote it (R25). What a backlog says of its
+        writer's state is past."""
         if frame.origin.incarnation < candidate.incarnation:
             return False
         candidate.incarnation = frame.origin.incarnation
-        if isinstance(frame, Boundary):
+        if candidate.is_behind:
+            pass
+        elif isinstance(frame, Boundary):
             candidate.state = frame.state
         elif isinstance(frame, Start):
             candidate.state = State.RECOVERING

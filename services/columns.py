@@ -36,13 +36,24 @@ def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
 
 def convert_each(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array, np.ndarray]:
     """Like `convert`, with null for each value that is not of that kind, and a mask (bool) of these values."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # Each different value once: where a whole column is of another kind, its values tend to be few.
+    distinct = column.dictionary_encode()
+    values, bad = _convert_halves(distinct.dictionary, kind, time_unit)
+    bad_rows = pa.array(bad).take(distinct.indices).fill_null(False)
+    return values.take(distinct.indices), bad_rows.to_numpy(zero_copy_only=False)
+
+
+def _convert_halves(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array, np.ndarray]:
+    """As `convert_each`: a column that does not convert as a whole is halved, down to the single values that do not."""
     try:
         return convert(column, kind, time_unit), np.zeros(len(column), dtype=bool)
     except pa.ArrowInvalid:
         if len(column) == 1:
             return pa.nulls(1, kind.arrow), np.ones(1, dtype=bool)
     middle = len(column) // 2
-    halves = [convert_each(part, kind, time_unit) for part in (column[:middle], column[middle:])]
+    halves = [_convert_halves(part, kind, time_unit) for part in (column[:middle], column[middle:])]
     return pa.concat_arrays([values for values, _ in halves]), np.concatenate([bad for _, bad in halves])
 
 
@@ -72,27 +83,34 @@ def _to_bool(column: pa.Array, _time_unit: str) -> pa.Array:
 
 def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
     if pa.types.is_string(column.type):
-        moments = _first_of(
+        times_us = _first_of(
             column,
-            lambda texts: texts.cast(_MICROSECONDS),
-            lambda texts: texts.cast(Type.TIMESTAMP.arrow).cast(_MICROSECONDS),
+            lambda texts: _as_us(texts, _MICROSECONDS),
+            lambda texts: _as_us(texts, Type.TIMESTAMP.arrow),
             lambda texts: _epoch(texts.cast(pa.int64()), time_unit),
-            lambda texts: _to_microseconds(texts).cast(_MICROSECONDS),
-            lambda texts: _to_microseconds(texts).cast(Type.TIMESTAMP.arrow).cast(_MICROSECONDS),
+            lambda texts: _as_us(_to_microseconds(texts), _MICROSECONDS),
+            lambda texts: _as_us(_to_microseconds(texts), Type.TIMESTAMP.arrow),
         )
-    elif pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        moments = column.cast(_MICROSECONDS, safe=False)
+    elif pa.types.is_timestamp(column.type):
+        times_us = _as_us(column, pa.timestamp("us", column.type.tz))
+    elif pa.types.is_date(column.type):
+        times_us = _as_us(column, _MICROSECONDS)
     else:
-        moments = _epoch(column.cast(pa.int64()), time_unit)
-    range_us = pc.min_max(moments.cast(pa.int64())).as_py()
+        times_us = _epoch(column.cast(pa.int64()), time_unit)
+    range_us = pc.min_max(times_us).as_py()
     if range_us["min"] is not None and not _FIRST_TIME_US <= range_us["min"] <= range_us["max"] <= LAST_TIME_US:
         raise pa.ArrowInvalid("a time outside the years 1 to 9999")
-    return moments.cast(Type.TIMESTAMP.arrow)
+    return times_us.cast(Type.TIMESTAMP.arrow)
+
+
+def _as_us(column: pa.Array, kind: pa.TimestampType) -> pa.Array:
+    # Straight to the numbers: from one zone to another Arrow would look up the zone for every value.
+    return column.cast(kind, safe=False).cast(pa.int64())
 
 
 def _epoch(numbers: pa.Array, time_unit: str) -> pa.Array:
     # Nanoseconds are cut off to microseconds; from the coarser units the cast stays safe, and finds overflow.
-    return numbers.cast(pa.timestamp(time_unit)).cast(_MICROSECONDS, safe=time_unit != "ns")
+    return numbers.cast(pa.timestamp(time_unit)).cast(_MICROSECONDS, safe=time_unit != "ns").cast(pa.int64())
 
 
 def _to_microseconds(texts: pa.Array) -> pa.Array:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.frames import INFINITY, Boundary, Data, Frame, Ingest, RecDone, Undo
+from boreal.frames import Boundary, Data, Frame, Ingest, RecDone, Undo
 from boreal.schema import TIME, WINDOW, Schema, Type
 from services.columns import LAST_TIME_US
 
@@ -258,7 +258,8 @@ def _lines(texts: pa.Array) -> str:
     """All of a string array's text in one: Arrow holds it so."""
     _, offsets, values = texts.buffers()
     first, last = np.frombuffer(offsets, dtype=np.int32)[[texts.offset, texts.offset + len(texts)]]
-    return values[int(first) : int(last)].to_pybytes().decode("ascii")
+    held: bytes = values[int(first) : int(last)].to_pybytes()
+    return held.decode("ascii")
 
 
 def _json_texts(column: pa.Array, kind: Type) -> pa.Array:
@@ -314,7 +315,7 @@ def _moments(times_us: pa.Array) -> pa.Array:
 
 
 def _moment(time_us: int) -> str:
-    return _moments(pa.array([min(time_us, INFINITY)], pa.int64()))[0].as_py()
+    return str(_moments(pa.array([time_us], pa.int64()))[0])
 
 
 def _ms(clock_us: int) -> float:

@@ -52,7 +52,8 @@ class SourceRows:
     @property
     def times(self) -> np.ndarray:
         """The event times, int64 microseconds, rising."""
-        return self.batch.column(0).to_numpy()
+        times: np.ndarray = self.batch.column(0).to_numpy()
+        return times
 
 
 def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceRows:
@@ -195,9 +196,10 @@ def _whole(table: pa.Table, names: list[str]) -> dict[str, pa.Array]:
 
 def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
     names = source.wanted
+    data = source.path.read_bytes()
     try:
         table = pa.csv.read_csv(
-            source.path,
+            pa.BufferReader(data),
             parse_options=pa.csv.ParseOptions(newlines_in_values=True),
             convert_options=pa.csv.ConvertOptions(
                 include_columns=names, column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
@@ -205,7 +207,8 @@ def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
         )
     except (pa.ArrowInvalid, KeyError):
         return None
-    return _whole(table, names)
+    # A record of several lines is either quoted with care or the work of a stray quote, which the exact path can tell.
+    return _whole(table, names) if table.num_rows + 1 == _count_lines(data) else None
 
 
 def _exact_csv(source: _Source) -> _Records:
@@ -247,15 +250,18 @@ def _split_csv(lines: list[str], at: int) -> tuple[list[str] | None, int]:
     """The fields of the record that starts at lines[at] (None: an open quote), and where the next one starts."""
     if '"' not in lines[at]:
         return lines[at].rstrip("\r\n").split(","), at + 1
-    reader = csv.reader(_lines_from(lines, at))
-    try:
-        return next(reader), at + reader.line_num
-    except (csv.Error, EOFError):
-        return None, at + 1
+    # Within a line quotes are read as leniently as on the fast path; a record of several lines must have no stray ones.
+    for end, strict in ((at + 1, False), (len(lines), True)):
+        reader = csv.reader(_lines_between(lines, at, end), strict=strict)
+        try:
+            return next(reader), at + reader.line_num
+        except (csv.Error, EOFError):
+            continue
+    return None, at + 1
 
 
-def _lines_from(lines: list[str], at: int) -> Iterator[str]:
-    yield from (lines[place] for place in range(at, len(lines)))
+def _lines_between(lines: list[str], at: int, end: int) -> Iterator[str]:
+    yield from (lines[place] for place in range(at, end))
     # The csv module would end an open quote here without a word.
     raise EOFError
 
@@ -283,7 +289,7 @@ def _fast_jsonl(source: _Source) -> dict[str, pa.Array] | None:
         if table is not None:
             break
     # Two objects on a line are not two lines; and a column of nulls may be one that is not there.
-    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    lines = _count_lines(data)
     if table is None or table.num_rows != lines or any(column.null_count == lines for column in table.columns):
         return None
     return _whole(table, source.wanted)
@@ -385,7 +391,11 @@ _READERS: dict[str, tuple[Callable[[_Source], dict[str, pa.Array] | None], Calla
 }
 
 
-# Text files on the exact path.
+# Text files.
+
+
+def _count_lines(data: bytes) -> int:
+    return data.count(b"\n") + (not data.endswith(b"\n"))
 
 
 def _text_lines(path: Path) -> list[str]:

@@ -206,9 +206,7 @@ class SUnion:
 
     def _stable_step(self) -> Step | None:
         view = self.base
-        through = self._floor(
-            min(cursor.boundary(port.tape) for cursor, port in zip(view.cursors, self.ports, strict=True))
-        )
+        through = self._floor(min(cursor.boundary(port.tape) for cursor, port in zip(view.cursors, self.ports, strict=True)))
         if through <= view.position:
             return None
         if view.position < self.muted_until:
@@ -218,8 +216,7 @@ class SUnion:
     def _has_caught_up(self) -> bool:
         """Nothing stable is left to redo, or what is left lies in a log out of reach."""
         return all(
-            cursor.is_joined(port.tape) or port.silent
-            for cursor, port in zip(self.base.cursors, self.ports, strict=True)
+            cursor.is_joined(port.tape) or port.silent for cursor, port in zip(self.base.cursors, self.ports, strict=True)
         )
 
     # Tentative steps

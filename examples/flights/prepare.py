@@ -77,7 +77,8 @@ def _midnight(table: pa.Table) -> np.ndarray:
     """Seconds from the epoch to the day's midnight, both on the local clock."""
     months = (table["year"].to_numpy() - 1970) * 12 + table["month"].to_numpy() - 1
     days = months.astype("datetime64[M]").astype("datetime64[D]") + (table["day"].to_numpy() - 1)
-    return days.astype("datetime64[s]").astype(np.int64)
+    seconds: np.ndarray = days.astype("datetime64[s]").astype(np.int64)
+    return seconds
 
 
 def _by_time(name: str, seconds: np.ndarray, table: pa.Table) -> pa.Table:

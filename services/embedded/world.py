@@ -369,9 +369,7 @@ class World:
         if process.life != life:
             return
         self.store.put(
-            Checkpoint(
-                str(process.id), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, effect.state
-            )
+            Checkpoint(str(process.id), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, effect.state)
         )
         process.lost_checkpoints = False
         self.store.drop(str(process.id), effect.number)

@@ -25,11 +25,11 @@ ONE_RECORD = 1
 
 @dataclass
 class LogBackend:
-    """connect: a client of the same logs, as a restarted process would make it. trims_exactly: a trim forgets all that
-    it may."""
+    """connect: a client of the same logs, as a restarted process would make it. trims_each_frame: a trim forgets all
+    that it may, but perhaps the newest frame."""
 
     connect: Callable[[], LogStore]
-    trims_exactly: bool
+    trims_each_frame: bool
     store: LogStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,15 +63,15 @@ class CheckpointBackend:
 
 def memory_logs(_: Path) -> LogBackend:
     store = MemoryLogStore()
-    return LogBackend(lambda: store, trims_exactly=True)
+    return LogBackend(lambda: store, trims_each_frame=True)
 
 
 def file_logs(root: Path) -> LogBackend:
-    return LogBackend(lambda: FileLogStore(root), trims_exactly=False)
+    return LogBackend(lambda: FileLogStore(root), trims_each_frame=False)
 
 
 def file_logs_of_short_segments(root: Path) -> LogBackend:
-    return LogBackend(lambda: FileLogStore(root, ONE_RECORD), trims_exactly=False)
+    return LogBackend(lambda: FileLogStore(root, ONE_RECORD), trims_each_frame=True)
 
 
 def memory_checkpoints(_: Path) -> CheckpointBackend:

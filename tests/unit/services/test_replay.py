@@ -137,6 +137,26 @@ def test_each_broken_json_line_is_a_dead_letter(tmp_path: Path) -> None:
     ]
 
 
+def test_a_stray_quote_costs_its_own_line_only(tmp_path: Path) -> None:
+    shape = {"carrier": "string"}
+    text = 'at,carrier\n1,"a\n2,b\n3,"c\n4,d\n'
+    source = read(tmp_path, "a.csv", text, schema=shape)
+    assert [row["carrier"] for row in rows(source)] == ["b", "d"]
+    assert refused(source) == [(2, "a quote is never closed"), (4, "a quote is never closed")]
+    source = read(tmp_path, "b.csv", 'at,carrier\n1,"a\n2,b\n"3",c\n"4","d"\n5,"e"f\n', schema=shape)
+    assert [row["carrier"] for row in rows(source)] == ["b", "c", "d", "ef"]
+    assert [line for line, _ in refused(source)] == [2]
+    source = read(tmp_path, "c.csv", 'at,carrier\n"1,a\n2",b,b\n3,c\n', schema=shape)
+    assert [row["carrier"] for row in rows(source)] == ["c"]
+    assert refused(source) == [(2, "3 fields, the header has 2"), (3, "3 fields, the header has 2")]
+
+
+def test_two_objects_on_a_json_line_are_none(tmp_path: Path) -> None:
+    good = '{"at": 1, "n": 1}'
+    source = read(tmp_path, "a.jsonl", f"{good}\n{good}{good}\n{good}", schema={"n": "int"})
+    assert ([line for line, _ in refused(source)], len(rows(source))) == ([2], 2)
+
+
 def test_bytes_that_are_not_utf8_cost_their_own_line_only(tmp_path: Path) -> None:
     broken = FIRST.encode().replace(b"UA", b"\xff")
     source = read(tmp_path, "a.csv", HEADER.encode() + broken + FIRST.encode())
