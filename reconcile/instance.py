@@ -501,9 +501,12 @@ def _links(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int) -> l
 
 
 def _merges(fragment: Fragment, links: list[_Link]) -> tuple[Merge, ...]:
+    ports: dict[str, list[int]] = {}
+    for at, link in enumerate(links):
+        ports.setdefault(link.port.key.rsplit("/", 1)[0], []).append(at)
     merges = []
     for entry in fragment.inputs:
-        names = [edge.name for edge in entry.edges]
-        ports = [at for name in names for at, link in enumerate(links) if link.port.key.rsplit("/", 1)[0] == name]
-        merges.append(Merge(entry.name, tuple(ports), entry.schema))
+        merged = tuple(at for edge in entry.edges for at in ports[edge.name])
+        reordered = frozenset(at for edge in entry.edges for at in ports[edge.name] if edge.schema.names != entry.schema.names)
+        merges.append(Merge(entry.name, merged, entry.schema, reordered))
     return tuple(merges)

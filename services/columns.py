@@ -105,7 +105,8 @@ def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
 
 def _as_us(column: pa.Array, kind: pa.TimestampType) -> pa.Array:
     # Straight to the numbers: from one zone to another Arrow would look up the zone for every value.
-    return column.cast(kind, safe=False).cast(pa.int64())
+    nanoseconds = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+    return column.cast(kind, safe=not nanoseconds).cast(pa.int64())
 
 
 def _epoch(numbers: pa.Array, time_unit: str) -> pa.Array:

@@ -41,11 +41,13 @@ class Healed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """One input of the fragment's DAG: the union, in this order, of these ports."""
+    """One input of the fragment's DAG: the union, in this order, of these ports, whose streams have the same columns;
+    `reordered` are the ports that have them in another order than the schema."""
 
     name: str
     ports: tuple[int, ...]
     schema: Schema
+    reordered: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,11 @@ class SUnion:
 
     def _merge(self, merge: Merge, taken: Sequence[_Taken]) -> pa.RecordBatch:
         """Rows of several ports in (time, port, id) order: runs in port order, put in order by a stable sort on time."""
-        batches = [batch for at in merge.ports for batch in taken[at].batches]
+        batches = [
+            batch.select(merge.schema.arrow.names) if at in merge.reordered else batch
+            for at in merge.ports
+            for batch in taken[at].batches
+        ]
         if not batches:
             return self._empty[merge.name]
         merged = batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -53,9 +53,10 @@ class MemoryLog:
             if len(found) == max_frames:
                 break
             frame = self._frames[place]
-            size += _size(frame)
-            if found and max_bytes is not None and size > max_bytes:
-                break
+            if max_bytes is not None:
+                size += _size(frame)
+                if found and size > max_bytes:
+                    break
             found.append((place, frame))
         return found
 

@@ -147,10 +147,11 @@ def test_rows_that_the_writer_skipped_are_not_passed_over_in_silence(logs):
 
 
 def test_a_repeated_stable_frame_changes_nothing(logs):
-    log = fill(logs.store.open(ID), data(0, 10), boundary(10), data(0, 10), data(5, 10))
+    log = fill(logs.store.open(ID), data(0, 10), boundary(10), data(0, 10), data(5, 10), data(0, 10))
     assert log.next_stable_id == 15
     assert log.offset_after(4) == 0
     assert log.offset_after(9) == 3
+    assert log.offset_after(14) == 4
 
 
 def test_undo_revokes_the_tentative_frames_before_it(logs):

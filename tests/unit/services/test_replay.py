@@ -180,6 +180,9 @@ def test_nanoseconds_are_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_time_outside_the_years_of_iso_8601_is_refused(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"at": [10**17, 1], "n": [1, 2]}), tmp_path / "a.parquet")
+    source = read_source("s", stream(schema={"n": "int"}, time_unit="s"), str(tmp_path / "a.parquet"))
+    assert [line for line, _ in refused(source)] == [1]
     source = read(tmp_path, "a.csv", "at,n\n1357016400000,1\n1,2\n", time_unit="s", schema={"n": "int"})
     assert refused(source) == [(2, "column at: '1357016400000' is not a time")]
 

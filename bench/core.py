@@ -1,0 +1,389 @@
+"""`boreal bench core`: what the pure machines and the embedded driver do on one core.
+
+Each rate is the best of three rounds in this process, after a warm-up round, on synthetic frames made beforehand: three
+streams of (time, int key of 1,000, double value), 8,192 tuples a frame, times jittered within a stream's bucket and
+sorted within a frame. Latency and the year of flights run the whole embedded driver.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench.figures import Figure, as_report
+from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin
+from boreal.plan import Plan
+from boreal.planner import plan
+from boreal.schema import Schema
+from boreal.spec import Hold, Mode, load_query
+from operators.graph import Graph
+from reconcile.events import Append, Effect, Follow, Frames, InstanceId, Read, ReadDone, Tick
+from reconcile.host import Host
+from reconcile.instance import Instance
+from reconcile.recovery import Restart
+from services.embedded.run import Run
+from services.embedded.sources import Pace
+from services.embedded.world import SkipClock
+from services.log.base import LogStore
+from services.log.file import FileLogStore
+from services.log.memory import MemoryLogStore
+from services.replay import read_source
+from services.store.memory import MemoryCheckpointStore
+from sunion.port import Port
+from sunion.steps import Step
+from sunion.sunion import Merge, Settings, SUnion
+
+FRAME_ROWS = 8_192
+STREAMS = 3
+ROUNDS = 3
+BUCKET_US = 10_000
+SCHEMA = Schema.of({"k": "int", "v": "double"})
+SOURCE = Origin("", 1)
+
+
+def main() -> dict[str, Any]:
+    """Measure everything on one core; the contract's shape."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pa.set_cpu_count(1)
+    figures = [*_merge(), *_aggregate(), *_join(), *_redo(), *_rollback(), *_latency(), *_simulator(), *_flights()]
+    return as_report("core", figures)
+
+
+def _best(work: Callable[[], float]) -> float:
+    work()
+    return max(work() for _ in range(ROUNDS))
+
+
+# Frames
+
+
+def _frames(count: int, tuples_per_bucket: int, seed: int = 0) -> list[list[tuple[Data, Boundary]]]:
+    """Per stream `count` frames, each with its boundary; over the streams together so many tuples fall in a bucket."""
+    random = np.random.default_rng(seed)
+    span = max(FRAME_ROWS * STREAMS * BUCKET_US // tuples_per_bucket, 1)
+    streams = []
+    for _ in range(STREAMS):
+        frames = []
+        for number in range(count):
+            start = number * span
+            times = np.sort(random.integers(start, start + span, FRAME_ROWS))
+            columns = [pa.array(times), pa.array(random.integers(0, 1000, FRAME_ROWS)), pa.array(random.random(FRAME_ROWS))]
+            batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA.arrow)
+            data = Data(SOURCE, 0, number * FRAME_ROWS, batch, False, ((INFINITY, number),), start + span)
+            frames.append((data, Boundary(SOURCE, 0, start + span, False, number, number)))
+        streams.append(frames)
+    return streams
+
+
+def _steps(streams: list[list[tuple[Data, Boundary]]]) -> Iterator[Step]:
+    """The stable steps that a SUnion makes of the frames, fed round robin."""
+    ports = [Port(f"s{at}/0", f"s{at}", BUCKET_US, 0) for at in range(STREAMS)]
+    settings = Settings(BUCKET_US, 1 << 60, 1 << 30)
+    merges = (Merge("all", tuple(range(STREAMS)), SCHEMA),)
+    sunion = SUnion(ports, merges, settings, "bench", Hold.PROCESS, Hold.PROCESS, 1 << 60)
+    for number, turn in enumerate(zip(*streams, strict=True)):
+        for port, (data, boundary) in zip(ports, turn, strict=True):
+            port.take_stable(data, number)
+            port.take_boundary(boundary, number)
+        while items := sunion.advance(number, True):
+            for item in items:
+                if isinstance(item, Step):
+                    yield item
+        sunion.trim()
+
+
+# SUnion
+
+
+def _merge() -> list[Figure]:
+    large, small = _frames(200, FRAME_ROWS), _frames(100, 100)
+
+    def merge(streams: list[list[tuple[Data, Boundary]]]) -> float:
+        started = time.perf_counter()
+        rows = sum(step.batches["all"].num_rows for step in _steps(streams))
+        return rows / (time.perf_counter() - started) / 1e6
+
+    def plain_union() -> float:
+        started = time.perf_counter()
+        rows = sum(
+            pa.concat_batches([data.batch for data, _ in turn]).num_rows for turn in zip(*large, strict=True)
+        )
+        return rows / (time.perf_counter() - started) / 1e6
+
+    merged, union = _best(lambda: merge(large)), _best(plain_union)
+    return [
+        Figure("SUnion, 3 streams, buckets of 8,192", merged, "M tuples/s", 30),
+        Figure("SUnion, buckets of 100", _best(lambda: merge(small)), "M tuples/s", 5),
+        Figure("SUnion's time over a plain union's (concatenation alone)", union / merged, "x"),
+    ]
+
+
+# Operators
+
+
+def _graph(operators: str, output: str) -> Graph:
+    streams = "\n".join(f"  s{at}: {{time: time, schema: {{k: int, v: double}}, disorder: 0s}}" for at in range(STREAMS))
+    text = f"name: bench\nstreams:\n{streams}\noperators:\n  all: {{union: [s0, s1, s2]}}\n{operators}\noutput: {output}\n"
+    return Graph(plan(load_query(text)).fragments[0])
+
+
+AGGREGATE = """
+  late: {filter: all, where: "v > 0.1"}
+  sums: {aggregate: late, window: {tumbling: 1s}, by: [k], compute: {n: count(*), total: sum(v)}}
+"""
+
+
+def _aggregate() -> list[Figure]:
+    graph = _graph(AGGREGATE, "sums")
+
+    def run(streams: list[list[tuple[Data, Boundary]]]) -> float:
+        state, rows = graph.empty(), 0
+        started = time.perf_counter()
+        for step in _steps(streams):
+            rows += step.batches["all"].num_rows
+            graph.step(state, step.batches, step.upto)
+        return rows / (time.perf_counter() - started) / 1e6
+
+    figures = []
+    for bucket, target in ((24_000, 10), (3_000, 3)):
+        streams = _frames(100, bucket)
+        rate = _best(lambda streams=streams: run(streams))  # type: ignore[misc]
+        figures.append(Figure(f"SUnion + filter + 1 s aggregate, buckets of {bucket:,}", rate, "M tuples/s", target))
+    return figures
+
+
+def _join() -> list[Figure]:
+    text = """
+name: bench
+streams:
+  s0: {time: time, schema: {k: int, v: double}, disorder: 0s}
+  s1: {time: time, schema: {k: int, v: double}, disorder: 0s}
+operators:
+  both: {join: [s0, s1], on: [k], within: 1ms, how: inner}
+output: both
+"""
+    graph = Graph(plan(load_query(text)).fragments[0])
+    streams = _frames(60, FRAME_ROWS)[:2]
+
+    def run() -> float:
+        state, rows = graph.empty(), 0
+        started = time.perf_counter()
+        for (left, boundary), (right, _) in zip(*streams, strict=True):
+            rows += 2 * FRAME_ROWS
+            graph.step(state, {"s0": left.batch, "s1": right.batch}, boundary.time)
+        return rows / (time.perf_counter() - started) / 1e6
+
+    return [Figure("window join, 1,000 keys, within 1 ms", _best(run), "M tuples/s", 3)]
+
+
+# Redo
+
+
+def _feed(instance: Instance, logs: LogStore, effects: list[Effect], now: int) -> None:
+    """Perform what an instance asks of its logs, until it asks for nothing more."""
+    pending = list(effects)
+    while pending:
+        follow_up: list[Effect] = []
+        for effect in pending:
+            if isinstance(effect, Read):
+                log = logs.open(effect.log)
+                items = log.read(log.offset_after(effect.after_id), 64, effect.max_bytes)
+                follow_up += instance.handle(ReadDone(effect.log, effect.token, tuple(items)), now)
+        if not follow_up and instance.has_more:
+            follow_up = instance.handle(Tick(), now)
+        pending = [effect for effect in follow_up if not isinstance(effect, Append | Follow)]
+
+
+def _redo_rate(logs: LogStore, memory: str) -> float:
+    """Tuples a second that an instance redoes after a cut of one of its three streams, everything else at rest."""
+    tuning = f"tuning: {{bucket: 10ms, boundary_interval: 10ms, memory: {memory}}}\nreconcile: overlay_redo\n"
+    streams = "\n".join(f"  s{at}: {{time: time, schema: {{k: int, v: double}}, disorder: 0s}}" for at in range(STREAMS))
+    text = (
+        f"name: bench\nstreams:\n{streams}\noperators:\n  all: {{union: [s0, s1, s2]}}\n{AGGREGATE}\noutput: sums\n"
+        f"delay_threshold: 1s\n{tuning}"
+    )
+    planned = plan(load_query(text))
+    instance = Instance(planned, InstanceId("main", "r0", 0), Restart(1))
+    instance.begin(0)
+    count = 100
+    frames = _frames(count, FRAME_ROWS)
+    ids = [LogId(f"s{at}", "", 0) for at in range(STREAMS)]
+    offsets = dict.fromkeys(ids, 0)
+
+    def give(at: int, number: int, now: int) -> None:
+        items = []
+        for frame in frames[at][number]:
+            items.append((offsets[ids[at]], frame))
+            offsets[ids[at]] += 1
+        _feed(instance, logs, instance.handle(Frames(ids[at], tuple(items), offsets[ids[at]]), now), now)
+
+    for at in range(STREAMS):
+        for data, boundary in frames[at]:
+            for frame in (data, boundary):
+                logs.open(ids[at]).append(frame)
+    now = 1_000
+    for at in range(STREAMS):
+        give(at, 0, now)
+    for number in range(1, count):
+        now += 20_000
+        for at in range(STREAMS - 1):
+            give(at, number, now)
+    for _ in range(200):
+        now += 20_000
+        for at in range(STREAMS - 1):
+            frame: Frame = frames[at][count - 1][1]
+            _feed(instance, logs, instance.handle(Frames(ids[at], ((offsets[ids[at]], frame),), 0), now), now)
+    assert instance.sunion.live is not None, "the cut must have led to tentative output"
+    items = tuple((2 * n + k, frame) for n in range(1, count) for k, frame in enumerate(frames[STREAMS - 1][n]))
+    started = time.perf_counter()
+    _feed(instance, logs, instance.handle(Frames(ids[-1], items, 2 * count), now), now)
+    while instance.sunion.redoing or instance.sunion.live is not None:
+        now += 1_000
+        _feed(instance, logs, instance.handle(Tick(), now), now)
+    return instance.redo_tuples / (time.perf_counter() - started) / 1e6
+
+
+def _redo() -> list[Figure]:
+    def from_file() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            logs = FileLogStore(Path(folder))
+            try:
+                return _redo_rate(logs, "1MB")
+            finally:
+                logs.close()
+
+    return [
+        Figure("redo (SUnion + filter + aggregate) from memory", _best(lambda: _redo_rate(MemoryLogStore(), "1GB")), "M tuples/s", 10),
+        Figure("redo, read again from a file log", _best(from_file), "M tuples/s", 3),
+    ]
+
+
+# Rollback
+
+
+def _rollback() -> list[Figure]:
+    """MARK and ROLLBACK time against state size: a join whose window holds the state; undo_redo's includes the rebuild."""
+    text = """
+name: bench
+streams:
+  s0: {time: time, schema: {k: int, v: double}, disorder: 0s}
+  s1: {time: time, schema: {k: int, v: double}, disorder: 0s}
+operators:
+  both: {join: [s0, s1], on: [k], within: 1h, how: inner}
+output: both
+"""
+    graph = Graph(plan(load_query(text)).fragments[0])
+    figures = []
+    overlay: dict[int, float] = {}
+    for megabytes in (1, 10, 100):
+        batches = _state_rows(megabytes)
+        for mode in Mode:
+            taken = min(_rollback_once(graph, mode, batches) for _ in range(ROUNDS)) * 1e3
+            if mode is Mode.OVERLAY_REDO:
+                overlay[megabytes] = taken
+            figures.append(Figure(f"mark + rollback, state of {megabytes} MB, {mode.value}", taken, "ms"))
+    figures.append(Figure("overlay_redo's mark + rollback at 100 MB", overlay[100], "ms", 5, lower_is_better=True))
+    return figures
+
+
+def _state_rows(megabytes: int) -> list[pa.RecordBatch]:
+    rows = megabytes * 1_000_000 // 24
+    chunk = 40_000
+    keys = np.arange(rows)
+    return [
+        pa.RecordBatch.from_arrays(
+            [pa.array(keys[at : at + chunk]), pa.array(keys[at : at + chunk]), pa.array(np.ones(len(keys[at : at + chunk])))],
+            schema=SCHEMA.arrow,
+        )
+        for at in range(0, rows, chunk)
+    ]
+
+
+def _rollback_once(graph: Graph, mode: Mode, batches: list[pa.RecordBatch]) -> float:
+    host = Host(graph, mode)
+    empty = SCHEMA.empty()
+
+    def fill() -> int:
+        upto = 0
+        for batch in batches:
+            upto = int(batch.column(0)[-1].as_py()) + 1
+            host.step(Step({"s0": batch, "s1": empty}, upto, False, False, ((upto, 0),)))
+        return upto
+
+    upto = fill()
+    one = pa.RecordBatch.from_arrays([pa.array([upto]), pa.array([-1]), pa.array([1.0])], schema=SCHEMA.arrow)
+    started = time.perf_counter()
+    host.mark(upto)
+    marked = time.perf_counter() - started
+    host.step(Step({"s0": one, "s1": empty}, upto + 1, True, False, ((upto + 1, 0),)))
+    started = time.perf_counter()
+    if host.roll_back(upto, keep_live=False) < upto:
+        fill()
+    host.redone()
+    return marked + time.perf_counter() - started
+
+
+# The embedded driver
+
+
+def _run(planned: Plan, rows: dict[str, Any], pace: Pace) -> tuple[dict[str, Any], float]:
+    run = Run(planned, rows, pace, (), SkipClock(), MemoryLogStore(), MemoryCheckpointStore())
+    started = time.perf_counter()
+    outcome = run.go()
+    assert outcome.is_stable
+    return outcome.report, time.perf_counter() - started
+
+
+def _latency() -> list[Figure]:
+    """Ingest to client at 10,000 tuples/s with 10 ms buckets, work charged what it takes. A bucket's own wait is what its
+    rows must wait for its end and the boundary past it: at most the bucket and one boundary interval."""
+    text = """
+name: bench
+streams: {s0: {time: time, schema: {k: int, v: double}, disorder: 0s}}
+operators:
+  sums: {aggregate: s0, window: {tumbling: 10ms}, by: [k], compute: {n: count(*)}}
+output: sums
+delay_threshold: 1s
+tuning: {bucket: 10ms, boundary_interval: 10ms}
+"""
+    query = load_query(text)
+    rows = {"s0": read_source("s0", query.streams["s0"], "generate:10000,10,100")}
+    report, _ = _run(plan(query), rows, Pace(speed=1.0))
+    wait = 10.0
+    return [
+        Figure("embedded latency at 10,000 tuples/s, p99", report["delay_new_ms_p99"], "ms"),
+        Figure("p99 beyond the bucket's own wait", report["delay_new_ms_p99"] - wait, "ms", 5, lower_is_better=True),
+    ]
+
+
+def _simulator() -> list[Figure]:
+    from simulation.campaign import simulate
+
+    started = time.perf_counter()
+    seeds = 60
+    simulate(seeds, 1)
+    return [Figure("simulator", seeds / (time.perf_counter() - started) * 60, "seeds/min", 600)]
+
+
+def _flights() -> list[Figure]:
+    from examples.flights.prepare import prepare
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        query = load_query(Path(__file__).parent.parent / "examples" / "flights" / "departures.yaml")
+        started = time.perf_counter()
+        rows = {name: read_source(name, query.streams[name], f"{folder}/{name}.csv") for name in query.streams}
+        read = time.perf_counter() - started
+        departures = sum(source.batch.num_rows for source in rows.values())
+        _, took = _run(plan(query), rows, Pace(rate=1e9))
+    return [
+        Figure("flights of a year", departures, "tuples"),
+        Figure("the year through departures.yaml, reading the files included", read + took, "s", 3, lower_is_better=True),
+    ]

@@ -1,0 +1,127 @@
+"""Keys: the values of some columns of a row, as what groups, joins and repeats go by.
+
+A key is a plain Python value: int or str (or None for null) where it is of one column, else a tuple of these. Doubles
+go by their bits, with one zero and one NaN; timestamps as microseconds. So equal keys are equal and hash alike, and
+nulls equal each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from boreal.errors import UserError
+from boreal.schema import Schema, Type
+from boreal.spec import did_you_mean
+
+Key = Hashable
+
+_SMALL = 32
+"""Up to so many rows a loop is quicker than Arrow's calls."""
+
+
+class Keys:
+    """Reads keys out of batches, and makes columns of keys again."""
+
+    def __init__(self, positions: Sequence[int], types: Sequence[Type]) -> None:
+        self.positions = tuple(positions)
+        self.types = tuple(types)
+
+    @staticmethod
+    def of(schema: Schema, names: Iterable[str], field: str) -> Keys:
+        """The keys that these attributes of a stream make; UserError, naming `field`, for one that is not there."""
+        positions, types = [], []
+        for name in names:
+            if name not in schema.types:
+                raise UserError(field, name, "is not a column", did_you_mean(name, schema.names))
+            positions.append(schema.arrow.get_field_index(name))
+            types.append(schema.types[name])
+        return Keys(positions, types)
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[list[Key], np.ndarray]:
+        """(the batch's distinct keys in order of first appearance, each row's place among them)."""
+        if not self.positions:
+            return [()], np.zeros(batch.num_rows, np.intp)
+        columns = [_comparable(batch.column(place), kind) for place, kind in zip(self.positions, self.types, strict=True)]
+        if batch.num_rows <= _SMALL:
+            values = [column.to_pylist() for column in columns]
+            return _count_off(values[0] if len(values) == 1 else list(zip(*values, strict=True)))
+        distinct, codes = _encode_column(columns[0])
+        if len(columns) == 1:
+            return distinct, codes
+        rows = [(value,) for value in distinct]
+        for column in columns[1:]:
+            values, more = _encode_column(column)
+            pairs, codes = _encode_column(pa.array(codes * len(values) + more))
+            rows = [(*rows[pair // len(values)], values[pair % len(values)]) for pair in pairs]
+        return rows, codes
+
+    def arrays(self, keys: Sequence[Key]) -> list[pa.Array]:
+        """The columns that these keys came from."""
+        if len(self.types) == 1:
+            return [column_of(keys, self.types[0])]
+        columns = list(zip(*keys, strict=True)) if keys else [()] * len(self.types)
+        return [column_of(column, kind) for column, kind in zip(columns, self.types, strict=False)]
+
+    def without_nulls(self, keys: list[Key], codes: np.ndarray) -> tuple[list[Key], np.ndarray]:
+        """`encode`'s result without the keys that hold a null: their rows get code -1."""
+        single = len(self.types) == 1
+        whole = [key is not None if single else None not in key for key in keys]  # type: ignore[operator]
+        if all(whole):
+            return keys, codes
+        renumbered = np.cumsum(whole) - 1
+        renumbered[~np.array(whole)] = -1
+        return [key for key, complete in zip(keys, whole, strict=True) if complete], renumbered[codes]
+
+
+def comparable_values(array: pa.Array, kind: Type) -> tuple[list[Key], np.ndarray]:
+    """(the array's distinct values as keys of one column, each row's place among them)."""
+    column = _comparable(array, kind)
+    return _count_off(column.to_pylist()) if len(column) <= _SMALL else _encode_column(column)
+
+
+def column_of(values: Iterable[object], kind: Type) -> pa.Array:
+    """An array of the type from keys of one column."""
+    if kind is Type.DOUBLE:
+        return pa.array(values, pa.int64()).view(pa.float64())
+    if kind is Type.TIMESTAMP:
+        return pa.array(values, pa.int64()).view(kind.arrow)
+    return pa.array(values, kind.arrow)
+
+
+def sorting(columns: Sequence[tuple[pa.Array, bool]], nulls: str) -> np.ndarray:
+    """The stable order of rows by (column, descending) pairs, the first weighing most; nulls: at_start or at_end."""
+    order: np.ndarray | None = None
+    for column, descending in reversed(columns):
+        values = column if order is None else column.take(pa.array(order))
+        direction = "descending" if descending else "ascending"
+        step = pc.array_sort_indices(values, order=direction, null_placement=nulls).to_numpy()
+        order = step if order is None else order[step]
+    assert order is not None
+    return order
+
+
+def _comparable(column: pa.Array, kind: Type) -> pa.Array:
+    """A column whose Python values can be keys."""
+    if kind is Type.TIMESTAMP:
+        return column.view(pa.int64())
+    if kind is not Type.DOUBLE:
+        return column
+    values = (column.fill_null(0.0) if column.null_count else column).to_numpy() + 0.0
+    values[np.isnan(values)] = np.nan
+    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    return pa.array(values.view(np.int64), mask=mask)
+
+
+def _count_off(values: list[Key]) -> tuple[list[Key], np.ndarray]:
+    places: dict[Key, int] = {}
+    codes = [places.setdefault(value, len(places)) for value in values]
+    return list(places), np.array(codes, np.intp)
+
+
+def _encode_column(column: pa.Array) -> tuple[list[Key], np.ndarray]:
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.intp)

@@ -1,0 +1,173 @@
+"""The pieces that operators' states are made of, each in layers.
+
+`overlay()` makes a child that reads through to its parent, and copies what it is about to change; it takes no longer
+for a large state than for a small one. `absorb(child)` takes over what the child changed. While a child lives, its
+parent is not changed, and after `absorb` the child is not used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from boreal.errors import CorruptError
+from boreal.frames import INFINITY
+from operators.encoding import pack, unpack
+
+NEVER = 1 << 63
+"""Beyond every boundary, INFINITY included."""
+
+
+class Stateless:
+    """The state of an operator that remembers nothing."""
+
+    def overlay(self) -> Stateless:
+        return self
+
+    def absorb(self, child: Stateless) -> None:
+        pass
+
+    def encode(self) -> bytes:
+        return b""
+
+    def nbytes(self) -> int:
+        return 0
+
+    @staticmethod
+    def decode(blob: bytes) -> Stateless:
+        if blob:
+            raise CorruptError("a state where there should be none")
+        return NOTHING
+
+
+NOTHING = Stateless()
+"""There is but one."""
+
+
+class KeySet:
+    """A set of keys that remembers the order in which they came."""
+
+    __slots__ = ("own", "parent")
+
+    def __init__(self, keys: Iterator[Hashable] | tuple[Hashable, ...] = (), parent: KeySet | None = None) -> None:
+        self.own = dict.fromkeys(keys)
+        self.parent = parent
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.own or (self.parent is not None and key in self.parent)
+
+    def __len__(self) -> int:
+        return len(self.own) + (0 if self.parent is None else len(self.parent))
+
+    def __iter__(self) -> Iterator[Hashable]:
+        if self.parent is not None:
+            yield from self.parent
+        yield from self.own
+
+    def add(self, key: Hashable) -> bool:
+        """Whether the key is new."""
+        if key in self:
+            return False
+        self.own[key] = None
+        return True
+
+    def overlay(self) -> KeySet:
+        return KeySet(parent=self)
+
+    def absorb(self, child: KeySet) -> None:
+        self.own.update(child.own)
+
+    def nbytes(self) -> int:
+        return 64 + 128 * len(self)
+
+
+class Pane(Protocol):
+    """What an operator gathers for one span of time."""
+
+    def overlay(self) -> Self: ...
+
+    def absorb(self, child: Self) -> None: ...
+
+    def nbytes(self) -> int: ...
+
+
+P = TypeVar("P", bound=Pane)
+
+
+class Panes(Generic[P]):
+    """Panes by number. `upto` is the last step's, and `next_close` when the next window with rows will close.
+
+    A pane that was there when the overlay was made is overlaid in turn on its first change; dropping one touches this
+    layer's table alone. kind: what `decode` checks. write: a pane's bytes.
+    """
+
+    __slots__ = ("kind", "next_close", "own", "panes", "upto", "write")
+
+    def __init__(self, kind: str, write: Callable[[P], bytes]) -> None:
+        self.kind = kind
+        self.write = write
+        self.panes: dict[int, P] = {}
+        self.own: set[int] = set()
+        self.upto = -INFINITY
+        self.next_close = NEVER
+
+    def change(self, number: int, make: Callable[[], P]) -> P:
+        """The pane, to be written to; made if it is not there."""
+        if number not in self.own:
+            self.panes[number] = self.panes[number].overlay() if number in self.panes else make()
+            self.own.add(number)
+        return self.panes[number]
+
+    def drop(self, number: int) -> None:
+        del self.panes[number]
+        self.own.discard(number)
+
+    def overlay(self) -> Panes[P]:
+        child = Panes(self.kind, self.write)
+        child.panes = dict(self.panes)
+        child.upto, child.next_close = self.upto, self.next_close
+        return child
+
+    def absorb(self, child: Panes[P]) -> None:
+        for number in [number for number in self.panes if number not in child.panes]:
+            self.drop(number)
+        for number in sorted(child.own):
+            if number in self.panes:
+                self.change(number, _never).absorb(child.panes[number])
+            else:
+                self.panes[number] = child.panes[number]
+                self.own.add(number)
+        self.upto, self.next_close = child.upto, child.next_close
+
+    def encode(self) -> bytes:
+        numbers = sorted(self.panes)
+        facts: dict[str, object] = {"panes": numbers, "upto": self.upto}
+        return pack(self.kind, facts, [self.write(self.panes[number]) for number in numbers])
+
+    def decode(self, blob: bytes, read: Callable[[bytes], P]) -> Panes[P]:
+        """Fill this empty state with what `encode` wrote; the caller restores `next_close`."""
+        facts, parts = unpack(blob, self.kind)
+        numbers = facts["panes"]
+        assert isinstance(numbers, list) and isinstance(facts["upto"], int)
+        self.panes = dict(zip(numbers, map(read, parts), strict=True))
+        self.own = set(numbers)
+        self.upto = facts["upto"]
+        return self
+
+    def nbytes(self) -> int:
+        return sum(pane.nbytes() for pane in self.panes.values())
+
+
+def _never() -> P:
+    raise AssertionError("the pane is there")
+
+
+def append_chunk(chunks: tuple[pa.RecordBatch, ...], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, ...]:
+    """The chunks and one more, joined where neighbours are of like size: few chunks, each row copied few times."""
+    keep = len(chunks)
+    while keep and chunks[keep - 1].num_rows < 2 * batch.num_rows:
+        keep -= 1
+        batch = pa.concat_batches([chunks[keep], batch])
+    return (*chunks[:keep], batch)

@@ -1,0 +1,82 @@
+"""Windows in event time, aligned to the epoch, and the panes that they share.
+
+A pane is the largest span that no window's edge cuts: the greatest common divisor of the windows' size and step. Rows
+are gathered once a pane, and windows are made of whole panes. For a tumbling window the pane is the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+import pyarrow as pa
+
+from operators.state import NEVER, Pane, Panes
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows [k * every, k * every + size) for every integer k, in microseconds; every <= size."""
+
+    size: int
+    every: int
+
+    def __post_init__(self) -> None:
+        assert 0 < self.every <= self.size, "rows would fall between windows"
+
+    @property
+    def pane(self) -> int:
+        return gcd(self.size, self.every)
+
+    def split(self, batch: pa.RecordBatch) -> list[tuple[int, int, int]]:
+        """(pane, first row, row after the last) for each pane that a batch, in time order, has rows of."""
+        times = batch.column(0).to_numpy()
+        first, last = int(times[0]) // self.pane, int(times[-1]) // self.pane
+        if first == last:
+            return [(first, 0, len(times))]
+        panes = times // self.pane
+        cuts = np.flatnonzero(panes[1:] != panes[:-1]) + 1
+        begins = [0, *cuts.tolist()]
+        return list(zip(panes[begins].tolist(), begins, [*begins[1:], len(times)], strict=True))
+
+    def first_start(self, after: int) -> int:
+        """The start of the earliest window that ends after `after`."""
+        return ((after - self.size) // self.every + 1) * self.every
+
+    def ends(self, pane: int, after: int, upto: int) -> range:
+        """The ends in (after, upto] of the windows that hold the pane."""
+        begin = pane * self.pane
+        first = max(-((self.size - self.pane - begin) // self.every) * self.every, self.first_start(after))
+        last = min(begin // self.every * self.every, upto - self.size)
+        return range(first + self.size, last + self.size + 1, self.every)
+
+    def last_end(self, pane: int) -> int:
+        return pane * self.pane // self.every * self.every + self.size
+
+    def panes(self, end: int) -> range:
+        """The panes of the window that ends at `end`, in order."""
+        return range((end - self.size) // self.pane, end // self.pane)
+
+    def open(self, state: Panes[Pane], pane: int) -> None:
+        """Note that the pane has rows: from now on its windows will have to close."""
+        ends = self.ends(pane, state.upto, self.last_end(pane))
+        state.next_close = min(state.next_close, ends[0])
+
+    def close(self, state: Panes[Pane], upto: int) -> list[tuple[int, list[Pane]]]:
+        """(end, panes) of each window with rows that ends in (the last upto, upto], in order; lets go of dead panes."""
+        ends = sorted({end for pane in state.panes for end in self.ends(pane, state.upto, upto)})
+        closed = [(end, [state.panes[pane] for pane in self.panes(end) if pane in state.panes]) for end in ends]
+        for pane in [pane for pane in state.panes if self.last_end(pane) <= upto]:
+            state.drop(pane)
+        state.upto = upto
+        self.restore(state)
+        return closed
+
+    def restore(self, state: Panes[Pane]) -> None:
+        """Find `next_close` anew."""
+        state.next_close = min(
+            (self.ends(pane, state.upto, self.last_end(pane))[0] for pane in state.panes), default=NEVER
+        )
+
+
