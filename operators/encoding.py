@@ -58,7 +58,7 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, flat.schema) as writer:
         writer.write_batch(flat)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def decode_batch(blob: bytes, schema: pa.Schema) -> pa.RecordBatch:

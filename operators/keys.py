@@ -7,7 +7,8 @@ nulls equal each other.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,8 @@ from boreal.errors import UserError
 from boreal.schema import Schema, Type
 from boreal.spec import did_you_mean
 
-Key = Hashable
+Key = Any
+"""Hashable, and comparable with keys of the same columns that hold no nulls."""
 
 _SMALL = 32
 """Up to so many rows a loop is quicker than Arrow's calls."""
@@ -52,7 +54,7 @@ class Keys:
         distinct, codes = _encode_column(columns[0])
         if len(columns) == 1:
             return distinct, codes
-        rows = [(value,) for value in distinct]
+        rows: list[Key] = [(value,) for value in distinct]
         for column in columns[1:]:
             values, more = _encode_column(column)
             pairs, codes = _encode_column(pa.array(codes * len(values) + more))
@@ -69,7 +71,7 @@ class Keys:
     def without_nulls(self, keys: list[Key], codes: np.ndarray) -> tuple[list[Key], np.ndarray]:
         """`encode`'s result without the keys that hold a null: their rows get code -1."""
         single = len(self.types) == 1
-        whole = [key is not None if single else None not in key for key in keys]  # type: ignore[operator]
+        whole = [key is not None if single else None not in key for key in keys]
         if all(whole):
             return keys, codes
         renumbered = np.cumsum(whole) - 1

@@ -115,8 +115,14 @@ class Panes(Generic[P]):
 
     def change(self, number: int, make: Callable[[], P]) -> P:
         """The pane, to be written to; made if it is not there."""
+        if number in self.panes:
+            return self._changed(number)
+        self.own.add(number)
+        return self.panes.setdefault(number, make())
+
+    def _changed(self, number: int) -> P:
         if number not in self.own:
-            self.panes[number] = self.panes[number].overlay() if number in self.panes else make()
+            self.panes[number] = self.panes[number].overlay()
             self.own.add(number)
         return self.panes[number]
 
@@ -135,7 +141,7 @@ class Panes(Generic[P]):
             self.drop(number)
         for number in sorted(child.own):
             if number in self.panes:
-                self.change(number, _never).absorb(child.panes[number])
+                self._changed(number).absorb(child.panes[number])
             else:
                 self.panes[number] = child.panes[number]
                 self.own.add(number)
@@ -158,10 +164,6 @@ class Panes(Generic[P]):
 
     def nbytes(self) -> int:
         return sum(pane.nbytes() for pane in self.panes.values())
-
-
-def _never() -> P:
-    raise AssertionError("the pane is there")
 
 
 def append_chunk(chunks: tuple[pa.RecordBatch, ...], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, ...]:

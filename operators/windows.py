@@ -78,5 +78,3 @@ class Windows:
         state.next_close = min(
             (self.ends(pane, state.upto, self.last_end(pane))[0] for pane in state.panes), default=NEVER
         )
-
-

@@ -1,0 +1,371 @@
+"""How each aggregation is accumulated, over numpy columns with a row a group.
+
+What comes out must not depend on where the rows were cut into steps (R5). So doubles are added one by one, in the order
+of the rows, from what was accumulated before (`np.add.at` is that fold); sums of ints are kept wide, so that only a
+final sum beyond int64 is an error, never one on the way; and a standard deviation is taken from sums of differences to
+the group's first value. Nulls are left out before rows get here. NaN counts as the largest double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.errors import UserError
+from boreal.expressions import Aggregation
+from boreal.schema import Type
+from operators.keys import column_of, comparable_values
+from operators.state import KeySet
+
+Columns = list[np.ndarray]
+
+_LOW_BITS = 32
+_LOW = (1 << _LOW_BITS) - 1
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A column of accumulators. initial: of a group without rows; layered: the values are KeySets, overlaid on touch."""
+
+    dtype: Any
+    initial: object
+    arrow: pa.DataType
+    layered: bool = False
+
+    def fresh(self, count: int) -> np.ndarray:
+        column = np.full(count, self.initial, self.dtype)
+        if self.layered:
+            column[:] = [KeySet() for _ in range(count)]
+        return column
+
+    def to_arrow(self, column: np.ndarray) -> pa.Array:
+        if self.layered:
+            return pa.array([list(keys) for keys in column], self.arrow)
+        return pa.array(column.tolist() if self.dtype is object else column, self.arrow)
+
+    def from_arrow(self, array: pa.Array) -> np.ndarray:
+        if self.dtype is not object:
+            return array.to_numpy().copy()
+        column = np.empty(len(array), object)
+        column[:] = [KeySet(keys) for keys in array.to_pylist()] if self.layered else array.to_pylist()
+        return column
+
+
+_COUNT = Slot(np.int64, 0, pa.int64())
+_REAL = Slot(np.float64, 0.0, pa.float64())
+
+
+class Accumulator(Protocol):
+    """One aggregation. `held` are its columns, a row for each group that is touched; they are changed in place."""
+
+    slots: tuple[Slot, ...]
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        """Take rows in: codes say which row of `held` each belongs to, and no value is null (as `prepare` gave them)."""
+        ...
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        """Take a later pane in: its row i belongs to row at[i] of `held`; no two to the same."""
+        ...
+
+    def result(self, held: Columns) -> pa.Array: ...
+
+
+def accumulator(aggregation: Aggregation, field: str) -> Accumulator:
+    """The accumulator of an aggregation; `field` is what an overflow will name."""
+    argument = aggregation.argument
+    if argument is None:
+        return Count()
+    match aggregation.function:
+        case "count":
+            return Count()
+        case "count_distinct":
+            return CountDistinct(argument.type)
+        case "sum":
+            return IntSum(field, argument.sql) if argument.type is Type.INT else RealSum()
+        case "avg":
+            return IntMean() if argument.type is Type.INT else RealMean()
+        case "min" | "max" as name:
+            return TextExtreme(name == "max") if argument.type is Type.STRING else Extreme(argument.type, name == "max")
+        case "first" | "last" as name:
+            return Edge(argument.type, name == "last")
+        case name:
+            return Deviation(sample=name == "stddev")
+
+
+def prepare(array: pa.Array, kind: Type) -> tuple[np.ndarray | None, Any]:
+    """(which rows are not null, None for all; those rows' values: numpy int64 or float64, strings an Arrow array)."""
+    kept = None
+    if array.null_count:
+        kept = array.is_valid().to_numpy(zero_copy_only=False)
+        array = array.drop_null()
+    match kind:
+        case Type.STRING:
+            return kept, array
+        case Type.TIMESTAMP:
+            return kept, array.view(pa.int64()).to_numpy()
+        case Type.BOOL:
+            return kept, array.to_numpy(zero_copy_only=False).astype(np.int64)
+        case _:
+            return kept, array.to_numpy()
+
+
+def _to_result(values: np.ndarray, kind: Type, missing: np.ndarray) -> pa.Array:
+    if kind is Type.BOOL:
+        return pa.array(values.astype(bool), mask=missing)
+    array = pa.array(values, mask=missing)
+    return array.view(kind.arrow) if kind is Type.TIMESTAMP else array
+
+
+class Count:
+    slots: tuple[Slot, ...] = (_COUNT,)
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        np.add.at(held[0], codes, 1)
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        held[0][at] += later[0]
+
+    def result(self, held: Columns) -> pa.Array:
+        return pa.array(held[0])
+
+
+class CountDistinct:
+    def __init__(self, kind: Type) -> None:
+        self.kind = kind
+        key = pa.string() if kind is Type.STRING else pa.bool_() if kind is Type.BOOL else pa.int64()
+        self.slots = (Slot(object, None, pa.list_(key), layered=True),)
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        array = values if isinstance(values, pa.Array) else pa.array(values)
+        kind = Type.INT if self.kind in (Type.TIMESTAMP, Type.BOOL) else self.kind
+        distinct, places = comparable_values(array, kind)
+        pairs = np.unique(codes * len(distinct) + places, return_index=True)[1]
+        for row in np.sort(pairs).tolist():
+            held[0][codes[row]].add(distinct[places[row]])
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        for place, keys in zip(at.tolist(), later[0], strict=True):
+            for key in keys:
+                held[0][place].add(key)
+
+    def result(self, held: Columns) -> pa.Array:
+        return pa.array([len(keys) for keys in held[0]], pa.int64())
+
+
+class _Wide:
+    """The exact sum of ints, as high * 2**32 + low: each part holds the sum of two thousand million rows."""
+
+    slots: tuple[Slot, ...] = (_COUNT, _COUNT, _COUNT)
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        count, low, high = held
+        np.add.at(count, codes, 1)
+        np.add.at(low, codes, values & _LOW)
+        np.add.at(high, codes, values >> _LOW_BITS)
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        for mine, theirs in zip(held, later, strict=True):
+            mine[at] += theirs
+
+    def carried(self, held: Columns) -> tuple[np.ndarray, np.ndarray]:
+        """(low below 2**32, high)."""
+        return held[1] & _LOW, held[2] + (held[1] >> _LOW_BITS)
+
+
+class IntSum(_Wide):
+    def __init__(self, field: str, sql: str) -> None:
+        self.field = field
+        self.sql = sql
+
+    def result(self, held: Columns) -> pa.Array:
+        low, high = self.carried(held)
+        limit = 1 << (63 - _LOW_BITS)
+        if ((high < -limit) | (high >= limit)).any():
+            fix = f"write sum(cast({self.sql} as double))"
+            raise UserError(self.field, f"sum({self.sql})", "a sum went beyond the ints", fix)
+        return pa.array((high << _LOW_BITS) | low, mask=held[0] == 0)
+
+
+class IntMean(_Wide):
+    def result(self, held: Columns) -> pa.Array:
+        low, high = self.carried(held)
+        return _divided(high * float(1 << _LOW_BITS) + low, held[0])
+
+
+class RealSum:
+    slots: tuple[Slot, ...] = (_COUNT, _REAL)
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        np.add.at(held[0], codes, 1)
+        np.add.at(held[1], codes, values)
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        held[0][at] += later[0]
+        held[1][at] += later[1]
+
+    def result(self, held: Columns) -> pa.Array:
+        return pa.array(held[1], mask=held[0] == 0)
+
+
+class RealMean(RealSum):
+    def result(self, held: Columns) -> pa.Array:
+        return _divided(held[1], held[0])
+
+
+class Extreme:
+    """min or max of what is a number or can be one."""
+
+    def __init__(self, kind: Type, largest: bool) -> None:
+        self.kind = kind
+        self.real = kind is Type.DOUBLE
+        if self.real:
+            # fmin passes NaN over, unless there is nothing else; maximum lets it win.
+            self.pick: np.ufunc = np.maximum if largest else np.fmin
+            initial: float = -np.inf if largest else np.nan
+        else:
+            self.pick = np.maximum if largest else np.minimum
+            bounds = np.iinfo(np.int64)
+            initial = int(bounds.min if largest else bounds.max)
+        self.slots = (_COUNT, Slot(np.float64 if self.real else np.int64, initial, Type.DOUBLE.arrow if self.real else pa.int64()))
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        np.add.at(held[0], codes, 1)
+        # Of 0.0 and -0.0 neither is smaller, so there must be only one of them.
+        self.pick.at(held[1], codes, values + 0.0 if self.real else values)
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        held[0][at] += later[0]
+        held[1][at] = self.pick(held[1][at], later[1])
+
+    def result(self, held: Columns) -> pa.Array:
+        return _to_result(held[1], self.kind, held[0] == 0)
+
+
+class TextExtreme:
+    """min or max of strings, by code points, which is the order of their UTF-8 bytes."""
+
+    slots: tuple[Slot, ...] = (Slot(object, None, pa.string()),)
+
+    def __init__(self, largest: bool) -> None:
+        self.largest = largest
+        self.pick: Callable[[str, str], str] = max if largest else min
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        words, places = comparable_values(values, Type.STRING)
+        order = sorted(words, reverse=self.largest)
+        rank = {word: place for place, word in enumerate(order)}
+        best = np.full(len(held[0]), len(order))
+        np.minimum.at(best, codes, np.array([rank[word] for word in words], np.intp)[places])
+        touched = np.flatnonzero(best < len(order))
+        self._offer(held[0], touched.tolist(), [order[place] for place in best[touched].tolist()])
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        self._offer(held[0], at.tolist(), later[0].tolist())
+
+    def _offer(self, column: np.ndarray, places: list[int], words: list[str | None]) -> None:
+        for place, word in zip(places, words, strict=True):
+            if word is not None:
+                held = column[place]
+                column[place] = word if held is None else self.pick(held, word)
+
+    def result(self, held: Columns) -> pa.Array:
+        return pa.array(held[0].tolist(), pa.string())
+
+
+class Edge:
+    """The first or the last value in the order of the rows."""
+
+    def __init__(self, kind: Type, last: bool) -> None:
+        self.kind = kind
+        self.last = last
+        if kind is Type.STRING:
+            value = Slot(object, None, pa.string())
+        else:
+            value = _REAL if kind is Type.DOUBLE else _COUNT
+        self.slots = (_COUNT, value)
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        rows = last_rows(codes, len(held[0])) if self.last else first_rows(codes, len(held[0]))
+        chosen = np.flatnonzero((rows >= 0) & (self.last | (held[0] == 0)))
+        rows = rows[chosen]
+        held[1][chosen] = values.take(pa.array(rows)).to_pylist() if self.kind is Type.STRING else values[rows]
+        np.add.at(held[0], codes, 1)
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        chosen = (later[0] > 0) & (self.last | (held[0][at] == 0))
+        held[1][at[chosen]] = later[1][chosen]
+        held[0][at] += later[0]
+
+    def result(self, held: Columns) -> pa.Array:
+        if self.kind is Type.STRING:
+            return pa.array(held[1].tolist(), pa.string())
+        return _to_result(held[1], self.kind, held[0] == 0)
+
+
+class Deviation:
+    """The standard deviation, of a sample or of a whole population, from n, the first value, and sums of d and d * d."""
+
+    slots: tuple[Slot, ...] = (_COUNT, _REAL, _REAL, _REAL)
+
+    def __init__(self, sample: bool) -> None:
+        self.sample = sample
+
+    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+        count, origin, total, squares = held
+        values = values.astype(np.float64)
+        rows = first_rows(codes, len(count))
+        new = np.flatnonzero((rows >= 0) & (count == 0))
+        origin[new] = values[rows[new]]
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = values - origin[codes]
+            np.add.at(count, codes, 1)
+            np.add.at(total, codes, difference)
+            np.add.at(squares, codes, difference * difference)
+
+    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+        """Move the later pane's sums to the earlier one's origin, and add."""
+        count, origin, total, squares = (column[at] for column in held)
+        more, from_origin, more_total, more_squares = later
+        fresh = count == 0
+        with np.errstate(invalid="ignore", over="ignore"):
+            shift = np.where(fresh, 0.0, from_origin - origin)
+            moved_total = more_total + more * shift
+            moved_squares = more_squares + 2 * shift * more_total + more * shift * shift
+            some = more > 0
+            held[0][at] = count + more
+            held[1][at] = np.where(fresh & some, from_origin, origin)
+            held[2][at] = np.where(some, total + moved_total, total)
+            held[3][at] = np.where(some, squares + moved_squares, squares)
+
+    def result(self, held: Columns) -> pa.Array:
+        count, _, total, squares = held
+        freedom = count - 1 if self.sample else count
+        missing = freedom <= 0
+        with np.errstate(invalid="ignore", over="ignore"):
+            about_mean = np.maximum(squares - total * total / np.maximum(count, 1), 0.0)
+            return pa.array(np.sqrt(about_mean / np.where(missing, 1, freedom)), mask=missing)
+
+
+def first_rows(codes: np.ndarray, count: int) -> np.ndarray:
+    """The first row of each code below `count`; -1 where there is none."""
+    rows = np.full(count, -1)
+    rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return rows
+
+
+def last_rows(codes: np.ndarray, count: int) -> np.ndarray:
+    """The last row of each code below `count`; -1 where there is none."""
+    rows = np.full(count, -1)
+    rows[codes] = np.arange(len(codes))
+    return rows
+
+
+def _divided(total: np.ndarray, count: np.ndarray) -> pa.Array:
+    return pa.array(total / np.maximum(count, 1), mask=count == 0)
+
+
