@@ -3,7 +3,8 @@
 What comes out must not depend on where the rows were cut into steps (R5). So doubles are added one by one, in the order
 of the rows, from what was accumulated before (`np.add.at` is that fold); sums of ints are kept wide, so that only a
 final sum beyond int64 is an error, never one on the way; and a standard deviation is taken from sums of differences to
-the group's first value. Nulls are left out before rows get here. NaN counts as the largest double.
+the group's first value. Nulls are left out before rows get here. NaN counts as the largest double. Callers keep numpy from warning
+of infinities.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow as pa
 from boreal.errors import UserError
 from boreal.expressions import Aggregation
 from boreal.schema import Type
-from operators.keys import column_of, comparable_values
+from operators.keys import comparable_values, storage
 from operators.state import KeySet
 
 Columns = list[np.ndarray]
@@ -136,14 +137,13 @@ class Count:
 
 class CountDistinct:
     def __init__(self, kind: Type) -> None:
-        self.kind = kind
-        key = pa.string() if kind is Type.STRING else pa.bool_() if kind is Type.BOOL else pa.int64()
-        self.slots = (Slot(object, None, pa.list_(key), layered=True),)
+        # `prepare` makes ints of timestamps and bools.
+        self.kind = kind if kind in (Type.STRING, Type.DOUBLE) else Type.INT
+        self.slots = (Slot(object, None, pa.list_(storage(self.kind)), layered=True),)
 
     def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
-        array = values if isinstance(values, pa.Array) else pa.array(values)
-        kind = Type.INT if self.kind in (Type.TIMESTAMP, Type.BOOL) else self.kind
-        distinct, places = comparable_values(array, kind)
+        array = values if self.kind is Type.STRING else pa.array(values)
+        distinct, places = comparable_values(array, self.kind)
         pairs = np.unique(codes * len(distinct) + places, return_index=True)[1]
         for row in np.sort(pairs).tolist():
             held[0][codes[row]].add(distinct[places[row]])
@@ -231,7 +231,8 @@ class Extreme:
             self.pick = np.maximum if largest else np.minimum
             bounds = np.iinfo(np.int64)
             initial = int(bounds.min if largest else bounds.max)
-        self.slots = (_COUNT, Slot(np.float64 if self.real else np.int64, initial, Type.DOUBLE.arrow if self.real else pa.int64()))
+        value = Slot(np.float64, initial, pa.float64()) if self.real else Slot(np.int64, initial, pa.int64())
+        self.slots = (_COUNT, value)
 
     def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
         np.add.at(held[0], codes, 1)
@@ -321,34 +322,31 @@ class Deviation:
         rows = first_rows(codes, len(count))
         new = np.flatnonzero((rows >= 0) & (count == 0))
         origin[new] = values[rows[new]]
-        with np.errstate(invalid="ignore", over="ignore"):
-            difference = values - origin[codes]
-            np.add.at(count, codes, 1)
-            np.add.at(total, codes, difference)
-            np.add.at(squares, codes, difference * difference)
+        difference = values - origin[codes]
+        np.add.at(count, codes, 1)
+        np.add.at(total, codes, difference)
+        np.add.at(squares, codes, difference * difference)
 
     def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
         """Move the later pane's sums to the earlier one's origin, and add."""
         count, origin, total, squares = (column[at] for column in held)
         more, from_origin, more_total, more_squares = later
         fresh = count == 0
-        with np.errstate(invalid="ignore", over="ignore"):
-            shift = np.where(fresh, 0.0, from_origin - origin)
-            moved_total = more_total + more * shift
-            moved_squares = more_squares + 2 * shift * more_total + more * shift * shift
-            some = more > 0
-            held[0][at] = count + more
-            held[1][at] = np.where(fresh & some, from_origin, origin)
-            held[2][at] = np.where(some, total + moved_total, total)
-            held[3][at] = np.where(some, squares + moved_squares, squares)
+        some = more > 0
+        shift = np.where(fresh, 0.0, from_origin - origin)
+        moved_total = more_total + more * shift
+        moved_squares = more_squares + 2 * shift * more_total + more * shift * shift
+        held[0][at] = count + more
+        held[1][at] = np.where(fresh & some, from_origin, origin)
+        held[2][at] = np.where(some, total + moved_total, total)
+        held[3][at] = np.where(some, squares + moved_squares, squares)
 
     def result(self, held: Columns) -> pa.Array:
         count, _, total, squares = held
         freedom = count - 1 if self.sample else count
         missing = freedom <= 0
-        with np.errstate(invalid="ignore", over="ignore"):
-            about_mean = np.maximum(squares - total * total / np.maximum(count, 1), 0.0)
-            return pa.array(np.sqrt(about_mean / np.where(missing, 1, freedom)), mask=missing)
+        about_mean = np.maximum(squares - total * total / np.maximum(count, 1), 0.0)
+        return pa.array(np.sqrt(about_mean / np.where(missing, 1, freedom)), mask=missing)
 
 
 def first_rows(codes: np.ndarray, count: int) -> np.ndarray:
@@ -367,5 +365,3 @@ def last_rows(codes: np.ndarray, count: int) -> np.ndarray:
 
 def _divided(total: np.ndarray, count: np.ndarray) -> pa.Array:
     return pa.array(total / np.maximum(count, 1), mask=count == 0)
-
-

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from boreal.schema import Type
 from operators.accumulators import Accumulator, Columns, Slot
 from operators.encoding import decode_batch, encode_batch
 from operators.keys import Key, Keys
@@ -38,8 +37,7 @@ class Layout:
 
     @property
     def arrow(self) -> pa.Schema:
-        kinds = [pa.int64() if kind in (Type.DOUBLE, Type.TIMESTAMP) else kind.arrow for kind in self.keys.types]
-        kinds += [slot.arrow for slot in self.slots]
+        kinds = [*self.keys.storage, *(slot.arrow for slot in self.slots)]
         return pa.schema([(str(place), kind) for place, kind in enumerate(kinds)])
 
 
@@ -151,6 +149,16 @@ class Groups:
 
     def encode(self) -> bytes:
         keys, columns = self.content()
-        arrays = [column.view(pa.int64()) if column.type == Type.TIMESTAMP.arrow else column for column in self._keys(keys)]
+        arrays = self.layout.keys.stored(keys)
         arrays += [slot.to_arrow(column) for slot, column in zip(self.slots, columns, strict=True)]
         return encode_batch(pa.RecordBatch.from_arrays(arrays, schema=self.layout.arrow))
+
+    @staticmethod
+    def decode(layout: Layout, blob: bytes) -> Groups:
+        batch = decode_batch(blob, layout.arrow)
+        width = len(layout.keys.types)
+        groups = Groups(layout)
+        keys = layout.keys.restored(batch.columns[:width], batch.num_rows)
+        groups.places = {key: place for place, key in enumerate(keys)}
+        groups.columns = [slot.from_arrow(array) for slot, array in zip(groups.slots, batch.columns[width:], strict=True)]
+        return groups

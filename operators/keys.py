@@ -63,10 +63,27 @@ class Keys:
 
     def arrays(self, keys: Sequence[Key]) -> list[pa.Array]:
         """The columns that these keys came from."""
-        if len(self.types) == 1:
-            return [column_of(keys, self.types[0])]
-        columns = list(zip(*keys, strict=True)) if keys else [()] * len(self.types)
-        return [column_of(column, kind) for column, kind in zip(columns, self.types, strict=False)]
+        columns = self.stored(keys)
+        return [
+            column.view(kind.arrow) if column.type != kind.arrow else column
+            for column, kind in zip(columns, self.types, strict=True)
+        ]
+
+    def stored(self, keys: Sequence[Key]) -> list[pa.Array]:
+        """Keys as columns of the types `storage`, to be read again by `restored`."""
+        columns = [keys] if len(self.types) == 1 else list(zip(*keys, strict=True)) or [()] * len(self.types)
+        return [pa.array(column, kind) for column, kind in zip(columns, self.storage, strict=bool(self.types))]
+
+    def restored(self, columns: Sequence[pa.Array], rows: int) -> list[Key]:
+        values = [column.to_pylist() for column in columns]
+        if len(values) == 1:
+            return values[0]
+        return list(zip(*values, strict=True)) if values else [()] * rows
+
+    @property
+    def storage(self) -> list[pa.DataType]:
+        """Doubles are kept as their bits, timestamps as microseconds."""
+        return [storage(kind) for kind in self.types]
 
     def without_nulls(self, keys: list[Key], codes: np.ndarray) -> tuple[list[Key], np.ndarray]:
         """`encode`'s result without the keys that hold a null: their rows get code -1."""
@@ -85,13 +102,9 @@ def comparable_values(array: pa.Array, kind: Type) -> tuple[list[Key], np.ndarra
     return _count_off(column.to_pylist()) if len(column) <= _SMALL else _encode_column(column)
 
 
-def column_of(values: Iterable[object], kind: Type) -> pa.Array:
-    """An array of the type from keys of one column."""
-    if kind is Type.DOUBLE:
-        return pa.array(values, pa.int64()).view(pa.float64())
-    if kind is Type.TIMESTAMP:
-        return pa.array(values, pa.int64()).view(kind.arrow)
-    return pa.array(values, kind.arrow)
+def storage(kind: Type) -> pa.DataType:
+    """What an array of keys of one column is made of."""
+    return pa.int64() if kind in (Type.DOUBLE, Type.TIMESTAMP) else kind.arrow
 
 
 def sorting(columns: Sequence[tuple[pa.Array, bool]], nulls: str) -> np.ndarray:

@@ -75,6 +75,4 @@ class Windows:
 
     def restore(self, state: Panes[Pane]) -> None:
         """Find `next_close` anew."""
-        state.next_close = min(
-            (self.ends(pane, state.upto, self.last_end(pane))[0] for pane in state.panes), default=NEVER
-        )
+        state.next_close = min((self.ends(pane, state.upto, self.last_end(pane))[0] for pane in state.panes), default=NEVER)

@@ -100,6 +100,13 @@ class ReadDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A log cannot give what was asked of it: those rows were trimmed, or its writer skipped them (R27)."""
+
+    log: LogId
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     message: Message
 
@@ -123,7 +130,7 @@ class Tick:
     """Time has passed; nothing else happened."""
 
 
-Event = Frames | Tail | ReadDone | Received | Threshold | CheckpointStored | Tick
+Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | CheckpointStored | Tick
 
 # Effects
 
@@ -189,9 +196,9 @@ class StoreCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """For the journal: the instance has entered a state."""
+    """For the journal: the instance has entered a state; None: it is dead, which readers call silence."""
 
-    state: State
+    state: State | None
 
 
 @dataclass(frozen=True, slots=True)

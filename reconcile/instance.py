@@ -34,6 +34,8 @@ from reconcile.events import (
     Tail,
     Threshold,
     Tick,
+    Unavailable,
+    Unfollow,
 )
 from reconcile.host import Host
 from reconcile.recovery import Restart
@@ -47,6 +49,9 @@ from sunion.tape import Cursor
 
 SILENT_AFTER_INTERVALS = 3
 """A port that missed two boundaries is found out before the third is due (R10)."""
+
+LACKING_HEARTBEATS = 20
+"""A replica whose log lacks what we need is not asked again for so long: until then we may have it from another."""
 
 STEPS_PER_CALL = 4
 HOP_SAMPLES = 256
@@ -154,12 +159,14 @@ class Instance:
         self.last_now = now
         match event:
             case Frames(log, items, end):
-                self._take_frames(log, items, end, now)
+                self._take_frames(log, items, end, now, effects)
             case Tail(log, frame):
                 link = self.by_log[log]
                 link.upstream.hear(link.upstream.candidate(log), frame, now)
             case ReadDone(log, token, items):
                 self._take_read(log, token, items)
+            case Unavailable(log):
+                self._turn_away(log, now, effects)
             case Received(PathAfter(sender, key, micros)):
                 self.path_after[(sender, key)] = micros
             case Received(message):
@@ -193,7 +200,7 @@ class Instance:
 
     # Input
 
-    def _take_frames(self, log: LogId, items: tuple[tuple[int, Frame], ...], end: int, now: int) -> None:
+    def _take_frames(self, log: LogId, items: tuple[tuple[int, Frame], ...], end: int, now: int, effects: list[Effect]) -> None:
         link = self.by_log[log]
         candidate = link.upstream.candidate(log)
         if link.port.silent or candidate.target is None:
@@ -202,11 +209,24 @@ class Instance:
             candidate.next_offset = offset + 1
             if not link.upstream.hear(candidate, frame, now):
                 continue
+            if isinstance(frame, Data) and not frame.tentative and frame.first_id > link.port.tape.next_id and log.replica:
+                self._turn_away(log, now, effects)
+                return
             if candidate is link.upstream.live:
                 self._take_visible(link, candidate, frame, now)
             elif candidate is link.upstream.correcting:
                 self._take_correction(link.port, frame, now)
         candidate.seen = now
+
+    def _turn_away(self, log: LogId, now: int, effects: list[Effect]) -> None:
+        """This replica's log lacks rows that we need, for it came back by its partner's anchor: read another's (R27)."""
+        link = self.by_log[log]
+        candidate = link.upstream.candidate(log)
+        candidate.lacking_until = now + LACKING_HEARTBEATS * self.plan.heartbeat_us
+        link.read_turn += 1
+        self.reads = {slot: read for slot, read in self.reads.items() if read[1] != log}
+        effects.append(Unfollow(log))
+        link.upstream.drop(candidate)
 
     def _note_return(self, link: _Link, candidate: Candidate, end: int, now: int) -> None:
         """A log is read for the first time, or again: what it holds already is a backlog (R12)."""
@@ -421,9 +441,10 @@ class Instance:
         self.stored_inputs = self.saved_inputs.pop(number, self.stored_inputs)
 
     def _acknowledged(self) -> tuple[tuple[str, int], ...]:
-        """R26: the smallest of what a rollback and a restart of ours may still need."""
+        """R26: the smallest of what a rollback and a restart of ours may still need. A state that cannot be rebuilt from
+        windows needs all since its last safe checkpoint; and where no partner has another, since the beginning."""
         if self.graph.unbounded:
-            return self.stored_inputs
+            return self.stored_inputs if self.stagger.peers else ()
         if self.anchor is None:
             return ()
         if not self.copy_inputs:

@@ -41,12 +41,17 @@ class Saved:
     state: bytes
 
 
-def plan_restart(incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: Saved | None) -> Restart:
-    """Choose between the anchor of the own log and the newest good checkpoint, whichever leaves less to read again."""
-    if saved is not None and (anchor is None or saved.time > anchor.needs):
-        return Restart(
-            incarnation, epoch, saved.time, saved.time, dict(saved.next_ids), written, dict(saved.inputs), saved.state
-        )
+def plan_restart(
+    incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: Saved | None
+) -> list[Restart]:
+    """The places to begin by an instance's anchor and its newest good checkpoint, the one that leaves less to read again
+    first; without either, the beginning."""
+    places = []
+    if saved is not None:
+        made, inputs = dict(saved.next_ids), dict(saved.inputs)
+        places.append(Restart(incarnation, epoch, saved.time, saved.time, made, written, inputs, saved.state))
     if anchor is not None:
-        return Restart(incarnation, epoch, anchor.needs, anchor.time, dict(anchor.next_ids), written, dict(anchor.inputs))
-    return Restart(incarnation, epoch, written=written)
+        made, inputs = dict(anchor.next_ids), dict(anchor.inputs)
+        places.append(Restart(incarnation, epoch, anchor.needs, anchor.time, made, written, inputs))
+    places.sort(key=lambda place: -place.position)
+    return places or [Restart(incarnation, epoch, written=written)]

@@ -70,11 +70,11 @@ class SOutput:
 
     def start(self, made: Mapping[str, int], written: Mapping[str, int], epoch: int) -> list[Append]:
         """Begin a life (R25): `made`, the ids that the restored state has made; `written`, those the logs hold; `epoch`,
-        the last one in the logs."""
+        the last one in the logs. A state taken from a partner may have made more than the own logs hold: they then skip
+        ids, and readers who need those turn to another replica (R27)."""
         for track in self._all():
             track.next_id = made.get(track.log.key, 0)
-            track.written = track.visible = written.get(track.log.key, 0) or track.next_id
-            assert track.next_id <= track.written, "a restart begins at or before the end of its own log"
+            track.written = track.visible = max(written.get(track.log.key, 0), track.next_id)
         self.epoch = epoch + 1
         return self._broadcast(lambda: Start(self.origin, self.epoch))
 

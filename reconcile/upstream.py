@@ -35,10 +35,12 @@ _RANKS = {
 
 @dataclass(slots=True)
 class Candidate:
-    """One replica's log of the stream. `target`: the log's end as noted when we began to read, or to read again (R12)."""
+    """One replica's log of the stream. `target`: the log's end as noted when we began to read, or to read again (R12).
+    `lacking_until`: its log lacks rows that we need, and is not asked again before then."""
 
     log: LogId
     seen: int
+    lacking_until: int = -1
     state: State = State.STABLE
     incarnation: int = 0
     next_offset: int = 0
@@ -57,6 +59,7 @@ class Upstream:
     silence_us: int
     live: Candidate = field(init=False)
     correcting: Candidate | None = None
+    must_follow: bool = False
 
     def __post_init__(self) -> None:
         self.live = self.candidates[0]
@@ -91,8 +94,17 @@ class Upstream:
         candidate.seen = now
         return True
 
+    def drop(self, candidate: Candidate) -> None:
+        """A candidate is no longer read; if it was the visible one, the next `choose` must follow one anew."""
+        if self.correcting is candidate:
+            self.correcting = None
+        candidate.target = None
+        self.must_follow = self.must_follow or candidate is self.live
+
     def rank(self, candidate: Candidate, now: int) -> Rank:
-        return Rank.DEAD if now - candidate.seen > self.silence_us else _RANKS[candidate.state]
+        if now - candidate.seen > self.silence_us or now < candidate.lacking_until:
+            return Rank.DEAD
+        return _RANKS[candidate.state]
 
     def silent_at(self) -> int:
         """When the live replica will count as silent, if nothing more is heard of it."""
@@ -101,9 +113,11 @@ class Upstream:
     def choose(self, now: int, last_id: int) -> tuple[bool, list[Follow | Unfollow]]:
         """Switch if another replica is better. Returns whether the visible suffix is to be revoked first (a switch to a
         STABLE replica, which will give the stable version), and the effects."""
-        if len(self.candidates) == 1:
+        if len(self.candidates) == 1 and not self.must_follow:
             return False, []
-        before = {self.live.log, *([self.correcting.log] if self.correcting else [])}
+        before = {self.correcting.log} if self.correcting else set()
+        if not self.must_follow:
+            before.add(self.live.log)
         ranks = {c.log: self.rank(c, now) for c in self.candidates}
         best = max(self.candidates, key=lambda c: (ranks[c.log], c is self.live, c is self.correcting, -self._index(c)))
         current = ranks[self.live.log]
@@ -117,7 +131,10 @@ class Upstream:
         elif current in (Rank.DEAD, Rank.RECOVERING) and ranks[best.log] > current:
             self.live = best
         self._choose_correcting(ranks)
-        after = {self.live.log, *([self.correcting.log] if self.correcting else [])}
+        after = {self.correcting.log} if self.correcting else set()
+        self.must_follow = self.must_follow and now < self.live.lacking_until
+        if not self.must_follow:
+            after.add(self.live.log)
         effects: list[Follow | Unfollow] = [Unfollow(log) for log in sorted(before - after)]
         for log in sorted(after - before):
             candidate = self.candidate(log)

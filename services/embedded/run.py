@@ -196,7 +196,7 @@ class Run:
                         "fragment": who.fragment,
                         "replica": who.replica,
                         "shard": who.shard,
-                        "state": entry.what.state.value,
+                        "state": entry.what.state.value if entry.what.state else "FAILURE",
                         "from_ms": entry.at / 1000,
                         "to_ms": end / 1000,
                     }

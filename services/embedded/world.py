@@ -11,10 +11,10 @@ import heapq
 import time as wall
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from boreal.frames import Boundary, Data, Frame, LogId, State
+from boreal.frames import Anchor, Boundary, Data, Frame, LogId, State
 from boreal.plan import EGRESS, Plan
 from reconcile.events import (
     Acknowledge,
@@ -34,13 +34,14 @@ from reconcile.events import (
     StoreCheckpoint,
     Tail,
     Tick,
+    Unavailable,
     Unfollow,
     Watch,
 )
 from reconcile.instance import Instance
 from reconcile.recovery import Restart, Saved, plan_restart
 from services.embedded.network import Network
-from services.log.base import LogStore
+from services.log.base import Log, LogStore, Trimmed
 from services.store.base import Checkpoint, CheckpointStore
 
 POLL_FRAMES = 256
@@ -132,6 +133,7 @@ class Process:
     life: int = 0
     skew_us: int = 0
     lost_checkpoints: bool = False
+    heard_at: int = 0
 
     @property
     def place(self) -> str:
@@ -168,6 +170,7 @@ class World:
         self.journal: list[Entry] = []
         self.processes: dict[InstanceId, Process] = {}
         self.claims: dict[str, dict[InstanceId, int]] = {}
+        self.breaches: list[str] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._homes = {edge.name: fragment.name for fragment in plan.fragments for edge in fragment.outputs}
@@ -210,8 +213,12 @@ class World:
         process.waiting_reads.clear()
         process.inbox.clear()
         process.is_busy, process.is_frozen, process.wake_at = False, False, None
-        instance = Instance(self.plan, who, self._restart(process))
-        process.instance = instance
+        restart = self._restart(process)
+        if restart is None:
+            self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
+            return
+        process.instance = Instance(self.plan, who, restart)
+        process.heard_at = self.now
         self._work(process, None)
 
     def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
@@ -220,6 +227,7 @@ class World:
         process.life += 1
         process.instance = None
         process.lost_checkpoints = process.lost_checkpoints or losing_checkpoint
+        self.journal.append(Entry(self.now, who, StateChanged(None)))
         for readers in self._listeners.values():
             readers.pop(who, None)
 
@@ -250,26 +258,51 @@ class World:
             for read in waiting:
                 self._read_later(process, read)
 
-    def _restart(self, process: Process) -> Restart:
-        who = process.id
-        fragment = self.plan.fragment(who.fragment)
-        logs = [
-            self.logs.open(LogId(edge.name, who.replica, edge.partition(who.shard, reader)))
-            for edge in fragment.outputs
-            for reader in range(edge.partitions)
-        ]
+    def _restart(self, process: Process) -> Restart | None:
+        """Where a new life begins: by the own logs and checkpoints, else by a partner's (R26, R27); None: nowhere."""
+        logs = self._own_logs(process.id)
         incarnation = max(log.last_incarnation for log in logs) + 1
         tails = [tail for tail in (log.tail() for log in logs) if tail is not None]
         epoch = max((tail.epoch for tail in tails), default=-1)
-        anchors = [log.last_anchor() for log in logs]
-        anchor = None if None in anchors else min((a for a in anchors if a is not None), key=lambda a: a.time)
         written = {log.id.key: log.next_stable_id for log in logs}
-        saved = None
-        if not process.lost_checkpoints:
-            found = self.store.latest(str(who))
-            if found is not None:
-                saved = Saved(found.time, found.next_ids, found.inputs, found.state)
-        return plan_restart(incarnation, epoch, written, anchor, saved)
+        replicas = self.plan.fragment(process.id.fragment).replicas
+        partners = [replace(process.id, replica=r) for r in replicas if r != process.id.replica]
+        for who in (process.id, *partners):
+            places = plan_restart(incarnation, epoch, written, self._anchor(who), self._saved(who))
+            for restart in places:
+                if self._can_serve(process.id, restart):
+                    return restart
+        return None
+
+    def _own_logs(self, who: InstanceId) -> list[Log]:
+        return [
+            self.logs.open(LogId(edge.name, who.replica, edge.partition(who.shard, reader)))
+            for edge in self.plan.fragment(who.fragment).outputs
+            for reader in range(edge.partitions)
+        ]
+
+    def _anchor(self, who: InstanceId) -> Anchor | None:
+        """The oldest of the last anchors of an instance's logs: what it had surely done in all of them."""
+        anchors = [log.last_anchor() for log in self._own_logs(who)]
+        found = [anchor for anchor in anchors if anchor is not None]
+        return min(found, key=lambda anchor: anchor.time) if len(found) == len(anchors) else None
+
+    def _saved(self, who: InstanceId) -> Saved | None:
+        if self.processes[who].lost_checkpoints:
+            return None
+        found = self.store.latest(str(who))
+        return Saved(found.time, found.next_ids, found.inputs, found.state) if found is not None else None
+
+    def _can_serve(self, who: InstanceId, restart: Restart) -> bool:
+        """Whether every input still has what this place needs, in some replica's log."""
+        for edge in self.plan.fragment(who.fragment).edges:
+            for producer in range(edge.producers):
+                partition = edge.partition(producer, who.shard)
+                first_id = restart.inputs.get(f"{edge.name}/{partition}", 0)
+                logs = [self.logs.open(LogId(edge.name, r, partition)) for r in self._replicas_of(edge.name)]
+                if not any(_holds(log, first_id) for log in logs):
+                    return False
+        return True
 
     def _wake(self, process: Process) -> None:
         if process.is_busy or process.is_frozen or process.instance is None:
@@ -376,14 +409,19 @@ class World:
         self.deliver(process.id, CheckpointStored(effect.number))
 
     def _acknowledge(self, who: InstanceId, positions: tuple[tuple[str, int], ...]) -> None:
+        self.processes[who].heard_at = self.now
         for key, first_id in positions:
             claims = self.claims[key]
             claims[who] = max(claims[who], first_id)
-            needed = min(claims.values())
+            needed = min(needed for reader, needed in claims.items() if self.has_claim(reader))
             if needed > 0:
                 stream, partition = key.rsplit("/", 1)
                 for replica in self._replicas_of(stream):
                     self.logs.open(LogId(stream, replica, int(partition))).trim(needed - 1)
+
+    def has_claim(self, who: InstanceId) -> bool:
+        """R27: a reader silent for longer than `retention` loses its claim on the logs."""
+        return self.now - self.processes[who].heard_at <= self.plan.retention_us
 
     def _replicas_of(self, stream: str) -> tuple[str, ...]:
         home = self._homes.get(stream)
@@ -414,9 +452,13 @@ class World:
             reader.is_polling = False
             return
         log = self.logs.open(reader.log)
-        if reader.offset is None:
-            reader.offset = log.offset_after(reader.after_id)
-        items = log.read(reader.offset, POLL_FRAMES, skip_revoked=True)
+        try:
+            if reader.offset is None:
+                reader.offset = log.offset_after(reader.after_id)
+            items = log.read(reader.offset, POLL_FRAMES, skip_revoked=True)
+        except Trimmed as trimmed:
+            self._refuse(process, reader.log, trimmed)
+            return
         reader.offset = items[-1][0] + 1 if items else log.end
         reader.is_first = False
         self.deliver(process.id, Frames(reader.log, tuple(items), log.end))
@@ -452,9 +494,27 @@ class World:
             return
         log = self.logs.open(read.log)
         items: list[tuple[int, Frame]] = []
-        if log.next_stable_id > read.after_id + 1:
-            items = log.read(log.offset_after(read.after_id), POLL_FRAMES, read.max_bytes, skip_revoked=True)
+        try:
+            if log.next_stable_id > read.after_id + 1:
+                items = log.read(log.offset_after(read.after_id), POLL_FRAMES, read.max_bytes, skip_revoked=True)
+        except Trimmed as trimmed:
+            self._refuse(process, read.log, trimmed)
+            return
         self.deliver(process.id, ReadDone(read.log, read.token, tuple(items)))
+
+    def _refuse(self, process: Process, log: LogId, trimmed: Trimmed) -> None:
+        """The log lacks what a reader needs. If it can be had nowhere, a reader that had lost its claim begins anew."""
+        process.readers.pop(log, None)
+        others = [self.logs.open(replace(log, replica=replica)) for replica in self._replicas_of(log.stream)]
+        assert process.instance is not None
+        needed = next(link.port.tape.next_id for link in process.instance.links if link.port.key == log.key)
+        if any(_holds(other, needed) for other in others):
+            self.deliver(process.id, Unavailable(log))
+            return
+        if self.has_claim(process.id):
+            self.breaches.append(f"{process.id} has a claim, but {trimmed}")
+        self.crash(process.id)
+        self.start(process.id)
 
     # What is so
 
@@ -464,3 +524,12 @@ class World:
 
     def egress(self) -> Process:
         return self.processes[InstanceId(EGRESS, "r0", 0)]
+
+
+def _holds(log: Log, first_id: int) -> bool:
+    """Whether a log can still give the stable rows from an id on."""
+    try:
+        log.offset_after(first_id - 1)
+    except Trimmed:
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""The window aggregate: one row for each window and group that has a row, when the window closes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.expressions import Aggregation, Term, parse_aggregation
+from boreal.schema import Schema
+from operators.accumulators import accumulator, prepare
+from operators.expressions import compile_expression
+from operators.groups import Groups, Layout
+from operators.keys import Keys, sorting
+from operators.state import Panes
+from operators.windows import Windows
+
+
+class Aggregate:
+    """Groups by the columns `by` in tumbling (every = size) or sliding windows.
+
+    A window's rows come when upto reaches its end, with time = its end - 1 (R6), by the key's columns ascending, nulls
+    first and strings by their UTF-8 bytes (R5). A sliding window's sums are its panes' sums, added in order of time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        input_schema: Schema,
+        window_size_us: int,
+        window_every_us: int,
+        by: tuple[str, ...],
+        compute: Mapping[str, str],
+    ) -> None:
+        field = f"operators.{name}"
+        self.name = name
+        self.windows = Windows(window_size_us, window_every_us)
+        computed = {
+            column: parse_aggregation(sql, input_schema, f"{field}.compute.{column}") for column, sql in compute.items()
+        }
+        self.layout = Layout(
+            Keys.of(input_schema, by, f"{field}.by"),
+            tuple(accumulator(entry, f"{field}.compute.{column}") for column, entry in computed.items()),
+        )
+        grouped = [(column, input_schema.types[column]) for column in by]
+        self.schema = Schema((*grouped, *((column, entry.type) for column, entry in computed.items())), windowed=True)
+        self._read_arguments(tuple(computed.values()))
+        self._arrow = self.schema.arrow
+        self._nothing = self.schema.empty()
+        self._kind = f"aggregate {window_size_us} {window_every_us} {grouped} {dict(compute)}"
+
+    def _read_arguments(self, aggregations: tuple[Aggregation, ...]) -> None:
+        """Each distinct argument is computed once; `_places` says which one each aggregation takes."""
+        terms: dict[Term, int] = {}
+        self._arguments = []
+        self._places: list[int | None] = []
+        for aggregation in aggregations:
+            argument = aggregation.argument
+            if argument is None:
+                self._places.append(None)
+                continue
+            if argument.term not in terms:
+                terms[argument.term] = len(self._arguments)
+                self._arguments.append((compile_expression(argument), argument.type))
+            self._places.append(terms[argument.term])
+
+    def empty(self) -> Panes[Groups]:
+        return Panes(self._kind, Groups.encode)
+
+    def decode(self, blob: bytes) -> Panes[Groups]:
+        state = self.empty().decode(blob, partial(Groups.decode, self.layout))
+        self.windows.restore(state)
+        return state
+
+    def step(self, state: Panes[Groups], batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
+        (batch,) = batches
+        if batch.num_rows:
+            with np.errstate(all="ignore"):
+                self._take(state, batch)
+        if upto < state.next_close:
+            state.upto = upto
+            return self._nothing
+        with np.errstate(all="ignore"):
+            results = [self._result(end, panes) for end, panes in self.windows.close(state, upto)]
+        return results[0] if len(results) == 1 else pa.concat_batches(results)
+
+    def needs(self, time: int) -> int:
+        return min(time, self.windows.first_start(time))
+
+    def _take(self, state: Panes[Groups], batch: pa.RecordBatch) -> None:
+        for pane, begin, end in self.windows.split(batch):
+            if pane not in state.panes:
+                self.windows.open(state, pane)
+            rows = batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
+            distinct, codes = self.layout.keys.encode(rows)
+            arguments = [prepare(run(rows), kind) for run, kind in self._arguments]
+            taken = [_EVERY_ROW if place is None else arguments[place] for place in self._places]
+            state.change(pane, partial(Groups, self.layout)).fold(distinct, codes, taken)
+
+    def _result(self, end: int, panes: list[Groups]) -> pa.RecordBatch:
+        groups = panes[0]
+        if self.windows.size != self.windows.every:
+            groups = Groups(self.layout)
+            for pane in panes:
+                groups.combine(pane)
+        keys, columns = groups.content()
+        key_columns = self.layout.keys.arrays(keys)
+        if len(keys) > 1:
+            order = sorting([(column, False) for column in key_columns], "at_start")
+            key_columns = [column.take(pa.array(order)) for column in key_columns]
+            columns = [column[order] for column in columns]
+        edges = [pa.array(np.full(len(keys), edge)) for edge in (end - 1, end - self.windows.size, end)]
+        shares = zip(self.layout.accumulators, self.layout.shares(columns), strict=True)
+        computed = [entry.result(share) for entry, share in shares]
+        return pa.RecordBatch.from_arrays([*edges, *key_columns, *computed], schema=self._arrow)
+
+
+_EVERY_ROW = (None, None)
+"""What count(*) is given for its argument."""

@@ -1,0 +1,137 @@
+"""What the sources of a simulated run log: rows at a pace of event time = run time, with bursts, gaps, nulls, disorder.
+
+Rows of one boundary interval may come in any order of time, as a source with several producers would log them; their
+order, and so their ids, is the same however the run is stepped. A feed is cut into intervals; a run logs `stride` of
+them at a time, so that a reference run sees the same source logs in other pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
+from boreal.partition import split
+from boreal.plan import Plan
+from boreal.schema import Schema, Type
+from sunion.buckets import bucket_end
+
+ORIGIN = Origin("", 1)
+EPOCH_US = 1_767_225_600_000_000
+"""2026-01-01T00:00:00Z, near which event time begins."""
+
+_MOST_ROWS = 24
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One stream: its rows in the order of the log, and how many of them the first n intervals hold (`counts[n]`)."""
+
+    batch: pa.RecordBatch
+    counts: tuple[int, ...]
+
+    @property
+    def intervals(self) -> int:
+        """The interval after which the stream has ended."""
+        return len(self.counts) - 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the rows of a stream look like. interval_us: event time that one boundary interval covers."""
+
+    start_us: int
+    interval_us: int
+    keys: int
+    rate: float
+    null_chance: float
+    disordered: bool
+
+
+def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed:
+    """The rows of one stream that lasts so many intervals."""
+    times: list[int] = []
+    counts = [0]
+    mood, left = shape.rate, 0
+    for interval in range(intervals):
+        if left == 0:
+            mood = rng.choice((shape.rate, shape.rate, shape.rate, 0.0, 6 * shape.rate))
+            left = rng.randint(2, 8)
+        left -= 1
+        wanted = min(int(mood) + (rng.random() < mood % 1), _MOST_ROWS)
+        start = shape.start_us + interval * shape.interval_us
+        drawn = [start + int(rng.random() * shape.interval_us) for _ in range(wanted)]
+        if len(drawn) > 1 and rng.random() < 0.3:
+            drawn[1] = drawn[0]
+        times += drawn if shape.disordered else sorted(drawn)
+        counts.append(len(times))
+    columns = [pa.array(_values(rng, kind, len(times), shape), kind.arrow) for _, kind in schema.columns]
+    batch = pa.RecordBatch.from_arrays([pa.array(times, pa.int64()), *columns], schema=schema.arrow)
+    return Feed(batch, tuple(counts))
+
+
+def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
+    values: list[object] = []
+    for _ in range(count):
+        if rng.random() < shape.null_chance:
+            values.append(None)
+        elif kind is Type.STRING:
+            values.append(f"k{rng.randrange(shape.keys)}")
+        elif kind is Type.INT:
+            values.append(rng.randrange(-2, 9))
+        else:
+            # Magnitudes far apart, so that a sum in another order has other bits.
+            values.append(rng.choice((0.1, 0.3, 1.7, 1e9, -1e-7)) * rng.randrange(1, 60))
+    return values
+
+
+class Feeder:
+    """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time."""
+
+    def __init__(self, plan: Plan, feeds: Mapping[str, Feed], start_us: int, stride: int) -> None:
+        self.plan = plan
+        self.feeds = feeds
+        self.start_us = start_us
+        self.stride = stride
+        self.interval = 0
+        self.next_ids: dict[LogId, int] = {}
+        self.length = max(feed.intervals for feed in feeds.values())
+
+    @property
+    def is_done(self) -> bool:
+        return self.interval >= self.length
+
+    @property
+    def reached_us(self) -> int:
+        """The event time that the last tick reached."""
+        return self.start_us + self.interval * self.plan.boundary_interval_us
+
+    def begin(self, append: Callable[[LogId, Frame], None]) -> None:
+        for edge in self.plan.sources:
+            for partition in range(edge.partitions):
+                self.next_ids[LogId(edge.name, "", partition)] = 0
+                append(LogId(edge.name, "", partition), Start(ORIGIN, 0))
+
+    def tick(self, now: int, append: Callable[[LogId, Frame], None]) -> None:
+        """Log the next rows and a boundary on every stream; after a stream's end the boundary alone, as a heartbeat."""
+        since, self.interval = self.interval, self.interval + self.stride
+        for edge in self.plan.sources:
+            feed = self.feeds[edge.operator]
+            first, last = (feed.counts[min(at, feed.intervals)] for at in (since, self.interval))
+            boundary = INFINITY if self.interval >= feed.intervals else self.reached_us
+            rows = split(feed.batch.slice(first, last - first), edge.key, edge.partitions)
+            for partition, part in enumerate(rows):
+                log = LogId(edge.name, "", partition)
+                if part.num_rows:
+                    append(log, self._data(log, part, now))
+                append(log, Boundary(ORIGIN, 0, boundary, False, now, now))
+
+    def _data(self, log: LogId, rows: pa.RecordBatch, now: int) -> Data:
+        t_max = bucket_end(int(np.max(rows.column(0).to_numpy())), self.plan.bucket_us)
+        frame = Data(ORIGIN, 0, self.next_ids[log], rows, False, ((INFINITY, now),), t_max)
+        self.next_ids[log] += rows.num_rows
+        return frame

@@ -1,0 +1,219 @@
+"""The faults of a simulated run: what strikes when, as plain data, and the saboteur that carries it out.
+
+A strike lasts from at_us to at_us + for_us. What stops an instance is counted, so that overlapping strikes heal with the
+last of them. Some strikes lie in wait: they act on the first event of their kind in their span, such as an instance's
+entering STABILIZATION or a lease request on its way, and last for `for_us` from then on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from boreal.frames import Boundary, Data, State
+from reconcile.events import (
+    Append,
+    Effect,
+    InstanceId,
+    LeaseGrant,
+    LeaseRequest,
+    Send,
+    StateChanged,
+    Threshold,
+)
+from services.embedded.network import Cut, Slow
+from services.embedded.world import Process
+from services.store.memory import MemoryCheckpointStore
+from simulation.world import SimulatedWorld
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault. place, other: of the network ('a', 'main.r0'); who: the instance; amount: what the kind says.
+
+    kinds: cut_stream, cut_stream_to_replica, cut_replica, control_loss, partition (place, other); slow (amount: by how
+    many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the last work's effects that
+    still take place), zombie (as crash_midway, and what was lost is written after the next life has begun), freeze
+    (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new X); on_stabilization,
+    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught.
+    """
+
+    kind: str
+    at_us: int
+    for_us: int = 0
+    place: str = ""
+    other: str = "*"
+    who: InstanceId | None = None
+    amount: int = 0
+
+    @property
+    def end_us(self) -> int:
+        return self.at_us + self.for_us
+
+
+WAITING = ("on_stabilization", "on_lease_request", "on_lease_grant")
+WAITING_SPAN_US = 3_000_000
+"""How long a strike that lies in wait does so."""
+
+
+@dataclass
+class Saboteur:
+    """Carries strikes out in a world; `counts`: how many of each kind took place; `quiet_at`: when all has healed."""
+
+    world: SimulatedWorld
+    rng: Random
+    counts: Counter[str] = field(default_factory=Counter)
+    quiet_at: int = 0
+    _down_until: dict[InstanceId, int] = field(default_factory=dict)
+    _frozen_until: dict[InstanceId, int] = field(default_factory=dict)
+    _waiting: list[Strike] = field(default_factory=list)
+
+    def plan(self, strikes: tuple[Strike, ...]) -> None:
+        """Let these strikes come at their times."""
+        self.world.on_effect = self._lie_in_wait
+        for strike in strikes:
+            self.quiet_at = max(self.quiet_at, strike.end_us)
+            if strike.kind in WAITING:
+                self._waiting.append(strike)
+            else:
+                self.world.at(strike.at_us, lambda strike=strike: self._strike(strike))  # type: ignore[misc]
+
+    def _strike(self, strike: Strike) -> None:
+        self.counts[strike.kind] += 1
+        network = self.world.network
+        match strike.kind:
+            case "cut_stream" | "cut_stream_to_replica" | "cut_replica" | "partition":
+                self._hold(network.cuts, Cut(strike.place, strike.other), strike)
+            case "control_loss":
+                self._hold(network.cuts, Cut(strike.place, strike.other, control_only=True), strike)
+            case "slow":
+                self._hold(network.slow, Slow(strike.place, strike.amount), strike)
+            case "threshold":
+                self._set_threshold(strike.amount)
+            case _:
+                assert strike.who is not None, f"{strike.kind} needs a target"
+                self._strike_instance(strike, strike.who)
+
+    def _hold(self, rules: list, rule: Cut | Slow, strike: Strike) -> None:  # type: ignore[type-arg]
+        rules.append(rule)
+        self.world.at(strike.end_us, lambda: self._release(rules, rule))
+
+    def _release(self, rules: list, rule: Cut | Slow) -> None:  # type: ignore[type-arg]
+        rules.remove(rule)
+        self.world.links_changed()
+
+    def _set_threshold(self, delay_threshold_us: int) -> None:
+        world = self.world
+        world.plan = replace(world.plan, delay_threshold_us=delay_threshold_us)
+        for who in world.processes:
+            world.deliver(who, Threshold(delay_threshold_us))
+
+    def _strike_instance(self, strike: Strike, who: InstanceId) -> None:
+        world = self.world
+        match strike.kind:
+            case "crash" | "crash_losing_checkpoint":
+                self._crash(who, strike.end_us, losing_checkpoint=strike.kind != "crash")
+            case "crash_midway" | "zombie":
+                world.at_next_finish(who, lambda process, effects: self._crash_midway(process, effects, strike))
+            case "freeze":
+                self._frozen_until[who] = max(self._frozen_until.get(who, 0), strike.end_us)
+                world.freeze(who)
+                world.at(strike.end_us, lambda: self._thaw(who))
+            case "resend":
+                self._resend(world.processes[who], strike.amount)
+            case "damage_checkpoint":
+                self._damage(who)
+            case _:
+                raise AssertionError(f"unknown strike {strike.kind}")
+
+    # What stops an instance
+
+    def _crash(self, who: InstanceId, until: int, losing_checkpoint: bool = False) -> None:
+        self._down_until[who] = max(self._down_until.get(who, 0), until)
+        self.quiet_at = max(self.quiet_at, until)
+        self.world.crash(who, losing_checkpoint)
+        self.world.at(until, lambda: self._start(who))
+
+    def _start(self, who: InstanceId) -> None:
+        if self.world.now >= self._down_until[who] and self.world.processes[who].instance is None:
+            self.world.start(who)
+
+    def _thaw(self, who: InstanceId) -> None:
+        if self.world.now >= self._frozen_until[who]:
+            self.world.thaw(who)
+
+    def _crash_midway(self, process: Process, effects: list[Effect], strike: Strike) -> None:
+        """The work's first effects took place, then the process died."""
+        kept = len(effects) * strike.amount // 1000
+        for effect in effects[:kept]:
+            self.world.perform(process, effect)
+        until = max(self.world.now, strike.end_us)
+        self._crash(process.id, until)
+        if strike.kind == "zombie":
+            lost = [effect for effect in effects[kept:] if isinstance(effect, Append)]
+            self.world.at(until + 2_000, lambda: self._write_late(lost))
+            self.counts["zombie_frames"] += len(lost)
+
+    def _write_late(self, lost: list[Append]) -> None:
+        for effect in lost:
+            self.world.append(effect.log, effect.frame)
+
+    def _damage(self, who: InstanceId) -> None:
+        """A bit of the newest checkpoint in the store flips."""
+        store = self.world.store
+        assert isinstance(store, MemoryCheckpointStore)
+        for number in store.numbers(str(who))[-1:]:
+            blob = bytearray(store.blobs[str(who)][number])
+            blob[self.rng.randrange(len(blob))] ^= 16
+            store.blobs[str(who)][number] = bytes(blob)
+
+    def _resend(self, process: Process, most: int) -> None:
+        """After a reconnect a reader is given frames again: only stable ones, with nothing else in between."""
+        for reader in list(process.readers.values()):
+            log = self.world.logs.open(reader.log)
+            if reader.offset is None or reader.offset <= log.start:
+                continue
+            since = max(log.start, reader.offset - most)
+            place = reader.offset
+            for offset, frame in reversed(log.read(since, reader.offset - since)):
+                if not isinstance(frame, Data | Boundary) or frame.tentative:
+                    break
+                place = offset
+            if place < reader.offset:
+                self.counts["frames_sent_again"] += reader.offset - place
+                reader.offset = place
+                self.world.poll_later(process, reader)
+
+    # Strikes that lie in wait
+
+    def _lie_in_wait(self, process: Process, effect: Effect) -> None:
+        if not self._waiting:
+            return
+        match effect:
+            case StateChanged(State.STABILIZATION):
+                self._spring("on_stabilization", [process.id])
+            case Send(to, LeaseRequest()):
+                self._spring("on_lease_request", [process.id, to])
+            case Send(to, LeaseGrant()):
+                self._spring("on_lease_grant", [process.id, to])
+            case _:
+                pass
+
+    def _spring(self, kind: str, choice: list[InstanceId]) -> None:
+        now = self.world.now
+        ready = [s for s in self._waiting if s.kind == kind and s.at_us <= now <= s.at_us + WAITING_SPAN_US]
+        if not ready:
+            return
+        strike = ready[0]
+        self._waiting.remove(strike)
+        self.counts[kind] += 1
+        who = choice[strike.amount % len(choice)]
+        # Sometimes at once, sometimes while a message is on its way, sometimes after it has arrived.
+        at = now + self.rng.choice((0, 500, 1_500, 20_000))
+        self.quiet_at = max(self.quiet_at, at + strike.for_us)
+        self.world.at(at, lambda: self._crash(who, at + strike.for_us))
+
+
+Hook = Callable[[Process, Effect], None]

@@ -1,0 +1,96 @@
+"""The embedded driver's world, with places for the simulator to look and to strike. What runs in it is production code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from boreal.frames import Frame, LogId
+from boreal.plan import Plan
+from reconcile.events import Effect, Event, Follow, InstanceId, Read, Send
+from services.embedded.world import Clock, Process, World
+from services.log.base import LogStore
+from services.store.base import CheckpointStore
+
+Held = tuple[Process, int, list[Effect], Event | None]
+
+
+class SimulatedWorld(World):
+    """A `World` that counts effects, stops a process between two effects, and holds back those of a frozen one.
+
+    step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_effect is told of
+    every effect after it took place.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock,
+        logs: LogStore,
+        store: CheckpointStore,
+        on_append: Callable[[LogId, Frame, int], None],
+        step_rows: int | None,
+    ) -> None:
+        super().__init__(plan, clock, logs, store, on_append)
+        self.step_rows = step_rows
+        self.on_effect: Callable[[Process, Effect], None] | None = None
+        self.counts: Counter[str] = Counter()
+        self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
+        self._held: dict[InstanceId, Held] = {}
+
+    def start(self, who: InstanceId) -> None:
+        self._dying.pop(who, None)
+        self._held.pop(who, None)
+        super().start(who)
+
+    def thaw(self, who: InstanceId) -> None:
+        """The work that the freeze interrupted is finished first: a zombie writes what it had in hand."""
+        held = self._held.pop(who, None)
+        if held is not None and self.processes[who].is_frozen:
+            self.processes[who].is_frozen = False
+            super()._finish(*held)
+        else:
+            super().thaw(who)
+
+    def at_next_finish(self, who: InstanceId, strike: Callable[[Process, list[Effect]], None]) -> None:
+        """When the process has next done a piece of work with effects, `strike` takes their place."""
+        self._dying[who] = strike
+
+    def perform(self, process: Process, effect: Effect) -> None:
+        """Let one effect take place."""
+        self._perform(process, effect)
+
+    def poll_later(self, process: Process, reader: Any) -> None:
+        """Let a reader look for frames at its offset."""
+        self._poll_later(process, reader)
+
+    def _work(self, process: Process, event: Event | None) -> None:
+        if event is None and self.step_rows is not None:
+            instance = process.instance
+            assert instance is not None
+            instance.sunion.settings = replace(instance.sunion.settings, step_rows=self.step_rows)
+        super()._work(process, event)
+
+    def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
+        if process.life == life:
+            if process.is_frozen:
+                self._held[process.id] = (process, life, effects, event)
+                return
+            if effects and process.id in self._dying:
+                self._dying.pop(process.id)(process, effects)
+                return
+        super()._finish(process, life, effects, event)
+
+    def _perform(self, process: Process, effect: Effect) -> None:
+        super()._perform(process, effect)
+        match effect:
+            case Send(_, message):
+                self.counts[type(message).__name__] += 1
+            case Follow() | Read():
+                self.counts[type(effect).__name__] += 1
+            case _:
+                pass
+        if self.on_effect is not None:
+            self.on_effect(process, effect)
