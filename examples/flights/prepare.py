@@ -97,14 +97,19 @@ def main() -> None:
     arguments.add_argument("folder", metavar="DIR", type=Path, help="where to write ewr, jfk, lga and weather .csv")
     arguments.add_argument("--month", metavar="N", type=int, choices=range(1, 13), help="only what is scheduled in it")
     options = arguments.parse_args()
+    prepare(options.folder, options.month)
+
+
+def prepare(folder: Path, month: int | None = None) -> None:
+    """Write the four files into a folder, of the whole year or of one month."""
     source = data_folder()
-    flights, weather = (of_month(table, options.month) for table in (read_flights(source), read_weather(source)))
+    flights, weather = (of_month(table, month) for table in (read_flights(source), read_weather(source)))
     left, observed = departures(flights), observations(weather)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for airport in AIRPORTS:
         part = left.filter(pc.equal(left["origin"], airport))
-        write(part, options.folder / f"{airport.lower()}.csv", "departures")
-    write(observed, options.folder / "weather.csv", "observations")
+        write(part, folder / f"{airport.lower()}.csv", "departures")
+    write(observed, folder / "weather.csv", "observations")
     print(f"left out: {flights.num_rows - left.num_rows} cancelled flights of {flights.num_rows}, "
           f"{weather.num_rows - observed.num_rows} observations of a repeated hour")  # fmt: skip
 
