@@ -3,8 +3,8 @@
 What comes out must not depend on where the rows were cut into steps (R5). So doubles are added one by one, in the order
 of the rows, from what was accumulated before (`np.add.at` is that fold); sums of ints are kept wide, so that only a
 final sum beyond int64 is an error, never one on the way; and a standard deviation is taken from sums of differences to
-the group's first value. Nulls are left out before rows get here. NaN counts as the largest double. Callers keep numpy from warning
-of infinities.
+the group's first value. Nulls are left out before rows get here. NaN counts as the largest double. Callers keep numpy
+from warning of infinities.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Slot:
 
     def from_arrow(self, array: pa.Array) -> np.ndarray:
         if self.dtype is not object:
-            return array.to_numpy().copy()
+            return np.array(array)
         column = np.empty(len(array), object)
         column[:] = [KeySet(keys) for keys in array.to_pylist()] if self.layered else array.to_pylist()
         return column
@@ -58,12 +58,14 @@ class Slot:
 
 _COUNT = Slot(np.int64, 0, pa.int64())
 _REAL = Slot(np.float64, 0.0, pa.float64())
+_TEXT = Slot(object, None, pa.string())
 
 
 class Accumulator(Protocol):
-    """One aggregation. `held` are its columns, a row for each group that is touched; they are changed in place."""
+    """One aggregation; immutable. `held` are its columns, a row for each group that is touched; they are changed in place."""
 
-    slots: tuple[Slot, ...]
+    @property
+    def slots(self) -> tuple[Slot, ...]: ...
 
     def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
         """Take rows in: codes say which row of `held` each belongs to, and no value is null (as `prepare` gave them)."""
@@ -250,7 +252,7 @@ class Extreme:
 class TextExtreme:
     """min or max of strings, by code points, which is the order of their UTF-8 bytes."""
 
-    slots: tuple[Slot, ...] = (Slot(object, None, pa.string()),)
+    slots: tuple[Slot, ...] = (_TEXT,)
 
     def __init__(self, largest: bool) -> None:
         self.largest = largest
@@ -284,11 +286,7 @@ class Edge:
     def __init__(self, kind: Type, last: bool) -> None:
         self.kind = kind
         self.last = last
-        if kind is Type.STRING:
-            value = Slot(object, None, pa.string())
-        else:
-            value = _REAL if kind is Type.DOUBLE else _COUNT
-        self.slots = (_COUNT, value)
+        self.slots = (_COUNT, _TEXT if kind is Type.STRING else _REAL if kind is Type.DOUBLE else _COUNT)
 
     def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
         rows = last_rows(codes, len(held[0])) if self.last else first_rows(codes, len(held[0]))

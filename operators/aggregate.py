@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from boreal.expressions import Aggregation, Term, parse_aggregation
-from boreal.schema import Schema
+from boreal.schema import Schema, Type
 from operators.accumulators import accumulator, prepare
 from operators.expressions import compile_expression
 from operators.groups import Groups, Layout
@@ -54,7 +54,7 @@ class Aggregate:
     def _read_arguments(self, aggregations: tuple[Aggregation, ...]) -> None:
         """Each distinct argument is computed once; `_places` says which one each aggregation takes."""
         terms: dict[Term, int] = {}
-        self._arguments = []
+        self._arguments: list[tuple[Callable[[pa.RecordBatch], pa.Array], Type]] = []
         self._places: list[int | None] = []
         for aggregation in aggregations:
             argument = aggregation.argument

@@ -49,7 +49,7 @@ class Groups:
     def __init__(self, layout: Layout, parent: Groups | None = None) -> None:
         self.layout = layout
         self.parent = parent
-        self.slots = layout.slots if parent is None else parent.slots
+        self.slots: tuple[Slot, ...] = layout.slots if parent is None else parent.slots
         self.places: dict[Key, int] = {}
         self.columns: Columns = [np.empty(0, slot.dtype) for slot in self.slots]
 
@@ -160,5 +160,7 @@ class Groups:
         groups = Groups(layout)
         keys = layout.keys.restored(batch.columns[:width], batch.num_rows)
         groups.places = {key: place for place, key in enumerate(keys)}
-        groups.columns = [slot.from_arrow(array) for slot, array in zip(groups.slots, batch.columns[width:], strict=True)]
+        groups.columns = [
+            slot.from_arrow(array) for slot, array in zip(groups.slots, batch.columns[width:], strict=True)
+        ]
         return groups

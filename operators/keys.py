@@ -47,7 +47,9 @@ class Keys:
         """(the batch's distinct keys in order of first appearance, each row's place among them)."""
         if not self.positions:
             return [()], np.zeros(batch.num_rows, np.intp)
-        columns = [_comparable(batch.column(place), kind) for place, kind in zip(self.positions, self.types, strict=True)]
+        columns = [
+            _comparable(batch.column(place), kind) for place, kind in zip(self.positions, self.types, strict=True)
+        ]
         if batch.num_rows <= _SMALL:
             values = [column.to_pylist() for column in columns]
             return _count_off(values[0] if len(values) == 1 else list(zip(*values, strict=True)))
@@ -75,7 +77,7 @@ class Keys:
         return [pa.array(column, kind) for column, kind in zip(columns, self.storage, strict=bool(self.types))]
 
     def restored(self, columns: Sequence[pa.Array], rows: int) -> list[Key]:
-        values = [column.to_pylist() for column in columns]
+        values: list[list[Key]] = [column.to_pylist() for column in columns]
         if len(values) == 1:
             return values[0]
         return list(zip(*values, strict=True)) if values else [()] * rows

@@ -12,7 +12,7 @@ from math import gcd
 import numpy as np
 import pyarrow as pa
 
-from operators.state import NEVER, Pane, Panes
+from operators.state import NEVER, P, Panes
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Windows:
         """The panes of the window that ends at `end`, in order."""
         return range((end - self.size) // self.pane, end // self.pane)
 
-    def open(self, state: Panes[Pane], pane: int) -> None:
+    def open(self, state: Panes[P], pane: int) -> None:
         """Note that the pane has rows: from now on its windows will have to close."""
         ends = self.ends(pane, state.upto, self.last_end(pane))
         state.next_close = min(state.next_close, ends[0])
 
-    def close(self, state: Panes[Pane], upto: int) -> list[tuple[int, list[Pane]]]:
+    def close(self, state: Panes[P], upto: int) -> list[tuple[int, list[P]]]:
         """(end, panes) of each window with rows that ends in (the last upto, upto], in order; lets go of dead panes."""
         ends = sorted({end for pane in state.panes for end in self.ends(pane, state.upto, upto)})
         closed = [(end, [state.panes[pane] for pane in self.panes(end) if pane in state.panes]) for end in ends]
@@ -73,6 +73,8 @@ class Windows:
         self.restore(state)
         return closed
 
-    def restore(self, state: Panes[Pane]) -> None:
+    def restore(self, state: Panes[P]) -> None:
         """Find `next_close` anew."""
-        state.next_close = min((self.ends(pane, state.upto, self.last_end(pane))[0] for pane in state.panes), default=NEVER)
+        state.next_close = min(
+            (self.ends(pane, state.upto, self.last_end(pane))[0] for pane in state.panes), default=NEVER
+        )

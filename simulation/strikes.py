@@ -8,7 +8,6 @@ entering STABILIZATION or a lease request on its way, and last for `for_us` from
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -215,5 +214,3 @@ class Saboteur:
         self.quiet_at = max(self.quiet_at, at + strike.for_us)
         self.world.at(at, lambda: self._crash(who, at + strike.for_us))
 
-
-Hook = Callable[[Process, Effect], None]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from boreal.errors import UserError
 from boreal.spec import Hold, Mode, Policy
@@ -14,6 +14,8 @@ from services.embedded import folder
 from services.embedded.html import page
 from services.embedded.run import Outcome
 from services.embedded.session import Session, Watch, parse_mode
+
+Entry = TypeVar("Entry")
 
 ALL = "all"
 ALL_POLICIES = tuple(
@@ -90,9 +92,9 @@ def combinations(session: Session, modes: str, policies: str) -> tuple[list[Comb
     return [Combination(mode, policy) for mode in chosen_modes for policy in chosen_policies], notes
 
 
-def _listed[T](text: str, parse: Callable[[str], T]) -> list[T]:
+def _listed(text: str, parse: Callable[[str], Entry]) -> list[Entry]:
     """The entries of a list with commas, each once."""
-    found: list[T] = []
+    found: list[Entry] = []
     for part in text.split(","):
         entry = parse(part.strip())
         if entry not in found:
@@ -156,16 +158,15 @@ def _row(session: Session, combination: Combination, outcome: Outcome, part: Pat
 
 
 def _consistent_after(session: Session, outcome: Outcome, part: Path) -> float | None:
-    if not session.faults or not outcome.is_stable or any(_never_heals(fault) for fault in session.faults):
+    if not outcome.is_stable or not session.faults:
         return None
-    healed_ms = max(fault.at_us + (fault.for_us or 0) for fault in session.faults) / 1000
+    ends = [fault.at_us + fault.for_us for fault in session.faults if fault.for_us is not None]
+    if len(ends) < len(session.faults):
+        return None
+    healed_ms = max(ends) / 1000
     unstable = (span["to_ms"] for span in outcome.report["states"] if span["state"] != "STABLE")
-    corrected = _corrected_at(part / "changes.jsonl")
-    return round(max(healed_ms, *unstable, *corrected, healed_ms) - healed_ms, 3) / 1000
-
-
-def _never_heals(fault: Any) -> bool:
-    return fault.for_us is None
+    last_ms = max([healed_ms, *unstable, *_corrected_at(part / "changes.jsonl")])
+    return round((last_ms - healed_ms) / 1000, 6)
 
 
 def _corrected_at(changes: Path) -> Iterable[float]:

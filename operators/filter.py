@@ -1,0 +1,37 @@
+"""Filter: the rows for which a condition is true."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from boreal.errors import UserError
+from boreal.expressions import parse
+from boreal.schema import Schema, Type
+from operators.expressions import compile_expression
+from operators.state import NOTHING, Stateless
+
+
+class Filter:
+    """Rows keep their time and order; one for which the condition is false or null is dropped."""
+
+    def __init__(self, name: str, input_schema: Schema, where: str) -> None:
+        self.name = name
+        self.schema = input_schema
+        condition = parse(where, input_schema, f"operators.{name}.where")
+        if condition.type is not Type.BOOL:
+            fix = "write a comparison, such as dep_delay > 15"
+            raise UserError(f"operators.{name}.where", where, f"is not a condition but of type {condition.type}", fix)
+        self._where = compile_expression(condition)
+
+    def empty(self) -> Stateless:
+        return NOTHING
+
+    def decode(self, blob: bytes) -> Stateless:
+        return Stateless.decode(blob)
+
+    def step(self, state: Stateless, batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
+        (batch,) = batches
+        return batch.filter(self._where(batch)) if batch.num_rows else batch
+
+    def needs(self, time: int) -> int:
+        return time

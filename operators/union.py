@@ -1,0 +1,49 @@
+"""Union of results inside a fragment. Streams from outside are united by SUnion, in the same order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.errors import UserError
+from boreal.schema import Schema
+from operators.state import NOTHING, Stateless
+
+
+class Union:
+    """Merges by (time, input, place in the input). Inputs must have the same columns, in whatever order."""
+
+    def __init__(self, name: str, input_schemas: tuple[Schema, ...]) -> None:
+        self.name = name
+        self.schema = input_schemas[0]
+        for schema in input_schemas[1:]:
+            if schema.types != self.schema.types or schema.windowed != self.schema.windowed:
+                problem, fix = "merges streams of different columns", "give all the same columns by a map before it"
+                raise UserError(f"operators.{name}.union", [list(entry.names) for entry in input_schemas], problem, fix)
+        self._names = self.schema.arrow.names
+        self._reordered = [schema.columns != self.schema.columns for schema in input_schemas]
+
+    def empty(self) -> Stateless:
+        return NOTHING
+
+    def decode(self, blob: bytes) -> Stateless:
+        return Stateless.decode(blob)
+
+    def step(self, state: Stateless, batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
+        parts = [
+            batch.select(self._names) if reordered else batch
+            for batch, reordered in zip(batches, self._reordered, strict=True)
+            if batch.num_rows
+        ]
+        if not parts:
+            return batches[0]
+        if len(parts) == 1:
+            return parts[0]
+        merged = pa.concat_batches(parts)
+        times = merged.column(0).to_numpy()
+        if (times[1:] >= times[:-1]).all():
+            return merged
+        return merged.take(pa.array(np.argsort(times, kind="stable")))
+
+    def needs(self, time: int) -> int:
+        return time

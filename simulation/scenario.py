@@ -1,0 +1,414 @@
+"""A seed becomes a scenario: a query, its plan, the rows of its sources, the machines' clocks, and what strikes when.
+
+Each scenario belongs to a family. A *storm* throws everything at everything; the other families are narrower, so that
+something more can be demanded of them: see `owes_delay` and `owes_silence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from boreal.plan import EGRESS, Plan
+from boreal.planner import plan
+from boreal.spec import Hold, Mode, load_query
+from reconcile.events import InstanceId
+from simulation.feed import EPOCH_US, Feed, Shape, make_feed
+from simulation.queries import SCHEMA, make_operators
+from simulation.strikes import Strike
+
+MILLISECOND = 1_000
+SECOND = 1_000_000
+REFERENCE_MEMORY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`.
+
+    owes_delay: I3 is owed (see `simulation.invariants`). owes_silence: no failure is as long as alpha*X allows, so I4 is
+    owed; `cut_us` is the failure's length. skews: how far each machine's clock is off, in microseconds.
+    """
+
+    seed: int
+    family: str
+    plan: Plan
+    feeds: dict[str, Feed]
+    start_us: int
+    strikes: tuple[Strike, ...]
+    skews: dict[InstanceId, int]
+    step_rows: int | None
+    stride: int = 1
+    owes_delay: bool = False
+    owes_silence: bool = False
+    cut_us: int = 0
+
+    @property
+    def duration_us(self) -> int:
+        """Run time until the last source ends."""
+        intervals = max(feed.intervals for feed in self.feeds.values())
+        return intervals * self.plan.boundary_interval_us // self.stride
+
+
+def make_scenario(seed: int) -> Scenario:
+    """The scenario of a seed; the same in every process."""
+    rng = Random(seed)
+    family = rng.choices(list(_FAMILIES), [weight for weight, _ in _FAMILIES.values()])[0]
+    return _FAMILIES[family][1](seed, family, rng)
+
+
+def reference_of(scenario: Scenario) -> Scenario:
+    """The same source logs without failures, with one replica and other steps: many intervals at once, fast."""
+    given = scenario.plan
+    calm = replace(
+        given,
+        fragments=tuple(replace(fragment, replicas=fragment.replicas[:1]) for fragment in given.fragments),
+        mode=Mode.OVERLAY_REDO,
+        delay_threshold_us=60 * SECOND,
+        alpha_x_us=None,
+        memory_bytes=REFERENCE_MEMORY,
+        checkpoint_interval_us=None,
+    )
+    rng = Random(-1 - scenario.seed)
+    return replace(
+        scenario,
+        plan=calm,
+        strikes=(),
+        skews={},
+        step_rows=rng.choice((2, 9, 40, None)),
+        stride=rng.choice((4, 7, 11)),
+    )
+
+
+# The pieces of a scenario.
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What a family wants of its query."""
+
+    replicas: tuple[int, ...] = (1, 2, 2, 2, 3)
+    streams: tuple[int, ...] = (1, 2, 2, 3, 3)
+    allow_join: bool = True
+    allow_unbounded: bool = True
+    holds: tuple[str, ...] = ("suspend", "delay", "process", "process")
+    least_x_ms: int = 400
+    is_comfortable: bool = False
+    seconds: tuple[float, float] = (1.6, 3.2)
+    lag_ms: tuple[int, ...] = (0, 0, 700, 1500)
+
+
+def _make_plan(rng: Random, wish: _Wish) -> Plan:
+    large = rng.random() < 1 / 12
+    streams = list("abc")[: rng.choice(wish.streams)]
+    shape = rng.choice(("single", "single", "chain", "chain", "diamond"))
+    mode = rng.choice(list(Mode))
+    sketch, output = make_operators(
+        rng, streams, shape, wish.allow_join, wish.allow_unbounded and mode is not Mode.UNDO_REDO
+    )
+    least_replicas, most_instances = min(wish.replicas), 14 if large else 5
+    blocks = [block for block in sketch.blocks if block] or [[sketch.add("map", {"map": output, "select": {"k": "k"}})]]
+    if not sketch.operators[output] if output in sketch.operators else True:
+        output = blocks[-1][-1]
+    shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
+    fragments = {}
+    left = most_instances
+    for number, block in enumerate(blocks):
+        waiting = len(blocks) - number - 1
+        most = max((left // shards) - waiting * least_replicas, least_replicas)
+        replicas = min(rng.choice(wish.replicas), most)
+        left -= replicas * shards
+        fragments[f"f{number}"] = {"operators": block, "replicas": replicas}
+    file: dict[str, Any] = {
+        "name": "q",
+        "streams": {name: {"time": "time", "schema": SCHEMA, "key": ["k"], "disorder": "0s"} for name in streams},
+        "operators": sketch.operators,
+        "output": output,
+        "reconcile": str(mode),
+        "policy": {"failure": rng.choice(wish.holds), "stabilization": rng.choice(wish.holds)},
+        "shards": shards,
+        "fragments": fragments,
+        **_timing(rng, wish),
+    }
+    return plan(load_query(file))
+
+
+def _timing(rng: Random, wish: _Wish) -> dict[str, Any]:
+    bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100))
+    if wish.is_comfortable:
+        bucket, interval = min(bucket, 100), min(interval, 75)
+    x = max(rng.randint(wish.least_x_ms, 2000), 2 * (bucket + interval) + 5)
+    lag = rng.choice(wish.lag_ms)
+    tuning: dict[str, Any] = {
+        "bucket": f"{bucket}ms",
+        "boundary_interval": f"{interval}ms",
+        "heartbeat": rng.choice(("60ms", "100ms", "100ms", "150ms")),
+        "memory": rng.choice(("2KB", "6KB", "20KB", "256MB", "256MB", "256MB")),
+    }
+    if lag:
+        tuning["stable_lag_max"] = f"{lag}ms"
+    if rng.random() < 0.2:
+        tuning["alpha_x"] = f"{int(x * rng.uniform(0.3, 0.7))}ms"
+    if rng.random() < 0.3:
+        tuning["checkpoint_interval"] = f"{rng.randint(150, 900)}ms"
+    return {"delay_threshold": f"{x}ms", "tuning": tuning}
+
+
+def _make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, Feed], int]:
+    """The streams' rows, ending at different times, and the event time at which they begin."""
+    start = EPOCH_US + rng.randrange(10 * SECOND)
+    interval = query.boundary_interval_us
+    longest = int(rng.uniform(*seconds) * SECOND) // interval
+    feeds: dict[str, Feed] = {}
+    for edge in query.sources:
+        if edge.operator in feeds:
+            continue
+        shape = Shape(
+            start,
+            interval,
+            rng.randint(2, 6),
+            rng.choice((0.3, 1.0, 1.0, 2.0, 3.0)),
+            rng.choice((0.0, 0.05, 0.3)),
+            rng.random() < 0.4,
+        )
+        length = longest if not feeds or rng.random() < 0.6 else rng.randint(longest // 2, longest)
+        feeds[edge.operator] = make_feed(rng, edge.schema, shape, length)
+    return feeds, start
+
+
+def _instances(query: Plan, with_egress: bool = True) -> list[InstanceId]:
+    return [
+        InstanceId(fragment.name, replica, shard)
+        for fragment in query.fragments
+        if with_egress or fragment.name != EGRESS
+        for replica in fragment.replicas
+        for shard in range(fragment.shards)
+    ]
+
+
+def _places(query: Plan) -> list[str]:
+    return list(dict.fromkeys(f"{who.fragment}.{who.replica}" for who in _instances(query)))
+
+
+def _skews(rng: Random, query: Plan) -> dict[InstanceId, int]:
+    if rng.random() < 0.5:
+        return {}
+    most = rng.choice((3, 15, 50)) * MILLISECOND
+    return {who: rng.randint(0, most) for who in _instances(query)}
+
+
+# Strikes.
+
+_Draw = Callable[[Random, Plan, int, int], list[Strike]]
+
+
+def _cut_stream(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("cut_stream", at, length, rng.choice(query.sources).operator)]
+
+
+def _cut_stream_to_replica(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    edge = rng.choice(query.sources)
+    readers = [f for f in query.fragments if any(read.name == edge.name for read in f.edges)]
+    reader = rng.choice(readers)
+    other = f"{reader.name}.{rng.choice(reader.replicas)}"
+    return [Strike("cut_stream_to_replica", at, length, edge.operator, other)]
+
+
+def _cut_replica(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("cut_replica", at, length, rng.choice(_places(query)))]
+
+
+def _control_loss(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("control_loss", at, length, rng.choice(_places(query)))]
+
+
+def _partition(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """Between two replicas of a fragment, or any two places."""
+    places = _places(query)
+    first = rng.choice(places)
+    siblings = [place for place in places if place != first and place.split(".")[0] == first.split(".")[0]]
+    others = siblings or [place for place in places if place != first]
+    return [Strike("partition", at, length, first, rng.choice(others))]
+
+
+def _slow(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    place = rng.choice([edge.operator for edge in query.sources] + _places(query))
+    return [Strike("slow", at, length, place, amount=rng.choice((5, 40, 200)) * MILLISECOND)]
+
+
+def _stop(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    kind = rng.choice(("crash", "crash", "crash_losing_checkpoint", "crash_midway", "crash_midway", "zombie", "freeze"))
+    return [Strike(kind, at, length, who=rng.choice(_instances(query)), amount=rng.randrange(1000))]
+
+
+def _all_but_one(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """All replicas of a fragment but one are dead."""
+    fragment = rng.choice([f for f in query.fragments if len(f.replicas) > 1] or list(query.fragments))
+    alive = rng.choice(fragment.replicas)
+    return [
+        Strike(rng.choice(("crash", "freeze")), at + rng.randrange(100_000), length, who=who)
+        for who in _instances(query)
+        if who.fragment == fragment.name and who.replica != alive
+    ]
+
+
+def _heal_and_cut_again(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """Within one boundary interval."""
+    place = rng.choice(query.sources).operator
+    gap = rng.randrange(1_000, query.boundary_interval_us)
+    again = at + length + gap
+    return [Strike("cut_stream", at, length, place), Strike("cut_stream", again, rng.randint(100_000, 900_000), place)]
+
+
+def _damage(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """A checkpoint is damaged while its owner is dead."""
+    who = rng.choice(_instances(query))
+    return [Strike("crash", at, length, who=who), Strike("damage_checkpoint", at + length // 2, who=who)]
+
+
+def _resend(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    who = rng.choice(_instances(query))
+    return [Strike("resend", at + n * 90_000, who=who, amount=rng.randint(1, 9)) for n in range(rng.randint(1, 4))]
+
+
+def _cut_and_wait(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """A failure long enough to need a correction, and a crash in the midst of it."""
+    kind = rng.choice(("on_stabilization", "on_lease_request", "on_lease_grant"))
+    long = max(length, query.delay_threshold_us + 200_000)
+    trap = Strike(kind, at, rng.choice((1, 30, 200, 700)) * MILLISECOND, amount=rng.randrange(2))
+    return [Strike("cut_stream", at, long, rng.choice(query.sources).operator), trap]
+
+
+def _cut_and_cut_in_correction(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """A second failure just when the first one is being corrected."""
+    long = max(length, query.delay_threshold_us + 200_000)
+    first, second = rng.choice(query.sources).operator, rng.choice(query.sources).operator
+    again = at + long + rng.randrange(-5_000, 15_000)
+    return [Strike("cut_stream", at, long, first), Strike("cut_stream", again, length, second)]
+
+
+def _threshold(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    least = 2 * (query.bucket_us + query.boundary_interval_us) + 5_000
+    return [Strike("threshold", at, amount=max(rng.randint(300, 2000) * MILLISECOND, least))]
+
+
+_DRAWS: tuple[tuple[int, _Draw], ...] = (
+    (5, _cut_stream),
+    (3, _cut_stream_to_replica),
+    (3, _cut_replica),
+    (2, _control_loss),
+    (2, _partition),
+    (2, _slow),
+    (5, _stop),
+    (2, _all_but_one),
+    (1, _heal_and_cut_again),
+    (1, _damage),
+    (2, _resend),
+    (3, _cut_and_wait),
+    (2, _cut_and_cut_in_correction),
+    (1, _threshold),
+)
+
+
+def _draw(rng: Random, query: Plan, end: int) -> list[Strike]:
+    draw = rng.choices([draw for _, draw in _DRAWS], [weight for weight, _ in _DRAWS])[0]
+    at = rng.randrange(150_000, max(end, 300_000))
+    length = int(min(rng.choice((0.05, 0.2, 0.6, 1.2)) * rng.uniform(0.5, 1.5), 2.0) * SECOND)
+    return draw(rng, query, at, length)
+
+
+# Families.
+
+
+def _settle(seed: int, family: str, rng: Random, query: Plan, wish: _Wish, **more: Any) -> Scenario:
+    feeds, start = _make_feeds(rng, query, wish.seconds)
+    step_rows = rng.choice((1, 6, 30, None, None))
+    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, **more)
+
+
+def _storm(seed: int, family: str, rng: Random) -> Scenario:
+    """Anything, at any time, several at once."""
+    wish = _Wish()
+    query = _make_plan(rng, wish)
+    scenario = _settle(seed, family, rng, query, wish)
+    strikes = [strike for _ in range(rng.randint(1, 4)) for strike in _draw(rng, query, scenario.duration_us)]
+    return replace(scenario, strikes=tuple(strikes), skews=_skews(rng, query))
+
+
+def _rolling(seed: int, family: str, rng: Random) -> Scenario:
+    """One stream after the other is cut, so that for a while not all are there at once."""
+    wish = _Wish(streams=(2, 3), seconds=(2.5, 3.5), lag_ms=(400, 600, 900), holds=("delay", "process"))
+    query = _make_plan(rng, wish)
+    scenario = _settle(seed, family, rng, query, wish)
+    names = sorted(scenario.feeds)
+    at, strikes = rng.randrange(100_000, 400_000), []
+    for turn in range(rng.randint(3, 5)):
+        length = rng.randint(500_000, 1_100_000)
+        strikes.append(Strike("cut_stream", at, length, names[turn % len(names)]))
+        at += length - rng.randint(20_000, 200_000)
+    return replace(scenario, strikes=tuple(strikes), skews=_skews(rng, query))
+
+
+def _staggered(seed: int, family: str, rng: Random) -> Scenario:
+    """Replicas that must take turns to reconcile, and lose each other while they arrange it."""
+    wish = _Wish(replicas=(2, 3), streams=(2, 3), holds=("delay", "process", "process"), seconds=(2.0, 3.2))
+    query = _make_plan(rng, wish)
+    scenario = _settle(seed, family, rng, query, wish)
+    at = rng.randrange(150_000, 500_000)
+    strikes = _cut_and_wait(rng, query, at, rng.randint(400_000, 1_000_000))
+    if rng.random() < 0.5:
+        strikes += _partition(rng, query, strikes[0].end_us - rng.randrange(200_000), rng.randint(50_000, 900_000))
+    if rng.random() < 0.3:
+        strikes += _control_loss(rng, query, strikes[0].end_us - rng.randrange(100_000), rng.randint(50_000, 500_000))
+    return replace(scenario, strikes=tuple(strikes), skews=_skews(rng, query))
+
+
+def _available(seed: int, family: str, rng: Random) -> Scenario:
+    """Streams are cut, never all of them, and someone can always answer: I3 is owed."""
+    wish = _Wish(
+        replicas=(1, 2, 2, 3),
+        streams=(2, 3),
+        allow_join=False,
+        allow_unbounded=False,
+        holds=("delay", "process", "process"),
+        least_x_ms=800,
+        is_comfortable=True,
+        seconds=(2.2, 3.5),
+    )
+    query = _make_plan(rng, wish)
+    if any(len(fragment.replicas) < 2 for fragment in query.fragments if fragment.name != EGRESS):
+        query = replace(query, mode=Mode.OVERLAY_REDO)
+    scenario = _settle(seed, family, rng, query, wish, owes_delay=True)
+    victims = sorted(scenario.feeds)[1:]
+    strikes, at = [], rng.randrange(200_000, 600_000)
+    for _ in range(rng.randint(1, 3)):
+        length = int(rng.choice((0.3, 1.0, 1.6)) * rng.uniform(0.7, 1.3) * SECOND)
+        strikes.append(Strike("cut_stream", at, length, rng.choice(victims)))
+        at += rng.randint(100_000, 1_200_000)
+    return replace(scenario, strikes=tuple(strikes))
+
+
+def _short(seed: int, family: str, rng: Random) -> Scenario:
+    """One stream is cut for less than alpha*X (R13): I4 is owed."""
+    wish = _Wish(least_x_ms=700, is_comfortable=True, seconds=(1.5, 2.2))
+    query = _make_plan(rng, wish)
+    alpha = query.alpha_x_us or int(query.delay_threshold_us * 0.8)
+    reserve = query.bucket_us + 2 * query.boundary_interval_us + 20_000
+    length = max(alpha - reserve - rng.randrange(100_000), 1_000)
+    at = rng.randrange(200_000, 900_000)
+    draw = rng.choice((_cut_stream, _cut_stream_to_replica))
+    scenario = _settle(seed, family, rng, query, wish, owes_silence=True, cut_us=length)
+    return replace(scenario, strikes=tuple(draw(rng, query, at, length)))
+
+
+_FAMILIES: dict[str, tuple[int, Callable[[int, str, Random], Scenario]]] = {
+    "storm": (60, _storm),
+    "rolling": (8, _rolling),
+    "staggered": (12, _staggered),
+    "available": (12, _available),
+    "short": (8, _short),
+}
+
+__all__ = ["Hold", "Scenario", "make_scenario", "reference_of"]
