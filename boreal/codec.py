@@ -163,7 +163,7 @@ def _fields(frame: Frame) -> dict[str, Any]:
         case RecDone():
             return common | {"cause": frame.cause}
         case Start():
-            return common
+            return common | {"next_id": frame.next_id}
 
 
 def _anchor_fields(anchor: Anchor | None) -> dict[str, Any] | None:
@@ -210,7 +210,7 @@ def _rec_done(fields: dict[str, Any]) -> RecDone:
 
 
 def _start(fields: dict[str, Any]) -> Start:
-    return Start(_origin(fields), fields["epoch"])
+    return Start(_origin(fields), fields["epoch"], fields["next_id"])
 
 
 def _origin(fields: dict[str, Any]) -> Origin:

@@ -130,10 +130,15 @@ class RecDone:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """START(n): a producer's n-th life begins; it revokes the tentative suffix of the life before (R25)."""
+    """START(n): a producer's n-th life begins; it revokes the tentative suffix of the life before (R25).
+
+    next_id: the next stable id of this log. Where it is above the last one written, the writer has come back by a
+    partner's anchor and skips ids: readers who need those must turn to another replica (R27).
+    """
 
     origin: Origin
     epoch: int
+    next_id: int = 0
 
 
 Frame = Data | Boundary | Undo | RecDone | Start

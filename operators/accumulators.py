@@ -30,7 +30,7 @@ _LOW = (1 << _LOW_BITS) - 1
 
 @dataclass(frozen=True)
 class Slot:
-    """A column of accumulators. initial: of a group without rows; layered: the values are KeySets, overlaid on touch."""
+    """A column of accumulators. initial: of a group without rows. layered: of KeySets, which are overlaid on touch."""
 
     dtype: Any
     initial: object
@@ -62,13 +62,13 @@ _TEXT = Slot(object, None, pa.string())
 
 
 class Accumulator(Protocol):
-    """One aggregation; immutable. `held` are its columns, a row for each group that is touched; they are changed in place."""
+    """One aggregation; immutable. `held` are its columns, a row for each group that is touched, to be changed."""
 
     @property
     def slots(self) -> tuple[Slot, ...]: ...
 
     def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
-        """Take rows in: codes say which row of `held` each belongs to, and no value is null (as `prepare` gave them)."""
+        """Take rows in: codes say which row of `held` each belongs to; the values are as `prepare` gave them."""
         ...
 
     def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
@@ -307,7 +307,10 @@ class Edge:
 
 
 class Deviation:
-    """The standard deviation, of a sample or of a whole population, from n, the first value, and sums of d and d * d."""
+    """The standard deviation, of a sample or of a whole population.
+
+    Kept: the count, the first value, and the sums of differences to it and of their squares.
+    """
 
     slots: tuple[Slot, ...] = (_COUNT, _REAL, _REAL, _REAL)
 

@@ -91,8 +91,7 @@ class Aggregate:
 
     def _take(self, state: Panes[Groups], batch: pa.RecordBatch) -> None:
         for pane, begin, end in self.windows.split(batch):
-            if pane not in state.panes:
-                self.windows.open(state, pane)
+            self.windows.open(state, pane)
             rows = batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
             distinct, codes = self.layout.keys.encode(rows)
             arguments = [prepare(run(rows), kind) for run, kind in self._arguments]

@@ -90,9 +90,9 @@ class Keys:
     def without_nulls(self, keys: list[Key], codes: np.ndarray) -> tuple[list[Key], np.ndarray]:
         """`encode`'s result without the keys that hold a null: their rows get code -1."""
         single = len(self.types) == 1
-        whole = [key is not None if single else None not in key for key in keys]
-        if all(whole):
+        if not (None in keys if single else any(None in key for key in keys)):
             return keys, codes
+        whole = [key is not None if single else None not in key for key in keys]
         renumbered = np.cumsum(whole) - 1
         renumbered[~np.array(whole)] = -1
         return [key for key, complete in zip(keys, whole, strict=True) if complete], renumbered[codes]

@@ -59,9 +59,9 @@ class Windows:
         return range((end - self.size) // self.pane, end // self.pane)
 
     def open(self, state: Panes[P], pane: int) -> None:
-        """Note that the pane has rows: from now on its windows will have to close."""
-        ends = self.ends(pane, state.upto, self.last_end(pane))
-        state.next_close = min(state.next_close, ends[0])
+        """Note that the pane is about to have rows: from now on its windows will have to close."""
+        if pane not in state.panes:
+            state.next_close = min(state.next_close, self.ends(pane, state.upto, self.last_end(pane))[0])
 
     def close(self, state: Panes[P], upto: int) -> list[tuple[int, list[P]]]:
         """(end, panes) of each window with rows that ends in (the last upto, upto], in order; lets go of dead panes."""

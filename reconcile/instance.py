@@ -143,6 +143,7 @@ class Instance:
         self.away_until = now + self.grace_us
         self.stagger.resume(now)
         effects: list[Effect] = [*self.soutput.start(restart.made, restart.written, restart.epoch)]
+        self.soutput.stable_through = restart.muted_until
         if self.is_away:
             self.state = State.RECOVERING
         effects.append(StateChanged(self.state))
@@ -209,7 +210,7 @@ class Instance:
             candidate.next_offset = offset + 1
             if not link.upstream.hear(candidate, frame, now):
                 continue
-            if isinstance(frame, Data) and not frame.tentative and frame.first_id > link.port.tape.next_id and log.replica:
+            if log.replica and _skips(frame, link.port.tape.next_id):
                 self._turn_away(log, now, effects)
                 return
             if candidate is link.upstream.live:
@@ -271,6 +272,8 @@ class Instance:
             link.read_turn += 1
             self.read_again_at[slot] = self.last_now + self.plan.boundary_interval_us
         for _, frame in items:
+            if cursor.is_joined(tape):
+                break
             if isinstance(frame, Data) and not frame.tentative:
                 cursor.take_replayed(tape, frame.first_id, frame.batch, frame.ingest)
             elif isinstance(frame, Boundary) and not frame.tentative:
@@ -503,6 +506,13 @@ class Instance:
             x = self.delay_threshold_us
             after = max(self.path_after.values(), default=0)
             self.sunion.alpha_x_us = max(x - after - x // 10, x // 4)
+
+
+def _skips(frame: Frame, next_id: int) -> bool:
+    """Whether a replica's log goes on beyond the stable row that we need next."""
+    if isinstance(frame, Start):
+        return frame.next_id > next_id
+    return isinstance(frame, Data) and not frame.tentative and frame.first_id > next_id
 
 
 def _links(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int) -> list[_Link]:

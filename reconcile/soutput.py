@@ -76,7 +76,7 @@ class SOutput:
             track.next_id = made.get(track.log.key, 0)
             track.written = track.visible = max(written.get(track.log.key, 0), track.next_id)
         self.epoch = epoch + 1
-        return self._broadcast(lambda: Start(self.origin, self.epoch))
+        return [Append(track.log, Start(self.origin, self.epoch, track.written)) for track in self._all()]
 
     def emit(
         self,

@@ -55,7 +55,7 @@ def make_operators(rng: Random, streams: list[str], shape: str, allow_join: bool
         for _ in range(rng.choice((1, 1, 2))):
             sketch.blocks.append([])
             name = _row_operator(sketch, name, allow_unbounded)
-    if rng.random() < 0.8:
+    if name in streams or rng.random() < 0.8:
         name = _window_operator(sketch, name)
         if rng.random() < 0.3:
             if shape == "chain" and rng.random() < 0.5:

@@ -13,7 +13,7 @@ from typing import Any
 
 from boreal.plan import EGRESS, Plan
 from boreal.planner import plan
-from boreal.spec import Hold, Mode, load_query
+from boreal.spec import Mode, load_query
 from reconcile.events import InstanceId
 from simulation.feed import EPOCH_US, Feed, Shape, make_feed
 from simulation.queries import SCHEMA, make_operators
@@ -109,9 +109,7 @@ def _make_plan(rng: Random, wish: _Wish) -> Plan:
         rng, streams, shape, wish.allow_join, wish.allow_unbounded and mode is not Mode.UNDO_REDO
     )
     least_replicas, most_instances = min(wish.replicas), 14 if large else 5
-    blocks = [block for block in sketch.blocks if block] or [[sketch.add("map", {"map": output, "select": {"k": "k"}})]]
-    if not sketch.operators[output] if output in sketch.operators else True:
-        output = blocks[-1][-1]
+    blocks = [block for block in sketch.blocks if block]
     shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
     fragments = {}
     left = most_instances
@@ -410,5 +408,3 @@ _FAMILIES: dict[str, tuple[int, Callable[[int, str, Random], Scenario]]] = {
     "available": (12, _available),
     "short": (8, _short),
 }
-
-__all__ = ["Hold", "Scenario", "make_scenario", "reference_of"]

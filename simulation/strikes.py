@@ -71,7 +71,7 @@ class Saboteur:
 
     def plan(self, strikes: tuple[Strike, ...]) -> None:
         """Let these strikes come at their times."""
-        self.world.on_effect = self._lie_in_wait
+        self.world.on_effect.append(self._lie_in_wait)
         for strike in strikes:
             self.quiet_at = max(self.quiet_at, strike.end_us)
             if strike.kind in WAITING:

@@ -20,8 +20,8 @@ Held = tuple[Process, int, list[Effect], Event | None]
 class SimulatedWorld(World):
     """A `World` that counts effects, stops a process between two effects, and holds back those of a frozen one.
 
-    step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_effect is told of
-    every effect after it took place.
+    step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_work is told of every
+    event that a process takes up (None: its begin), on_effect of every effect after it took place.
     """
 
     def __init__(
@@ -35,7 +35,8 @@ class SimulatedWorld(World):
     ) -> None:
         super().__init__(plan, clock, logs, store, on_append)
         self.step_rows = step_rows
-        self.on_effect: Callable[[Process, Effect], None] | None = None
+        self.on_work: list[Callable[[Process, Event | None], None]] = []
+        self.on_effect: list[Callable[[Process, Effect], None]] = []
         self.counts: Counter[str] = Counter()
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
         self._held: dict[InstanceId, Held] = {}
@@ -71,6 +72,8 @@ class SimulatedWorld(World):
             instance = process.instance
             assert instance is not None
             instance.sunion.settings = replace(instance.sunion.settings, step_rows=self.step_rows)
+        for tell in self.on_work:
+            tell(process, event)
         super()._work(process, event)
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
@@ -92,5 +95,5 @@ class SimulatedWorld(World):
                 self.counts[type(effect).__name__] += 1
             case _:
                 pass
-        if self.on_effect is not None:
-            self.on_effect(process, effect)
+        for tell in self.on_effect:
+            tell(process, effect)

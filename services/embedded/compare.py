@@ -119,9 +119,7 @@ def compare(
     for combination in chosen:
         part = out / combination.name
         folder.make(part)
-        outcome = session.run(
-            part, mode=combination.mode, policy=combination.policy, watch=watch_for(combination)
-        )
+        outcome = session.run(part, mode=combination.mode, policy=combination.policy, watch=watch_for(combination))
         runs.append(outcome.report)
         table.append(_row(session, combination, outcome, part))
     done = Comparison(session.query.name, session.fault_texts, runs, table, list(notes))

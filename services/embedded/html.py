@@ -144,9 +144,7 @@ def _table(table: Sequence[Row]) -> str:
         "Late: new results that took longer than X. Consistent after: from the end of the last fault until every replica "
         "is STABLE and the client has its last correction."
     )
-    return (
-        f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    )
+    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 # Strips

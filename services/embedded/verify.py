@@ -70,7 +70,7 @@ def verify(session: Session, watch_for: Callable[[str], Watch | None] = lambda _
             outcome = which.run(part, watch=watch_for(name))
             runs.append(outcome.report)
             is_stable = is_stable and outcome.is_stable
-            found = replay_difference(part)
+            found = replay_difference(part, with_tentative=outcome.is_stable)
             if found is not None:
                 replay[name] = found
         stable = {name: part / "stable.jsonl" for name, part in parts.items()}
@@ -86,26 +86,27 @@ def first_difference(left: Iterable[str], right: Iterable[str]) -> Difference | 
     return None
 
 
-def replay_difference(part: Path) -> Difference | None:
+def replay_difference(part: Path, with_tentative: bool = True) -> Difference | None:
     """Replay a run's changes.jsonl: where what is left differs from its stable.jsonl, line by line.
 
-    Rows are compared as values, since a record holds its row inside.
+    Rows are compared as values, since a record holds its row inside. Without `with_tentative`, what is still tentative
+    at the end is left out, as befits a run that never healed.
     """
-    left = (json.dumps(row) for row in replayed(_lines(part / "changes.jsonl")))
+    left = (json.dumps(row) for row in replayed(_lines(part / "changes.jsonl"), with_tentative))
     return first_difference(left, (json.dumps(json.loads(line)) for line in _lines(part / "stable.jsonl")))
 
 
-def replayed(changes: Iterable[str]) -> list[Any]:
+def replayed(changes: Iterable[str], with_tentative: bool = True) -> list[Any]:
     """The rows that a changelog of one partition leaves: an undo takes back every row after its `after_seq`."""
-    kept: list[tuple[int, Any]] = []
+    kept: list[dict[str, Any]] = []
     for line in changes:
         record = json.loads(line)
         if record["type"] in ("stable", "tentative"):
-            kept.append((record["seq"], record["data"]))
+            kept.append(record)
         elif record["type"] == "undo":
-            while kept and kept[-1][0] > record["after_seq"]:
+            while kept and kept[-1]["seq"] > record["after_seq"]:
                 kept.pop()
-    return [row for _, row in kept]
+    return [record["data"] for record in kept if with_tentative or record["type"] == "stable"]
 
 
 def _lines(path: Path) -> Iterable[str]:

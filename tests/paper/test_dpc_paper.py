@@ -27,6 +27,12 @@ from tests.harness import (
     tentative_spans,
 )
 
+def tentative_rows(ran: Ran, replica: str = "r0") -> int:
+    """n_tentative of one node, as the paper counts it: what the client sees adds what the egress does."""
+    frames = [logged.frame for logged in ran.history("all", replica)]
+    return sum(frame.batch.num_rows for frame in frames if isinstance(frame, Data) and frame.tentative)
+
+
 COUNT = {"window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)", "total": "sum(v)"}}
 COUNTED = {"all": {"union": ["a", "b", "c"]}, "counted": {"aggregate": "all", **COUNT}}
 
@@ -54,7 +60,8 @@ def test_a_failure_longer_than_alpha_x_is_answered_tentatively() -> None:
     """Upstream failure: 'for longer failures, the node must eventually stop blocking new tuples'."""
     ran = run(query_of(), "cut b at 2s for 2s", rows="generate:100,6")
     assert ran.n_tentative > 0
-    assert all(record["missing_inputs"] == ["b"] and record["cause"] for record in ran.of("tentative"))
+    assert all(record["cause"] for record in ran.of("tentative"))
+    assert all(record["missing_inputs"] == ["b"] for record in ran.of("tentative") if record["emitted_ms"] < 4000)
 
 
 @pytest.mark.parametrize("length", ["1200ms", "3s", "8s", "25s"])
@@ -129,7 +136,7 @@ def test_delay_reduces_tentative_tuples_in_proportion_to_alpha_x_and_process_doe
         for alpha in (400, 800, 1600):
             query = query_of(policy=f"{hold}/process", x="2s", tuning={"alpha_x": f"{alpha}ms"})
             ran = run(query, "cut b at 1s for 4s", rows="generate:100,6")
-            found.append(ran.n_tentative)
+            found.append(tentative_rows(ran))
             delays.append(ran.delay_ms)
         assert delays == pytest.approx([400, 800, 1600], abs=110)
     # 200 rows/s go on during the failure: 80, 160 and 320 of them are spared while they wait.
@@ -152,6 +159,8 @@ def test_a_bucket_is_stable_only_once_the_boundaries_of_all_inputs_have_passed_i
     """Stable state, the figure of serialization: rows are put into buckets by time; a bucket leaves, sorted, when every
     stream has sent a boundary past its end."""
     one = SUnionDriver("a", "b", "c")
+    one.boundaries(0)
+    one.at(0)
     one.rows("a", 3, 11, v=[1, 2])
     one.rows("b", 1, 12, v=[3, 4])
     one.rows("c", 2, v=[5])
@@ -260,7 +269,7 @@ def redone(mode: str, window: str = "1s", **tuning: str) -> list[int]:
     query = query_of(operators, "counted", reconcile=mode, x="1s", tuning=tuning)
     ran = run(query, "cut b at 2600ms for 2s", rows="generate:100,7")
     assert ran.is_stable and ran.stable == clean(query, "generate:100,7").stable
-    return [entry["tuples_redone"] for entry in ran.reconciliations("counted" if False else "main")]
+    return [entry["tuples_redone"] for entry in ran.reconciliations("main")]
 
 
 def test_undo_redo_redoes_the_state_too_and_checkpoint_redo_does_not() -> None:

@@ -1,0 +1,260 @@
+"""The window join: pairs of rows of two streams with equal keys and times at most `within` apart; inner or left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.errors import CorruptError, UserError
+from boreal.frames import INFINITY
+from boreal.schema import RESERVED, Schema
+from operators.chunks import Chunk, Numbering, Side
+from operators.encoding import decode_batch, encode_batch, pack, unpack
+from operators.keys import Keys
+
+_FLAGS = pa.schema([("matched", pa.bool_())])
+_NO_CODES = np.empty(0, np.intp)
+
+_FEW_KEYS = 4096
+"""So many keys may be numbered that no row has."""
+
+
+class JoinState:
+    """The rows of both sides that are alive after the step up to `upto`, and numbers for their keys."""
+
+    __slots__ = ("join", "left", "numbering", "right", "upto")
+
+    def __init__(self, join: Join, left: Side, right: Side, numbering: Numbering, upto: int) -> None:
+        self.join = join
+        self.left = left
+        self.right = right
+        self.numbering = numbering
+        self.upto = upto
+
+    def overlay(self) -> JoinState:
+        numbering = Numbering(self.numbering)
+        return JoinState(self.join, self.left.overlay(), self.right.overlay(), numbering, self.upto)
+
+    def absorb(self, child: JoinState) -> None:
+        self.left.absorb(child.left)
+        self.right.absorb(child.right)
+        self.numbering.absorb(child.numbering)
+        self.upto = child.upto
+
+    def forget_keys(self) -> None:
+        """Drop the numbers of keys that no row has any more, once they are the most. An overlay's parent waits."""
+        rows = len(self.left) + len(self.right)
+        if self.numbering.parent is not None or len(self.numbering) <= 2 * rows + _FEW_KEYS:
+            return
+        chunks = (*self.left.chunks, *self.right.chunks)
+        used = np.unique(np.concatenate([_NO_CODES, *(chunk.codes for chunk in chunks)]))
+        used = used[used >= 0]
+        codes = np.full(len(self.numbering) + 1, -1)
+        codes[used] = np.arange(len(used))
+        self.left.recode(codes)
+        self.right.recode(codes)
+        names = list(self.numbering.own)
+        self.numbering = Numbering()
+        self.numbering.own = {names[number]: place for place, number in enumerate(used.tolist())}
+
+    def encode(self) -> bytes:
+        return self.join.encode(self)
+
+    def nbytes(self) -> int:
+        return len(self.left) * self.join.row_bytes[0] + len(self.right) * self.join.row_bytes[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Rows of two batches, pairwise, with their numbers in their streams; `right` None stands for nulls."""
+
+    left: pa.RecordBatch
+    left_rows: np.ndarray
+    left_numbers: np.ndarray
+    right: pa.RecordBatch | None
+    right_rows: np.ndarray
+    right_numbers: np.ndarray
+    times: np.ndarray
+
+    def taken(self, order: np.ndarray) -> _Pairs:
+        return _Pairs(
+            self.left,
+            self.left_rows[order],
+            self.left_numbers[order],
+            self.right,
+            self.right_rows[order],
+            self.right_numbers[order],
+            self.times[order],
+        )
+
+
+class Join:
+    """Output columns: the left's, then the right's but `on`; a name that is taken gets `_right` behind.
+
+    A pair's time is the later of the two rows'. A left join gives a left row that found no partner a row of nulls, with
+    time = its own + within, as soon as none can come any more (upto beyond that; R6). Results are in the order (time,
+    the left row's number, the right row's). Nulls in `on` match nothing. What windows the inputs were of is dropped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        input_schemas: tuple[Schema, Schema],
+        on: tuple[str, ...],
+        within_us: int,
+        how: Literal["inner", "left"],
+    ) -> None:
+        left, right = input_schemas
+        field = f"operators.{name}.on"
+        for column in on:
+            kinds = left.types.get(column), right.types.get(column)
+            if None not in kinds and kinds[0] is not kinds[1]:
+                fix = "cast one side in a map before the join"
+                raise UserError(field, column, f"is {kinds[0]} on the left and {kinds[1]} on the right", fix)
+        self.name = name
+        self.within = within_us
+        self.outer = how == "left"
+        self.schema = _joined(left, right, on)
+        self.row_bytes = tuple(160 + 24 * len(schema.columns) for schema in input_schemas)
+        self._keys = Keys.of(left, on, field), Keys.of(right, on, field)
+        self._inputs = left.arrow, right.arrow
+        self._left_columns = _positions(left, ())
+        self._right_columns = _positions(right, on)
+        self._right_types = [self._inputs[1].field(place).type for place in self._right_columns]
+        self._arrow = self.schema.arrow
+        self._nothing = self.schema.empty()
+        self._kind = f"join {how} {within_us} {on} {input_schemas}"
+
+    def empty(self) -> JoinState:
+        return JoinState(self, Side(-INFINITY), Side(-INFINITY), Numbering(), -INFINITY)
+
+    def encode(self, state: JoinState) -> bytes:
+        left, matched = state.left.living(self._inputs[0])
+        right, _ = state.right.living(self._inputs[1])
+        flags = pa.RecordBatch.from_arrays([pa.array(matched, pa.bool_())], schema=_FLAGS)
+        return pack(self._kind, {"upto": state.upto}, [encode_batch(batch) for batch in (left, flags, right)])
+
+    def decode(self, blob: bytes) -> JoinState:
+        facts, parts = unpack(blob, self._kind)
+        schemas = (self._inputs[0], _FLAGS, self._inputs[1])
+        left, flags, right = (decode_batch(part, schema) for part, schema in zip(parts, schemas, strict=True))
+        upto = facts["upto"]
+        if not isinstance(upto, int) or left.num_rows != flags.num_rows:
+            raise CorruptError("the join's state does not fit together")
+        state = self.empty()
+        state.upto = upto
+        matched = np.array(flags.column(0)), np.zeros(right.num_rows, bool)
+        for which, (side, batch) in enumerate(((state.left, left), (state.right, right))):
+            side.alive = max(upto - self.within, -INFINITY)
+            if batch.num_rows:
+                side.append(batch, self._codes(state, which, batch), matched[which])
+        return state
+
+    def step(self, state: JoinState, batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
+        """New right rows go in first, so that new left rows meet all; new right rows meet the older left ones."""
+        left, right = batches
+        found: list[_Pairs] = []
+        if right.num_rows:
+            self._take_right(state, right, found)
+        if left.num_rows:
+            self._take_left(state, left, found)
+        alive = max(upto - self.within, -INFINITY)
+        if self.outer:
+            for chunk in state.left.chunks:
+                self._take_partnerless(chunk, state.left.alive, alive, found)
+        state.left.bury(alive)
+        state.right.bury(alive)
+        state.upto = upto
+        state.forget_keys()
+        return self._result(found) if found else self._nothing
+
+    def needs(self, time: int) -> int:
+        """A row of nulls at `time` is owed to a left row `within` older, whose partners may be twice as old."""
+        return max(time - self.within * (2 if self.outer else 1), -INFINITY)
+
+    def _codes(self, state: JoinState, which: int, batch: pa.RecordBatch) -> np.ndarray:
+        keys = self._keys[which]
+        return state.numbering.codes(*keys.without_nulls(*keys.encode(batch)))
+
+    def _take_right(self, state: JoinState, batch: pa.RecordBatch, found: list[_Pairs]) -> None:
+        codes, times, first = self._codes(state, 1, batch), batch.column(0).to_numpy(), state.right.next
+        for place, chunk in enumerate(state.left.chunks):
+            probes, rows = chunk.find(codes, times, self.within)
+            if len(probes):
+                later = np.maximum(chunk.times[rows], times[probes])
+                found.append(_Pairs(chunk.rows, rows, rows + chunk.first, batch, probes, probes + first, later))
+                if self.outer:
+                    state.left.mark(place, rows)
+        state.right.append(batch, codes, np.zeros(batch.num_rows, bool))
+
+    def _take_left(self, state: JoinState, batch: pa.RecordBatch, found: list[_Pairs]) -> None:
+        codes, times, first = self._codes(state, 0, batch), batch.column(0).to_numpy(), state.left.next
+        matched = np.zeros(batch.num_rows, bool)
+        for chunk in state.right.chunks:
+            probes, rows = chunk.find(codes, times, self.within)
+            if len(probes):
+                later = np.maximum(times[probes], chunk.times[rows])
+                found.append(_Pairs(batch, probes, probes + first, chunk.rows, rows, rows + chunk.first, later))
+                matched[probes] = True
+        state.left.append(batch, codes, matched)
+
+    def _take_partnerless(self, chunk: Chunk, since: int, alive: int, found: list[_Pairs]) -> None:
+        """Left rows that die now, with times in [since, alive), and have found nobody."""
+        if chunk.times[0] >= alive:
+            return
+        begin, end = np.searchsorted(chunk.times, (since, alive)).tolist()
+        rows = begin + np.flatnonzero(~chunk.matched[begin:end])
+        if len(rows):
+            nobody = np.full(len(rows), -1)
+            times = chunk.times[rows] + self.within
+            found.append(_Pairs(chunk.rows, rows, rows + chunk.first, None, nobody, nobody, times))
+
+    def _result(self, found: list[_Pairs]) -> pa.RecordBatch:
+        if len(found) == 1:
+            (pairs,) = found
+            order = _order(pairs.times, pairs.left_numbers, pairs.right_numbers)
+            return self._batch(pairs.taken(order))
+        order = _order(
+            np.concatenate([pairs.times for pairs in found]),
+            np.concatenate([pairs.left_numbers for pairs in found]),
+            np.concatenate([pairs.right_numbers for pairs in found]),
+        )
+        return pa.concat_batches([self._batch(pairs) for pairs in found]).take(pa.array(order))
+
+    def _batch(self, pairs: _Pairs) -> pa.RecordBatch:
+        left_rows = pa.array(pairs.left_rows)
+        columns = [pa.array(pairs.times)]
+        columns += [pairs.left.column(place).take(left_rows) for place in self._left_columns]
+        if pairs.right is None:
+            columns += [pa.nulls(len(left_rows), kind) for kind in self._right_types]
+        else:
+            right_rows = pa.array(pairs.right_rows)
+            columns += [pairs.right.column(place).take(right_rows) for place in self._right_columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+
+
+def _joined(left: Schema, right: Schema, on: tuple[str, ...]) -> Schema:
+    columns = dict(left.columns)
+    for name, kind in right.columns:
+        if name not in on:
+            while name in columns:
+                name += "_right"
+            columns[name] = kind
+    return Schema(tuple(columns.items()))
+
+
+def _positions(schema: Schema, without: tuple[str, ...]) -> list[int]:
+    """Where the attributes are in a batch."""
+    return [place for place, name in enumerate(schema.arrow.names) if name not in RESERVED and name not in without]
+
+
+def _order(times: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The order by (time, left, right); no two pairs are alike. One number that holds all three sorts fastest."""
+    spans = [int(column.max()) - int(column.min()) + 1 for column in (times, left, right)]
+    if spans[0] * spans[1] * spans[2] >= 1 << 62:
+        return np.lexsort((right, left, times))
+    weight = ((times - times.min()) * spans[1] + (left - left.min())) * spans[2] + (right - right.min())
+    return np.argsort(weight)

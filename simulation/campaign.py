@@ -1,0 +1,99 @@
+"""`boreal simulate`: many seeds, each a run with faults and one without, compared and checked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from simulation.invariants import Violation, check
+from simulation.mutants import mutated
+from simulation.run import Observed, observe
+from simulation.scenario import make_scenario, reference_of
+
+CHUNK = 10
+"""Seeds that a process takes at a time."""
+
+
+@dataclass
+class Verdict:
+    """What one seed showed."""
+
+    seed: int
+    violations: list[Violation]
+    faults: Counter[str]
+    coverage: Counter[str]
+
+
+def run_seed(seed: int, mutant: str | None = None) -> Verdict:
+    """Run one seed and judge it. mutant: the name of a seeded bug to run with (`simulation.mutants`); the run without
+    failures, which is the measure, runs without it."""
+    scenario = make_scenario(seed)
+    reference = observe(reference_of(scenario))
+    with mutated(mutant):
+        observed = observe(scenario)
+    violations = check(scenario, observed, reference)
+    if reference.error is not None or not reference.settled:
+        violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
+    return Verdict(seed, violations, observed.faults, _coverage(scenario.family, observed))
+
+
+def simulate(
+    seeds: int,
+    first: int = 0,
+    mutant: str | None = None,
+    processes: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Run `seeds` seeds from `first` on (contract: boreal simulate). The result does not depend on `processes`, but for
+    the seconds that it took; None: one a core. on_progress(done, violations) is called after every few seeds."""
+    started = time.perf_counter()
+    violations: list[dict[str, Any]] = []
+    faults: Counter[str] = Counter()
+    coverage: Counter[str] = Counter()
+    done = 0
+    for verdicts in _verdicts(seeds, first, mutant, processes or os.cpu_count() or 1):
+        for verdict in verdicts:
+            violations += [
+                {"seed": verdict.seed, "invariant": found.invariant, "message": str(found)}
+                for found in verdict.violations
+            ]
+            faults.update(verdict.faults)
+            coverage.update(verdict.coverage)
+        done += len(verdicts)
+        if on_progress is not None:
+            on_progress(done, len(violations))
+    return {
+        "seeds": seeds,
+        "first": first,
+        "violations": violations,
+        "faults": dict(sorted(faults.items())),
+        "coverage": dict(sorted(coverage.items())),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Iterator[list[Verdict]]:
+    """The seeds' verdicts in the order of the seeds, a chunk at a time."""
+    chunks = [range(at, min(at + CHUNK, first + seeds)) for at in range(first, first + seeds, CHUNK)]
+    if processes == 1 or len(chunks) <= 1:
+        yield from (_run_chunk(chunk, mutant) for chunk in chunks)
+        return
+    # Spawned, not forked: Arrow's threads do not survive a fork.
+    with ProcessPoolExecutor(min(processes, len(chunks)), multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_run_chunk, chunks, [mutant] * len(chunks))
+
+
+def _run_chunk(chunk: range, mutant: str | None) -> list[Verdict]:
+    return [run_seed(seed, mutant) for seed in chunk]
+
+
+def _coverage(family: str, observed: Observed) -> Counter[str]:
+    counts = Counter(observed.coverage)
+    counts[f"family {family}"] += 1
+    return counts

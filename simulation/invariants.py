@@ -1,0 +1,308 @@
+"""What must hold of every run, whatever struck it: the invariants I1 to I7 (design: Replicas, failure, recovery).
+
+A checker sees only what was observed: frames, times, states. It imports types, and nothing of the machines. Every
+anomaly has a name and a sentence (ANOMALIES) before it has a check.
+
+When I3 is owed. In scenarios whose only failures are cuts of source streams, at least one of which is never cut; whose
+policies are process or delay; whose operators block on no input (no join, R15); and where every fragment has a second
+replica, or one that keeps its overlay live beside the redo (R21). There a new result, one whose time no earlier result
+or boundary given to the client had passed (R14), must be given within X of the first tick at which some source had
+logged past its time: R8's ingest for a row as well as for the window that closes there.
+
+When I4 is owed. In scenarios with one cut of one source stream, to all of its readers or to one, where cut + bucket +
+boundary interval + what it takes to reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any
+instance had at any time (R13).
+
+Consolidation. What a client was given, with tentative rows counted once when given and once back when undone, must
+cancel to the stable rows of a run without failures: I1 together with 'tentative-left'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.codec import encode
+from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
+from simulation.run import Observed
+from simulation.scenario import Scenario
+
+ANOMALIES = {
+    "stable-differs": ("I1", "A log's stable rows are not byte for byte those of the run without failures."),
+    "stable-incomplete": ("I1", "A log ended, settled, without all the stable rows of the run without failures."),
+    "stable-repeated": ("I2", "A stable row was written again under an id that the log already held."),
+    "stable-lost": ("I2", "Stable ids were skipped: a row that no reader will ever see."),
+    "stable-undone": ("I2", "An UNDO reaches below the last stable id."),
+    "stable-early": ("I2", "A stable row was written after tentative ones that no UNDO had revoked."),
+    "out-of-order": ("I2", "A row came after one of a later time, or after a boundary that promised there was none."),
+    "boundary-fell": ("I2", "A stable boundary fell within a producer's life, or rose over tentative rows."),
+    "epoch-fell": ("I2", "An epoch fell, or did not grow at an UNDO, so that ids of tentative rows are ambiguous (R2)."),
+    "late": ("I3", "A new result took longer than X, though an input path was available."),
+    "needless-tentative": ("I4", "A failure shorter than alpha*X left a tentative row."),
+    "starved": ("I5", "Stable output trailed the stable input for longer than R16 allows."),
+    "unsettled": ("I5", "After the last heal an instance did not become STABLE with all its input read."),
+    "tentative-left": ("I5", "After the last heal the client still held tentative rows."),
+    "unfinished": ("I5", "After the last heal the client was not told that its stream has ended."),
+    "tentative-repeated": ("I6", "A tentative row came for a time that the log's tentative boundary had passed."),
+    "ids-broken": ("I6", "Tentative ids do not go on from the rows that the log shows."),
+    "protocol": ("I6", "A port was given frames that no switch may give it."),
+    "trimmed": ("I7", "A reader with a valid claim asked for rows that had been trimmed away."),
+    "crash": ("crash", "A machine raised an error."),
+}
+
+_PLAIN = Origin("", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One anomaly: its name, its invariant, and what was seen."""
+
+    name: str
+    message: str
+
+    @property
+    def invariant(self) -> str:
+        return ANOMALIES[self.name][0]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[Violation]:
+    """All anomalies of a run, the gravest reason first; `reference` is the same input's run without failures."""
+    found = list(_errors(observed))
+    histories = {log: History.of(log, frames) for log, frames in observed.frames.items()}
+    for history in histories.values():
+        found += history.violations
+    found += _compare(histories, reference, observed.settled and observed.error is None)
+    if observed.error is not None:
+        return found
+    client = histories.get(LogId(scenario.plan.output.name, "r0", 0))
+    assert client is not None, "the egress writes from the start"
+    found += _settling(observed, client)
+    found += _starvation(scenario, observed)
+    if scenario.owes_delay:
+        found += _delay(scenario, observed, client)
+    if scenario.owes_silence:
+        found += _silence(scenario, observed, histories)
+    return found
+
+
+def _errors(observed: Observed) -> Iterator[Violation]:
+    if observed.error is not None:
+        kind, message, where = observed.error
+        name = {"Trimmed": "trimmed", "ProtocolError": "protocol"}.get(kind, "crash")
+        yield Violation(name, f"{kind} at {where}: {message}")
+
+
+# One log's history.
+
+
+@dataclass(slots=True)
+class History:
+    """What one log's frames add up to, and what is wrong with them (I2, I6)."""
+
+    log: LogId
+    violations: list[Violation] = field(default_factory=list)
+    stable: list[pa.RecordBatch] = field(default_factory=list)
+    next_id: int = 0
+    outstanding: int = 0
+    n_tentative: int = 0
+    epoch: int = -1
+    incarnation: int = 0
+    stable_time: int = -INFINITY
+    stable_through: int = -INFINITY
+    life_through: int = -INFINITY
+    tentative_time: int = -INFINITY
+    tentative_through: int = -INFINITY
+
+    @staticmethod
+    def of(log: LogId, frames: list[tuple[int, Frame]]) -> History:
+        history = History(log)
+        for when, frame in frames:
+            history.take(when, frame)
+        return history
+
+    def take(self, when: int, frame: Frame) -> None:
+        incarnation = frame.origin.incarnation
+        if incarnation < self.incarnation or (isinstance(frame, Start) and incarnation == self.incarnation):
+            return  # fenced (R25): for every reader it is as if it had not been written
+        match frame:
+            case Data():
+                self._take_rows(when, frame)
+            case Boundary():
+                self._take_boundary(when, frame)
+            case Undo():
+                if frame.last_id < self.next_id - 1:
+                    self._add("stable-undone", when, f"UNDO({frame.last_id}), stable through {self.next_id - 1}")
+                elif frame.last_id != self.next_id - 1:
+                    self._add("ids-broken", when, f"UNDO({frame.last_id}), stable through {self.next_id - 1}")
+                if frame.epoch <= self.epoch:
+                    self._add("epoch-fell", when, f"UNDO of epoch {frame.epoch} after {self.epoch}")
+                self._revoke()
+            case Start():
+                # A new life may give lower boundaries for a while: they are true, and only rising ones count (R3).
+                self.incarnation, self.life_through = incarnation, -INFINITY
+                self._revoke()
+            case RecDone():
+                pass
+        if frame.epoch < self.epoch:
+            self._add("epoch-fell", when, f"{type(frame).__name__} of epoch {frame.epoch} after {self.epoch}")
+        self.epoch = max(self.epoch, frame.epoch)
+
+    def _take_rows(self, when: int, frame: Data) -> None:
+        times = frame.batch.column(0).to_numpy()
+        first, last = int(times[0]), int(times[-1])
+        if len(times) > 1 and bool((times[1:] < times[:-1]).any()):
+            self._add("out-of-order", when, "within a frame")
+        if frame.tentative:
+            if frame.first_id != self.next_id + self.outstanding:
+                held = self.next_id + self.outstanding
+                self._add("ids-broken", when, f"tentative rows from id {frame.first_id}, the log holds those below {held}")
+            if first < max(self.tentative_through, self.stable_through):
+                self._add("tentative-repeated", when, f"time {first}, tentative through {self.tentative_through}")
+            if first < max(self.tentative_time, self.stable_time):
+                self._add("out-of-order", when, f"tentative time {first} after {self.tentative_time}")
+            self.outstanding += len(times)
+            self.n_tentative += len(times)
+            self.tentative_time = last
+            return
+        if self.outstanding:
+            self._add("stable-early", when, f"id {frame.first_id} with {self.outstanding} tentative rows standing")
+        if frame.first_id != self.next_id:
+            name = "stable-lost" if frame.first_id > self.next_id else "stable-repeated"
+            self._add(name, when, f"rows from id {frame.first_id}, expected {self.next_id}")
+        if first < max(self.stable_time, self.stable_through):
+            self._add("out-of-order", when, f"time {first} after {self.stable_time}, through {self.stable_through}")
+        self.next_id = max(self.next_id, frame.first_id + len(times))
+        self.stable_time = max(self.stable_time, last)
+        self.stable.append(frame.batch)
+
+    def _take_boundary(self, when: int, frame: Boundary) -> None:
+        if frame.tentative:
+            self.tentative_through = max(self.tentative_through, frame.time)
+            return
+        if frame.time < self.life_through:
+            self._add("boundary-fell", when, f"from {self.life_through} to {frame.time}")
+        elif frame.time > self.stable_through and self.outstanding:
+            self._add("boundary-fell", when, f"to {frame.time} over {self.outstanding} tentative rows")
+        self.life_through = frame.time
+        self.stable_through = max(self.stable_through, frame.time)
+
+    def _revoke(self) -> None:
+        self.outstanding = 0
+        self.tentative_time = self.tentative_through = -INFINITY
+
+    def _add(self, name: str, when: int, message: str) -> None:
+        self.violations.append(Violation(name, f"{self.log} at {when}: {message}"))
+
+
+# I1: against the run without failures.
+
+
+def _compare(histories: Mapping[LogId, History], reference: Observed, is_settled: bool) -> Iterator[Violation]:
+    wanted = {log.key: History.of(log, frames).stable for log, frames in reference.frames.items()}
+    whole: dict[str, tuple[pa.RecordBatch | None, bytes]] = {}
+    for log, history in histories.items():
+        if log.key not in whole:
+            batch = _whole(wanted[log.key])
+            whole[log.key] = (batch, _bytes(batch))
+        expected, expected_bytes = whole[log.key]
+        batch = _whole(history.stable)
+        if is_settled and _bytes(batch) == expected_bytes:
+            continue
+        yield from _first_difference(log, batch, expected, is_settled)
+
+
+def _whole(batches: list[pa.RecordBatch]) -> pa.RecordBatch | None:
+    if not batches:
+        return None
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _bytes(batch: pa.RecordBatch | None) -> bytes:
+    """The rows, times and (from 0) ids as bytes: equal rows give equal bytes (R7)."""
+    return b"" if batch is None else encode(Data(_PLAIN, 0, 0, batch, False, ((INFINITY, 0),), 0))
+
+
+def _first_difference(
+    log: LogId, batch: pa.RecordBatch | None, expected: pa.RecordBatch | None, is_settled: bool
+) -> Iterator[Violation]:
+    count, due = (0 if rows is None else rows.num_rows for rows in (batch, expected))
+    common = min(count, due)
+    if common and batch is not None and expected is not None:
+        ours, theirs = batch.slice(0, common), expected.slice(0, common)
+        if _bytes(ours) != _bytes(theirs):
+            for row, (one, other) in enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True)):
+                if repr(one) != repr(other):
+                    yield Violation("stable-differs", f"{log} id {row}: {one} instead of {other}")
+                    return
+            yield Violation("stable-differs", f"{log}: bytes differ")
+            return
+    if count > due:
+        yield Violation("stable-differs", f"{log} has {count} stable rows instead of {due}")
+    elif is_settled and count < due:
+        yield Violation("stable-incomplete", f"{log} has {count} stable rows instead of {due}")
+
+
+# I5: convergence.
+
+
+def _settling(observed: Observed, client: History) -> Iterator[Violation]:
+    if not observed.settled:
+        yield Violation("unsettled", f"{observed.unsettled} at {observed.ended_at}, quiet since {observed.quiet_at}")
+        return
+    if client.outstanding:
+        yield Violation("tentative-left", f"{client.outstanding} rows")
+    if client.stable_through < INFINITY:
+        yield Violation("unfinished", f"stable through {client.stable_through}")
+
+
+def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+    """R16: beyond stable_lag_max only the redo itself, and the turns of the other replicas, may keep stable rows back."""
+    plan = scenario.plan
+    turns = max(len(fragment.replicas) for fragment in plan.fragments)
+    allowed = plan.stable_lag_max_us + turns * (SECOND_US + 6 * plan.heartbeat_us)
+    for span in observed.trailing:
+        if span.until_us - span.since_us > allowed:
+            yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
+
+
+SECOND_US = 1_000_000
+
+
+# I3 and I4: what is owed to the client.
+
+
+def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[Violation]:
+    bucket = scenario.plan.bucket_us
+    tick_times = np.array([when for when, _ in observed.ticks], dtype=np.int64)
+    reached = np.array([event for _, event in observed.ticks], dtype=np.int64)
+    covered = -INFINITY
+    for when, frame in observed.frames[client.log]:
+        if isinstance(frame, Boundary):
+            covered = max(covered, frame.time if frame.time >= INFINITY else frame.time - frame.time % bucket)
+        elif isinstance(frame, Data):
+            times = frame.batch.column(0).to_numpy()
+            new = times[times >= covered]
+            if not len(new):
+                continue
+            ingest = tick_times[np.minimum(np.searchsorted(reached, new, side="right"), len(tick_times) - 1)]
+            worst = int((when - ingest).max())
+            if worst > scenario.plan.delay_threshold_us:
+                row = int(new[int((when - ingest).argmax())])
+                yield Violation("late", f"time {row} given at {when}, {worst} us after its ingest")
+                return
+
+
+def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
+    plan = scenario.plan
+    length = scenario.cut_us + plan.bucket_us + 2 * plan.boundary_interval_us + 20_000
+    if length >= observed.alpha_x_us:
+        return
+    for log, history in histories.items():
+        if history.n_tentative:
+            yield Violation("needless-tentative", f"{log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")

@@ -1,0 +1,195 @@
+"""One run of a scenario: production instances in a simulated world, and what was observed of them.
+
+`observe` only records. What is right and wrong is for `simulation.invariants` to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from boreal.codec import encode
+from boreal.frames import INFINITY, Frame, LogId, State
+from reconcile.events import InstanceId, StateChanged
+from services.embedded.world import ModelClock, Process
+from services.log.memory import MemoryLogStore
+from services.records import ClientLog
+from services.store.memory import MemoryCheckpointStore
+from simulation.feed import Feeder
+from simulation.scenario import Scenario
+from simulation.strikes import Saboteur
+from simulation.world import SimulatedWorld
+
+PATIENCE_US = 20_000_000
+"""How long, beyond four times X, everything may take to settle after the last fault and the last input."""
+MOST_EVENTS = 400_000
+"""More than any run needs: beyond it, something goes round in circles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trailing:
+    """A span in which an instance's stable input had got ahead of what it had processed, by a bucket or more."""
+
+    who: InstanceId
+    since_us: int
+    until_us: int
+
+
+@dataclass
+class Observed:
+    """What happened. frames: of every log but the sources', (when, frame) in order; ticks: (when, event time reached).
+
+    alpha_x_us: the smallest of any instance at any time. settled: every replica ended STABLE with all its input read.
+    quiet_at: when the last fault had healed. error: what was raised, as (type, message, where).
+    """
+
+    frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
+    ticks: list[tuple[int, int]] = field(default_factory=list)
+    states: list[tuple[int, InstanceId, State]] = field(default_factory=list)
+    trailing: list[Trailing] = field(default_factory=list)
+    alpha_x_us: int = INFINITY
+    x_us_max: int = 0
+    settled: bool = False
+    unsettled: str = ""
+    ended_at: int = 0
+    quiet_at: int = 0
+    error: tuple[str, str, str] | None = None
+    faults: Counter[str] = field(default_factory=Counter)
+    coverage: Counter[str] = field(default_factory=Counter)
+    digest: str = ""
+
+
+def observe(
+    scenario: Scenario, with_digest: bool = False, spy: Callable[[Simulation], None] | None = None
+) -> Observed:
+    """Run a scenario to its end. with_digest: hash every logged frame with its log and time; spy is handed the run before
+    it begins."""
+    simulation = Simulation(scenario, with_digest)
+    if spy is not None:
+        spy(simulation)
+    try:
+        simulation.go()
+    except Exception as error:  # whatever a machine raises is a finding, not the simulator's end
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno} {last.name}"
+        simulation.observed.error = (type(error).__name__, str(error), where)
+    return simulation.finish()
+
+
+class Simulation:
+    """A run under way."""
+
+    def __init__(self, scenario: Scenario, with_digest: bool) -> None:
+        plan = scenario.plan
+        self.scenario = scenario
+        self.observed = Observed(x_us_max=plan.delay_threshold_us)
+        self.world = SimulatedWorld(
+            plan, ModelClock(), MemoryLogStore(), MemoryCheckpointStore(), self._on_append, scenario.step_rows
+        )
+        self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride)
+        self.saboteur = Saboteur(self.world, Random(scenario.seed))
+        self.client = ClientLog(plan.query, plan.output.schema, (), plan.bucket_us, plan.delay_threshold_us)
+        self.sources = {edge.name for edge in plan.sources}
+        self.events = 0
+        self.is_over = False
+        self.trailing_since: dict[InstanceId, int] = {}
+        self.digest = hashlib.sha256() if with_digest else None
+
+    def go(self) -> None:
+        world = self.world
+        for process in world.processes.values():
+            process.skew_us = self.scenario.skews.get(process.id, 0)
+        self.saboteur.plan(self.scenario.strikes)
+        for who in world.processes:
+            world.start(who)
+        self.feeder.begin(world.append)
+        self._tick_later()
+        world.run(self._is_over)
+
+    def finish(self) -> Observed:
+        observed = self.observed
+        for who in list(self.trailing_since):
+            self._note_caught_up(who)
+        observed.ended_at = self.world.now
+        observed.quiet_at = self.saboteur.quiet_at
+        observed.states = [(e.at, e.who, e.what.state) for e in self.world.journal if isinstance(e.what, StateChanged)]
+        observed.faults = self.saboteur.counts
+        observed.coverage.update(self.world.counts)
+        if self.digest is not None:
+            observed.digest = self.digest.hexdigest()
+        return observed
+
+    # Time
+
+    def _tick_later(self) -> None:
+        self.world.at(self.world.now + self.scenario.plan.boundary_interval_us, self._tick)
+
+    def _tick(self) -> None:
+        now = self.world.now
+        self.feeder.tick(now, self.world.append)
+        self.observed.ticks.append((now, INFINITY if self.feeder.is_done else self.feeder.reached_us))
+        self._look()
+        if self.feeder.is_done and now >= self.saboteur.quiet_at:
+            self._maybe_end(now)
+        self._tick_later()
+
+    def _maybe_end(self, now: int) -> None:
+        unsettled = [str(process.id) for process in self.world.processes.values() if not _is_settled(process)]
+        self.observed.settled = not unsettled
+        self.observed.unsettled = ", ".join(unsettled)
+        since = max(self.saboteur.quiet_at, self.scenario.duration_us)
+        self.is_over = not unsettled or now > since + PATIENCE_US + 4 * self.observed.x_us_max
+
+    def _is_over(self) -> bool:
+        self.events += 1
+        if self.events > MOST_EVENTS:
+            raise AssertionError(f"no end after {MOST_EVENTS} events")
+        return self.is_over
+
+    # What is seen
+
+    def _on_append(self, log: LogId, frame: Frame, now: int) -> None:
+        if self.digest is not None:
+            self.digest.update(f"{log} {now} ".encode() + encode(frame))
+        if log.stream in self.sources:
+            return
+        self.observed.frames.setdefault(log, []).append((now, frame))
+        if log.stream == self.scenario.plan.output.name:
+            self.client.take(frame, now)
+
+    def _look(self) -> None:
+        """Sample what no frame tells: alpha*X, X, and how far stable output trails (R16)."""
+        observed = self.observed
+        observed.x_us_max = max(observed.x_us_max, self.world.plan.delay_threshold_us)
+        for who, process in self.world.processes.items():
+            instance = process.instance
+            if instance is None:
+                self._note_caught_up(who)
+                continue
+            sunion = instance.sunion
+            observed.alpha_x_us = min(observed.alpha_x_us, sunion.alpha_x_us)
+            is_hindered = process.is_frozen or instance.state is State.RECOVERING
+            if is_hindered or sunion.stable_through < sunion.base.position + sunion.settings.bucket_us:
+                self._note_caught_up(who)
+            else:
+                self.trailing_since.setdefault(who, self.world.now)
+
+    def _note_caught_up(self, who: InstanceId) -> None:
+        since = self.trailing_since.pop(who, None)
+        if since is not None:
+            self.observed.trailing.append(Trailing(who, since, self.world.now))
+
+
+def _is_settled(process: Process) -> bool:
+    instance = process.instance
+    return (
+        instance is not None
+        and not process.is_busy
+        and not process.is_frozen
+        and instance.state is State.STABLE
+        and instance.sunion.base.position >= INFINITY
+    )

@@ -1,0 +1,89 @@
+"""One input partition: its stable prefix, its tentative suffix, and what is overdue when."""
+
+from __future__ import annotations
+
+from boreal.frames import INFINITY
+from sunion.tape import BEGINNING
+from tests.harness import SUnionDriver
+
+
+def suffix_times(one: SUnionDriver) -> list[int]:
+    return [int(time) for chunk in one.ports["a"].suffix for time in chunk.times]
+
+
+def test_tentative_rows_are_taken_beyond_the_highest_t_max_only() -> None:
+    one = SUnionDriver("a")
+    one.tentative("a", 1, 2)
+    assert one.ports["a"].t_max == 10
+    one.tentative("a", 5, 15, 16)
+    assert suffix_times(one) == [1, 2, 15, 16], "5 lies in a bucket that another replica has already given"
+    one.tentative("a", 12)
+    assert suffix_times(one) == [1, 2, 15, 16]
+
+
+def test_an_undo_revokes_tentative_rows_boundary_and_t_max() -> None:
+    one = SUnionDriver("a")
+    one.boundary("a", 10)
+    one.tentative("a", 12)
+    one.boundary("a", 20, tentative=True)
+    assert one.ports["a"].boundary == 20
+    one.undo("a")
+    port = one.ports["a"]
+    assert (port.boundary, port.suffix, port.t_max, port.suffix_nbytes) == (10, [], BEGINNING, 0)
+
+
+def test_a_stable_boundary_makes_the_suffix_before_it_obsolete() -> None:
+    one = SUnionDriver("a")
+    one.tentative("a", 1, 2)
+    one.tentative("a", 12)
+    one.boundary("a", 10)
+    assert suffix_times(one) == [12]
+
+
+def test_tentative_rows_before_the_stable_boundary_are_not_taken() -> None:
+    one = SUnionDriver("a")
+    one.boundary("a", 10)
+    one.tentative("a", 5, 11)
+    assert suffix_times(one) == [11]
+
+
+def test_a_tentative_boundary_never_lowers_what_is_known() -> None:
+    one = SUnionDriver("a")
+    one.boundary("a", 30)
+    one.boundary("a", 20, tentative=True)
+    assert one.ports["a"].boundary == 30 and one.ports["a"].suffix_boundary == BEGINNING
+
+
+def test_stable_arrivals_get_a_grace_and_tentative_ones_none() -> None:
+    """R8: a backlog is not overdue at once; tentative rows have been held back already, by whoever sent them."""
+    one = SUnionDriver("a", grace=50)
+    one.now = 1000
+    one.rows("a", 3, ingest=10)
+    one.tentative("a", 14, ingest=20)
+    assert list(one.ports["a"].arrivals) == [(10, 10, 1050), (20, 20, 1000)]
+    one.ports["a"].released(10)
+    assert list(one.ports["a"].arrivals) == [(20, 20, 1000)]
+
+
+def test_the_end_of_a_stream_is_kept_apart_and_an_undo_takes_a_tentative_one_back() -> None:
+    one = SUnionDriver("a")
+    one.boundary("a", INFINITY, tentative=True)
+    assert one.ports["a"].ended is not None and not one.ports["a"].arrivals
+    one.undo("a")
+    assert one.ports["a"].ended is None
+    one.boundary("a", INFINITY)
+    one.undo("a")
+    assert one.ports["a"].ended is not None
+
+
+def test_memory_is_bounded_for_stable_and_tentative_rows() -> None:
+    one = SUnionDriver("a")
+    for at in range(20):
+        one.rows("a", at)
+    for at in range(20, 40):
+        one.tentative("a", at * 10)
+    port = one.ports["a"]
+    port.evict(100)
+    assert port.tape.nbytes <= 100 and port.suffix_nbytes <= 100
+    assert port.suffix_nbytes == sum(chunk.nbytes for chunk in port.suffix)
+    assert port.tape.next_id == 20, "what was evicted lies in the log"

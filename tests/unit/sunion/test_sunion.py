@@ -1,0 +1,356 @@
+"""SUnion by hand: order, deadlines, the three policies, marks, rollbacks and corrections. Buckets of 10, alpha*X 1000."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boreal.frames import INFINITY, ingest_at
+from boreal.spec import Hold
+from sunion.steps import Step
+from sunion.sunion import Healed
+from tests.harness import SUnionDriver, told
+
+
+def failed(failure: Hold = Hold.PROCESS, stabilization: Hold = Hold.PROCESS, **settings_: int) -> SUnionDriver:
+    """Two ports; b falls silent after 10, a goes on. At 1000 the first tentative bucket is due."""
+    one = SUnionDriver("a", "b", failure=failure, stabilization=stabilization, **settings_)
+    one.rows("a", 1)
+    one.rows("b", 2)
+    one.boundaries(10)
+    assert one.at(0) == [("stable", [(1, 0), (2, 0)], 10)]
+    one.silence("b")
+    one.rows("a", 11, ingest=0)
+    one.boundary("a", 20, ingest=0)
+    return one
+
+
+# Order
+
+
+def test_rows_of_equal_time_go_by_port_then_id() -> None:
+    one = SUnionDriver("a", "b")
+    one.rows("b", 5, 5, v=[10, 11])
+    one.rows("a", 5, 7, 5, v=[1, 2, 3])
+    one.boundaries(10)
+    assert one.at(0) == [("stable", [(5, 1), (5, 3), (5, 10), (5, 11), (7, 2)], 10)]
+
+
+def test_one_step_covers_all_buckets_that_are_stable() -> None:
+    one = SUnionDriver("a", "b")
+    one.rows("a", 1, 25, 31)
+    one.boundary("a", 40)
+    one.boundary("b", 39)
+    assert one.at(0) == [("stable", [(1, 0), (25, 1)], 30)]
+
+
+def test_an_end_of_all_streams_closes_everything() -> None:
+    one = SUnionDriver("a", "b")
+    one.rows("a", 5)
+    one.boundaries(INFINITY)
+    assert one.at(0) == [("stable", [(5, 0)], INFINITY)]
+    assert one.at(10_000) == [] and one.sunion.next_deadline() is None
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=4), st.booleans()), max_size=25),
+    st.integers(1, 40),
+)
+def test_stable_rows_do_not_depend_on_how_the_streams_were_cut_and_interleaved(
+    arrivals: list[tuple[str, list[int], bool]], step_rows: int
+) -> None:
+    """Against a dumb version: sort everything by (time, port, id)."""
+    one = SUnionDriver("a", "b", "c", step_rows=step_rows)
+    clock = dict.fromkeys("abc", 0)
+    rows: list[tuple[int, str, int]] = []
+    out = []
+    for name, steps, looks in arrivals:
+        times = []
+        for step in steps:
+            times.append(clock[name] + step)
+        first = one.ports[name].tape.next_id
+        if times:
+            one.rows(name, *times)
+            rows += [(time, name, first + at) for at, time in enumerate(times)]
+        clock[name] += 9
+        one.boundary(name, clock[name])
+        if looks:
+            out += one.at(0)
+    one.boundaries(INFINITY)
+    out += one.at(0)
+    assert [row for kind, given_rows, _ in out for row in given_rows] == [(time, number) for time, _, number in sorted(rows)]
+    assert all(kind == "stable" for kind, _, _ in out)
+
+
+def test_a_step_is_bounded_over_all_ports_together() -> None:
+    """No call may take long: about step_rows rows leave at once, be they of one port or of many."""
+    names = [f"p{number}" for number in range(8)]
+    one = SUnionDriver(*names, step_rows=40)
+    for name in names:
+        for bucket in range(20):
+            one.rows(name, *[bucket * 10] * 5)
+        one.boundary(name, 200)
+    sizes = [len(rows) for _, rows, _ in one.at(0)]
+    assert sum(sizes) == 800
+    assert max(sizes) <= 40 + 40, "at most a bucket more than the bound"
+
+
+# Deadlines
+
+
+def test_nothing_leaves_before_alpha_x_and_the_mark_comes_with_the_first_tentative_step() -> None:
+    one = failed()
+    assert one.sunion.next_deadline() == 1000
+    assert one.at(999) == []
+    assert one.at(1000) == [("mark", 1), ("tentative", [(11, 1)], 20)]
+
+
+def test_a_short_failure_leaves_no_trace() -> None:
+    one = failed()
+    assert one.at(900) == []
+    one.silence("b", False)
+    one.rows("b", 12)
+    one.boundary("b", 20)
+    assert one.at(950) == [("stable", [(11, 1), (12, 1)], 20)]
+    assert one.sunion.healed(950) is None and one.sunion.live is None
+
+
+def test_a_bucket_counts_from_its_oldest_row_or_the_first_boundary_past_its_end() -> None:
+    """R8, and the ingest time that travels on: the next SUnion counts from the same moment."""
+    one = SUnionDriver("a", "b")
+    one.boundaries(0)
+    assert one.at(0) == [("stable", [], 0)]
+    one.boundary("b", 9, ingest=100)
+    one.rows("a", 3, ingest=500)
+    one.boundary("b", 20, ingest=200)
+    assert one.sunion.next_deadline() == 1200, "at 200 b had shown that the bucket was over"
+    one.boundary("a", 20, ingest=700)
+    [step] = one.items(800)
+    assert isinstance(step, Step)
+    assert ingest_at(step.ingest, 3) == 200
+
+
+def test_the_grace_keeps_a_backlog_from_being_overdue_at_once() -> None:
+    one = SUnionDriver("a", "b", grace=100)
+    one.now = 5000
+    one.rows("a", 1, ingest=0)
+    one.boundary("a", 10, ingest=0)
+    assert one.at(5050) == [] and one.sunion.next_deadline() == 5100
+    assert told(one.items(5100))[0] == ("mark", 1)
+
+
+def test_no_deadline_holds_while_catching_up() -> None:
+    """R12."""
+    one = failed()
+    one.overdue_counts = False
+    assert one.at(9000) == []
+
+
+def test_a_new_alpha_x_holds_at_once_for_what_is_held_back() -> None:
+    """R9."""
+    one = failed()
+    assert one.at(500) == []
+    one.sunion.alpha_x_us = 400
+    assert one.sunion.next_deadline() == 400
+    assert one.at(500)[0] == ("mark", 1)
+
+
+# Policies (R11)
+
+
+def go_on(one: SUnionDriver) -> None:
+    """The first bucket has left; another comes at 1100."""
+    one.at(1000)
+    one.now = 1100
+    one.rows("a", 21, ingest=1100)
+    one.boundary("a", 30, ingest=1100)
+
+
+def test_process_releases_a_bucket_as_soon_as_all_ports_that_are_there_have_passed_it() -> None:
+    one = failed()
+    go_on(one)
+    assert one.at(1100) == [("tentative", [(21, 2)], 30)]
+
+
+def test_delay_holds_each_bucket_to_its_deadline() -> None:
+    one = failed(Hold.DELAY)
+    go_on(one)
+    assert one.at(2099) == []
+    assert one.at(2100) == [("tentative", [(21, 2)], 30)]
+
+
+def test_suspend_releases_nothing() -> None:
+    one = failed(Hold.SUSPEND)
+    go_on(one)
+    assert one.at(1_000_000) == []
+
+
+def test_a_missing_port_rejoins_at_the_first_bucket_not_yet_released() -> None:
+    one = failed()
+    go_on(one)
+    one.at(1100)
+    one.now = 1200
+    one.silence("b", False)
+    one.tentative("b", 15, 31)
+    one.boundary("b", 40, tentative=True)
+    one.rows("a", 32)
+    one.boundary("a", 40)
+    assert one.at(1200) == [("tentative", [(31, 2), (32, 3)], 40)], "15 came too late, and is kept for the redo"
+
+
+def test_tentative_rows_of_an_upstream_make_a_bucket_tentative_at_the_deadline() -> None:
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.at(0)
+    one.rows("a", 11)
+    one.boundary("a", 20)
+    one.tentative("b", 12)
+    one.boundary("b", 20, tentative=True)
+    assert one.at(999) == []
+    assert one.at(1000) == [("mark", 1), ("tentative", [(11, 0), (12, 0)], 20)]
+
+
+def test_when_all_that_are_left_have_ended_open_windows_are_closed_tentatively() -> None:
+    one = failed(Hold.DELAY)
+    one.boundary("a", INFINITY, ingest=100)
+    assert one.at(1000) == [("mark", 1), ("tentative", [(11, 1)], 20)]
+    assert one.at(1100) == [("tentative", [], INFINITY)]
+
+
+def test_a_tentative_step_names_what_it_lacks_and_why() -> None:
+    one = failed()
+    _, step = one.items(1000)
+    assert isinstance(step, Step) and (step.missing, step.cause) == (("b",), "t-1")
+
+
+# Healing (R16)
+
+
+def heal(one: SUnionDriver, now: int = 2000) -> None:
+    one.now = now
+    one.silence("b", False)
+    one.rows("b", 12, ingest=0)
+    one.boundary("b", 30, ingest=now)
+    one.boundary("a", 30, ingest=now)
+
+
+def test_it_has_healed_only_once_the_stable_boundaries_have_passed_all_that_was_tentative() -> None:
+    one = failed()
+    one.at(1000)
+    assert one.sunion.healed(1500) is None
+    one.silence("b", False)
+    one.boundary("b", 19)
+    assert one.sunion.healed(1600) is None
+    one.boundary("b", 20)
+    assert one.sunion.healed(1700) is Healed.FULL
+
+
+def test_a_rollback_hands_on_the_same_buckets_again_stable_then_says_so() -> None:
+    one = failed()
+    one.at(1000)
+    heal(one)
+    assert one.sunion.healed(2000) is Healed.FULL
+    assert told([one.sunion.roll_back(10, keep_live=False)]) == [("rollback", 1)]
+    assert one.at(2000) == [("stable", [(11, 1), (12, 1)], 30), ("redone", 1)]
+    assert one.sunion.live is None and one.sunion.healed(2000) is None
+
+
+def test_a_host_that_lost_its_state_is_given_older_rows_again_muted() -> None:
+    one = failed()
+    one.at(1000)
+    heal(one)
+    one.sunion.roll_back(0, keep_live=False)
+    assert one.at(2000) == [
+        ("muted", [(1, 0), (2, 0)], 10),
+        ("stable", [(11, 1), (12, 1)], 30),
+        ("redone", 1),
+    ]
+
+
+def test_with_the_live_branch_kept_new_rows_go_on_beside_the_correction() -> None:
+    """R21."""
+    one = failed(step_rows=1)
+    one.at(1000)
+    heal(one)
+    one.rows("a", 41, ingest=2000)
+    one.boundary("a", 50, ingest=2000)
+    one.silence("b")
+    one.sunion.roll_back(10, keep_live=True)
+    items = one.at(2000)
+    assert ("tentative", [(41, 2)], 50) in items
+    assert items[-1] == ("redone", 1)
+    assert [item for item in items if item[0] == "stable"][-1][-1] == 30
+
+
+def test_suspend_in_stabilization_holds_new_rows_until_the_correction_is_complete() -> None:
+    one = failed(stabilization=Hold.SUSPEND)
+    one.at(1000)
+    heal(one)
+    one.rows("a", 31, ingest=0)
+    one.boundary("a", 40, ingest=0)
+    one.sunion.roll_back(10, keep_live=True)
+    items = one.at(5000)
+    first_tentative = next((at for at, item in enumerate(items) if item[0] == "tentative"), len(items))
+    assert items.index(("redone", 1)) < first_tentative
+
+
+def test_an_old_mark_is_healed_in_part_when_stable_input_goes_on() -> None:
+    """R16, PREFIX: rolling failures must not starve stable output."""
+    one = failed(stable_lag_max=5000)
+    go_on(one)
+    one.at(1100)
+    one.silence("b", False)
+    one.boundary("b", 20)
+    assert one.sunion.healed(6000) is None, "not yet 5000 since the mark at 1000"
+    assert one.sunion.healed(6001) is Healed.PREFIX
+    one.sunion.roll_back(10, keep_live=False)
+    items = one.at(6001)
+    assert items[:2] == [("stable", [(11, 1)], 20), ("redone", 1)]
+    assert items[2:] == [("mark", 2), ("tentative", [(21, 2)], 30)], "the rest, already given once, is tentative again"
+
+
+def test_a_new_failure_after_the_correction_makes_a_new_mark_where_it_ended() -> None:
+    one = failed()
+    one.at(1000)
+    heal(one)
+    one.sunion.roll_back(10, keep_live=False)
+    one.at(2000)
+    one.silence("b")
+    one.rows("a", 31, ingest=2000)
+    one.boundary("a", 40, ingest=2000)
+    assert one.at(3000) == [("mark", 2), ("tentative", [(31, 2)], 40)]
+    assert one.sunion.base.position == 30
+
+
+def test_evicted_rows_are_asked_for_again_from_the_log() -> None:
+    """A failure of hours must not need memory of hours."""
+    one = failed(memory=10)
+    one.at(1000)
+    one.sunion.trim()
+    heal(one)
+    one.sunion.trim()
+    one.sunion.roll_back(10, keep_live=False)
+    asked = list(one.sunion.reads())
+    assert asked and all(not is_live for is_live, _, _ in asked)
+    assert one.at(2000) == [], "not caught up: rows are still to be read"
+    ports = {at for _, at, _ in asked}
+    for at, name in enumerate(one.names):
+        if at in ports:
+            cursor, tape = one.sunion.base.cursors[at], one.ports[name].tape
+            first = cursor.replayed_to
+            times = {"a": [1, 11], "b": [2, 12]}[name][first:]
+            data = one._data(first, times, None, 0, False)
+            cursor.take_replayed(tape, first, data.batch, data.ingest)
+    assert one.at(2000) == [("stable", [(11, 1), (12, 1)], 30), ("redone", 1)]
+
+
+@pytest.mark.parametrize("hold", list(Hold))
+def test_stable_output_is_the_same_whatever_the_policy(hold: Hold) -> None:
+    one = failed(hold, hold)
+    one.at(1500)
+    heal(one)
+    if one.sunion.healed(2000):
+        one.sunion.roll_back(10, keep_live=False)
+    assert [item for item in one.at(2000) if item[0] == "stable"] == [("stable", [(11, 1), (12, 1)], 30)]
