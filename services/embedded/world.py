@@ -100,7 +100,8 @@ class RealClock:
         return max(at, self._now())
 
     def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
-        return work(), 0
+        effects, took = SkipClock().charge(work, event)
+        return effects, max(took, 1)
 
     def _now(self) -> int:
         return (wall.monotonic_ns() - self.started) // 1_000
@@ -332,10 +333,7 @@ class World:
             (lambda: instance.begin(clock)) if event is None else (lambda: instance.handle(event, clock)), event
         )
         life = process.life
-        if took:
-            self.at(self.now + took, lambda: self._finish(process, life, effects, event))
-        else:
-            self._finish(process, life, effects, event)
+        self.at(self.now + max(took, 1), lambda: self._finish(process, life, effects, event))
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
         if process.life != life:

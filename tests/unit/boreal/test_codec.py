@@ -38,7 +38,7 @@ FRAMES = [
     Boundary(Origin("", 0), 0, 1 << 62, False, 0, 0),
     Undo(ORIGIN, 4, -1, "cause"),
     RecDone(ORIGIN, 4, "cause"),
-    Start(ORIGIN, 4),
+    Start(ORIGIN, 4, 7),
 ]
 
 
