@@ -120,13 +120,16 @@ class SUnion:
         if self.live is None or self.redoing:
             return None
         stable = self.stable_through
-        horizon = min(self.live.position, max(port.data_end for port in self.ports))
-        if stable >= horizon:
+        if stable >= self._horizon(self.live):
             return Healed.FULL
         lag = now - self.marked_at
         if lag > self.settings.stable_lag_max_us and stable >= self.base.position + self.settings.bucket_us:
             return Healed.PREFIX
         return None
+
+    def _horizon(self, live: View) -> int:
+        """H (R16): the end of what was handed on tentatively, though open windows were flushed beyond all input."""
+        return min(live.position, max(port.data_end for port in self.ports))
 
     # Orders from the consistency manager
 
@@ -138,10 +141,13 @@ class SUnion:
     def roll_back(self, replay_from: int, keep_live: bool) -> Rollback:
         """Return to the mark, and hand on stable rows from there.
 
+        What was handed on tentatively stays due: after a partial heal the rest leaves again at once (R16).
+
         replay_from: the time from which the host's restored state must be given rows again; where that is before the
         mark, steps up to the mark are muted.
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
+        self.due = max(self.due, self._horizon(self.live))
         if not keep_live:
             self.live = None
         if replay_from < self.base.position:

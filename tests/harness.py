@@ -30,6 +30,7 @@ from services.embedded.world import ModelClock, World
 from services.faults import check_faults, parse_fault
 from services.log.memory import MemoryLog, MemoryLogStore
 from services.replay import SourceRows, read_source
+from services.store.base import CheckpointStore
 from services.store.memory import MemoryCheckpointStore
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step
@@ -167,12 +168,12 @@ class Ran:
         return log.history
 
     def states(self, fragment: str, replica: str = "r0", shard: int = 0) -> list[tuple[str, float, float]]:
-        """(state, from ms, to ms) in order; the egress too."""
+        """(state, from ms, to ms) in order, 'DEAD' for a crashed one; the egress too."""
         who = InstanceId(fragment, replica, shard)
         entries = [e for e in self.world.journal if e.who == who and isinstance(e.what, StateChanged)]
         ends = [entry.at for entry in entries[1:]] + [self.world.now]
         return [
-            (entry.what.state.value, entry.at / MS, end / MS)
+            (entry.what.state.value if entry.what.state else "DEAD", entry.at / MS, end / MS)
             for entry, end in zip(entries, ends, strict=True)
             if isinstance(entry.what, StateChanged)
         ]
@@ -199,11 +200,12 @@ def run(
     speed: float = 1.0,
     clock: ModelClock | None = None,
     prepare: Callable[[Run], None] | None = None,
+    store: CheckpointStore | None = None,
     checked: bool = True,
     **overrides: Any,
 ) -> Ran:
     """Run a query to its end. rows: a generator for all streams, or what each one holds. prepare(run) is called once all
-    instances have begun, before the first tick. checked: hold the result against `check`."""
+    instances have begun, at the first tick. checked: hold the result against `check`."""
     parsed = load_query(query)  # type: ignore[arg-type]
     plan = plan_of(parsed, **overrides)
     struck = [parse_fault(fault) for fault in faults]
@@ -215,9 +217,16 @@ def run(
     }
     changes, stable, logs = io.StringIO(), io.StringIO(), RecordedLogs()
     played = Run(
-        plan, sources, Pace(speed=speed), struck, clock or ModelClock(), logs, MemoryCheckpointStore(),
-        changes=changes, stable=stable,
-    )  # fmt: skip
+        plan,
+        sources,
+        Pace(speed=speed),
+        struck,
+        clock or ModelClock(),
+        logs,
+        store or MemoryCheckpointStore(),
+        changes=changes,
+        stable=stable,
+    )
     logs.now = lambda: played.world.now
     if prepare is not None:
         played.watch = _once(prepare)
@@ -483,7 +492,7 @@ class InstanceDriver:
         return [effect for effect in self.effects if isinstance(effect, Append)]
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[State | None]:
         return [effect.state for effect in self.effects if isinstance(effect, StateChanged)]
 
     def frames(self, kind: type[Frame]) -> list[Frame]:

@@ -84,14 +84,14 @@ def comparison_table(comparison: Comparison) -> Table:
     x_ms = comparison.runs[0]["x_ms"]
     table = Table(
         title=f"{comparison.query}: {'; '.join(comparison.faults) or 'no faults'}",
-        caption=f"delay: of new results, at most; X is {milliseconds(x_ms)}. consistent: after the last fault's end",
+        caption=f"delay: of new results, the worst; X is {milliseconds(x_ms)}. settled: after the last fault's end",
         title_justify="left",
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("")
-    for name in ("delay", "p99", "tentative", "undone", "redo", "checkpoint", "consistent"):
+    table.add_column("", no_wrap=True)
+    for name in ("delay", "tentative", "undone", "redo", "checkpoint", "settled"):
         table.add_column(name, justify="right", no_wrap=True)
     for mode, rows in groupby(comparison.table, key=lambda row: row["mode"]):
         table.add_row(Text(mode, style="bold"))
@@ -102,16 +102,15 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _comparison_cells(row: Mapping[str, Any], x_ms: float) -> tuple[str | Text, ...]:
     late = row["delay_new_ms_max"] is not None and row["delay_new_ms_max"] > x_ms
-    consistent = milliseconds(_ms(row["consistent_after_seconds"]))
+    settled = milliseconds(_ms(row["consistent_after_seconds"]))
     return (
         f"  {row['policy']}",
         Text(milliseconds(row["delay_new_ms_max"]), style="red" if late else ""),
-        milliseconds(row["delay_new_ms_p99"]),
         count(row["n_tentative"]),
         count(row["n_undone"]),
         milliseconds(_ms(row["reconcile_seconds"])),
         "-" if row["checkpoint_bytes"] is None else f"{count(row['checkpoint_bytes'])} B",
-        consistent if row["is_stable"] else Text("not stable", style="red"),
+        settled if row["is_stable"] else Text("not stable", style="red"),
     )
 
 

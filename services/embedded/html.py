@@ -164,7 +164,7 @@ def _strip(row: Row, run: Row, faults: Sequence[Fault]) -> str:
     parts += [_band(number, fault, scale, end, bottom) for number, fault in enumerate(faults, start=1)]
     title = f"{escape(row['mode'])} <b>{escape(row['policy'])}</b>"
     label = escape(f"States of {row['mode']} {row['policy']}: {_told(run['states'])}")
-    box = f"0 0 {STRIP_LABELS + STRIP_WIDTH + 12} {bottom + 22}"
+    box = f"0 0 {STRIP_LABELS + STRIP_WIDTH + 24} {bottom + 22}"
     return (
         f'<figure><figcaption>{title}</figcaption><svg viewBox="{box}" role="img" aria-label="{label}">'
         f"{''.join(parts)}</svg></figure>"
@@ -268,7 +268,7 @@ svg rect.fault { fill: var(--fault); fill-opacity: .16; stroke: var(--fault); st
 svg text.fault { fill: var(--fault); font-size: 11px; font-weight: 600; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
 caption { caption-side: bottom; text-align: left; color: var(--soft); padding-top: 8px; }
-th, td { padding: 5px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: 5px 8px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 600; }
 th:first-child, tbody td:nth-child(2), thead th:nth-child(2) { text-align: left; } tbody th { font-weight: 500; }
 .strips { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 14px; }

@@ -52,12 +52,12 @@ WEATHER = """
     with late as (select row_number() over () as flight_number, * from flights where dep_delay > 15),
     joined as (
         select case when w.time is null then f.departed_at + interval 30 minutes
-                    else greatest(f.departed_at, w.time) end as at,
+                    else greatest(f.departed_at, w.time) end as moment,
                f.origin, f.dep_delay, w.wind_speed, w.visib
         from late f left join weather w
           on f.origin = w.origin and abs(epoch_us(f.departed_at) - epoch_us(w.time)) <= 30 * 60 * 1000000
     )
-    select time_bucket(interval 1 hour, at) as window_start, window_start + interval 1 hour as window_end, origin,
+    select time_bucket(interval 1 hour, moment) as window_start, window_start + interval 1 hour as window_end, origin,
            count(*) as flights, avg(dep_delay) as mean_delay, avg(wind_speed) as mean_wind, min(visib) as worst_view
     from joined group by window_start, origin order by window_end, origin
 """

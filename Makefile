@@ -1,0 +1,54 @@
+# One list of commands, for people and for CI. Every target sets up what it needs.
+
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SEEDS ?= 200
+BENCH ?= core
+
+.DEFAULT_GOAL := help
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything that tests and tools need
+
+# The lock is installed by its hashes; boreal itself is installed in place, so that edits count at once.
+$(READY): pyproject.toml requirements-dev.txt
+	@test -n "$(PYTHON)" || { echo "boreal needs Python 3.11 or later: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## run the flights with an airport cut off, and show what happens (about a minute)
+	$(BIN)/python examples/flights/demo.py out/demo
+
+test: $(READY) ## run all tests
+	$(BIN)/python -m pytest -n auto -q
+
+lint: $(READY) ## check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## check types: strictly in the pure rooms
+	$(BIN)/mypy --strict sunion operators reconcile boreal
+	$(BIN)/mypy services simulation bench
+
+simulate: $(READY) ## run SEEDS (default 200) seeds of the simulator
+	$(BIN)/boreal simulate --seeds $(SEEDS)
+
+bench: $(READY) ## measure, on this machine: BENCH=core
+	$(BIN)/boreal bench $(BENCH)
+
+lock: $(READY) ## write requirements-dev.txt anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools
+	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --allow-unsafe --strip-extras --upgrade --no-header \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-annotate -o requirements-dev.txt pyproject.toml
+
+clean: ## remove .venv, caches and results
+	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help setup demo test lint types simulate bench lock clean

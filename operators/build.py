@@ -1,0 +1,42 @@
+"""From a plan's node to the operator that runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from boreal import spec
+from boreal.plan import Node
+from operators.aggregate import Aggregate
+from operators.base import Operator
+from operators.distinct import Distinct
+from operators.filter import Filter
+from operators.join import Join
+from operators.map import Map
+from operators.top import Top
+from operators.union import Union
+
+
+def build(node: Node) -> Operator:
+    """The operator of a node; its output has exactly the node's schema."""
+    operator: Operator = _make(node)
+    assert operator.schema == node.schema, f"{node.name} makes {operator.schema}, not the planned {node.schema}"
+    return operator
+
+
+def _make(node: Node) -> Any:  # each operator takes its own kind of state, which the protocol cannot say
+    schemas = node.input_schemas
+    match node.spec:
+        case spec.Filter(where=where):
+            return Filter(node.name, schemas[0], where)
+        case spec.Map(select=select):
+            return Map(node.name, schemas[0], select)
+        case spec.Union():
+            return Union(node.name, schemas)
+        case spec.Aggregate(window=window, by=by, compute=compute):
+            return Aggregate(node.name, schemas[0], window.size_us, window.every_us, by, compute)
+        case spec.Join(on=on, within=within, how=how):
+            return Join(node.name, (schemas[0], schemas[1]), on, within, how)
+        case spec.Distinct(on=on, window=tumbling):
+            return Distinct(node.name, schemas[0], on, None if tumbling is None else tumbling.size_us)
+        case spec.Top(k=k, order_by=order_by, window=window, by=by):
+            return Top(node.name, schemas[0], k, order_by, window.size_us, window.every_us, by)

@@ -1,0 +1,82 @@
+"""A fragment's DAG of operators, stepped as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from boreal.errors import CorruptError
+from boreal.frames import INFINITY
+from boreal.plan import Fragment
+from operators.base import OperatorState
+from operators.build import build
+from operators.encoding import pack, unpack
+
+
+class GraphState:
+    """The states of all operators, by name; it layers and encodes as they do (see operators.base)."""
+
+    __slots__ = ("kind", "states")
+
+    def __init__(self, kind: str, states: dict[str, OperatorState]) -> None:
+        self.kind = kind
+        self.states = states
+
+    def overlay(self) -> GraphState:
+        return GraphState(self.kind, {name: state.overlay() for name, state in self.states.items()})
+
+    def absorb(self, child: GraphState) -> None:
+        for name, state in self.states.items():
+            state.absorb(child.states[name])
+
+    def encode(self) -> bytes:
+        return pack(self.kind, {}, [state.encode() for state in self.states.values()])
+
+    def nbytes(self) -> int:
+        return sum(state.nbytes() for state in self.states.values())
+
+
+class Graph:
+    """Immutable, as its operators are: the states are apart, so one graph serves any number of instances.
+
+    unbounded: some operator never lets go of its input, so state cannot be rebuilt from a bounded past (R20, R26).
+    """
+
+    def __init__(self, fragment: Fragment) -> None:
+        self.operators = {node.name: build(node) for node in fragment.nodes}
+        self._inputs = {node.name: node.inputs for node in fragment.nodes}
+        self._outputs = tuple(dict.fromkeys(edge.operator for edge in fragment.outputs))
+        self._kind = f"fragment {' '.join(self.operators)}"
+        self.unbounded = any(operator.needs(0) <= -INFINITY for operator in self.operators.values())
+
+    def empty(self) -> GraphState:
+        return GraphState(self._kind, {name: operator.empty() for name, operator in self.operators.items()})
+
+    def decode(self, blob: bytes) -> GraphState:
+        """The state that `GraphState.encode` wrote; CorruptError if the bytes are not one of this fragment's."""
+        _, parts = unpack(blob, self._kind)
+        if len(parts) != len(self.operators):
+            raise CorruptError(f"{len(parts)} states for {len(self.operators)} operators")
+        named = zip(self.operators.items(), parts, strict=True)
+        return GraphState(self._kind, {name: operator.decode(part) for (name, operator), part in named})
+
+    def step(self, state: GraphState, batches: Mapping[str, pa.RecordBatch], upto: int) -> dict[str, pa.RecordBatch]:
+        """Take one step's rows, a batch for each of the fragment's inputs; the rows of each output, by its maker."""
+        made = dict(batches)
+        for name, operator in self.operators.items():
+            read = tuple(made[source] for source in self._inputs[name])
+            made[name] = operator.step(state.states[name], read, upto)
+        return {name: made[name] for name in self._outputs}
+
+    def needs(self, time: int) -> int:
+        """The oldest input time on which the state at `time`, and outputs at or after it, depend.
+
+        Each operator must be exact from `time` on, and from where its readers need its results.
+        """
+        exact_from: dict[str, int] = {}
+        for name, operator in reversed(self.operators.items()):
+            wanted = operator.needs(exact_from.get(name, time))
+            for source in self._inputs[name]:
+                exact_from[source] = min(exact_from.get(source, time), wanted)
+        return max(min(exact_from.values(), default=time), -INFINITY)

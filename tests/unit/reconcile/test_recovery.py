@@ -1,0 +1,36 @@
+"""Where a new life begins: anchor or checkpoint, whichever leaves less to read again (R25, R26)."""
+
+from __future__ import annotations
+
+from boreal.frames import Anchor
+from reconcile.recovery import Restart, Saved, plan_restart
+from sunion.tape import BEGINNING
+
+ANCHOR = Anchor(time=100, needs=40, next_ids=(("out/0", 9),), inputs=(("a/0", 3),))
+
+
+def saved(time: int) -> Saved:
+    return Saved(time, (("out/0", 7),), (("a/0", 5),), b"state")
+
+
+def test_with_nothing_it_begins_at_the_beginning() -> None:
+    assert plan_restart(2, 4, {"out/0": 0}, None, None) == [Restart(2, 4, BEGINNING, BEGINNING, {}, {"out/0": 0})]
+
+
+def test_an_anchor_says_from_where_the_state_is_rebuilt_and_until_when_output_is_thrown_away() -> None:
+    [place] = plan_restart(2, 4, {"out/0": 9}, ANCHOR, None)
+    assert (place.position, place.muted_until) == (40, 100)
+    assert (place.made, place.inputs, place.state) == ({"out/0": 9}, {"a/0": 3}, None)
+    assert (place.incarnation, place.epoch, place.written) == (2, 4, {"out/0": 9})
+
+
+def test_a_checkpoint_newer_than_the_anchors_inputs_comes_first() -> None:
+    first, second = plan_restart(2, 4, {"out/0": 9}, ANCHOR, saved(90))
+    assert (first.position, first.muted_until, first.state) == (90, 90, b"state")
+    assert first.made == {"out/0": 7} and first.written == {"out/0": 9}, "what it makes again is dropped by id"
+    assert second.state is None and second.position == 40, "and the anchor is there should it be damaged"
+
+
+def test_an_older_checkpoint_comes_second() -> None:
+    first, second = plan_restart(2, 4, {}, ANCHOR, saved(30))
+    assert first.state is None and second.state == b"state"

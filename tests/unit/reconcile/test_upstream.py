@@ -1,0 +1,151 @@
+"""Which replica a port reads: the preference table, switching, correcting branches, fenced writers (R10, R12, R17, R23)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from boreal.frames import Boundary, LogId, Origin, Start, State
+from reconcile.events import Follow, Unfollow, Watch
+from reconcile.upstream import Candidate, Rank, Upstream
+
+SILENCE = 150
+A, B, C = (LogId("all", f"r{number}", 0) for number in range(3))
+S, U, Z, R = State.STABLE, State.UP_FAILURE, State.STABILIZATION, State.RECOVERING
+DEAD = None
+
+
+def boundary(state: State, incarnation: int = 1) -> Boundary:
+    return Boundary(Origin("r", incarnation), 0, 0, False, 0, 0, state)
+
+
+def upstream_of(*states: State | None, live: int = 0) -> Upstream:
+    """Replicas in these states, seen at 1000; None: silent since 0."""
+    upstream = Upstream([Candidate(log, 0) for log in (A, B, C)[: len(states)]], SILENCE)
+    upstream.begin(0, -1)
+    for candidate, state in zip(upstream.candidates, states, strict=True):
+        candidate.target, candidate.next_offset = 0, 5
+        if state is not None:
+            upstream.hear(candidate, boundary(state), 1000)
+    upstream.live = upstream.candidates[live]
+    return upstream
+
+
+def test_at_first_one_log_is_followed_and_all_are_watched() -> None:
+    upstream = Upstream([Candidate(A, 0), Candidate(B, 0)], SILENCE)
+    assert upstream.begin(0, 41) == [Watch(A), Watch(B), Follow(A, 41)]
+    assert Upstream([Candidate(A, 0)], SILENCE).begin(0, -1) == [Follow(A, -1)]
+
+
+# (state of the live replica, state of the other) -> (who is live then, who corrects, whether the suffix is revoked)
+TABLE = {
+    (S, S): (A, None, False),
+    (S, U): (A, None, False),
+    (S, Z): (A, None, False),
+    (S, R): (A, None, False),
+    (S, DEAD): (A, None, False),
+    (U, S): (B, None, True),
+    (U, U): (A, None, False),
+    (U, Z): (A, B, False),
+    (U, R): (A, None, False),
+    (U, DEAD): (A, None, False),
+    (Z, S): (B, None, True),
+    (Z, U): (B, A, False),
+    (Z, Z): (A, None, False),
+    (Z, R): (A, None, False),
+    (Z, DEAD): (A, None, False),
+    (R, S): (B, None, True),
+    (R, U): (B, None, False),
+    (R, Z): (B, None, False),
+    (R, R): (A, None, False),
+    (R, DEAD): (A, None, False),
+    (DEAD, S): (B, None, True),
+    (DEAD, U): (B, None, False),
+    (DEAD, Z): (B, None, False),
+    (DEAD, R): (B, None, False),
+    (DEAD, DEAD): (A, None, False),
+}
+
+
+def test_the_table_is_whole() -> None:
+    assert set(TABLE) == set(product((S, U, Z, R, DEAD), repeat=2))
+
+
+@pytest.mark.parametrize(("states", "expected"), TABLE.items(), ids=str)
+def test_switching(states: tuple[State | None, State | None], expected: tuple[LogId, LogId | None, bool]) -> None:
+    """DPC, Upstream failure and Analysis (property 2): stable, then tentative, then correcting replicas; a recovering
+    one only where no other answers."""
+    upstream = upstream_of(*states)
+    revoke, effects = upstream.choose(1000, 7)
+    correcting = upstream.correcting.log if upstream.correcting else None
+    assert (upstream.live.log, correcting, revoke) == expected
+    follows = [effect.log for effect in effects if isinstance(effect, Follow)]
+    assert all(effect.after_id == 7 for effect in effects if isinstance(effect, Follow)), "from the last stable id on"
+    read = {log for log in (expected[0], expected[1]) if log}
+    assert set(follows) == read - {A}
+    assert (Unfollow(A) in effects) == (A not in read)
+
+
+def test_of_equals_the_one_read_already_is_kept_then_the_lower() -> None:
+    upstream = upstream_of(S, S, S, live=2)
+    assert upstream.choose(1000, 0) == (False, []) and upstream.live.log == C
+    upstream = upstream_of(S, S, None, live=2)
+    upstream.choose(1000, 0)
+    assert upstream.live.log == A
+
+
+def test_a_correcting_branch_ends_when_its_replica_does() -> None:
+    upstream = upstream_of(U, Z)
+    upstream.choose(1000, 0)
+    upstream.hear(upstream.candidates[1], boundary(U), 1010)
+    _, effects = upstream.choose(1010, 3)
+    assert upstream.correcting is None and effects == [Unfollow(B)]
+
+
+def test_a_corrected_replica_that_is_stable_becomes_the_visible_one_without_being_followed_anew() -> None:
+    """Its log is followed already: one UNDO, then its stable version (R17)."""
+    upstream = upstream_of(U, Z)
+    upstream.choose(1000, 0)
+    upstream.hear(upstream.candidates[1], boundary(S), 1010)
+    revoke, effects = upstream.choose(1010, 3)
+    assert revoke and upstream.live.log == B and effects == [Unfollow(A)]
+
+
+def test_silence_is_judged_by_the_log_itself() -> None:
+    """R24: nothing but frames of a replica's own log makes it be heard."""
+    upstream = upstream_of(S, S)
+    assert upstream.rank(upstream.live, 1000 + SILENCE) is Rank.STABLE
+    assert upstream.rank(upstream.live, 1001 + SILENCE) is Rank.DEAD
+    assert upstream.silent_at() == 1001 + SILENCE
+
+
+def test_frames_of_a_dead_incarnation_are_ignored() -> None:
+    """R25: the zombie's later frames neither count as its sign of life nor change its state."""
+    upstream = upstream_of(S, S)
+    candidate = upstream.candidates[0]
+    assert upstream.hear(candidate, Start(Origin("r", 2), 5), 1100)
+    assert candidate.state is State.RECOVERING
+    assert not upstream.hear(candidate, boundary(S, incarnation=1), 1200)
+    assert (candidate.seen, candidate.state) == (1100, State.RECOVERING)
+
+
+def test_after_having_been_away_nobody_is_called_silent() -> None:
+    upstream = upstream_of(S, DEAD)
+    upstream.resume(9000)
+    assert [upstream.rank(candidate, 9000) for candidate in upstream.candidates] == [Rank.STABLE, Rank.STABLE]
+    assert all(candidate.target is None for candidate in upstream.candidates)
+
+
+def test_a_lone_replica_is_kept_whatever_it_is() -> None:
+    upstream = upstream_of(DEAD)
+    assert upstream.choose(1000, 0) == (False, [])
+
+
+def test_a_log_that_lacks_what_we_need_is_left_for_another() -> None:
+    """R27: a replica that came back by its partner's anchor has skipped rows."""
+    upstream = upstream_of(S, S)
+    upstream.live.lacking_until = 2000
+    upstream.drop(upstream.live)
+    _, effects = upstream.choose(1000, 9)
+    assert upstream.live.log == B and effects == [Follow(B, 9)]
