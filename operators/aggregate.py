@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,14 +77,22 @@ class Aggregate:
 
     def step(self, state: Panes[Groups], batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
         (batch,) = batches
+        whole = self._nothing
         if batch.num_rows:
+            begin, end = self.windows.whole(state, batch, upto)
             with np.errstate(all="ignore"):
-                self._take(state, batch)
+                for rows in (batch.slice(0, begin), batch.slice(end)):
+                    if rows.num_rows:
+                        self._take(state, rows)
+                if begin < end:
+                    whole = self._at_once(batch.slice(begin, end - begin))
         if upto < state.next_close:
             state.upto = upto
-            return self._nothing
+            return whole
         with np.errstate(all="ignore"):
             results = [self._result(end, panes) for end, panes in self.windows.close(state, upto)]
+        if whole.num_rows:
+            results.append(whole)
         return results[0] if len(results) == 1 else pa.concat_batches(results)
 
     def needs(self, time: int) -> int:
@@ -94,9 +103,37 @@ class Aggregate:
             self.windows.open(state, pane)
             rows = batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
             distinct, codes = self.layout.keys.encode(rows)
-            arguments = [prepare(run(rows), kind) for run, kind in self._arguments]
-            taken = [_EVERY_ROW if place is None else arguments[place] for place in self._places]
-            state.change(pane, partial(Groups, self.layout)).fold(distinct, codes, taken)
+            state.change(pane, partial(Groups, self.layout)).fold(distinct, codes, self._values(rows))
+
+    def _values(self, rows: pa.RecordBatch) -> list[tuple[np.ndarray | None, Any]]:
+        """What each accumulator is given of these rows."""
+        arguments = [prepare(run(rows), kind) for run, kind in self._arguments]
+        return [_EVERY_ROW if place is None else arguments[place] for place in self._places]
+
+    def _at_once(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The results of many windows that open and close within a step, and so leave no state: a group is a (window,
+        key), numbered in the order of the results, and all are folded together."""
+        keys, codes = self.layout.keys.encode(rows)
+        key_columns = self.layout.keys.arrays(keys)
+        if len(keys) > 1:
+            order = sorting([(column, False) for column in key_columns], "at_start")
+            key_columns = [column.take(pa.array(order)) for column in key_columns]
+            rank = np.empty(len(keys), np.intp)
+            rank[order] = np.arange(len(keys))
+            codes = rank[codes]
+        panes = rows.column(0).to_numpy() // self.windows.pane
+        is_new = np.concatenate(([False], panes[1:] != panes[:-1]))
+        groups, places = _numbered(np.cumsum(is_new) * len(keys) + codes)
+        held = [slot.fresh(len(groups)) for slot in self.layout.slots]
+        shares = self.layout.shares(held)
+        for entry, share, (kept, values) in zip(self.layout.accumulators, shares, self._values(rows), strict=True):
+            entry.fold(share, places if kept is None else places[kept], values)
+        starts = (panes[np.concatenate(([0], np.flatnonzero(is_new)))] * self.windows.pane)[groups // len(keys)]
+        ends = starts + self.windows.size
+        edges = [pa.array(edge) for edge in (ends - 1, starts, ends)]
+        taken = [column.take(pa.array(groups % len(keys))) for column in key_columns]
+        computed = [entry.result(share) for entry, share in zip(self.layout.accumulators, shares, strict=True)]
+        return pa.RecordBatch.from_arrays([*edges, *taken, *computed], schema=self._arrow)
 
     def _result(self, end: int, panes: list[Groups]) -> pa.RecordBatch:
         groups = panes[0]
@@ -114,6 +151,16 @@ class Aggregate:
         shares = zip(self.layout.accumulators, self.layout.shares(columns), strict=True)
         computed = [entry.result(share) for entry, share in shares]
         return pa.RecordBatch.from_arrays([*edges, *key_columns, *computed], schema=self._arrow)
+
+
+def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the distinct codes, rising; each row's place among them)."""
+    limit = int(codes.max()) + 1
+    if limit > 8 * len(codes):
+        return np.unique(codes, return_inverse=True)
+    is_there = np.zeros(limit, bool)
+    is_there[codes] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[codes]
 
 
 _EVERY_ROW = (None, None)

@@ -40,6 +40,17 @@ class Windows:
         begins = [0, *cuts.tolist()]
         return list(zip(panes[begins].tolist(), begins, [*begins[1:], len(times)], strict=True))
 
+    def whole(self, state: Panes[P], batch: pa.RecordBatch, upto: int) -> tuple[int, int]:
+        """The rows, from the first to before the last, of tumbling windows that have no rows yet and close by `upto`:
+        they can be computed without state. (0, 0) where these are too few to be worth it."""
+        times = batch.column(0).to_numpy()
+        if self.size != self.every or int(times[-1]) - int(times[0]) < 2 * self.size:
+            return 0, 0
+        first = int(times[0]) // self.size
+        first += first in state.panes
+        begin, end = np.searchsorted(times, (first * self.size, upto // self.size * self.size)).tolist()
+        return (begin, end) if begin < end else (0, 0)
+
     def first_start(self, after: int) -> int:
         """The start of the earliest window that ends after `after`."""
         return ((after - self.size) // self.every + 1) * self.every

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
@@ -22,6 +24,7 @@ from boreal.planner import plan as make_plan
 from boreal.schema import Schema
 from boreal.spec import Hold, Query, load_query
 from reconcile.events import Append, Effect, Event, Frames, InstanceId, Send, StateChanged, Tail, Tick
+from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from services.embedded.run import Run
@@ -82,20 +85,35 @@ def plan_of(query: str | Mapping[str, Any] | Query, **overrides: Any) -> Plan:
 
 
 class RowClock(ModelClock):
-    """A model clock for slow machines: each row written to one of `streams` costs its machine `us_per_row`."""
+    """A model clock for slow machines: each row that a replica of `fragments` processes costs it `us_per_row` more."""
 
-    def __init__(self, us_per_row: int, streams: Iterable[str]) -> None:
+    def __init__(self, us_per_row: int, fragments: Iterable[str] = ("main",)) -> None:
         self.us_per_row = us_per_row
-        self.streams = frozenset(streams)
+        self.fragments = frozenset(fragments)
+        self.rows = 0
 
     def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
+        self.rows = 0
         effects, took = super().charge(work, event)
-        rows = sum(
-            effect.frame.batch.num_rows
-            for effect in effects
-            if isinstance(effect, Append) and isinstance(effect.frame, Data) and effect.log.stream in self.streams
-        )
-        return effects, took + rows * self.us_per_row
+        return effects, took + self.rows * self.us_per_row
+
+
+@contextmanager
+def _metered(world: World, clock: ModelClock) -> Iterator[None]:
+    """While it holds, every row that a host steps through is counted by a RowClock."""
+    if not isinstance(clock, RowClock):
+        yield
+        return
+    step_unmetered = Host.step
+
+    def step(host: Host, item: Step) -> Mapping[str, pa.RecordBatch]:
+        [who] = [p.id for p in world.processes.values() if p.instance is not None and p.instance.host is host]
+        if who.fragment in clock.fragments:
+            clock.rows += sum(batch.num_rows for batch in item.batches.values())
+        return step_unmetered(host, item)
+
+    with mock.patch.object(Host, "step", step):
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +248,8 @@ def run(
     logs.now = lambda: played.world.now
     if prepare is not None:
         played.watch = _once(prepare)
-    outcome = played.go()
+    with _metered(played.world, played.clock):  # type: ignore[arg-type]
+        outcome = played.go()
     ran = Ran(
         parsed, plan, played, outcome.is_stable, outcome.report, _records(changes), _records(stable), logs
     )
@@ -519,6 +538,16 @@ class InstanceDriver:
         self.offsets[log] = first + len(frames)
         items = tuple(enumerate(frames, start=first))
         return self.give(Frames(log, items, self.offsets[log] if end is None else end))
+
+    def deliver_all(self, rows: Mapping[str, Sequence[int]], boundary: int) -> list[Effect]:
+        """Stable rows of each source stream, then a stable boundary on each."""
+        taken: list[Effect] = []
+        for edge in self.plan.fragment(self.me.fragment).edges:
+            log = LogId(edge.name, "", 0)
+            if rows.get(edge.name):
+                taken += self.deliver(log, self.rows(edge.name, rows[edge.name]))
+            taken += self.deliver(log, self.boundary(boundary))
+        return taken
 
     def tail(self, log: LogId, frame: Frame) -> list[Effect]:
         """The newest boundary of a watched log."""

@@ -134,7 +134,7 @@ def run(
     if as_json:
         _print_json(outcome.report)
     else:
-        tables.show_run(outcome, out)
+        tables.show_run(outcome, session, out)
     raise typer.Exit(0 if outcome.is_stable else 1)
 
 

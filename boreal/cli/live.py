@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from boreal.cli.progress import FRAME_EVERY_SECONDS, Throttle
-from boreal.cli.tables import STATE_STYLES, count, milliseconds
+from boreal.cli.tables import count, milliseconds
+from boreal.cli.timeline import STATE_STYLES
 from boreal.plan import EGRESS
 from services.embedded.run import Run
 from services.embedded.session import Session

@@ -12,18 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from boreal.cli.timeline import timeline
+
 if TYPE_CHECKING:
     from services.embedded.compare import Comparison
     from services.embedded.run import Outcome
+    from services.embedded.session import Session
     from services.embedded.verify import Difference, Verdict
-
-STATE_STYLES = {
-    "STABLE": "green",
-    "UP_FAILURE": "yellow",
-    "STABILIZATION": "cyan",
-    "RECOVERING": "magenta",
-    "down": "bold red",
-}
 
 
 def milliseconds(value: float | None) -> str:
@@ -39,7 +34,7 @@ def count(value: float | None) -> str:
     return "-" if value is None else f"{int(value):,}"
 
 
-def show_run(outcome: Outcome, out: Path) -> None:
+def show_run(outcome: Outcome, session: Session, out: Path) -> None:
     report = outcome.report
     console = Console(highlight=False)
     table = Table(title=f"{report['query']}: {report['mode']}, {report['policy']}", show_header=False, title_justify="left")
@@ -56,6 +51,7 @@ def show_run(outcome: Outcome, out: Path) -> None:
         told += f"{count(entry['tuples_redone'])} tuples redone, checkpoint {count(entry['checkpoint_bytes'])} B"
         table.add_row(f"reconciled {where}", told)
     console.print(table)
+    console.print(timeline(report, session.faults, session.fault_texts))
     for note in report["notes"]:
         console.print(Text(f"note: {note}", style="dim"))
     if not outcome.is_stable:

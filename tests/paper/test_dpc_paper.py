@@ -41,7 +41,7 @@ def slow(policy: str, cut: str, rows: str, replicas: int = 2) -> Ran:
     """A machine that takes 0.5 ms a row, in pieces that are short beside a heartbeat: it redoes 5 s of 600 rows/s in
     more than 1.5 s, while it keeps up with new rows at a third of its power."""
     query = query_of(policy=policy, replicas=replicas, tuning={"bucket": "20ms"})
-    return run(query, f"cut b at 1s for {cut}", rows=rows, clock=RowClock(500, ["all"]), prepare=small_steps(1))
+    return run(query, f"cut b at 1s for {cut}", rows=rows, clock=RowClock(500), prepare=small_steps(1))
 
 
 # Design goals, Upstream failure
@@ -338,7 +338,7 @@ def test_a_failed_node_restarts_empty_and_is_not_read_until_it_is_consistent() -
     """Failed node recovery: 'a failed node restarts from an empty state and refuses new clients until it processes
     sufficiently many tuples to reach a consistent state'. Here it rebuilds from its anchor, RECOVERING meanwhile."""
     query = query_of(COUNTED, "counted")
-    ran = run(query, "crash main.r0 at 2s for 2s losing checkpoint", rows="generate:200,8", clock=RowClock(200, ["all"]))
+    ran = run(query, "crash main.r0 at 2s for 2s losing checkpoint", rows="generate:200,8", clock=RowClock(200))
     assert ran.is_stable and ran.n_tentative == 0
     assert ran.stable == clean(query, "generate:200,8").stable
     [(back, consistent)] = ran.during("RECOVERING", "main", "r0")

@@ -1,0 +1,414 @@
+"""Operators against deliberately dumb ones, and the promises of operators.base: cuts, layers, bytes, and rebuilding."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boreal.frames import INFINITY
+from boreal.schema import RESERVED, Schema
+from operators import chunks, groups, join, keys, top
+from operators.aggregate import Aggregate
+from operators.distinct import Distinct
+from operators.encoding import encode_batch
+from operators.filter import Filter
+from operators.join import Join
+from operators.map import Map
+from operators.top import Top
+from operators.union import Union
+
+Row = dict[str, Any]
+
+SCHEMA = Schema.of({"k": "int", "s": "string", "v": "double", "i": "int"})
+OTHER = Schema.of({"s": "string", "k": "int", "w": "double"})
+SHUFFLED = Schema.of({"i": "int", "v": "double", "s": "string", "k": "int"})
+
+VALUES = {
+    "k": st.sampled_from([None, -1, 0, 1]),
+    "s": st.sampled_from([None, "a", "b", "é", "\U0001f600"]),
+    "v": st.sampled_from([None, 0.1, 0.2, 0.3, -0.0, 0.0, 1e16, -1e16, 7.25]),
+    "w": st.sampled_from([None, 0.5, 1.5]),
+    "i": st.sampled_from([None, 0, 1, -5, (1 << 62) + 3, -(1 << 62)]),
+}
+
+COMPUTE = {
+    "n": "count(*)", "nv": "count(v)", "d": "count(distinct v)", "ds": "count(distinct s)", "t": "sum(v)", "m": "avg(v)",
+    "mi": "avg(i)", "lo": "min(v)", "hi": "max(v)", "lo_i": "min(i)", "hi_s": "max(s)", "lo_s": "min(s)",
+    "fv": "first(v)", "ls": "last(s)", "li": "last(i)", "dev": "stddev(v)", "dev_all": "stddev_pop(k)", "st": "sum(k)",
+}  # fmt: skip
+
+
+# -- Dumb operators: all rows at once, in plain Python -----------------------------------------------------------------
+
+
+def fold(values: Iterable[float]) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def whole(values: list[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def deviation(values: list[float], sample: bool) -> float | None:
+    if len(values) < 1 + sample:
+        return None
+    return statistics.stdev(values) if sample else statistics.pstdev(values)
+
+
+def summarised(rows: list[Row], pane: int) -> Row:
+    """COMPUTE, of one window and group; sums of doubles go pane by pane."""
+    panes: dict[int, list[float]] = {}
+    for row in rows:
+        panes.setdefault(row["time"] // pane, [])
+        if row["v"] is not None:
+            panes[row["time"] // pane].append(row["v"])
+    v, s, i, k = (whole([row[name] for row in rows]) for name in "vsik")
+    total = fold(fold(part) for part in panes.values())
+    return {
+        "n": len(rows), "nv": len(v), "d": len(set(v)), "ds": len(set(s)), "t": total if v else None,
+        "m": total / len(v) if v else None, "mi": float(sum(i)) / len(i) if i else None, "lo": min(v, default=None),
+        "hi": max(v, default=None), "lo_i": min(i, default=None), "hi_s": max(s, default=None), "lo_s": min(s, default=None),
+        "fv": v[0] if v else None, "ls": s[-1] if s else None, "li": i[-1] if i else None, "dev": deviation(v, True),
+        "dev_all": deviation(k, False), "st": sum(k) if k else None,
+    }  # fmt: skip
+
+
+def nulls_first(value: Any) -> tuple[bool, Any]:
+    return (value is not None, value.encode() if isinstance(value, str) else value)
+
+
+def windows_of(rows: list[Row], size: int, every: int) -> list[tuple[int, list[Row]]]:
+    starts = {k * every for row in rows for k in range((row["time"] - size) // every + 1, row["time"] // every + 1)}
+    return [(start, [row for row in rows if start <= row["time"] < start + size]) for start in sorted(starts)]
+
+
+def edges(start: int, size: int) -> Row:
+    return {"time": start + size - 1, "window_start": start, "window_end": start + size}
+
+
+def dumb_aggregate(size: int, every: int, by: tuple[str, ...]) -> Callable[[list[list[Row]]], list[Row]]:
+    def run(inputs: list[list[Row]]) -> list[Row]:
+        found = []
+        for start, rows in windows_of(inputs[0], size, every):
+            keys = sorted({tuple(row[name] for name in by) for row in rows}, key=lambda key: [*map(nulls_first, key)])
+            for key in keys:
+                group = [row for row in rows if tuple(row[name] for name in by) == key]
+                grouped = dict(zip(by, key, strict=True))
+                found.append({**edges(start, size), **grouped, **summarised(group, math.gcd(size, every))})
+        return found
+
+    return run
+
+
+def dumb_top(size: int, every: int, k: int, by: tuple[str, ...]) -> Callable[[list[list[Row]]], list[Row]]:
+    """Ordered by v descending, then s."""
+
+    def order(row: Row) -> list[Any]:
+        return [row["v"] is None, -(row["v"] or 0.0), row["s"] is None, (row["s"] or "").encode()]
+
+    def run(inputs: list[list[Row]]) -> list[Row]:
+        found = []
+        for start, rows in windows_of(inputs[0], size, every):
+            keys = sorted({tuple(row[name] for name in by) for row in rows}, key=lambda key: [*map(nulls_first, key)])
+            for key in keys:
+                group = sorted((row for row in rows if tuple(row[name] for name in by) == key), key=order)
+                for rank, row in enumerate(group[:k], start=1):
+                    found.append({**row, **edges(start, size), "rank": rank})
+        return found
+
+    return run
+
+
+def dumb_join(within: int, outer: bool) -> Callable[[list[list[Row]]], list[Row]]:
+    def run(inputs: list[list[Row]]) -> list[Row]:
+        found: list[tuple[tuple[int, int, int], Row]] = []
+        for number, left in enumerate(inputs[0]):
+            base = {name: value for name, value in left.items() if name != "time"}
+            partners = [
+                (other, right)
+                for other, right in enumerate(inputs[1])
+                if left["s"] is not None and left["s"] == right["s"] and abs(left["time"] - right["time"]) <= within
+            ]
+            for other, right in partners:
+                time = max(left["time"], right["time"])
+                found.append(((time, number, other), {"time": time, **base, "k_right": right["k"], "w": right["w"]}))
+            if outer and not partners:
+                time = left["time"] + within
+                found.append(((time, number, -1), {"time": time, **base, "k_right": None, "w": None}))
+        return [row for _, row in sorted(found, key=lambda entry: entry[0])]
+
+    return run
+
+
+def dumb_distinct(size: int | None) -> Callable[[list[list[Row]]], list[Row]]:
+    def run(inputs: list[list[Row]]) -> list[Row]:
+        seen, found = set(), []
+        for row in inputs[0]:
+            key = (row["time"] // size if size else 0, row["k"], row["v"])
+            if key not in seen:
+                found.append(row)
+            seen.add(key)
+        return found
+
+    return run
+
+
+def dumb_union(inputs: list[list[Row]]) -> list[Row]:
+    return sorted((row for rows in inputs for row in rows), key=lambda row: row["time"])
+
+
+def dumb_map(inputs: list[list[Row]]) -> list[Row]:
+    return [
+        {
+            "time": row["time"],
+            "x": None if row["v"] is None else row["v"] / 2,
+            "s": row["s"],
+            "known": row["k"] is not None,
+        }
+        for row in inputs[0]
+    ]
+
+
+@dataclass
+class Case:
+    operator: Any
+    inputs: tuple[Schema, ...]
+    dumb: Callable[[list[list[Row]]], list[Row]]
+
+
+def _aggregate(size: int, every: int, by: tuple[str, ...]) -> Case:
+    return Case(Aggregate("a", SCHEMA, size, every, by, COMPUTE), (SCHEMA,), dumb_aggregate(size, every, by))
+
+
+def _top(size: int, every: int, k: int, by: tuple[str, ...]) -> Case:
+    return Case(Top("t", SCHEMA, k, "v desc, s", size, every, by), (SCHEMA,), dumb_top(size, every, k, by))
+
+
+def _distinct(size: int | None) -> Case:
+    return Case(Distinct("d", SCHEMA, ("k", "v"), size), (SCHEMA,), dumb_distinct(size))
+
+
+CASES = {
+    "filter": Case(
+        Filter("f", SCHEMA, "v > 0.15 and k >= 0"),
+        (SCHEMA,),
+        lambda inputs: [row for row in inputs[0] if (row["v"] or 0) > 0.15 and row["k"] is not None and row["k"] >= 0],
+    ),
+    "map": Case(Map("m", SCHEMA, {"x": "v / 2", "s": "s", "known": "k is not null"}), (SCHEMA,), dumb_map),
+    "union": Case(Union("u", (SCHEMA, SHUFFLED, SCHEMA)), (SCHEMA, SHUFFLED, SCHEMA), dumb_union),
+    "tumbling": _aggregate(10, 10, ("k",)),
+    "tumbling, two keys": _aggregate(7, 7, ("s", "k")),
+    "tumbling, double key": _aggregate(20, 20, ("v",)),
+    "tumbling, no key": _aggregate(10, 10, ()),
+    "sliding": _aggregate(12, 4, ("s",)),
+    "sliding, odd": _aggregate(9, 6, ("k",)),
+    "inner join": Case(Join("j", (SCHEMA, OTHER), ("s",), 6, "inner"), (SCHEMA, OTHER), dumb_join(6, False)),
+    "left join": Case(Join("j", (SCHEMA, OTHER), ("s",), 6, "left"), (SCHEMA, OTHER), dumb_join(6, True)),
+    "distinct": _distinct(10),
+    "distinct ever": _distinct(None),
+    "top": _top(10, 10, 2, ("k",)),
+    "top of sliding": _top(12, 4, 3, ()),
+}
+
+
+# -- Running ----------------------------------------------------------------------------------------------------------
+
+
+def batch_of(rows: list[Row], schema: Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=schema.arrow)
+
+
+def taken(case: Case, inputs: list[list[Row]], since: int, upto: int) -> tuple[pa.RecordBatch, ...]:
+    return tuple(
+        batch_of([row for row in rows if since <= row["time"] < upto], schema)
+        for rows, schema in zip(inputs, case.inputs, strict=True)
+    )
+
+
+def run(case: Case, state: Any, inputs: list[list[Row]], since: int, cuts: list[int]) -> pa.RecordBatch:
+    """Step to each of the cuts; what came out."""
+    made = [case.operator.schema.empty()]
+    for upto in cuts:
+        out = case.operator.step(state, taken(case, inputs, since, upto), upto)
+        assert out.schema.equals(case.operator.schema.arrow)
+        times = out.column(0).to_numpy()
+        assert (times >= since).all() and (times < upto).all() and (np.diff(times) >= 0).all()
+        made.append(out)
+        since = upto
+    return pa.concat_batches(made)
+
+
+def rows_of(schema: Schema) -> st.SearchStrategy[list[Row]]:
+    row = st.fixed_dictionaries({"time": st.integers(-15, 45), **{name: VALUES[name] for name in schema.names}})
+    return st.lists(row, max_size=45).map(lambda rows: sorted(rows, key=lambda entry: entry["time"]))
+
+
+def inputs_of(case: Case) -> st.SearchStrategy[list[list[Row]]]:
+    return st.tuples(*(rows_of(schema) for schema in case.inputs)).map(list)
+
+
+CUTS = st.lists(st.integers(-14, 60), max_size=6, unique=True).map(sorted)
+
+examples = settings(max_examples=25, deadline=None, derandomize=True)
+every_operator = pytest.mark.parametrize("name", CASES)
+
+
+def outputs_after(out: pa.RecordBatch, time: int) -> bytes:
+    times = out.column(0).to_numpy()
+    return encode_batch(out.slice(int(np.searchsorted(times, time))))
+
+
+@pytest.fixture(autouse=True, scope="module", params=["limits as they are", "tiny limits"])
+def limits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With tiny limits, a few rows go the ways that are meant for many."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "tiny limits":
+            patch.setattr(keys, "_SMALL", 0)
+            patch.setattr(groups, "_FIRST_CAPACITY", 1)
+            patch.setattr(chunks, "_SMALL", 2)
+            patch.setattr(chunks, "_LARGE", 12)
+            patch.setattr(chunks, "_LOOSE_BATCHES", 3)
+            patch.setattr(join, "_FEW_KEYS", 0)
+            patch.setattr(top, "_SLACK", 1)
+        yield
+
+
+# -- The properties ---------------------------------------------------------------------------------------------------
+
+
+@every_operator
+@examples
+@given(st.data())
+def test_results_are_the_dumb_operator_s(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    inputs = data.draw(inputs_of(case))
+    out = run(case, case.operator.empty(), inputs, -INFINITY, [*data.draw(CUTS), INFINITY]).to_pylist()
+    expected = case.dumb(inputs)
+    assert len(out) == len(expected)
+    for row, wanted in zip(out, expected, strict=True):
+        about = {name for name in wanted if name.startswith("dev")}
+        assert {name: row[name] for name in row if name not in about} == {
+            name: wanted[name] for name in row if name not in about
+        }
+        for column in about:
+            # Differences to a first value of 1e16 swallow what is far below it.
+            near = None if wanted[column] is None else pytest.approx(wanted[column], rel=1e-6, abs=32)
+            assert row[column] == near
+
+
+@every_operator
+@examples
+@given(st.data())
+def test_results_and_state_are_the_same_bytes_wherever_steps_are_cut(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    inputs = data.draw(inputs_of(case))
+    last = data.draw(st.integers(-5, 60))
+    every_row = sorted({row["time"] + 1 for rows in inputs for row in rows if row["time"] + 1 < last})
+    results = []
+    for cuts in ([], every_row, list(range(-14, last, 7)), [cut for cut in data.draw(CUTS) if cut < last]):
+        state = case.operator.empty()
+        before = run(case, state, inputs, -INFINITY, [*cuts, last])
+        encoded = state.encode()
+        after = run(case, state, inputs, last, [INFINITY])
+        results.append((encode_batch(before), encoded, encode_batch(after)))
+    assert all(result == results[0] for result in results)
+
+
+@every_operator
+@examples
+@given(st.data())
+def test_an_overlay_leaves_its_base_alone_until_it_is_absorbed(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    inputs = data.draw(inputs_of(case))
+    first, second, third = sorted(data.draw(st.tuples(*[st.integers(-14, 50)] * 3)))
+    some = [rows[:: data.draw(st.integers(1, 3))] for rows in inputs]
+
+    plain = case.operator.empty()
+    run(case, plain, inputs, -INFINITY, [first])
+    base = case.operator.empty()
+    run(case, base, inputs, -INFINITY, [first])
+    frozen = base.encode()
+
+    tentative = base.overlay()
+    run(case, tentative, some, first, [second])
+    run(case, tentative.overlay(), some, second, [third, INFINITY])
+    redo = base.overlay()
+    expected = encode_batch(run(case, plain, inputs, first, [second]))
+    assert encode_batch(run(case, redo, inputs, first, [second])) == expected
+    assert base.encode() == frozen
+    assert redo.encode() == plain.encode()
+
+    above = redo.overlay()
+    expected = encode_batch(run(case, plain, inputs, second, [third]))
+    assert encode_batch(run(case, above, inputs, second, [third])) == expected
+    redo.absorb(above)
+    base.absorb(redo)
+    assert base.encode() == plain.encode()
+    rest = [third, third + 3, INFINITY]
+    assert encode_batch(run(case, base, inputs, third, rest)) == encode_batch(run(case, plain, inputs, third, rest))
+
+
+@every_operator
+@examples
+@given(st.data())
+def test_a_decoded_state_goes_on_as_the_one_that_was_encoded(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    inputs = data.draw(inputs_of(case))
+    time = data.draw(st.integers(-14, 60))
+    state = case.operator.empty()
+    run(case, state, inputs, -INFINITY, [time])
+    decoded = case.operator.decode(state.encode())
+    assert decoded.encode() == state.encode()
+    assert decoded.nbytes() >= 0
+    overlay = decoded.overlay()
+    expected = encode_batch(run(case, state, inputs, time, [time + 5, INFINITY]))
+    assert encode_batch(run(case, overlay, inputs, time, [time + 5, INFINITY])) == expected
+    assert encode_batch(run(case, decoded, inputs, time, [time + 2, INFINITY])) == expected
+
+
+@every_operator
+@examples
+@given(st.data())
+def test_a_state_rebuilt_from_what_it_needs_gives_the_same_results(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    inputs = data.draw(inputs_of(case))
+    time = data.draw(st.integers(-14, 60))
+    needs = case.operator.needs(time)
+    assert needs <= time
+    state = case.operator.empty()
+    rebuilt = case.operator.empty()
+    run(case, state, inputs, -INFINITY, [time])
+    recent = [[row for row in rows if row["time"] >= needs] for rows in inputs]
+    run(case, rebuilt, recent, -INFINITY, [time])
+    expected = outputs_after(run(case, state, inputs, time, [time + 4, INFINITY]), time)
+    assert outputs_after(run(case, rebuilt, inputs, time, [time + 4, INFINITY]), time) == expected
+
+
+@examples
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(allow_nan=False, allow_infinity=False, width=32)), max_size=200))
+def test_numpy_adds_one_by_one_in_the_order_of_the_rows(rows: list[tuple[int, float]]) -> None:
+    """`np.add.at` is what sums rest on: the sequential left fold, to the last bit."""
+    totals = [0.1, 0.2, 0.3, 0.4]
+    folded = np.array(totals)
+    np.add.at(folded, np.array([code for code, _ in rows], np.intp), np.array([value for _, value in rows]))
+    for code, value in rows:
+        totals[code] += value
+    assert folded.tolist() == totals
+
+
+def test_every_column_is_compared() -> None:
+    """The dumb aggregate knows all that the quick one computes."""
+    names = set(CASES["tumbling"].operator.schema.names)
+    assert names == {"k", *COMPUTE} and names.isdisjoint(RESERVED)
