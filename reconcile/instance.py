@@ -44,7 +44,7 @@ from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
 from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
-from sunion.sunion import Merge, Settings, SUnion
+from sunion.sunion import STEP_ROWS, Merge, Settings, SUnion
 from sunion.tape import Cursor
 
 SILENT_AFTER_INTERVALS = 3
@@ -108,6 +108,7 @@ class Instance:
         self.away_until = 0
         self.has_more = False
         self.last_now = 0
+        self.wanted_at = 0
         self.heartbeat_at = 0
         self.boundary_at = 0
         self.checkpoint_at = 0
@@ -138,10 +139,10 @@ class Instance:
         if self.host.periodic:
             self.host.checkpoint(restart.position)
             self.copy_inputs = self._places(restart.position)
-        self.last_now = self.heartbeat_at = self.checkpoint_at = now
+        self.last_now = self.wanted_at = self.heartbeat_at = self.checkpoint_at = now
         self.boundary_at = now + self.plan.boundary_interval_us
         self.away_until = now + self.grace_us
-        self.stagger.resume(now)
+        self.stagger.begin(now)
         effects: list[Effect] = [*self.soutput.start(restart.made, restart.written, restart.epoch)]
         self.soutput.stable_through = restart.muted_until
         if self.is_away:
@@ -155,8 +156,7 @@ class Instance:
     def handle(self, event: Event, now: int) -> list[Effect]:
         """Take one event at this time (microseconds, never falling); what to do, in order."""
         effects: list[Effect] = []
-        if now - self.last_now > self.away_us:
-            self._resume(now)
+        self._discount(now - self.wanted_at, now)
         self.last_now = now
         match event:
             case Frames(log, items, end):
@@ -180,6 +180,7 @@ class Instance:
             case Tick():
                 pass
         self._advance(now, effects)
+        self.wanted_at = self.next_deadline()
         return effects
 
     def next_deadline(self) -> int:
@@ -233,7 +234,7 @@ class Instance:
         """A log is read for the first time, or again: what it holds already is a backlog (R12)."""
         candidate.target = end
         if all(other.port.silent for other in self.links) and not self.is_away:
-            self._go_away(now)
+            self.is_away, self.away_until = True, now
 
     def _take_visible(self, link: _Link, candidate: Candidate, frame: Frame, now: int) -> None:
         port = link.port
@@ -284,16 +285,20 @@ class Instance:
     def _advance(self, now: int, effects: list[Effect]) -> None:
         self._look_at_inputs(now, effects)
         self._maybe_return(now)
+        self._maybe_reconcile(now, effects)
         self.has_more = False
+        rows = 0
         for _ in range(STEPS_PER_CALL):
             items = self.sunion.advance(now, not self.is_away)
             if not items:
                 break
             for item in items:
-                self._perform(item, now, effects)
+                rows += self._perform(item, now, effects)
+            if rows >= STEP_ROWS:
+                self.has_more = True
+                break
         else:
             self.has_more = True
-        self._maybe_reconcile(now, effects)
         self._maybe_change_state(now, effects)
         self._maybe_checkpoint(now, effects)
         self._read_on(effects)
@@ -312,14 +317,15 @@ class Instance:
             is_tentative = port.suffix_boundary > port.tape.boundary or upstream.live.state is not State.STABLE
             port.failed = port.silent or (is_tentative and port.tape.boundary < INFINITY)
 
-    def _perform(self, item: Item, now: int, effects: list[Effect]) -> None:
+    def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
+        """Obey one item; returns how many input rows it held."""
         match item:
             case Step():
                 outputs = self.host.step(item)
                 effects += self.soutput.emit(
                     outputs, item, self.state, now, lambda next_ids: self._make_anchor(item.upto, next_ids)
                 )
-                self._after_step(item, now, effects)
+                return self._after_step(item, now, effects)
             case Mark():
                 blob = self.host.mark(item.time)
                 if blob is not None:
@@ -327,17 +333,20 @@ class Instance:
                 self._become(State.UP_FAILURE, now, effects)
             case Redone():
                 self._finish_redo(now, effects)
+        return 0
 
-    def _after_step(self, step: Step, now: int, effects: list[Effect]) -> None:
+    def _after_step(self, step: Step, now: int, effects: list[Effect]) -> int:
+        rows = sum(batch.num_rows for batch in step.batches.values())
         if not step.muted:
             self.boundary_at = now + self.plan.boundary_interval_us
         if self.sunion.redoing and not step.tentative:
-            self.redo_tuples += sum(batch.num_rows for batch in step.batches.values())
+            self.redo_tuples += rows
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # Corrections no longer fit in memory beside a live branch: show them now, and go on without it.
             self._end_correction(effects)
             self.sunion.drop_live()
             self.host.live = None
+        return rows
 
     # Failure and healing
 
@@ -357,7 +366,7 @@ class Instance:
         mark = self.sunion.base.position
         replay_from = self.host.roll_back(mark, keep_live)
         self.sunion.roll_back(replay_from, keep_live)
-        self.healing, self.has_more = False, True
+        self.healing = False
         self.redo_started, self.redo_tuples = now, 0
         self._become(State.STABILIZATION, now, effects)
         effects += self.soutput.undo(self.sunion.cause, keep_live)
@@ -389,16 +398,18 @@ class Instance:
 
     # Away and back
 
-    def _resume(self, now: int) -> None:
-        """We were stopped, or busy for so long that our own silence says nothing of others."""
+    def _discount(self, late_us: int, now: int) -> None:
+        """We are called later than we asked for: we were busy, or stopped. That time is nobody else's silence; and if it
+        was long, what arrives now is a backlog."""
+        if late_us <= 0:
+            return
         for link in self.links:
-            link.upstream.resume(now)
-            link.port.silent = False
-        self.stagger.resume(now)
-        self._go_away(now)
-
-    def _go_away(self, now: int) -> None:
-        self.is_away, self.away_until = True, now + self.grace_us
+            link.upstream.discount(late_us)
+        self.stagger.discount(late_us)
+        if late_us > self.away_us:
+            for link in self.links:
+                link.upstream.forget_targets()
+            self.is_away, self.away_until = True, now + self.grace_us
 
     def _maybe_return(self, now: int) -> None:
         if self.is_away and now >= self.away_until:

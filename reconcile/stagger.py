@@ -56,10 +56,15 @@ class Stagger:
     def of(me: InstanceId, others: list[InstanceId], heartbeat_us: int) -> Stagger:
         return Stagger(me, {other: _Peer(-(1 << 62)) for other in others}, heartbeat_us)
 
-    def resume(self, now: int) -> None:
-        """We were away ourselves: give the peers a moment to be heard."""
+    def begin(self, now: int) -> None:
+        """Give the peers a moment to be heard."""
         for peer in self.peers.values():
             peer.heard = now
+
+    def discount(self, late_us: int) -> None:
+        """For so long we could not listen: it is not the peers' silence."""
+        for peer in self.peers.values():
+            peer.heard += late_us
 
     def receive(self, message: Heartbeat | LeaseRequest | LeaseGrant | LeaseDenial | LeaseEnd, now: int) -> list[Send]:
         peer = self.peers[message.sender]

@@ -73,10 +73,14 @@ class Upstream:
     def candidate(self, log: LogId) -> Candidate:
         return next(c for c in self.candidates if c.log == log)
 
-    def resume(self, now: int) -> None:
-        """We were away ourselves: silence in that time says nothing of the others."""
+    def discount(self, late_us: int) -> None:
+        """For so long we could not listen: it is not the others' silence."""
         for candidate in self.candidates:
-            candidate.seen = now
+            candidate.seen += late_us
+
+    def forget_targets(self) -> None:
+        """We were away ourselves: what each log holds by now is a backlog, to be noted anew."""
+        for candidate in self.candidates:
             candidate.target = None
 
     def hear(self, candidate: Candidate, frame: Frame, now: int) -> bool:

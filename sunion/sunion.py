@@ -32,6 +32,9 @@ from sunion.steps import Item, Mark, Redone, Rollback, Step
 from sunion.tape import BEGINNING, Cursor
 
 
+STEP_ROWS = 131_072
+
+
 class Healed(Enum):
     """How a failure has healed (R16)."""
 
@@ -59,7 +62,7 @@ class Settings:
     bucket_us: int
     stable_lag_max_us: int
     memory_bytes: int
-    step_rows: int = 262_144
+    step_rows: int = STEP_ROWS
     replay_bytes: int = 8 << 20
 
 
@@ -308,11 +311,13 @@ class SUnion:
         return Step(batches, upto, tentative, muted, ingest, missing, cause)
 
     def _limit_rows(self, view: View, through: int) -> int:
+        """A bucket's end at which the step holds about step_rows, each port having an equal share of them."""
+        share = max(self.settings.step_rows // len(self.ports), 1)
         for cursor, port in zip(view.cursors, self.ports, strict=True):
             rows = 0
             for chunk in cursor.pending(port.tape, through):
                 rows += len(chunk.times)
-                if rows >= self.settings.step_rows:
+                if rows >= share:
                     through = min(through, bucket_end(max(chunk.high, view.position), self.settings.bucket_us))
                     break
         return through

@@ -1,0 +1,108 @@
+"""compare: which runs, the table, and a page that stands by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from boreal.errors import UserError
+from boreal.spec import Mode
+from services.embedded import folder
+from services.embedded.compare import Comparison, combinations, compare, make_folder
+from services.embedded.session import prepare
+
+SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
+FAULTS = ("cut a at 1s for 2s", "crash main.r1 at 3.5s for 500ms")
+
+
+@pytest.fixture
+def compared(query: Path, tmp_path: Path) -> tuple[Path, Comparison]:
+    session = prepare(query, SOURCES, speed="1x", faults=FAULTS, seed=1)
+    chosen, notes = combinations(session, "checkpoint_redo, overlay_redo", "process/process,delay/delay")
+    out = tmp_path / "out"
+    make_folder(out)
+    return out, compare(session, chosen, notes, out)
+
+
+def test_all_are_the_three_modes_under_the_papers_six_policies(query: Path) -> None:
+    chosen, notes = combinations(prepare(query, SOURCES), "all", "all")
+    assert len({combination.name for combination in chosen}) == 18
+    assert {str(combination.policy.failure) for combination in chosen} == {"process", "delay"}
+    assert notes == []
+
+
+def test_all_leaves_out_a_mode_that_the_query_does_not_allow_and_by_name_it_is_refused(query: Path) -> None:
+    text = query.read_text().replace("output: counted", "  once: {distinct: all, on: [k]}\noutput: once")
+    query.write_text(text)
+    session = prepare(query, SOURCES)
+    chosen, notes = combinations(session, "all", "process/process")
+    assert [combination.mode for combination in chosen] == [Mode.CHECKPOINT_REDO, Mode.OVERLAY_REDO]
+    assert notes[0].startswith("undo_redo is left out: ")
+    with pytest.raises(UserError) as caught:
+        combinations(session, "undo_redo", "all")
+    assert caught.value.field == "--modes"
+
+
+@pytest.mark.parametrize(("modes", "policies", "field"), [("redo", "all", "--modes"), ("all", "process", "--policies")])
+def test_what_is_no_mode_or_policy_is_refused_by_name(query: Path, modes: str, policies: str, field: str) -> None:
+    with pytest.raises(UserError) as caught:
+        combinations(prepare(query, SOURCES), modes, policies)
+    assert caught.value.field == field
+
+
+def test_each_run_has_its_folder_and_all_end_alike(compared: tuple[Path, Comparison]) -> None:
+    out, comparison = compared
+    assert comparison.is_stable
+    parts = [out / row["dir"] for row in comparison.table]
+    assert [part.name for part in parts][0] == "checkpoint_redo-process-process"
+    for part, report in zip(parts, comparison.runs, strict=True):
+        assert sorted(path.name for path in part.iterdir()) == sorted(folder.RUN_FILES)
+        assert json.loads((part / "report.json").read_text()) == report
+    assert len({(part / "stable.jsonl").read_bytes() for part in parts}) == 1
+    assert json.loads((out / "compare.json").read_text()) == json.loads(comparison.to_json())
+
+
+def test_the_table_says_what_the_reports_say(compared: tuple[Path, Comparison]) -> None:
+    _, comparison = compared
+    for row, report in zip(comparison.table, comparison.runs, strict=True):
+        assert (row["mode"], row["policy"]) == (report["mode"], report["policy"])
+        assert row["n_tentative"] == report["n_tentative"] > 0
+        assert row["reconcile_seconds"] == max(entry["seconds"] for entry in report["reconciliations"])
+        unstable = [span["to_ms"] for span in report["states"] if span["state"] != "STABLE"]
+        assert row["consistent_after_seconds"] >= (max(unstable) - 4000) / 1000 - 1e-9
+
+
+def test_the_page_stands_by_itself(compared: tuple[Path, Comparison]) -> None:
+    out, comparison = compared
+    text = (out / "compare.html").read_text()
+    assert not re.search(r"https?://|src=|href=|url\(|@import", text)
+    assert "prefers-color-scheme: dark" in text
+    drawings = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    assert len(drawings) == 1 + len(comparison.runs)
+    assert all(drawing.get("role") == "img" and drawing.get("aria-label") for drawing in drawings)
+    assert sum("bar" in (part.get("class") or "").split() for part in drawings[0].iter()) == 3 * len(comparison.runs)
+    assert all(sum(part.get("class") == "fault" for part in strip.iter("rect")) == 2 for strip in drawings[1:])
+
+
+def test_a_new_comparison_replaces_an_old_one(compared: tuple[Path, Comparison], query: Path) -> None:
+    out, _ = compared
+    (out / "overlay_redo-delay-delay" / "mine.txt").write_text("mine")
+    make_folder(out)
+    assert [str(path.relative_to(out)) for path in out.rglob("*")] == [
+        "overlay_redo-delay-delay",
+        "overlay_redo-delay-delay/mine.txt",
+    ]
+
+
+def test_what_never_heals_is_never_consistent(query: Path, tmp_path: Path) -> None:
+    session = prepare(query, SOURCES, speed="1x", faults=["stop a at 1s"], seed=1)
+    chosen, notes = combinations(session, "overlay_redo", "process/process")
+    out = tmp_path / "<out>"
+    make_folder(out)
+    comparison = compare(session, chosen, notes, out)
+    assert not comparison.is_stable
+    assert comparison.table[0]["consistent_after_seconds"] is None

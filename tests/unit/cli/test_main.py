@@ -1,0 +1,165 @@
+"""The command line itself: exit status, what goes to stdout and what to stderr, and how errors look."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boreal.cli import app, main
+from services.embedded.run import Run
+
+ROOT = Path(__file__).parents[3]
+CUT = ["--fault", "cut a at 1s for 2s"]
+
+
+def error_of(captured: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The error, the one thing on stderr; stdout is empty."""
+    out, err = captured.readouterr()
+    assert out == ""
+    parsed = json.loads(err)
+    assert list(parsed) == ["error"] and list(parsed["error"]) == ["field", "value", "problem", "fix"]
+    return parsed["error"]  # type: ignore[no-any-return]
+
+
+def test_a_run_that_heals_exits_0_and_stdout_is_its_report(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["run", *options, *CUT, "--out", str(out), "--json"]) == 0
+    shown, progress = capsys.readouterr()
+    assert shown == (out / "report.json").read_text()
+    assert json.loads(shown)["n_undone"] > 0
+    assert progress == ""
+
+
+def test_for_people_there_is_a_table_and_a_line_of_states(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *options, *CUT, "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "stable" in shown and re.search(r"cut a at 1s for 2s +╳+", shown) and re.search(r"main\.r0 +━+[▒█]+━+", shown)
+
+
+def test_a_run_that_does_not_heal_exits_1(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *options, "--fault", "stop a at 1s", "--out", str(tmp_path / "out")]) == 1
+    assert "not every replica ended STABLE" in capsys.readouterr().out
+
+
+def test_an_existing_folder_needs_force(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    (out / "report.json").write_text("old")
+    assert main(["run", *options, "--out", str(out), "--json"]) == 2
+    assert error_of(capsys)["field"] == "--out"
+    assert main(["run", *options, "--rate", "1/s", "--out", str(out), "--force", "--json"]) == 2
+    assert (out / "report.json").read_text() == "old"
+    assert main(["run", *options, "--out", str(out), "--force", "--json"]) == 0
+    assert json.loads((out / "report.json").read_text())["query"] == "small"
+    assert (out / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        (["run", "QUERY", "--spede", "1x", "--out", "o"], "--spede", None),
+        (["run", "QUERY"], "--out", None),
+        (["run", "--out", "o"], "QUERY", None),
+        (["run", "QUERY", "--out", "o", "--replicas", "two"], "--replicas", "two"),
+        (["run", "QUERY", "--out", "o", "--seed=x"], "--seed", "x"),
+        (["run", "no-such.yaml", "--out", "o"], "query", "no-such.yaml"),
+        (["run", "QUERY", "--out", "o", "--rate", "5"], "--rate", "5"),
+        (["simulate", "--seeds", "0"], "--seeds", "0"),
+        (["bench", "no-such"], "NAME", "no-such"),
+    ],
+)
+def test_usage_errors_have_the_same_form(
+    arguments: list[str], field: str, value: str | None, query: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(query) if argument == "QUERY" else argument for argument in arguments]
+    assert main([*given, "--json"]) == 2
+    error = error_of(capsys)
+    assert (error["field"], error["value"]) == (field, value)
+    assert error["problem"] and error["fix"]
+    assert main(given) == 2
+    line = capsys.readouterr().err
+    assert field in line and line.count("\n") == 1
+
+
+def test_an_unknown_command_or_none_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rum", "--json"]) == 2
+    assert "rum" in error_of(capsys)["problem"]
+    assert main([]) == 2
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_an_interrupt_exits_130(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Run) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "go", interrupted)
+    assert main(["run", *options, "--out", str(tmp_path / "out")]) == 130
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
+def test_a_broken_invariant_exits_1(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: Run) -> None:
+        raise AssertionError("stable rows follow tentative ones")
+
+    monkeypatch.setattr(Run, "go", broken)
+    assert main(["run", *options, "--out", str(tmp_path / "out"), "--json"]) == 1
+    assert "stable rows follow" in error_of(capsys)["problem"]
+
+
+def test_compare_and_verify_print_json_alone(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    chosen = ["--modes", "overlay_redo", "--policies", "process/process,delay/delay"]
+    assert main(["compare", *options, *CUT, *chosen, "--out", str(out), "--json"]) == 0
+    comparison = json.loads(capsys.readouterr().out)
+    assert [run["policy"] for run in comparison["runs"]] == ["process/process", "delay/delay"]
+    assert len(comparison["table"]) == 2
+    assert main(["verify", *options, *CUT, "--json"]) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["same"] and verdict["first_difference"] is None and len(verdict["runs"]) == 2
+
+
+def test_verify_prints_the_first_difference(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", *options, "--fault", "stop a at 1s"]) == 1
+    assert re.search(r"first in line \d+", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", [command.callback.__name__ for command in app.app.registered_commands if command.callback])
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"Example: boreal {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2.3")
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "boreal 1.2.3\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    check = "import sys, boreal.cli; print(sorted({'pyarrow', 'numpy', 'services', 'sqlglot'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "[]"
+
+
+def test_the_lock_covers_what_pyproject_names_and_no_host() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[<>=\[ ]", entry)[0].lower() for entry in wanted}
+    lock = (ROOT / "requirements-dev.txt").read_text()
+    assert names <= {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
+    assert "://" not in lock

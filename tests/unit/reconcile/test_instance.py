@@ -1,0 +1,308 @@
+"""One instance by hand: what it writes, to whom it listens, and which state it is in. Times in microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
+from boreal.plan import Plan
+from reconcile.events import (
+    Acknowledge,
+    Follow,
+    Heartbeat,
+    InstanceId,
+    LeaseGrant,
+    LeaseRequest,
+    PathAfter,
+    Read,
+    Received,
+    Reconciled,
+    StateChanged,
+    StoreCheckpoint,
+    Threshold,
+    Unfollow,
+    Watch,
+)
+from reconcile.recovery import Restart
+from tests.harness import MS, InstanceDriver, chain_of, plan_of, query_of
+
+A, B = LogId("a", "", 0), LogId("b", "", 0)
+OUT = LogId("all", "r0", 0)
+R1 = InstanceId("main", "r1", 0)
+BUCKET = 100 * MS
+
+
+def union_plan(**options: Any) -> Plan:
+    return plan_of(query_of(streams=("a", "b"), **options))
+
+
+def flow(one: InstanceDriver, since: int, until: int, names: str = "ab", peer: State | None = State.STABLE) -> None:
+    """Every 50 ms each stream gives a row and a boundary, both of event time = run time; and the peer beats."""
+    for at in range(since, until, 50 * MS):
+        one.until(at)
+        if peer is not None and one.plan.fragment("main").replicas == ("r0", "r1"):
+            one.give(Received(Heartbeat(R1, peer)))
+        for name in names:
+            log = LogId(name, "", 0)
+            one.deliver(log, one.rows(name, [at]), one.boundary(at + 50 * MS))
+
+
+def catch_up(one: InstanceDriver, name: str, since: int, until: int) -> None:
+    """What was held back of a stream arrives at once."""
+    times = list(range(since, until, 50 * MS))
+    one.deliver(LogId(name, "", 0), one.rows(name, times), one.boundary(until))
+
+
+def failed(until: int = 1500 * MS, **options: Any) -> InstanceDriver:
+    """All is well for 200 ms; then b is silent. alpha*X is 0.9 s."""
+    one = InstanceDriver(union_plan(**options))
+    flow(one, 0, 200 * MS)
+    flow(one, 200 * MS, until, "a", peer=State.UP_FAILURE)
+    one.until(until)
+    return one
+
+
+def test_it_begins_with_start_and_follows_its_inputs() -> None:
+    one = InstanceDriver(union_plan())
+    assert one.effects[0].log == OUT and isinstance(one.effects[0].frame, Start)  # type: ignore[union-attr]
+    assert [effect for effect in one.effects if isinstance(effect, Follow)] == [Follow(A, -1), Follow(B, -1)]
+    assert one.states == [State.STABLE]
+
+
+def test_a_stream_with_replicas_is_watched_in_all_and_followed_in_one() -> None:
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    logs = [LogId("all", "r0", 0), LogId("all", "r1", 0)]
+    assert [effect.log for effect in one.effects if isinstance(effect, Watch)] == logs
+    assert [effect.log for effect in one.effects if isinstance(effect, Follow)] == logs[:1]
+
+
+def test_stable_input_becomes_stable_output_at_once() -> None:
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    assert [frame.batch.column(0).to_pylist() for frame in one.frames(Data)] == [  # type: ignore[union-attr]
+        [0, 0, 50 * MS, 50 * MS],
+        [100 * MS, 100 * MS, 150 * MS, 150 * MS],
+    ]
+    assert one.state is State.STABLE
+
+
+def test_it_gives_a_sign_of_life_at_every_boundary_interval() -> None:
+    """R24: the stream's own log carries it, and the state."""
+    one = InstanceDriver(union_plan())
+    effects = one.until(100 * MS)
+    boundaries = [e.frame for e in effects if getattr(e, "log", None) == OUT and isinstance(e.frame, Boundary)]  # type: ignore[union-attr]
+    assert len(boundaries) == 2
+
+
+def test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once() -> None:
+    """R10."""
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    since = 150 * MS
+    flow(one, 200 * MS, 300 * MS, "a")
+    one.until(since + 149 * MS)
+    assert one.state is State.STABLE
+    one.until(since + 152 * MS)
+    assert one.state is State.UP_FAILURE
+    told = [e.message for e in one.sent(Heartbeat)]
+    assert Heartbeat(one.me, State.UP_FAILURE) in told
+    assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+
+
+def test_a_short_failure_ends_where_it_began() -> None:
+    one = failed(until=700 * MS)
+    catch_up(one, "b", 200 * MS, 700 * MS)
+    flow(one, 700 * MS, 900 * MS)
+    assert one.states == [State.STABLE, State.UP_FAILURE, State.STABLE]
+    assert not one.frames(Undo) and not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+
+
+def test_past_the_deadline_it_answers_without_the_missing_port() -> None:
+    one = failed()
+    tentative = [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+    assert tentative and all(frame.missing == ("b",) for frame in tentative)  # type: ignore[union-attr]
+    [copy] = [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)]
+    assert copy.time == 200 * MS, "MARK: before the first tentative bucket"
+
+
+def test_healed_it_asks_for_a_lease_rolls_back_and_says_when_it_is_done() -> None:
+    one = failed()
+    catch_up(one, "b", 200 * MS, 1500 * MS)
+    [request] = one.sent(LeaseRequest)
+    assert request.to == R1 and one.state is State.UP_FAILURE, "not without leave"
+    one.give(Received(LeaseGrant(R1)))
+    flow(one, 1500 * MS, 1700 * MS, peer=State.UP_FAILURE)
+    assert one.states == [State.STABLE, State.UP_FAILURE, State.STABILIZATION, State.STABLE]
+    assert len(one.frames(Undo)) == len(one.frames(RecDone)) == 1
+    [done] = [effect for effect in one.effects if isinstance(effect, Reconciled)]
+    assert done.tuples >= 2 * 26 - 8
+    assert [send.to for send in one.sent(type(one.sent(LeaseRequest)[0].message))] == [R1]
+    stable = [frame for frame in one.frames(Data) if not frame.tentative]  # type: ignore[union-attr]
+    times = [time for frame in stable for time in frame.batch.column(0).to_pylist()]  # type: ignore[union-attr]
+    assert times == sorted(times) and times.count(1000 * MS) == 2
+
+
+def test_healed_beside_a_stable_peer_it_asks_nobody() -> None:
+    one = failed()
+    one.give(Received(Heartbeat(R1, State.STABLE)))
+    catch_up(one, "b", 200 * MS, 1500 * MS)
+    assert State.STABILIZATION in one.states and not one.sent(LeaseRequest)
+
+
+def test_healed_it_corrects_before_it_sends_more_that_is_tentative() -> None:
+    """The fewest tentative tuples (DPC, Design goals): what is stable already is not sent tentatively first."""
+    one = failed()
+    given = sum(frame.batch.num_rows for frame in one.frames(Data) if frame.tentative)  # type: ignore[union-attr]
+    one.now = 3000 * MS
+    one.give(Received(Heartbeat(R1, State.STABLE)))
+    assert one.state is State.RECOVERING, "it was stopped for a while, and comes back to find that all has healed"
+    for name, since in (("a", 1500 * MS), ("b", 200 * MS)):
+        catch_up(one, name, since, 3000 * MS)
+    one.until(3110 * MS)
+    assert State.STABILIZATION in one.states
+    assert sum(frame.batch.num_rows for frame in one.frames(Data) if frame.tentative) == given  # type: ignore[union-attr]
+
+
+def test_time_spent_working_is_not_silence_of_the_inputs() -> None:
+    """A call took long, and what came meanwhile waits to be handed in: a's frames first, b's right after."""
+    one = InstanceDriver(union_plan(tuning={"bucket": "20ms", "boundary_interval": "20ms"}))
+    one.instance.sunion.settings = type(one.instance.sunion.settings)(20 * MS, 10**9, 1 << 30, 1)
+    for name in "ab":
+        rows = [one.rows(name, [at]) for at in range(0, 2000 * MS, 20 * MS)]
+        one.deliver(LogId(name, "", 0), *rows, one.boundary(2000 * MS))
+    assert one.instance.has_more
+    at = 0
+    while one.instance.has_more and at < 3000 * MS:
+        at += 30 * MS
+        one.now = at
+        one.give(Received(Heartbeat(R1, State.STABLE)))
+    one.deliver(A, one.boundary(2000 * MS))
+    one.deliver(B, one.boundary(2000 * MS))
+    assert set(one.states) == {State.STABLE}
+
+
+def test_stopped_for_long_it_is_recovering_and_blames_nobody() -> None:
+    """A zombie that comes back (R12): its own silence says nothing of others."""
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.now = 5000 * MS
+    one.deliver(A, one.rows("a", [200 * MS]), one.boundary(250 * MS), end=100)
+    assert one.state is State.RECOVERING
+    one.deliver(B, one.rows("b", [200 * MS]), one.boundary(250 * MS), end=100)
+    one.until(5500 * MS)
+    assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+
+
+def test_a_new_life_is_recovering_until_it_has_read_what_it_missed() -> None:
+    place = Restart(2, 3, 200 * MS, 200 * MS, {"all/0": 8}, {"all/0": 8}, {"a/0": 4, "b/0": 4})
+    one = InstanceDriver(union_plan(), restart=place)
+    assert one.states == [State.RECOVERING]
+    assert [effect for effect in one.effects if isinstance(effect, Follow)] == [Follow(A, 3), Follow(B, 3)]
+    one.ids = {A: 4, B: 4}
+    one.deliver(A, one.rows("a", [200 * MS, 250 * MS]), one.boundary(300 * MS), end=2)
+    one.deliver(B, one.rows("b", [200 * MS]), one.boundary(250 * MS), end=3)
+    one.now = 140 * MS
+    one.deliver(A, one.boundary(350 * MS))
+    assert one.state is State.RECOVERING, "b is behind the end of its log"
+    one.deliver(B, one.rows("b", [260 * MS]), one.boundary(300 * MS))
+    one.until(150 * MS)
+    assert one.state is State.STABLE
+    first = one.frames(Data)[0]
+    assert isinstance(first, Data) and first.first_id == 8 and first.origin == Origin("r0", 2)
+
+
+def test_a_port_that_ended_is_never_silent() -> None:
+    one = InstanceDriver(union_plan())
+    for name in "ab":
+        one.deliver(LogId(name, "", 0), one.rows(name, [0]), one.boundary(INFINITY))
+    one.until(3000 * MS)
+    assert one.states == [State.STABLE]
+    boundaries = one.frames(Boundary)
+    assert isinstance(boundaries[-1], Boundary) and boundaries[-1].time == INFINITY
+
+
+def test_it_tells_upstream_how_long_the_rest_of_the_path_takes() -> None:
+    """R9."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    log = LogId("all", "r0", 0)
+    for at in range(0, 400 * MS, 50 * MS):
+        one.until(at)
+        row = one.rows("all", [at], replica="r0")
+        boundary = Boundary(Origin("r0", 1), 0, at + 50 * MS, False, at, at - 10 * MS)
+        one.deliver(log, row, boundary)
+    told = one.sent(PathAfter)
+    assert {send.to for send in told} == {InstanceId("f1", "r0", 0), InstanceId("f1", "r1", 0)}
+    assert told[-1].message.micros == 15 * MS, "10 ms a hop, and half as much again"  # type: ignore[union-attr]
+
+
+def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back() -> None:
+    one = InstanceDriver(union_plan())
+    assert one.instance.sunion.alpha_x_us == 900 * MS
+    one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
+    one.until(150 * MS)
+    assert one.instance.sunion.alpha_x_us == 700 * MS
+    held = failed(until=900 * MS)
+    assert not [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+    held.give(Threshold(500 * MS))
+    assert [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+
+
+def test_alpha_x_is_frozen_on_leaving_stable() -> None:
+    one = failed(until=900 * MS)
+    before = one.instance.sunion.alpha_x_us
+    one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 500 * MS)))
+    flow(one, 900 * MS, 1050 * MS, "a", peer=State.UP_FAILURE)
+    assert one.instance.sunion.alpha_x_us == before
+
+
+def test_it_acknowledges_what_its_anchor_needs_no_more() -> None:
+    """R26."""
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 400 * MS)
+    last = [effect for effect in one.effects if isinstance(effect, Acknowledge)][-1]
+    assert dict(last.positions).keys() == {"a/0", "b/0"}
+    assert all(0 < first_id <= 8 for first_id in dict(last.positions).values())
+
+
+def test_a_failure_holds_acknowledgements_at_the_mark() -> None:
+    one = failed(until=2500 * MS)
+    last = [effect for effect in one.effects if isinstance(effect, Acknowledge)][-1]
+    assert all(first_id <= 4 for _, first_id in last.positions), "four rows of each came before the failure"
+
+
+def test_what_memory_does_not_hold_is_read_again_from_the_log() -> None:
+    one = InstanceDriver(union_plan(replicas=1, tuning={"memory": "1KB"}))
+    flow(one, 0, 200 * MS)
+    flow(one, 200 * MS, 4000 * MS, "a")
+    catch_up(one, "b", 200 * MS, 4000 * MS)
+    one.until(4100 * MS)
+    reads = [effect for effect in one.effects if isinstance(effect, Read)]
+    assert {read.log for read in reads} <= {A, B} and reads
+    assert all(read.after_id >= 2 for read in reads), "nothing from before the mark"
+
+
+@pytest.mark.parametrize("silent_ms", [400, 2000])
+def test_it_leaves_a_dead_replica_and_names_no_input_missing(silent_ms: int) -> None:
+    """Switching masks the failure of one replica of an input."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    logs = {replica: LogId("all", replica, 0) for replica in ("r0", "r1")}
+    sent = 0
+    for at in range(0, (300 + silent_ms) * MS, 50 * MS):
+        one.until(at)
+        row, boundary = one.rows("all", [at], replica="r0"), one.boundary(at + 50 * MS, "r0")
+        following = one.instance.links[0].upstream.live.log
+        if at < 300 * MS:
+            one.deliver(logs["r0"], row, boundary)
+            sent += 1
+        elif following == logs["r1"]:
+            one.deliver(logs["r1"], row, boundary)
+        else:
+            one.ids[logs["r0"]] = sent
+        if following == logs["r0"]:
+            one.tail(logs["r1"], one.boundary(at + 50 * MS, "r1"))
+    assert Unfollow(logs["r0"]) in one.effects and Follow(logs["r1"], sent - 1) in one.effects
+    assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+    assert State.STABILIZATION not in one.states
+    assert StateChanged(State.STABLE) in one.effects
