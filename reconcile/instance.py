@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from operators.graph import Graph
-
 from boreal.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.plan import EGRESS, Fragment, Plan
 from boreal.spec import Hold, Mode
+from operators.graph import Graph
 from reconcile.consistency import Facts, check_transition, state_of
 from reconcile.events import (
     Acknowledge,
@@ -234,7 +233,8 @@ class Instance:
         """A log is read for the first time, or again: what it holds already is a backlog (R12)."""
         candidate.target = end
         if all(other.port.silent for other in self.links) and not self.is_away:
-            self.is_away, self.away_until = True, now
+            # All inputs were gone, so it was we who were cut off; if there are several, the others are about to return.
+            self.is_away, self.away_until = True, now + (self.grace_us if len(self.links) > 1 else 0)
 
     def _take_visible(self, link: _Link, candidate: Candidate, frame: Frame, now: int) -> None:
         port = link.port

@@ -31,7 +31,6 @@ from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step
 from sunion.tape import BEGINNING, Cursor
 
-
 STEP_ROWS = 131_072
 
 

@@ -112,7 +112,7 @@ def _replicas(run: Run) -> Table:
     table = Table(show_header=False, box=None)
     for who, state in run.world.states().items():
         if who.fragment != EGRESS:
-            name = "down" if state is None else state.value
+            name = "FAILURE" if state is None else state.value
             table.add_row("replica", str(who), Text(name, style=STATE_STYLES[name]))
     return table
 

@@ -15,10 +15,10 @@ STATE_STYLES = {
     "UP_FAILURE": "yellow",
     "STABILIZATION": "cyan",
     "RECOVERING": "magenta",
-    "down": "bold red",
+    "FAILURE": "bold red",
 }
 WIDTH = 48
-_SHAPES = {"STABLE": "━", "UP_FAILURE": "▒", "RECOVERING": "░", "STABILIZATION": "█"}
+_SHAPES = {"STABLE": "━", "UP_FAILURE": "▒", "RECOVERING": "░", "STABILIZATION": "█", "FAILURE": "×"}
 """By rising weight: where several states share a character of the line, the last of them is shown."""
 
 
@@ -35,7 +35,8 @@ def timeline(report: Mapping[str, Any], faults: Sequence[Fault], fault_texts: Se
         table.add_row(Text(name), _states([span for span in report["states"] if _instance(span) == name], end_ms))
     axis = f"{end_ms / 1000:.1f}s"
     table.add_row("", Text(f"0s{axis:>{WIDTH - 2}}", style="dim"))
-    table.add_row("", Text.assemble(*((f"{shape} {state}  ", STATE_STYLES[state]) for state, shape in _SHAPES.items())))
+    shown = {state: shape for state, shape in _SHAPES.items() if any(span["state"] == state for span in report["states"])}
+    table.add_row("", Text.assemble(*((f"{shape} {state}  ", STATE_STYLES[state]) for state, shape in shown.items())))
     return table
 
 

@@ -240,16 +240,17 @@ def _count(value: float) -> str:
 _LEGEND = """<ul class="legend">
 <li><i class="stable"></i>STABLE</li><li><i class="up_failure"></i>UP_FAILURE</li>
 <li><i class="stabilization"></i>STABILIZATION</li><li><i class="recovering"></i>RECOVERING</li>
+<li><i class="failure"></i>FAILURE: down</li>
 <li><i class="fault"></i>a fault, by its number above</li>
 </ul>"""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b2733; --soft: #5b6875; --line: #d7dde3; --paper: #ffffff; --card: #f5f7f9;
   --bar: #3d74b8; --over: #c2452d; --stable: #3f9c7a; --up_failure: #e09a26; --stabilization: #4b86d1;
-  --recovering: #8d6cc8; --fault: #c2452d; }
+  --recovering: #8d6cc8; --failure: #8a94a0; --fault: #c2452d; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4eaf0; --soft: #97a5b3; --line: #34404c; --paper: #12181f;
   --card: #1a222b; --bar: #6ea3e0; --over: #f07f66; --stable: #4fb38e; --up_failure: #f0b04a; --stabilization: #74a8ec;
-  --recovering: #ae92e0; --fault: #f07f66; } }
+  --recovering: #ae92e0; --failure: #6b7783; --fault: #f07f66; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1100px; margin: 0 auto; padding: 32px 20px 64px; }
@@ -264,6 +265,7 @@ svg line.limit { stroke: var(--over); stroke-dasharray: 4 3; }
 svg text.limit { fill: var(--over); font-size: 11px; text-anchor: middle; }
 svg .stable { fill: var(--stable); } svg .up_failure { fill: var(--up_failure); }
 svg .stabilization { fill: var(--stabilization); } svg .recovering { fill: var(--recovering); }
+svg .failure { fill: var(--failure); }
 svg rect.fault { fill: var(--fault); fill-opacity: .16; stroke: var(--fault); stroke-opacity: .5; pointer-events: none; }
 svg text.fault { fill: var(--fault); font-size: 11px; font-weight: 600; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
@@ -278,5 +280,6 @@ ul.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; padding: 0; margin: 0
 .legend i { display: inline-block; width: 12px; height: 12px; margin-right: 6px; border-radius: 2px; vertical-align: -1px; }
 i.stable { background: var(--stable); } i.up_failure { background: var(--up_failure); }
 i.stabilization { background: var(--stabilization); } i.recovering { background: var(--recovering); }
+i.failure { background: var(--failure); }
 i.fault { background: color-mix(in srgb, var(--fault) 16%, transparent); border: 1px solid var(--fault); }
 """

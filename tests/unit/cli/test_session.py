@@ -80,11 +80,11 @@ def test_under_speed_the_bucket_is_given_in_run_time(query: Path) -> None:
 
 
 def test_at_a_rate_below_the_datas_own_the_bucket_shrinks_until_x_can_be_kept(query: Path) -> None:
-    sources = ["a=generate:5000,2", "b=generate:5000,2"]
+    sources = ["a=generate:5000,2", "b=generate:5000,2"]  # 1,000 tuples a bucket
     assert prepare(query, sources, rate="10000/s").plan.bucket_us == 100_000
-    session = prepare(query, sources, rate="1000/s")
-    assert session.plan.bucket_us == 25_000
-    assert any("bucket is 25ms" in note for note in session.plan.notes)
+    session = prepare(query, sources, rate="2000/s")
+    assert session.plan.bucket_us == 50_000
+    assert any("bucket is 50ms" in note for note in session.plan.notes)
     varied = session.planned(Mode.OVERLAY_REDO)
     assert (varied.bucket_us, varied.notes) == (session.plan.bucket_us, session.plan.notes)
 
