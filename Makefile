@@ -29,9 +29,8 @@ demo: $(READY) ## run the flights with an airport cut off, and show what happens
 test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n auto -q
 
-lint: $(READY) ## check style and format
+lint: $(READY) ## check style
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
 
 types: $(READY) ## check types: strictly in the pure rooms
 	$(BIN)/mypy --strict sunion operators reconcile boreal
@@ -41,7 +40,7 @@ simulate: $(READY) ## run SEEDS (default 200) seeds of the simulator
 	$(BIN)/boreal simulate --seeds $(SEEDS)
 
 bench: $(READY) ## measure, on this machine: BENCH=core
-	$(BIN)/boreal bench $(BENCH)
+	$(BIN)/python -m boreal bench $(BENCH)
 
 lock: $(READY) ## write requirements-dev.txt anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools

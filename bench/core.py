@@ -85,7 +85,7 @@ def _frames(count: int, tuples_per_bucket: int, seed: int = 0) -> list[list[tupl
 def _steps(streams: list[list[tuple[Data, Boundary]]]) -> Iterator[Step]:
     """The stable steps that a SUnion makes of the frames, fed round robin."""
     ports = [Port(f"s{at}/0", f"s{at}", BUCKET_US, 0) for at in range(STREAMS)]
-    settings = Settings(BUCKET_US, 1 << 60, 1 << 30)
+    settings = Settings(BUCKET_US, 0, 1 << 60, 1 << 30)
     merges = (Merge("all", tuple(range(STREAMS)), SCHEMA),)
     sunion = SUnion(ports, merges, settings, "bench", Hold.PROCESS, Hold.PROCESS, 1 << 60)
     for number, turn in enumerate(zip(*streams, strict=True)):
@@ -189,14 +189,14 @@ output: both
 def _feed(instance: Instance, logs: LogStore, effects: list[Effect], now: int) -> None:
     """Perform what an instance asks of its logs, until it asks for nothing more."""
     pending = list(effects)
-    while pending:
+    while pending or instance.has_more:
         follow_up: list[Effect] = []
         for effect in pending:
             if isinstance(effect, Read):
                 log = logs.open(effect.log)
                 items = log.read(log.offset_after(effect.after_id), 64, effect.max_bytes)
                 follow_up += instance.handle(ReadDone(effect.log, effect.token, tuple(items)), now)
-        if not follow_up and instance.has_more:
+        while not follow_up and instance.has_more:
             follow_up = instance.handle(Tick(), now)
         pending = [effect for effect in follow_up if not isinstance(effect, Append | Follow)]
 

@@ -25,7 +25,7 @@ _SLACK = 4096
 
 
 class Candidates:
-    """A pane: rows in order of arrival, some of which may be known not to matter any more. Chunks are shared."""
+    """A pane: rows that may be among the first k, and some that are no longer. Chunks are shared with overlays."""
 
     __slots__ = ("chunks", "kept", "reduce", "rows")
 
@@ -135,8 +135,8 @@ class Top:
         return places
 
     def _reduce(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Without what can't be among the first k any more; in order of arrival still."""
-        return rows.take(pa.array(np.sort(self._ranked(rows)[0])))
+        """Without what can't be among the first k any more; ties are in order of arrival still."""
+        return rows.take(pa.array(self._ranked(rows)[0]))
 
     def _result(self, end: int, panes: list[Candidates]) -> pa.RecordBatch:
         rows = pa.concat_batches([pane.content() for pane in panes])

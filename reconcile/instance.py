@@ -90,6 +90,7 @@ class Instance:
             _merges(fragment, self.links),
             Settings(
                 plan.bucket_us,
+                self.grace_us,
                 plan.stable_lag_max_us,
                 plan.memory_bytes // max(len(self.links), 1),
             ),
@@ -153,7 +154,11 @@ class Instance:
         return effects
 
     def handle(self, event: Event, now: int) -> list[Effect]:
-        """Take one event at this time (microseconds, never falling); what to do, in order."""
+        """Take one event at this time (microseconds, never falling); what to do, in order.
+
+        Only a Tick moves tuples on: all that has come is taken in first, so that none of it waits behind a long round of
+        work, and a correction is complete only when the inbox is empty too.
+        """
         effects: list[Effect] = []
         self._discount(now - self.wanted_at, now)
         self.last_now = now
@@ -177,8 +182,8 @@ class Instance:
             case CheckpointStored(number):
                 self._note_stored(number)
             case Tick():
-                pass
-        self._advance(now, effects)
+                self._advance(now, effects)
+        self.has_more = self.has_more or not isinstance(event, Tick)
         self.wanted_at = self.next_deadline()
         return effects
 
@@ -191,7 +196,7 @@ class Instance:
         if overdue is not None and overdue > self.last_now:
             waits.append(overdue)
         lease = self.stagger.next_deadline()
-        if lease is not None:
+        if lease is not None and lease > self.last_now:
             waits.append(lease)
         return min(waits)
 
@@ -285,6 +290,7 @@ class Instance:
     def _advance(self, now: int, effects: list[Effect]) -> None:
         self._look_at_inputs(now, effects)
         self._maybe_return(now)
+        self._maybe_change_state(now, effects)
         self._maybe_reconcile(now, effects)
         self.has_more = False
         rows = 0

@@ -103,9 +103,7 @@ class Stagger:
         if self.asked is not None:
             if self.asked in alive and now - self.asked_at <= HEARTBEATS_TO_DEATH * self.heartbeat_us:
                 return Permission.WAIT, []
-            unanswered, self.asked = self.asked, None
-            permission, _ = self._go(Permission.ALONE)
-            return permission, [Send(unanswered, LeaseEnd(self.me))]
+            return self._go(Permission.ALONE)
         candidates = [who for who, peer in sorted(alive.items()) if peer.state is State.UP_FAILURE]
         if candidates:
             self.asked, self.asked_at = candidates[0], now
@@ -149,5 +147,7 @@ class Stagger:
         return now - peer.heard <= HEARTBEATS_TO_DEATH * self.heartbeat_us
 
     def _go(self, permission: Permission) -> tuple[Permission, list[Send]]:
+        """Take leave; who was asked and has not answered need not stay live for us."""
         self.reconciling = True
-        return permission, []
+        asked, self.asked = self.asked, None
+        return permission, [Send(asked, LeaseEnd(self.me))] if asked is not None else []

@@ -11,10 +11,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from boreal.frames import Data, RecDone, Start, Undo
+from reconcile.events import InstanceId
 from simulation.invariants import Violation, check
 from simulation.mutants import mutated
 from simulation.run import Observed, observe
-from simulation.scenario import make_scenario, reference_of
+from simulation.scenario import Scenario, make_scenario, reference_of
 
 CHUNK = 10
 """Seeds that a process takes at a time."""
@@ -35,12 +37,13 @@ def run_seed(seed: int, mutant: str | None = None) -> Verdict:
     failures, which is the measure, runs without it."""
     scenario = make_scenario(seed)
     reference = observe(reference_of(scenario))
+    available = observe(reference_of(scenario, scenario.cut_streams)) if scenario.is_rowwise else None
     with mutated(mutant):
         observed = observe(scenario)
-    violations = check(scenario, observed, reference)
+    violations = check(scenario, observed, reference, available)
     if reference.error is not None or not reference.settled:
         violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
-    return Verdict(seed, violations, observed.faults, _coverage(scenario.family, observed))
+    return Verdict(seed, violations, observed.faults, _coverage(scenario, observed))
 
 
 def simulate(
@@ -93,7 +96,23 @@ def _run_chunk(chunk: range, mutant: str | None) -> list[Verdict]:
     return [run_seed(seed, mutant) for seed in chunk]
 
 
-def _coverage(family: str, observed: Observed) -> Counter[str]:
+def _coverage(scenario: Scenario, observed: Observed) -> Counter[str]:
+    """What the run went through: messages and reads, transitions, frames, and what it was made of."""
     counts = Counter(observed.coverage)
-    counts[f"family {family}"] += 1
+    plan = scenario.plan
+    counts.update(("family " + scenario.family, f"mode {plan.mode}", f"policy {plan.policy}"))
+    counts.update(f"operator {node.spec.kind}" for fragment in plan.fragments for node in fragment.nodes)
+    counts.update(f"owed {what}" for what in ("delay", "silence") if getattr(scenario, f"owes_{what}"))
+    before: dict[InstanceId, str] = {}
+    for _, who, state in observed.states:
+        name = state.value if state is not None else "DEAD"
+        if who in before:
+            counts[f"{before[who]} -> {name}"] += 1
+        before[who] = name
+    for frames in observed.frames.values():
+        for _, frame in frames:
+            if isinstance(frame, Data):
+                counts["rows tentative" if frame.tentative else "rows stable"] += frame.batch.num_rows
+            elif isinstance(frame, Undo | RecDone | Start):
+                counts[type(frame).__name__.upper()] += 1
     return counts

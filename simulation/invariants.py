@@ -9,6 +9,9 @@ replica, or one that keeps its overlay live beside the redo (R21). There a new r
 or boundary given to the client had passed (R14), must be given within X of the first tick at which some source had
 logged past its time: R8's ingest for a row as well as for the window that closes there.
 
+Where, beyond that, each result depends on one row only, what a run over the streams that were never cut gives must have
+been given within X too ('withheld'); and of several replicas one must be live at any time ('nobody-live').
+
 When I4 is owed. In scenarios with one cut of one source stream, to all of its readers or to one, where cut + bucket +
 boundary interval + what it takes to reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any
 instance had at any time (R13).
@@ -26,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from boreal.codec import encode
-from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
+from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from simulation.run import Observed
 from simulation.scenario import Scenario
 
@@ -41,19 +44,27 @@ ANOMALIES = {
     "boundary-fell": ("I2", "A stable boundary fell within a producer's life, or rose over tentative rows."),
     "epoch-fell": ("I2", "An epoch fell, or did not grow at an UNDO, so that ids of tentative rows are ambiguous (R2)."),
     "late": ("I3", "A new result took longer than X, though an input path was available."),
+    "withheld": ("I3", "A row that needed only inputs that were there was not given within X."),
+    "nobody-live": ("I3", "All replicas of a fragment reconciled at once, though they reached each other (R22)."),
     "needless-tentative": ("I4", "A failure shorter than alpha*X left a tentative row."),
     "starved": ("I5", "Stable output trailed the stable input for longer than R16 allows."),
+    "thrashing": ("I5", "A log was undone again and again, more often than failures come and go."),
     "unsettled": ("I5", "After the last heal an instance did not become STABLE with all its input read."),
     "tentative-left": ("I5", "After the last heal the client still held tentative rows."),
     "unfinished": ("I5", "After the last heal the client was not told that its stream has ended."),
+    "rec-done-missing": ("I5", "A correction was not declared complete before new tentative rows, or ever (R18)."),
     "tentative-repeated": ("I6", "A tentative row came for a time that the log's tentative boundary had passed."),
     "ids-broken": ("I6", "Tentative ids do not go on from the rows that the log shows."),
     "protocol": ("I6", "A port was given frames that no switch may give it."),
     "trimmed": ("I7", "A reader with a valid claim asked for rows that had been trimmed away."),
+    "never-trimmed": ("I7", "Nothing was trimmed, though every reader was far past it: logs would grow for ever."),
     "crash": ("crash", "A machine raised an error."),
 }
 
 _PLAIN = Origin("", 1)
+SECOND_US = 1_000_000
+MOST_UNDOS_A_SECOND = 12
+"""A failure needs a boundary interval to be noticed and another to heal, so honest logs have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +82,30 @@ class Violation:
         return f"{self.name}: {self.message}"
 
 
-def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[Violation]:
-    """All anomalies of a run, the gravest reason first; `reference` is the same input's run without failures."""
-    found = list(_errors(observed))
+def check(
+    scenario: Scenario, observed: Observed, reference: Observed, available: Observed | None = None
+) -> list[Violation]:
+    """All anomalies of a run. reference: the same input's run without failures; available: the same over the streams that
+    were never cut, where each result depends on one row only."""
+    found: list[Violation] = []
     histories = {log: History.of(log, frames) for log, frames in observed.frames.items()}
     for history in histories.values():
         found += history.violations
     found += _compare(histories, reference, observed.settled and observed.error is None)
+    found += _errors(observed)
     if observed.error is not None:
         return found
     client = histories.get(LogId(scenario.plan.output.name, "r0", 0))
     assert client is not None, "the egress writes from the start"
-    found += _settling(observed, client)
+    found += _settling(observed, client, histories)
     found += _starvation(scenario, observed)
+    found += _thrashing(observed)
+    found += _trimming(scenario, observed)
     if scenario.owes_delay:
         found += _delay(scenario, observed, client)
+        found += _staggering(scenario, observed)
+    if available is not None:
+        found += _withholding(scenario, observed, available, client.log)
     if scenario.owes_silence:
         found += _silence(scenario, observed, histories)
     return found
@@ -96,6 +116,8 @@ def _errors(observed: Observed) -> Iterator[Violation]:
         kind, message, where = observed.error
         name = {"Trimmed": "trimmed", "ProtocolError": "protocol"}.get(kind, "crash")
         yield Violation(name, f"{kind} at {where}: {message}")
+    for breach in observed.breaches:
+        yield Violation("trimmed", breach)
 
 
 # One log's history.
@@ -113,6 +135,7 @@ class History:
     n_tentative: int = 0
     epoch: int = -1
     incarnation: int = 0
+    correcting: bool = False
     stable_time: int = -INFINITY
     stable_through: int = -INFINITY
     life_through: int = -INFINITY
@@ -136,6 +159,7 @@ class History:
             case Boundary():
                 self._take_boundary(when, frame)
             case Undo():
+                self.correcting = True
                 if frame.last_id < self.next_id - 1:
                     self._add("stable-undone", when, f"UNDO({frame.last_id}), stable through {self.next_id - 1}")
                 elif frame.last_id != self.next_id - 1:
@@ -146,9 +170,10 @@ class History:
             case Start():
                 # A new life may give lower boundaries for a while: they are true, and only rising ones count (R3).
                 self.incarnation, self.life_through = incarnation, -INFINITY
+                self.correcting = False
                 self._revoke()
             case RecDone():
-                pass
+                self.correcting = False
         if frame.epoch < self.epoch:
             self._add("epoch-fell", when, f"{type(frame).__name__} of epoch {frame.epoch} after {self.epoch}")
         self.epoch = max(self.epoch, frame.epoch)
@@ -159,6 +184,8 @@ class History:
         if len(times) > 1 and bool((times[1:] < times[:-1]).any()):
             self._add("out-of-order", when, "within a frame")
         if frame.tentative:
+            if self.correcting:
+                self._add("rec-done-missing", when, f"tentative rows from id {frame.first_id} in a correction")
             if frame.first_id != self.next_id + self.outstanding:
                 held = self.next_id + self.outstanding
                 self._add("ids-broken", when, f"tentative rows from id {frame.first_id}, the log holds those below {held}")
@@ -251,7 +278,7 @@ def _first_difference(
 # I5: convergence.
 
 
-def _settling(observed: Observed, client: History) -> Iterator[Violation]:
+def _settling(observed: Observed, client: History, histories: Mapping[LogId, History]) -> Iterator[Violation]:
     if not observed.settled:
         yield Violation("unsettled", f"{observed.unsettled} at {observed.ended_at}, quiet since {observed.quiet_at}")
         return
@@ -259,6 +286,9 @@ def _settling(observed: Observed, client: History) -> Iterator[Violation]:
         yield Violation("tentative-left", f"{client.outstanding} rows")
     if client.stable_through < INFINITY:
         yield Violation("unfinished", f"stable through {client.stable_through}")
+    for log, history in histories.items():
+        if history.correcting:
+            yield Violation("rec-done-missing", f"{log} at the end")
 
 
 def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
@@ -271,7 +301,22 @@ def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
 
 
-SECOND_US = 1_000_000
+def _thrashing(observed: Observed) -> Iterator[Violation]:
+    for log, frames in observed.frames.items():
+        undone = [when for when, frame in frames if isinstance(frame, Undo)]
+        for first, last in zip(undone, undone[MOST_UNDOS_A_SECOND:], strict=False):
+            if last - first < SECOND_US:
+                yield Violation("thrashing", f"{log}: {len(undone)} UNDOs, the first at {undone[0]}")
+                break
+
+
+def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+    """Owed once all has been quiet for longer than any window and the round of acknowledgements take. State that windows
+    cannot rebuild waits for its own checkpoints."""
+    unbounded = any(getattr(node.spec, "window", True) is None for f in scenario.plan.fragments for node in f.nodes)
+    calm = observed.ended_at - observed.quiet_at
+    if calm > 1.5 * SECOND_US and observed.trimmed == 0 and not unbounded:
+        yield Violation("never-trimmed", f"after {calm} us without faults")
 
 
 # I3 and I4: what is owed to the client.
@@ -279,8 +324,6 @@ SECOND_US = 1_000_000
 
 def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[Violation]:
     bucket = scenario.plan.bucket_us
-    tick_times = np.array([when for when, _ in observed.ticks], dtype=np.int64)
-    reached = np.array([event for _, event in observed.ticks], dtype=np.int64)
     covered = -INFINITY
     for when, frame in observed.frames[client.log]:
         if isinstance(frame, Boundary):
@@ -290,12 +333,51 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
             new = times[times >= covered]
             if not len(new):
                 continue
-            ingest = tick_times[np.minimum(np.searchsorted(reached, new, side="right"), len(tick_times) - 1)]
-            worst = int((when - ingest).max())
-            if worst > scenario.plan.delay_threshold_us:
-                row = int(new[int((when - ingest).argmax())])
-                yield Violation("late", f"time {row} given at {when}, {worst} us after its ingest")
+            delays = when - _ingest(observed, new)
+            if int(delays.max()) > scenario.plan.delay_threshold_us:
+                row = int(new[int(delays.argmax())])
+                yield Violation("late", f"time {row} given at {when}, {int(delays.max())} us after its ingest")
                 return
+
+
+def _ingest(observed: Observed, times: np.ndarray) -> np.ndarray:
+    """When some source had first logged past each of these times."""
+    when = np.array([when for when, _ in observed.ticks], dtype=np.int64)
+    reached = np.array([event for _, event in observed.ticks], dtype=np.int64)
+    return when[np.minimum(np.searchsorted(reached, times, side="right"), len(when) - 1)]
+
+
+def _withholding(scenario: Scenario, observed: Observed, available: Observed, client: LogId) -> Iterator[Violation]:
+    given: dict[str, int] = {}
+    for when, frame in observed.frames[client]:
+        if isinstance(frame, Data):
+            for row in frame.batch.to_pylist():
+                given.setdefault(repr(row), when)
+    due = _whole(History.of(client, available.frames[client]).stable)
+    if due is None:
+        return
+    for row, ingest in zip(due.to_pylist(), _ingest(observed, due.column(0).to_numpy()).tolist(), strict=True):
+        at = given.get(repr(row), INFINITY)
+        if at > ingest + scenario.plan.delay_threshold_us:
+            yield Violation("withheld", f"{row}, ingested at {ingest}, given at {'no time' if at == INFINITY else at}")
+            return
+
+
+def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+    """R22: with a policy that answers during the correction, replicas take turns."""
+    if scenario.plan.policy.stabilization == "suspend":
+        return
+    replicas = {fragment.name: len(fragment.replicas) for fragment in scenario.plan.fragments}
+    correcting: dict[tuple[str, int], set[str]] = {}
+    for when, who, state in observed.states:
+        group = correcting.setdefault((who.fragment, who.shard), set())
+        if state is not State.STABILIZATION:
+            group.discard(who.replica)
+            continue
+        group.add(who.replica)
+        if len(group) == replicas[who.fragment] > 1:
+            yield Violation("nobody-live", f"{who.fragment}.{who.shard} at {when}")
+            return
 
 
 def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:

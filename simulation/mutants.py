@@ -1,5 +1,659 @@
-"""stub"""
+"""Seeded bugs: each breaks one rule of the production objects, to show that the simulator would notice.
+
+A mutant is applied for the time of one run, by replacing methods; the run without failures, which is the measure, is made
+without it. `simulation.teeth` holds the seed that catches each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from boreal.errors import UserError
+from boreal.frames import INFINITY, Boundary, Data, Start
+from boreal.spec import Mode, did_you_mean
+from operators.graph import GraphState
+from reconcile.host import Host
+from reconcile.instance import Instance
+from reconcile.soutput import SOutput
+from reconcile.stagger import Permission, Stagger
+from reconcile.upstream import Upstream
+from services.embedded.world import World
+from services.log.index import Index
+from sunion.port import Port
+from sunion.sunion import Healed, SUnion
+from sunion.tape import Cursor, Tape
+
+Patch = Callable[[type, str, Callable[[Any], Any]], None]
+"""patch(owner, name, make): `owner.name` becomes make(what it was)."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One seeded bug. prose: what it forgets, in a sentence."""
+
+    name: str
+    prose: str
+    apply: Callable[[Patch], None]
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def _mutant(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    assert apply.__doc__ is not None
+    MUTANTS[apply.__name__] = Mutant(apply.__name__, " ".join(apply.__doc__.split()), apply)
+    return apply
+
+
 @contextmanager
-def mutated(name):
-    yield
+def mutated(name: str | None) -> Iterator[None]:
+    """The production objects with the named bug, None for none; UserError for an unknown name."""
+    if name is None:
+        yield
+        return
+    if name not in MUTANTS:
+        raise UserError("--mutant", name, "there is no such mutant", did_you_mean(name, MUTANTS))
+    undo: list[tuple[type, str, Any]] = []
+
+    def patch(owner: type, attribute: str, make: Callable[[Any], Any]) -> None:
+        original = owner.__dict__[attribute]
+        undo.append((owner, attribute, original))
+        setattr(owner, attribute, make(original))
+
+    try:
+        MUTANTS[name].apply(patch)
+        yield
+    finally:
+        for owner, attribute, original in reversed(undo):
+            setattr(owner, attribute, original)
+
+
+# SUnion: order, buckets, deadlines.
+
+
+@_mutant
+def order_by_arrival(patch: Patch) -> None:
+    """SUnion hands on the rows of its ports as they came, and not by (time, port, id)."""
+
+    def make(_: Any) -> Any:
+        def merge(self: SUnion, merge: Any, taken: Any) -> Any:
+            batches = [batch for at in merge.ports for batch in taken[at].batches]
+            return self._empty[merge.name] if not batches else _concatenated(batches)
+
+        return merge
+
+    patch(SUnion, "_merge", make)
+
+
+def _concatenated(batches: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_batches(batches)
+
+
+@_mutant
+def emit_tentative_before_alpha_x(patch: Patch) -> None:
+    """A bucket is overdue as soon as it has arrived: nothing is held back for alpha*X."""
+    patch(SUnion, "_overdue_at", lambda _: lambda self, ingest, not_before: not_before)
+
+
+@_mutant
+def count_the_deadline_at_every_hop(patch: Patch) -> None:
+    """A bucket's deadline counts from its arrival at each SUnion, and no longer from ingest: X adds up along a chain."""
+
+    def make(original: Any) -> Any:
+        def overdue_at(self: SUnion, ingest: int, not_before: int) -> int:
+            return max(int(original(self, ingest, not_before)), not_before + self.alpha_x_us)
+
+        return overdue_at
+
+    patch(SUnion, "_overdue_at", make)
+
+
+@_mutant
+def wait_for_the_missing(patch: Patch) -> None:
+    """SUnion never gives up on a port: policy `process` acts as suspend."""
+    patch(SUnion, "_tentative_items", lambda _: lambda self, now: [])
+
+
+@_mutant
+def close_a_bucket_too_early(patch: Patch) -> None:
+    """A bucket counts as stable once the first port, and not every port, has its stable boundary past it."""
+
+    def make(original: Any) -> Any:
+        def stable_step(self: SUnion) -> Any:
+            through = self._floor(max(port.tape.boundary for port in self.ports))
+            if len(self.ports) == 1 or through <= self.base.position or through >= INFINITY:
+                return original(self)
+            return self._step(self.base, through, tentative=False)
+
+        return stable_step
+
+    patch(SUnion, "_stable_step", make)
+
+
+@_mutant
+def forget_the_mark(patch: Patch) -> None:
+    """At ROLLBACK SUnion goes on from where the tentative branch was, and not from the mark."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+            assert self.live is not None
+            position, cursors = self.live.position, [cursor.fork() for cursor in self.live.cursors]
+            order = original(self, replay_from, keep_live)
+            self.base.position, self.base.cursors = position, cursors
+            return order
+
+        return roll_back
+
+    patch(SUnion, "roll_back", make)
+
+
+@_mutant
+def redo_without_one_port(patch: Patch) -> None:
+    """The redo takes the first port's rows from where it stands now, and not from the mark."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+            order = original(self, replay_from, keep_live)
+            self.base.cursors[0] = Cursor(self.ports[0].tape.next_id)
+            return order
+
+        return roll_back
+
+    patch(SUnion, "roll_back", make)
+
+
+@_mutant
+def heal_too_early(patch: Patch) -> None:
+    """A failure counts as healed as soon as any bucket can be corrected, again and again."""
+
+    def make(_: Any) -> Any:
+        def healed(self: SUnion, now: int) -> Healed | None:
+            return None if self.live is None or self.redoing else Healed.FULL
+
+        return healed
+
+    patch(SUnion, "healed", make)
+
+
+@_mutant
+def heal_never_in_part(patch: Patch) -> None:
+    """Only a full heal is acted on (R16): rolling failures starve stable output."""
+
+    def make(original: Any) -> Any:
+        def healed(self: SUnion, now: int) -> Healed | None:
+            found = original(self, now)
+            return found if found is Healed.FULL else None
+
+        return healed
+
+    patch(SUnion, "healed", make)
+
+
+@_mutant
+def mute_nothing_on_rebuild(patch: Patch) -> None:
+    """Steps that only rebuild state have their output written."""
+
+    def make(original: Any) -> Any:
+        def step(self: SUnion, view: Any, through: int, tentative: bool) -> Any:
+            return replace(original(self, view, through, tentative), muted=False)
+
+        return step
+
+    patch(SUnion, "_step", make)
+
+
+@_mutant
+def forget_replay_after_spill(patch: Patch) -> None:
+    """What memory had to let go is not read again from the log."""
+    patch(Cursor, "is_joined", lambda _: lambda self, tape: True)
+
+
+@_mutant
+def let_the_replay_boundary_run_ahead(patch: Patch) -> None:
+    """Boundaries of a replay count before the rows under them were taken."""
+
+    def make(original: Any) -> Any:
+        def take_replayed(self: Cursor, tape: Tape, first_id: int, batch: Any, ingest: Any) -> None:
+            original(self, tape, first_id, batch, ingest)
+            self.replay_boundary = max(self.replay_boundary, tape.boundary)
+
+        return take_replayed
+
+    patch(Cursor, "take_replayed", make)
+
+
+@_mutant
+def drop_rows_that_come_in_a_correction(patch: Patch) -> None:
+    """A port forgets the stable rows that it is given while the instance reconciles."""
+
+    def make(original: Any) -> Any:
+        def take_visible(self: Instance, link: Any, candidate: Any, frame: Any, now: int) -> None:
+            if self.sunion.redoing and isinstance(frame, Data) and not frame.tentative:
+                link.port.tape.next_id = max(link.port.tape.next_id, frame.first_id + frame.batch.num_rows)
+                return
+            original(self, link, candidate, frame, now)
+
+        return take_visible
+
+    patch(Instance, "_take_visible", make)
+
+
+# Ports and switching.
+
+
+@_mutant
+def repeat_after_switch(patch: Patch) -> None:
+    """A port takes stable rows again that it already has."""
+
+    def make(original: Any) -> Any:
+        def append(self: Tape, first_id: int, batch: Any, ingest: Any) -> Any:
+            return original(self, max(first_id, self.next_id), batch, ingest)
+
+        return append
+
+    patch(Tape, "append", make)
+
+
+@_mutant
+def repeat_tentative_after_switch(patch: Patch) -> None:
+    """A port takes tentative rows whose t_max it already had (R23)."""
+
+    def make(original: Any) -> Any:
+        def take_tentative(self: Port, frame: Data, now: int) -> None:
+            self.t_max = self.tape.boundary
+            original(self, frame, now)
+
+        return take_tentative
+
+    patch(Port, "take_tentative", make)
+
+
+@_mutant
+def follow_one_row_too_late(patch: Patch) -> None:
+    """A reader that switches follows the new log from one row after the next that it needs."""
+
+    def make(original: Any) -> Any:
+        return lambda self, now, last_id: original(self, now, last_id + 1)
+
+    patch(Upstream, "choose", make)
+
+
+@_mutant
+def lose_the_live_tuples(patch: Patch) -> None:
+    """Tentative rows of an upstream replica are thrown away: the reader answers without them."""
+    patch(Port, "take_tentative", lambda _: lambda self, frame, now: None)
+
+
+@_mutant
+def keep_suffix_after_undo(patch: Patch) -> None:
+    """An UNDO leaves the tentative boundary of the port standing, and the rows under it."""
+    patch(Port, "revoke", lambda _: lambda self: None)
+
+
+@_mutant
+def take_tentative_as_stable(patch: Patch) -> None:
+    """A tentative boundary counts as a stable one."""
+
+    def make(original: Any) -> Any:
+        return lambda self, frame, now: original(self, replace(frame, tentative=False), now)
+
+    patch(Port, "take_boundary", make)
+
+
+@_mutant
+def never_switch(patch: Patch) -> None:
+    """A reader stays with the replica that it began with."""
+    patch(Upstream, "choose", lambda _: lambda self, now, last_id: (False, []))
+
+
+@_mutant
+def believe_a_silent_replica(patch: Patch) -> None:
+    """Silence of an input is not noticed: a dead replica ranks by the last state that it told."""
+
+    def make(original: Any) -> Any:
+        def rank(self: Upstream, candidate: Any, now: int) -> Any:
+            return original(self, candidate, candidate.seen)
+
+        return rank
+
+    patch(Upstream, "rank", make)
+
+
+@_mutant
+def ignore_fencing(patch: Patch) -> None:
+    """Frames that a dead incarnation wrote after its successor's START are taken as any others (R25)."""
+
+    def make(original: Any) -> Any:
+        def add(self: Index, frame: Any) -> int:
+            if not isinstance(frame, Start) and frame.origin.incarnation < self.incarnation:
+                frame = replace(frame, origin=replace(frame.origin, incarnation=self.incarnation))
+            return int(original(self, frame))
+
+        return add
+
+    def hear(original: Any) -> Any:
+        def always(self: Upstream, candidate: Any, frame: Any, now: int) -> bool:
+            original(self, candidate, frame, now)
+            return True
+
+        return always
+
+    patch(Index, "add", make)
+    patch(Upstream, "hear", hear)
+
+
+@_mutant
+def reuse_the_incarnation(patch: Patch) -> None:
+    """A new life writes under the number of the life before (R25)."""
+
+    def make(original: Any) -> Any:
+        def restart(self: World, process: Any) -> Any:
+            place = original(self, process)
+            return None if place is None else replace(place, incarnation=max(place.incarnation - 1, 1))
+
+        return restart
+
+    patch(World, "_restart", make)
+
+
+# The operator host.
+
+
+@_mutant
+def restore_wrong_checkpoint(patch: Patch) -> None:
+    """ROLLBACK restores an empty state instead of the copy that was made at MARK."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: Host, time: int, keep_live: bool) -> int:
+            place = int(original(self, time, keep_live))
+            if self.mode is Mode.CHECKPOINT_REDO:
+                self.state = self.graph.empty()
+            return place
+
+        return roll_back
+
+    patch(Host, "roll_back", make)
+
+
+@_mutant
+def go_on_from_the_tentative_state(patch: Patch) -> None:
+    """ROLLBACK leaves the state as the tentative steps have made it."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: Host, time: int, keep_live: bool) -> int:
+            state = self.live or self.state
+            place = int(original(self, time, keep_live))
+            if self.mode is Mode.CHECKPOINT_REDO:
+                self.state = state
+            return place
+
+        return roll_back
+
+    patch(Host, "roll_back", make)
+
+
+@_mutant
+def overlay_leaks_into_base(patch: Patch) -> None:
+    """Tentative steps write to the state itself, and not to an overlay."""
+    patch(GraphState, "overlay", lambda _: lambda self: self)
+    patch(GraphState, "absorb", lambda _: lambda self, child: None)
+
+
+@_mutant
+def rebuild_from_the_mark_only(patch: Patch) -> None:
+    """undo_redo rebuilds state from the mark on, and forgets what was in open windows before it (R20)."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: Host, time: int, keep_live: bool) -> int:
+            place = int(original(self, time, keep_live))
+            return time if self.mode is Mode.UNDO_REDO else place
+
+        return roll_back
+
+    patch(Host, "roll_back", make)
+
+
+@_mutant
+def forget_the_redone_state(patch: Patch) -> None:
+    """When a correction beside a live branch is complete, its state is not taken over."""
+
+    def make(_: Any) -> Any:
+        def redone(self: Host) -> None:
+            self.redo = self.live = None
+
+        return redone
+
+    patch(Host, "redone", make)
+
+
+# SOutput.
+
+
+@_mutant
+def skip_rec_done(patch: Patch) -> None:
+    """The end of a correction is not told."""
+
+    def make(original: Any) -> Any:
+        def end_correction(self: SOutput) -> Any:
+            return [effect for effect in original(self) if type(effect.frame).__name__ != "RecDone"]
+
+        return end_correction
+
+    patch(SOutput, "end_correction", make)
+
+
+@_mutant
+def undo_one_too_many(patch: Patch) -> None:
+    """UNDO revokes the last stable tuple too."""
+
+    def make(original: Any) -> Any:
+        def revoke(self: SOutput) -> Any:
+            effects = original(self)
+            return [replace(e, frame=replace(e.frame, last_id=max(e.frame.last_id - 1, -1))) for e in effects]
+
+        return revoke
+
+    patch(SOutput, "_revoke", make)
+
+
+@_mutant
+def forget_to_undo(patch: Patch) -> None:
+    """Corrections are written without the UNDO before them."""
+
+    def make(_: Any) -> Any:
+        def revoke(self: SOutput) -> Any:
+            self.is_provisional = False
+            for track in self._all():
+                track.tentative = 0
+            return []
+
+        return revoke
+
+    patch(SOutput, "_revoke", make)
+
+
+@_mutant
+def keep_the_epoch_at_undo(patch: Patch) -> None:
+    """The epoch does not grow at an UNDO, so that two tentative tuples bear one identity (R2)."""
+
+    def make(original: Any) -> Any:
+        def revoke(self: SOutput) -> Any:
+            before = self.epoch
+            effects = original(self)
+            self.epoch = before
+            return [replace(effect, frame=replace(effect.frame, epoch=before)) for effect in effects]
+
+        return revoke
+
+    patch(SOutput, "_revoke", make)
+
+
+@_mutant
+def count_tentative_ids_as_stable(patch: Patch) -> None:
+    """Tentative tuples use up the ids of stable ones."""
+
+    def make(original: Any) -> Any:
+        def write_rows(self: SOutput, track: Any, rows: Any, step: Any) -> Any:
+            effects = original(self, track, rows, step)
+            if step.tentative:
+                track.next_id += rows.num_rows
+            return effects
+
+        return write_rows
+
+    patch(SOutput, "_write_rows", make)
+
+
+@_mutant
+def repeat_after_restart(patch: Patch) -> None:
+    """A new life forgets what its log already holds, and writes it again."""
+
+    def make(original: Any) -> Any:
+        return lambda self, made, written, epoch: original(self, made, {}, epoch)
+
+    patch(SOutput, "start", make)
+
+
+@_mutant
+def drop_boundary_on_recovery(patch: Patch) -> None:
+    """The stable boundaries of a correction are not written."""
+
+    def make(original: Any) -> Any:
+        def write_stable(self: SOutput, track: Any, frame: Any) -> Any:
+            if self.correcting and isinstance(frame, Boundary):
+                return []
+            return original(self, track, frame)
+
+        return write_stable
+
+    patch(SOutput, "_write_stable", make)
+
+
+# Staggering.
+
+
+@_mutant
+def two_replicas_reconcile_at_once(patch: Patch) -> None:
+    """Nobody asks a partner to stay live before reconciling (R22)."""
+    patch(Stagger, "request", lambda _: lambda self, now: self._go(Permission.COVERED))
+
+
+@_mutant
+def break_the_promise(patch: Patch) -> None:
+    """A replica that promised to stay live reconciles all the same."""
+
+    def make(original: Any) -> Any:
+        def request(self: Stagger, now: int) -> Any:
+            self.promised.clear()
+            return original(self, now)
+
+        return request
+
+    patch(Stagger, "request", make)
+
+
+@_mutant
+def wait_for_the_dead(patch: Patch) -> None:
+    """A partner is waited for however long it has been silent."""
+    patch(Stagger, "_is_alive", lambda _: lambda self, peer, now: True)
+
+
+@_mutant
+def never_end_a_lease(patch: Patch) -> None:
+    """A lease that was granted lasts for ever: neither its end nor the holder's state frees the lessor."""
+
+    def make(original: Any) -> Any:
+        def receive(self: Stagger, message: Any, now: int) -> Any:
+            promised = dict(self.promised)
+            effects = original(self, message, now)
+            self.promised.update(promised)
+            return effects
+
+        return receive
+
+    patch(Stagger, "receive", make)
+    patch(Stagger, "_forget_dead", lambda _: lambda self, now: None)
+
+
+# Recovery, acknowledging, trimming.
+
+
+@_mutant
+def trim_too_early(patch: Patch) -> None:
+    """An instance acknowledges what it has received, and not what it no longer needs (R26)."""
+
+    def make(_: Any) -> Any:
+        def acknowledged(self: Instance) -> Any:
+            return tuple((link.port.key, link.port.tape.next_id) for link in self.links)
+
+        return acknowledged
+
+    patch(Instance, "_acknowledged", make)
+
+
+@_mutant
+def trim_to_the_fastest_reader(patch: Patch) -> None:
+    """A log is trimmed as soon as one of its readers needs it no more."""
+
+    def make(original: Any) -> Any:
+        def acknowledge(self: World, who: Any, positions: Any) -> None:
+            for key, first_id in positions:
+                for reader in self.claims[key]:
+                    self.claims[key][reader] = max(self.claims[key][reader], first_id)
+            original(self, who, positions)
+
+        return acknowledge
+
+    patch(World, "_acknowledge", make)
+
+
+@_mutant
+def never_acknowledge(patch: Patch) -> None:
+    """No instance ever says what it no longer needs: logs grow for ever."""
+    patch(Instance, "_acknowledged", lambda _: lambda self: ())
+
+
+@_mutant
+def never_return_from_recovering(patch: Patch) -> None:
+    """An instance that was away stays RECOVERING."""
+    patch(Instance, "_maybe_return", lambda _: lambda self, now: None)
+
+
+@_mutant
+def answer_while_catching_up(patch: Patch) -> None:
+    """An instance that was away does not wait until it has read what it missed (R12)."""
+
+    def make(_: Any) -> Any:
+        def maybe_return(self: Instance, now: int) -> None:
+            self.is_away = False
+
+        return maybe_return
+
+    patch(Instance, "_maybe_return", make)
+
+
+@_mutant
+def restart_without_the_state(patch: Patch) -> None:
+    """A new life begins where its checkpoint stands, with an empty state."""
+    patch(Host, "load", lambda _: lambda self, blob: None)
+
+
+@_mutant
+def restart_at_the_anchor_itself(patch: Patch) -> None:
+    """A new life reads its inputs from the anchor on, and not from the oldest that its windows need (R26)."""
+
+    def make(original: Any) -> Any:
+        def restart(self: World, process: Any) -> Any:
+            place = original(self, process)
+            if place is None or place.state is not None:
+                return place
+            return replace(place, position=max(place.position, place.muted_until))
+
+        return restart
+
+    patch(World, "_restart", make)

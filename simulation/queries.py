@@ -26,15 +26,24 @@ _COMPUTED = {
 }
 
 
+@dataclass(frozen=True)
+class Menu:
+    """Which operators may come. joins: those that wait for two sides; unbounded: distinct without a window; stateful:
+    any whose results depend on more than one row."""
+
+    joins: bool = True
+    unbounded: bool = True
+    stateful: bool = True
+
+
 @dataclass
 class Sketch:
-    """Operators so far. blocks: those of each fragment-to-be; joins: whether an operator waits for two sides."""
+    """Operators so far. blocks: those of each fragment-to-be."""
 
     rng: Random
+    menu: Menu
     operators: dict[str, dict[str, Any]] = field(default_factory=dict)
     blocks: list[list[str]] = field(default_factory=lambda: [[]])
-    joins: bool = False
-    unbounded: bool = False
 
     def add(self, kind: str, spec: dict[str, Any]) -> str:
         name = f"{kind}{len(self.operators)}"
@@ -43,42 +52,42 @@ class Sketch:
         return name
 
 
-def make_operators(rng: Random, streams: list[str], shape: str, allow_join: bool, allow_unbounded: bool) -> tuple[Sketch, str]:
+def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> tuple[Sketch, str]:
     """Operators over the streams, dealt to fragments as `shape` ('single', 'chain', 'diamond') says, and the output."""
-    sketch = Sketch(rng)
+    sketch = Sketch(rng, menu)
     if shape == "diamond":
-        return sketch, _diamond(sketch, streams, allow_join)
-    name = _merge(sketch, streams, allow_join)
+        return sketch, _diamond(sketch, streams)
+    name = _merge(sketch, streams, menu.joins)
     for _ in range(rng.randrange(3)):
-        name = _row_operator(sketch, name, allow_unbounded)
+        name = _row_operator(sketch, name)
     if shape == "chain":
         for _ in range(rng.choice((1, 1, 2))):
             sketch.blocks.append([])
-            name = _row_operator(sketch, name, allow_unbounded)
-    if name in streams or rng.random() < 0.8:
+            name = _row_operator(sketch, name)
+    if menu.stateful and (name in streams or rng.random() < 0.8):
         name = _window_operator(sketch, name)
         if rng.random() < 0.3:
             if shape == "chain" and rng.random() < 0.5:
                 sketch.blocks.append([])
             name = _after_window(sketch, name)
-    return sketch, name
+    return sketch, _row_operator(sketch, name) if name in streams else name
 
 
-def _diamond(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
-    rng = sketch.rng
+def _diamond(sketch: Sketch, streams: list[str]) -> str:
+    rng, menu = sketch.rng, sketch.menu
     base = _merge(sketch, streams, False)
     if base in streams:
-        base = _row_operator(sketch, base, False)
+        base = _row_operator(sketch, base)
     arms = []
     for _ in range(2):
         sketch.blocks.append([])
-        arms.append(_row_operator(sketch, base, False))
+        arms.append(_row_operator(sketch, base))
     sketch.blocks.append([])
-    if allow_join and rng.random() < 0.4:
+    if menu.joins and rng.random() < 0.4:
         joined = _join(sketch, arms[0], arms[1])
     else:
         joined = sketch.add("union", {"union": arms})
-    return _window_operator(sketch, joined) if rng.random() < 0.7 else joined
+    return _window_operator(sketch, joined) if menu.stateful and rng.random() < 0.7 else joined
 
 
 def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
@@ -94,7 +103,6 @@ def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
 
 def _join(sketch: Sketch, left: str, right: str) -> str:
     rng = sketch.rng
-    sketch.joins = True
     how = rng.choice(("inner", "left"))
     on = rng.choice((["k"], ["k"], ["k", "n"]))
     joined = sketch.add("join", {"join": [left, right], "on": on, "within": _ms(rng, 60, 300), "how": how})
@@ -102,18 +110,16 @@ def _join(sketch: Sketch, left: str, right: str) -> str:
     return sketch.add("map", {"map": joined, "select": {"k": "k", "v": other, "n": "n"}})
 
 
-def _row_operator(sketch: Sketch, source: str, allow_unbounded: bool) -> str:
+def _row_operator(sketch: Sketch, source: str) -> str:
     rng = sketch.rng
-    pick = rng.random()
+    pick = rng.random() if sketch.menu.stateful else rng.uniform(0, 0.75)
     if pick < 0.4:
         return sketch.add("filter", {"filter": source, "where": rng.choice(_CONDITIONS)})
     if pick < 0.75:
         select = {"k": "k", "v": rng.choice(("v", "v / 3.0", "coalesce(v, 0.5) + n")), "n": rng.choice(("n", "n + 1"))}
         return sketch.add("map", {"map": source, "select": select})
     spec: dict[str, Any] = {"distinct": source, "on": rng.choice((["k"], ["k", "n"], ["k", "v"]))}
-    if allow_unbounded and rng.random() < 0.3:
-        sketch.unbounded = True
-    else:
+    if not sketch.menu.unbounded or rng.random() < 0.7:
         spec["window"] = {"tumbling": _ms(rng, 100, 700)}
     return sketch.add("distinct", spec)
 

@@ -43,13 +43,15 @@ class Trailing:
 class Observed:
     """What happened. frames: of every log but the sources', (when, frame) in order; ticks: (when, event time reached).
 
-    alpha_x_us: the smallest of any instance at any time. settled: every replica ended STABLE with all its input read.
-    quiet_at: when the last fault had healed. error: what was raised, as (type, message, where).
+    states: entered when, None for dead. alpha_x_us: the smallest of any instance at any time. settled: every replica
+    ended STABLE with all its input read. quiet_at: when the last fault had healed. trimmed: frames that are gone from the
+    sources' logs. breaches: rows that a reader could not be given, as the driver noted. error: what was raised, as (type,
+    message, where).
     """
 
     frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
     ticks: list[tuple[int, int]] = field(default_factory=list)
-    states: list[tuple[int, InstanceId, State]] = field(default_factory=list)
+    states: list[tuple[int, InstanceId, State | None]] = field(default_factory=list)
     trailing: list[Trailing] = field(default_factory=list)
     alpha_x_us: int = INFINITY
     x_us_max: int = 0
@@ -57,6 +59,8 @@ class Observed:
     unsettled: str = ""
     ended_at: int = 0
     quiet_at: int = 0
+    trimmed: int = 0
+    breaches: list[str] = field(default_factory=list)
     error: tuple[str, str, str] | None = None
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Counter[str] = field(default_factory=Counter)
@@ -118,6 +122,8 @@ class Simulation:
         observed.ended_at = self.world.now
         observed.quiet_at = self.saboteur.quiet_at
         observed.states = [(e.at, e.who, e.what.state) for e in self.world.journal if isinstance(e.what, StateChanged)]
+        observed.trimmed = sum(log.start for log in map(self.world.logs.open, self.feeder.next_ids))
+        observed.breaches = list(self.world.breaches)
         observed.faults = self.saboteur.counts
         observed.coverage.update(self.world.counts)
         if self.digest is not None:

@@ -16,7 +16,7 @@ from boreal.planner import plan
 from boreal.spec import Mode, load_query
 from reconcile.events import InstanceId
 from simulation.feed import EPOCH_US, Feed, Shape, make_feed
-from simulation.queries import SCHEMA, make_operators
+from simulation.queries import SCHEMA, Menu, make_operators
 from simulation.strikes import Strike
 
 MILLISECOND = 1_000
@@ -28,8 +28,9 @@ REFERENCE_MEMORY = 1 << 30
 class Scenario:
     """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`.
 
-    owes_delay: I3 is owed (see `simulation.invariants`). owes_silence: no failure is as long as alpha*X allows, so I4 is
-    owed; `cut_us` is the failure's length. skews: how far each machine's clock is off, in microseconds.
+    owes_delay: I3 is owed (see `simulation.invariants`); is_rowwise: with it, each result depends on one row. owes_silence:
+    no failure is as long as alpha*X allows, so I4 is owed; `cut_us` is the failure's length. skews: how far each
+    machine's clock is off, in microseconds.
     """
 
     seed: int
@@ -42,8 +43,14 @@ class Scenario:
     step_rows: int | None
     stride: int = 1
     owes_delay: bool = False
+    is_rowwise: bool = False
     owes_silence: bool = False
     cut_us: int = 0
+
+    @property
+    def cut_streams(self) -> frozenset[str]:
+        """The streams that some strike cuts off."""
+        return frozenset(strike.place for strike in self.strikes if strike.kind.startswith("cut_stream"))
 
     @property
     def duration_us(self) -> int:
@@ -59,8 +66,11 @@ def make_scenario(seed: int) -> Scenario:
     return _FAMILIES[family][1](seed, family, rng)
 
 
-def reference_of(scenario: Scenario) -> Scenario:
-    """The same source logs without failures, with one replica and other steps: many intervals at once, fast."""
+def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> Scenario:
+    """The same source logs without failures, with one replica and other steps: many intervals at once, fast.
+
+    without: streams that are left empty, which tells what the others alone should give.
+    """
     given = scenario.plan
     calm = replace(
         given,
@@ -72,9 +82,11 @@ def reference_of(scenario: Scenario) -> Scenario:
         checkpoint_interval_us=None,
     )
     rng = Random(-1 - scenario.seed)
+    empty = {name: replace(scenario.feeds[name], counts=(0, 0)) for name in sorted(without)}
     return replace(
         scenario,
         plan=calm,
+        feeds={**scenario.feeds, **empty},
         strikes=(),
         skews={},
         step_rows=rng.choice((2, 9, 40, None)),
@@ -91,8 +103,7 @@ class _Wish:
 
     replicas: tuple[int, ...] = (1, 2, 2, 2, 3)
     streams: tuple[int, ...] = (1, 2, 2, 3, 3)
-    allow_join: bool = True
-    allow_unbounded: bool = True
+    menu: Menu = Menu()
     holds: tuple[str, ...] = ("suspend", "delay", "process", "process")
     least_x_ms: int = 400
     is_comfortable: bool = False
@@ -105,9 +116,8 @@ def _make_plan(rng: Random, wish: _Wish) -> Plan:
     streams = list("abc")[: rng.choice(wish.streams)]
     shape = rng.choice(("single", "single", "chain", "chain", "diamond"))
     mode = rng.choice(list(Mode))
-    sketch, output = make_operators(
-        rng, streams, shape, wish.allow_join, wish.allow_unbounded and mode is not Mode.UNDO_REDO
-    )
+    menu = replace(wish.menu, unbounded=wish.menu.unbounded and mode is not Mode.UNDO_REDO)
+    sketch, output = make_operators(rng, streams, shape, menu)
     least_replicas, most_instances = min(wish.replicas), 14 if large else 5
     blocks = [block for block in sketch.blocks if block]
     shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
@@ -365,11 +375,11 @@ def _staggered(seed: int, family: str, rng: Random) -> Scenario:
 
 def _available(seed: int, family: str, rng: Random) -> Scenario:
     """Streams are cut, never all of them, and someone can always answer: I3 is owed."""
+    is_rowwise = rng.random() < 0.5
     wish = _Wish(
         replicas=(1, 2, 2, 3),
         streams=(2, 3),
-        allow_join=False,
-        allow_unbounded=False,
+        menu=Menu(joins=False, unbounded=False, stateful=not is_rowwise),
         holds=("delay", "process", "process"),
         least_x_ms=800,
         is_comfortable=True,
@@ -378,7 +388,7 @@ def _available(seed: int, family: str, rng: Random) -> Scenario:
     query = _make_plan(rng, wish)
     if any(len(fragment.replicas) < 2 for fragment in query.fragments if fragment.name != EGRESS):
         query = replace(query, mode=Mode.OVERLAY_REDO)
-    scenario = _settle(seed, family, rng, query, wish, owes_delay=True)
+    scenario = _settle(seed, family, rng, query, wish, owes_delay=True, is_rowwise=is_rowwise)
     victims = sorted(scenario.feeds)[1:]
     strikes, at = [], rng.randrange(200_000, 600_000)
     for _ in range(rng.randint(1, 3)):

@@ -40,7 +40,8 @@ def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
     yield from lines
     if observed.error is not None:
         yield f"raised {observed.error}"
-    for violation in check(scenario, observed, reference):
+    available = observe(reference_of(scenario, scenario.cut_streams)) if scenario.is_rowwise else None
+    for violation in check(scenario, observed, reference, available):
         yield f"{violation.invariant} {violation}"
 
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
-from boreal.frames import INFINITY, Boundary, Data
+from boreal.frames import INFINITY, Boundary, Data, ingest_at
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.tape import BEGINNING, Chunk, Tape
 
@@ -124,7 +124,7 @@ class Port:
 
     def _arrived(self, chunk: Chunk, tentative: bool, now: int) -> None:
         upto = bucket_end(chunk.high, self.bucket_us)
-        self.arrivals.append((upto, chunk.ingest[0][1], self._not_before(tentative, now)))
+        self.arrivals.append((upto, ingest_at(chunk.ingest, chunk.low), self._not_before(tentative, now)))
         self.data_end = max(self.data_end, upto)
 
     def _blame(self, frame: Data | Boundary) -> None:

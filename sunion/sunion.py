@@ -55,10 +55,12 @@ class Merge:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows is
-    about how many rows one step may hold, so that no call takes long.
+    about how many rows one step may hold, so that no call takes long. grace_us: after a redo nothing is overdue sooner
+    than this, since what arrived meanwhile has not been looked at (R8).
     """
 
     bucket_us: int
+    grace_us: int
     stable_lag_max_us: int
     memory_bytes: int
     step_rows: int = STEP_ROWS
@@ -94,6 +96,8 @@ class SUnion:
     due: int = BEGINNING
     muted_until: int = BEGINNING
     redoing: bool = False
+    rest: int = BEGINNING
+    quiet_until: int = BEGINNING
     cause: str = ""
     _empty: dict[str, pa.RecordBatch] = field(init=False)
 
@@ -121,13 +125,21 @@ class SUnion:
         """Whether what was handed on tentatively can now be corrected (R16)."""
         if self.live is None or self.redoing:
             return None
-        stable = self.stable_through
+        stable = self._redoable_through()
         if stable >= self._horizon(self.live):
             return Healed.FULL
         lag = now - self.marked_at
         if lag > self.settings.stable_lag_max_us and stable >= self.base.position + self.settings.bucket_us:
             return Healed.PREFIX
         return None
+
+    def _redoable_through(self) -> int:
+        """S, as far as its rows can be had: a silent port's are out of reach where memory no longer holds them."""
+        reach = [
+            cursor.boundary(port.tape) if port.silent else port.tape.boundary
+            for cursor, port in zip(self.base.cursors, self.ports, strict=True)
+        ]
+        return self._floor(min(reach))
 
     def _horizon(self, live: View) -> int:
         """H (R16): the end of what was handed on tentatively, though open windows were flushed beyond all input."""
@@ -149,7 +161,8 @@ class SUnion:
         mark, steps up to the mark are muted.
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
-        self.due = max(self.due, self._horizon(self.live))
+        self.rest = self._horizon(self.live)
+        self.due = max(self.due, self.rest)
         if not keep_live:
             self.live = None
         if replay_from < self.base.position:
@@ -180,8 +193,9 @@ class SUnion:
                 return [stable]
             if self.redoing and self._has_caught_up():
                 self.redoing, self.live = False, None
+                self.quiet_until = now + self.settings.grace_us if self.base.position >= self.rest else now
                 return [Redone(self.mark_number)]
-        if overdue_counts and self.live is None and not self.redoing:
+        if overdue_counts and self.live is None and not self.redoing and now >= self.quiet_until:
             return self._tentative_items(now)
         return []
 
@@ -191,6 +205,8 @@ class SUnion:
         flush = self._flush_at()
         if flush is not None:
             waits.append(flush)
+        if self.due > self.leading.position:
+            waits.append(self.quiet_until)
         return min(waits, default=None)
 
     def reads(self) -> Iterable[tuple[bool, int, int]]:

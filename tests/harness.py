@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from boreal.durations import parse_duration
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.plan import EGRESS, Plan
+from boreal.plan import Plan
 from boreal.planner import plan as make_plan
 from boreal.schema import Schema
 from boreal.spec import Hold, Query, load_query
@@ -58,7 +58,7 @@ def query_of(
     """A query file as a mapping: by default the union of three streams of one shape, with two replicas."""
     return {
         "name": "q",
-        "streams": {name: STREAM for name in streams},
+        "streams": dict.fromkeys(streams, STREAM),
         "operators": dict(operators) if operators is not None else {"all": {"union": list(streams)}},
         "output": output,
         "delay_threshold": x,
@@ -433,7 +433,13 @@ class SUnionDriver:
         self.names = names
         self.now = 0
         self.ports = {name: Port(f"{name}/0", name, bucket, grace) for name in names}
-        settings = Settings(bucket, stable_lag_max, memory, step_rows)
+        settings = Settings(
+            bucket_us=bucket,
+            grace_us=grace,
+            stable_lag_max_us=stable_lag_max,
+            memory_bytes=memory,
+            step_rows=step_rows,
+        )
         merge = Merge("all", tuple(range(len(names))), SCHEMA)
         self.sunion = SUnion(list(self.ports.values()), (merge,), settings, "t", failure, stabilization, alpha_x)
         self.overdue_counts = True
@@ -530,7 +536,11 @@ class InstanceDriver:
         return taken + self._take(self.instance.handle(Tick(), now))
 
     def give(self, event: Event) -> list[Effect]:
-        return self._take(self.instance.handle(event, self.now))
+        """Hand an event over, and tick as long as the instance has more to do."""
+        taken = self._take(self.instance.handle(event, self.now))
+        while self.instance.has_more:
+            taken += self._take(self.instance.handle(Tick(), self.now))
+        return taken
 
     def deliver(self, log: LogId, *frames: Frame, end: int | None = None) -> list[Effect]:
         """Frames of a followed log, at the offsets that follow."""

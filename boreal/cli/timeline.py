@@ -18,6 +18,7 @@ STATE_STYLES = {
     "FAILURE": "bold red",
 }
 WIDTH = 48
+LABEL_WIDTH = 30
 _SHAPES = {"STABLE": "━", "UP_FAILURE": "▒", "RECOVERING": "░", "STABILIZATION": "█", "FAILURE": "×"}
 """By rising weight: where several states share a character of the line, the last of them is shown."""
 
@@ -26,6 +27,8 @@ def timeline(report: Mapping[str, Any], faults: Sequence[Fault], fault_texts: Se
     """A line for each fault, and one for each instance."""
     end_ms = max((span["to_ms"] for span in report["states"]), default=0.0) or 1.0
     table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
+    table.add_column(max_width=LABEL_WIDTH)
+    table.add_column(min_width=WIDTH, no_wrap=True)
     for fault, text in zip(faults, fault_texts, strict=True):
         heals_us = None if fault.for_us is None else fault.at_us + fault.for_us
         first, last = _cells(fault.at_us / 1000, end_ms if heals_us is None else heals_us / 1000, end_ms)

@@ -163,7 +163,7 @@ def _consistent_after(session: Session, outcome: Outcome, part: Path) -> float |
         return None
     healed_ms = max(ends) / 1000
     unstable = (span["to_ms"] for span in outcome.report["states"] if span["state"] != "STABLE")
-    last_ms = max([healed_ms, *unstable, *_corrected_at(part / "changes.jsonl")])
+    last_ms: float = max([healed_ms, *unstable, *_corrected_at(part / "changes.jsonl")])
     return round((last_ms - healed_ms) / 1000, 6)
 
 

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -32,17 +33,17 @@ SCHEMA = Schema.of({"k": "int", "s": "string", "v": "double", "i": "int"})
 OTHER = Schema.of({"s": "string", "k": "int", "w": "double"})
 SHUFFLED = Schema.of({"i": "int", "v": "double", "s": "string", "k": "int"})
 
-VALUES = {
-    "k": st.sampled_from([None, -1, 0, 1]),
-    "s": st.sampled_from([None, "a", "b", "é", "\U0001f600"]),
-    "v": st.sampled_from([None, 0.1, 0.2, 0.3, -0.0, 0.0, 1e16, -1e16, 7.25]),
-    "w": st.sampled_from([None, 0.5, 1.5]),
-    "i": st.sampled_from([None, 0, 1, -5, (1 << 62) + 3, -(1 << 62)]),
+VALUES: dict[str, list[Any]] = {
+    "k": [None, -1, 0, 1],
+    "s": [None, "a", "b", "é", "\U0001f600"],
+    "v": [None, 0.1, 0.2, 0.3, -0.0, 0.0, 1e16, -1e16, 7.25],
+    "w": [None, 0.5, 1.5],
+    "i": [None, 0, 1, -5, (1 << 62) + 3, -(1 << 62)],
 }
 
 COMPUTE = {
-    "n": "count(*)", "nv": "count(v)", "d": "count(distinct v)", "ds": "count(distinct s)", "t": "sum(v)", "m": "avg(v)",
-    "mi": "avg(i)", "lo": "min(v)", "hi": "max(v)", "lo_i": "min(i)", "hi_s": "max(s)", "lo_s": "min(s)",
+    "n": "count(*)", "nv": "count(v)", "d": "count(distinct v)", "ds": "count(distinct s)", "t": "sum(v)",
+    "m": "avg(v)", "mi": "avg(i)", "lo": "min(v)", "hi": "max(v)", "lo_i": "min(i)", "hi_s": "max(s)", "lo_s": "min(s)",
     "fv": "first(v)", "ls": "last(s)", "li": "last(i)", "dev": "stddev(v)", "dev_all": "stddev_pop(k)", "st": "sum(k)",
 }  # fmt: skip
 
@@ -79,8 +80,9 @@ def summarised(rows: list[Row], pane: int) -> Row:
     return {
         "n": len(rows), "nv": len(v), "d": len(set(v)), "ds": len(set(s)), "t": total if v else None,
         "m": total / len(v) if v else None, "mi": float(sum(i)) / len(i) if i else None, "lo": min(v, default=None),
-        "hi": max(v, default=None), "lo_i": min(i, default=None), "hi_s": max(s, default=None), "lo_s": min(s, default=None),
-        "fv": v[0] if v else None, "ls": s[-1] if s else None, "li": i[-1] if i else None, "dev": deviation(v, True),
+        "hi": max(v, default=None), "lo_i": min(i, default=None), "hi_s": max(s, default=None),
+        "lo_s": min(s, default=None), "fv": v[0] if v else None,
+        "ls": s[-1] if s else None, "li": i[-1] if i else None, "dev": deviation(v, True),
         "dev_all": deviation(k, False), "st": sum(k) if k else None,
     }  # fmt: skip
 
@@ -251,8 +253,14 @@ def run(case: Case, state: Any, inputs: list[list[Row]], since: int, cuts: list[
 
 
 def rows_of(schema: Schema) -> st.SearchStrategy[list[Row]]:
-    row = st.fixed_dictionaries({"time": st.integers(-15, 45), **{name: VALUES[name] for name in schema.names}})
-    return st.lists(row, max_size=45).map(lambda rows: sorted(rows, key=lambda entry: entry["time"]))
+    """Rows by a seed: dense enough that groups, ties and partners are the rule."""
+
+    def make(seed: int, count: int, last: int) -> list[Row]:
+        rng = Random(seed)
+        times = sorted(rng.randint(-15, last) for _ in range(count))
+        return [{"time": time, **{name: rng.choice(VALUES[name]) for name in schema.names}} for time in times]
+
+    return st.builds(make, st.integers(0, 1 << 32), st.integers(0, 60), st.sampled_from([-5, 15, 45]))
 
 
 def inputs_of(case: Case) -> st.SearchStrategy[list[list[Row]]]:

@@ -169,11 +169,7 @@ def test_r06_output_times(kind: str) -> None:
     found no partner, the end of its window less 1 us, for it comes when the boundary has passed that."""
     operator, expected = OUTPUT_TIMES[kind]
     found = output_times(operator, [(10, 1.0), (20, 2.0), (1500, 3.0)], [(15, 1.0)])
-    if kind == "left join":
-        # The partnerless row's window ends `within` after it; the last microsecond of it is the row's time.
-        assert found[:-1] == expected[:-1] and found[-1] in (expected[-1] - 1, expected[-1])
-    else:
-        assert found == expected
+    assert found == expected
 
 
 def test_r06_an_outputs_boundary_is_its_inputs() -> None:
@@ -208,8 +204,8 @@ def test_r08_ingest_time_travels_with_the_frames_so_x_is_counted_once() -> None:
 
 def test_r08_a_backlog_drained_after_an_outage_is_not_overdue_at_once() -> None:
     """All streams were cut for far longer than X: what then arrives is old, but it arrives together. Only the rows of the
-    bucket that the cut tore apart were overdue before."""
-    ran = run(query_of(), "cut a at 1s for 3s", "cut b at 1s for 3s", "cut c at 1s for 3s", rows="generate:50,6")
+    bucket that the cut tore apart were overdue before. (With `process` it may go out tentatively without being overdue.)"""
+    ran = run(query_of(policy="delay/delay"), "cut a at 1s for 3s", "cut b at 1s for 3s", "cut c at 1s for 3s", rows="generate:50,6")
     assert ran.is_stable and ran.n_tentative <= 15
 
 
@@ -241,23 +237,20 @@ def test_r10_a_failure_is_advertised_at_detection_and_answered_tentatively_only_
     assert advertised[0] == pytest.approx(since * MS, abs=2 * MS)
 
 
-@pytest.mark.parametrize(("hold", "given_by_1500"), [(Hold.PROCESS, 8), (Hold.DELAY, 1), (Hold.SUSPEND, 0)])
-def test_r11_after_the_first_hold_a_policy_says_when_a_bucket_leaves(hold: Hold, given_by_1500: int) -> None:
+@pytest.mark.parametrize(("hold", "given"), [(Hold.PROCESS, 11), (Hold.DELAY, 1), (Hold.SUSPEND, 0)])
+def test_r11_after_the_first_hold_a_policy_says_when_a_bucket_leaves(hold: Hold, given: int) -> None:
     """process: as soon as the ports that are not missing have passed it; delay: at its deadline; suspend: never."""
     one = SUnionDriver("a", "b", failure=hold)
     one.boundaries(0)
     one.at(0)
     one.silence("b")
-    left = []
+    left: list[Any] = []
     for at in range(500, 1600, 100):
         one.now = at
         one.rows("a", (at - 500) // 10, ingest=at)
         one.boundary("a", (at - 500) // 10 + 10, ingest=at)
         left += [item for item in one.at(at) if item[0] == "tentative"]
-    rows = [row for _, rows, _ in left for row in rows]
-    assert bool(rows) == (hold is not Hold.SUSPEND)
-    assert len(rows) == {Hold.PROCESS: 11, Hold.DELAY: 1, Hold.SUSPEND: 0}[hold]
-    assert given_by_1500 >= 0
+    assert sum(len(rows) for _, rows, _ in left) == given
 
 
 def test_r11_rows_of_a_port_that_rejoins_late_are_kept_for_the_redo_only() -> None:
@@ -513,7 +506,8 @@ def test_r26_nothing_is_acknowledged_before_it_is_needed_no_more() -> None:
 
 
 def test_r26_state_that_no_window_bounds_is_checkpointed_and_the_plan_says_so() -> None:
-    query = query_of({"all": {"union": ["a", "b", "c"]}, "u": {"distinct": "all", "on": ["v"]}}, "u", tuning={"checkpoint_interval": "500ms"})
+    operators = {"all": {"union": ["a", "b", "c"]}, "u": {"distinct": "all", "on": ["v"]}}
+    query = query_of(operators, "u", tuning={"checkpoint_interval": "500ms"})
     plan = plan_of(query)
     assert any("checkpointed in the background" in note for note in plan.notes)
     store = MemoryCheckpointStore()
@@ -553,7 +547,7 @@ def test_r29_lateness_is_judged_once_at_the_source(tmp_path: Path) -> None:
 
 def test_r29_boundaries_flow_without_data() -> None:
     """An idle stream is not a failed one: its owner says how far it is."""
-    held = {name: "generate:50,3" for name in ("a", "b")}
+    held = dict.fromkeys(("a", "b"), "generate:50,3")
     quiet = rows_of("c", [START_US], {"k": [0], "v": [0.0]}, XY)
     ran = run(query_of(), rows={**held, "c": quiet})
     assert ran.n_tentative == 0 and [state for state, _, _ in ran.states("main")] == ["STABLE"]

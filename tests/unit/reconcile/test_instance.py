@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -168,7 +169,7 @@ def test_healed_it_corrects_before_it_sends_more_that_is_tentative() -> None:
 def test_time_spent_working_is_not_silence_of_the_inputs() -> None:
     """A call took long, and what came meanwhile waits to be handed in: a's frames first, b's right after."""
     one = InstanceDriver(union_plan(tuning={"bucket": "20ms", "boundary_interval": "20ms"}))
-    one.instance.sunion.settings = type(one.instance.sunion.settings)(20 * MS, 10**9, 1 << 30, 1)
+    one.instance.sunion.settings = replace(one.instance.sunion.settings, step_rows=1)
     for name in "ab":
         rows = [one.rows(name, [at]) for at in range(0, 2000 * MS, 20 * MS)]
         one.deliver(LogId(name, "", 0), *rows, one.boundary(2000 * MS))
@@ -211,6 +212,14 @@ def test_a_new_life_is_recovering_until_it_has_read_what_it_missed() -> None:
     assert one.state is State.STABLE
     first = one.frames(Data)[0]
     assert isinstance(first, Data) and first.first_id == 8 and first.origin == Origin("r0", 2)
+
+
+def test_a_new_life_does_not_take_the_stable_boundary_back() -> None:
+    """R3: stable boundaries only rise, over a restart too."""
+    one = InstanceDriver(union_plan(), restart=Restart(2, 3, 100 * MS, 200 * MS, {"all/0": 8}, {"all/0": 8}))
+    one.until(300 * MS)
+    boundaries = one.frames(Boundary)
+    assert boundaries and all(frame.time == 200 * MS for frame in boundaries)  # type: ignore[union-attr]
 
 
 def test_a_port_that_ended_is_never_silent() -> None:

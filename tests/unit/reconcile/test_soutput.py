@@ -10,7 +10,6 @@ from boreal.plan import Edge
 from reconcile.events import Append
 from reconcile.soutput import SOutput
 from sunion.steps import Step
-from sunion.tape import BEGINNING
 from tests.harness import SCHEMA, batch_of
 
 
@@ -23,7 +22,12 @@ def soutput_of(partitions: int = 1, started: bool = True) -> SOutput:
 
 
 def emit(
-    output: SOutput, times: Sequence[int], upto: int, tentative: bool = False, muted: bool = False, v: Sequence[int] | None = None
+    output: SOutput,
+    times: Sequence[int],
+    upto: int,
+    tentative: bool = False,
+    muted: bool = False,
+    v: Sequence[int] | None = None,
 ) -> list[Append]:
     step = Step({}, upto, tentative, muted, ((INFINITY, 77),), ("b",) if tentative else (), "why" if tentative else "")
     return output.emit(
@@ -182,12 +186,3 @@ def test_a_new_life_begins_with_start_in_every_partition_and_a_new_epoch() -> No
     effects = output.start({"out/0": 4, "out/1": 2}, {"out/0": 4, "out/1": 2}, 7)
     assert short(effects) == [("start", 8), ("start", 8)]
     assert output.next_ids() == (("out/0", 4), ("out/1", 2))
-
-
-def test_heartbeats_of_a_new_life_do_not_take_the_stable_boundary_back() -> None:
-    """R3: stable boundaries are monotone, over a restart too; before the first one there is none to repeat."""
-    output = soutput_of(started=False)
-    output.start({"out/0": 4}, {"out/0": 4}, 7)
-    assert all(
-        isinstance(effect.frame, Boundary) and effect.frame.time > BEGINNING for effect in output.heartbeat(State.RECOVERING, 5)
-    )

@@ -130,10 +130,16 @@ def test_frames_of_a_dead_incarnation_are_ignored() -> None:
     assert (candidate.seen, candidate.state) == (1100, State.RECOVERING)
 
 
-def test_after_having_been_away_nobody_is_called_silent() -> None:
+def test_time_that_the_reader_itself_was_away_is_nobodys_silence() -> None:
     upstream = upstream_of(S, DEAD)
-    upstream.resume(9000)
-    assert [upstream.rank(candidate, 9000) for candidate in upstream.candidates] == [Rank.STABLE, Rank.STABLE]
+    upstream.discount(8000)
+    assert [upstream.rank(candidate, 9000) for candidate in upstream.candidates] == [Rank.STABLE, Rank.DEAD]
+
+
+def test_after_having_been_away_the_ends_of_the_logs_are_noted_anew() -> None:
+    """R12: what has come meanwhile is a backlog."""
+    upstream = upstream_of(S, S)
+    upstream.forget_targets()
     assert all(candidate.target is None for candidate in upstream.candidates)
 
 

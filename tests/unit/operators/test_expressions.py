@@ -1,0 +1,228 @@
+"""What expressions mean, what they are typed as, and how they are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from boreal.errors import UserError
+from boreal.expressions import format_timestamp, parse, parse_aggregation, parse_order, parse_timestamp
+from boreal.schema import Schema, Type
+from operators.expressions import compile_expression
+
+SCHEMA = Schema.of(
+    {"a": "int", "b": "double", "s": "string", "f": "bool", "t": "timestamp", "left": "int", "Carrier": "string"},
+    windowed=True,
+)
+LARGEST = (1 << 63) - 1
+ROWS: list[dict[str, Any]] = [
+    {"a": 1, "b": 2.5, "s": "abc", "f": True, "t": 7},
+    {"a": None, "b": None, "s": None, "f": None, "t": None},
+    {"a": LARGEST, "b": -1.0, "s": "1.5", "f": False, "t": 1_357_017_000_000_000},
+    {"a": -7, "b": 0.0, "s": "2013-01-01", "f": True, "t": 0},
+]
+EDGES = {"time": 9, "window_start": 0, "window_end": 10, "left": 3, "Carrier": "UA"}
+BATCH = pa.RecordBatch.from_pylist([{**EDGES, **row} for row in ROWS], schema=SCHEMA.arrow)
+
+
+def value_of(sql: str) -> list[Any]:
+    """Timestamps as microseconds."""
+    expression = parse(sql, SCHEMA, "field")
+    run = compile_expression(expression)
+    array = run(BATCH)
+    array.validate(full=True)
+    assert isinstance(array, pa.Array) and array.type == expression.type.arrow and len(array) == len(ROWS)
+    one_by_one = [run(BATCH.slice(row, 1)) for row in range(len(ROWS))]
+    assert pa.concat_arrays(one_by_one).equals(array), "a row's value depends on that row alone"
+    assert len(run(BATCH.slice(0, 0))) == 0
+    return array.view(pa.int64()).to_pylist() if expression.type is Type.TIMESTAMP else array.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("a + 1", [2, None, None, -6]),
+        ("-a", [-1, None, -LARGEST, 7]),
+        ("a * a", [1, None, None, 49]),
+        ("a / 2", [0.5, None, LARGEST / 2, -3.5]),
+        ("a / b", [0.4, None, -float(LARGEST), None]),
+        ("a % 2", [1, None, 1, -1]),
+        ("7 % a", [0, None, 7, 0]),
+        ("a % 0", [None] * 4),
+        ("a % -1", [0, None, 0, 0]),
+        ("b % 2", [0.5, None, -1.0, 0.0]),
+        ("b * 1e308 * 1e10", [None, None, None, 0.0]),
+        ("a > 0 and b < 0", [False, None, True, False]),
+        ("f and null", [None, None, False, None]),
+        ("f or null", [True, None, None, True]),
+        ("not f", [False, None, True, False]),
+        ("a = null", [None] * 4),
+        ("a is null", [False, True, False, False]),
+        ("a is not null", [True, False, True, True]),
+        ("a between -7 and 1", [True, None, False, True]),
+        ("a in (1, -7)", [True, None, False, True]),
+        ("a in (1, 2.5)", [True, None, False, False]),
+        ("s not in ('abc', null)", [False, None, None, None]),
+        ("s like 'a%'", [True, None, False, False]),
+        ("s not like '_.5'", [True, None, False, True]),
+        ("case when a > 1 then 2 else 3.5 end", [3.5, 3.5, 2.0, 3.5]),
+        ("case a when 1 then 'one' end", ["one", None, None, None]),
+        ("case when true then 1 else a end", [1, 1, 1, 1]),
+        ("coalesce(a, 0)", [1, 0, LARGEST, -7]),
+        ("nullif(a, 1)", [None, None, LARGEST, -7]),
+        ("abs(b)", [2.5, None, 1.0, 0.0]),
+        ("round(b)", [3.0, None, -1.0, 0.0]),
+        ("round(b / 7, 2)", [0.36, None, -0.14, 0.0]),
+        ("floor(b)", [2.0, None, -1.0, 0.0]),
+        ("ceil(a)", [1, None, LARGEST, -7]),
+        ("sqrt(b)", [pytest.approx(1.58113883), None, None, 0.0]),
+        ("ln(b)", [pytest.approx(0.91629073), None, None, None]),
+        ("exp(b * 1000)", [None, None, 0.0, 1.0]),
+        ("power(b, 0.5)", [pytest.approx(1.58113883), None, None, 0.0]),
+        ("greatest(a, 0)", [1, 0, LARGEST, 0]),
+        ("least(t, '2000-01-01')", [7, 946_684_800_000_000, 946_684_800_000_000, 0]),
+        ("upper(s)", ["ABC", None, "1.5", "2013-01-01"]),
+        ("length(s)", [3, None, 3, 10]),
+        ("substring(s, 1, 2)", ["ab", None, "1.", "20"]),
+        ("substring(s from 2)", ["bc", None, ".5", "013-01-01"]),
+        ("s || '!'", ["abc!", None, "1.5!", "2013-01-01!"]),
+        ("concat(Carrier, '-', cast(a as string))", ["UA-1", None, f"UA-{LARGEST}", "UA--7"]),
+        ("cast(s as double)", [None, None, 1.5, None]),
+        ("cast(s as int)", [None] * 4),
+        ("cast(s as timestamp)", [None, None, None, 1_356_998_400_000_000]),
+        ("cast(t as string)", ["1970-01-01T00:00:00.000007Z", None, "2013-01-01T05:10:00Z", "1970-01-01T00:00:00Z"]),
+        ("cast(b as int)", [2, None, -1, 0]),
+        ("cast(b * 1e30 as int)", [None, None, None, 0]),
+        ("f::int", [1, None, 0, 1]),
+        ("t < timestamp '2013-01-01'", [True, None, False, True]),
+        ("'2013-01-01T05:10:00Z' = t", [False, None, True, False]),
+        ("time", [9] * 4),
+        ("window_end > time", [True] * 4),
+        ("1 + 1 = 2", [True] * 4),
+        ("cast(null as int)", [None] * 4),
+        ("LEFT", [3] * 4),
+        ("left", [3] * 4),
+        ("carrier", ["UA"] * 4),
+        ('"Carrier"', ["UA"] * 4),
+    ],
+)
+def test_values(sql: str, expected: list[Any]) -> None:
+    assert value_of(sql) == expected
+
+
+def test_an_expression_knows_its_columns() -> None:
+    expression = parse("b > 1 and a = left", SCHEMA, "field")
+    assert expression.columns == ("a", "b", "left") and expression.column is None
+    assert parse("CARRIER", SCHEMA, "field").column == "Carrier"
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem", "fix"),
+    [
+        ("lefft > 1", "lefft is not a column", "did you mean left?"),
+        ("sqr(a)", "sqr is not a known function", "did you mean sqrt?"),
+        ("now()", "now is not a known function", "abs"),
+        ("count(*)", "count is an aggregation", "compute it in an aggregate"),
+        ("sum(a) over ()", "is not supported", "use arithmetic"),
+        ("(select 1)", "is not supported", "use arithmetic"),
+        ("a in (select 1)", "more than is supported", "use arithmetic"),
+        ("x.a", "more than is supported", "use arithmetic"),
+        ("a as b", "is not supported", "use arithmetic"),
+        ("a; b", "not one expression", "one SQL expression"),
+        ("", "not one expression", "one SQL expression"),
+        ("a +", "cannot be read", "one SQL expression"),
+        ("'abc", "cannot be read", "one SQL expression"),
+        ("s > 1", "mixes string and int", "cast"),
+        ("s + 1", "has type string where double is needed", "cast"),
+        ("a and f", "has type int where bool is needed", "cast"),
+        ("t - t", "has type timestamp where double is needed", "cast"),
+        ("t > 'soon'", "'soon' is not a timestamp", "2013-01-01T05:10:00Z"),
+        ("s like s", "needs a pattern", "write it out"),
+        ("round(b, a)", "whole number of digits", "write it out"),
+        ("substring(s, 0)", "no such part", "from 1"),
+        ("cast(a as date)", "date is not a known type", "string, int, double, bool, timestamp"),
+        ("cast(b as timestamp)", "double cannot be cast to timestamp", "string, int"),
+        ("9223372036854775808", "beyond the ints", "9223372036854775808.0"),
+        ("null", "of no type", "cast(null as double)"),
+        ("a is true", "is not supported", "is null"),
+    ],
+)
+def test_refusals_name_the_problem_and_the_fix(sql: str, problem: str, fix: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(sql, SCHEMA, "operators.late.where")
+    assert caught.value.field == "operators.late.where" and caught.value.value == sql
+    assert problem in caught.value.problem
+    assert fix in caught.value.fix
+
+
+def test_names_that_differ_by_case_alone_must_match_exactly() -> None:
+    schema = Schema.of({"x": "int", "X": "double"})
+    assert parse("X", schema, "field").type is Type.DOUBLE
+    with pytest.raises(UserError, match="delay is not a column"):
+        parse("delay", Schema.of({"Delay": "int", "DELAY": "int"}), "field")
+
+
+@pytest.mark.parametrize(
+    ("sql", "function", "argument", "kind"),
+    [
+        ("count(*)", "count", None, "int"),
+        ("COUNT(s)", "count", "s", "int"),
+        ("count(distinct s)", "count_distinct", "s", "int"),
+        ("sum(a)", "sum", "a", "int"),
+        ("sum(a / 2)", "sum", "a / 2", "double"),
+        ("mean(a)", "avg", "a", "double"),
+        ("max(s)", "max", "s", "string"),
+        ("min(t)", "min", "t", "timestamp"),
+        ("first(f)", "first", "f", "bool"),
+        ("stddev_samp(b)", "stddev", "b", "double"),
+        ("stddev_pop(b)", "stddev_pop", "b", "double"),
+    ],
+)
+def test_aggregations(sql: str, function: str, argument: str | None, kind: str) -> None:
+    aggregation = parse_aggregation(sql, SCHEMA, "field")
+    found = aggregation.argument.sql if aggregation.argument else None
+    assert (aggregation.function, found, aggregation.type) == (function, argument, kind)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "a",
+        "sum(a) / count(*)",
+        "sum(s)",
+        "sum(*)",
+        "count()",
+        "sum(distinct a)",
+        "min(a, b)",
+        "median(a)",
+        "sum(sum(a))",
+    ],
+)
+def test_refused_aggregations(sql: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_aggregation(sql, SCHEMA, "operators.x.compute.y")
+    assert caught.value.field == "operators.x.compute.y" and caught.value.value == sql and caught.value.fix
+
+
+def test_orders() -> None:
+    found = parse_order("b desc, lower(s), a asc", SCHEMA, "field")
+    assert [(expression.columns, descending) for expression, descending in found] == [
+        (("b",), True),
+        (("s",), False),
+        (("a",), False),
+    ]
+
+
+@pytest.mark.parametrize("sql", ["", "a nulls first", "a limit 3", "a desc; b", "nobody", "a b"])
+def test_refused_orders(sql: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_order(sql, SCHEMA, "operators.x.order_by")
+    assert caught.value.value == sql
+
+
+def test_timestamps_are_utc_unless_they_say_otherwise() -> None:
+    assert parse_timestamp("1970-01-01T01:00:00+01:00") == parse_timestamp("1970-01-01") == 0
+    assert parse_timestamp("yesterday") is None
+    assert format_timestamp(-1) == "1969-12-31T23:59:59.999999Z"

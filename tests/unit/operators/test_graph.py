@@ -1,0 +1,128 @@
+"""A fragment's DAG: built from a plan, stepped, layered, encoded and rebuilt as one."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from boreal.errors import CorruptError
+from boreal.frames import INFINITY
+from boreal.planner import plan
+from boreal.schema import Schema
+from boreal.spec import load_query
+from operators.encoding import encode_batch
+from operators.graph import Graph, GraphState
+
+COLUMNS = {"k": "string", "x": "int", "v": "double"}
+SCHEMA = Schema.of(COLUMNS)
+
+OPERATORS: dict[str, Any] = {
+    "late": {"filter": "one", "where": "x > 0"},
+    "shaped": {"map": "two", "select": {"k": "k", "x": "x + 1", "v": "v / 2"}},
+    "all": {"union": ["late", "shaped"]},
+    "uniq": {"distinct": "all", "on": ["k", "x"], "window": {"tumbling": "20us"}},
+    "counted": {
+        "aggregate": "uniq", "window": {"sliding": "20us", "every": "10us"}, "by": ["k"],
+        "compute": {"n": "count(*)", "m": "avg(v)"},
+    },
+    "joined": {"join": ["counted", "late"], "on": ["k"], "within": "15us", "how": "left"},
+    "worst": {"top": "joined", "k": 2, "order_by": "v desc", "window": {"tumbling": "30us"}, "by": ["k"]},
+}  # fmt: skip
+
+
+def graph_of(operators: dict[str, Any], output: str) -> Graph:
+    streams = {name: {"time": "at", "schema": COLUMNS} for name in ("one", "two")}
+    query = {"name": "q", "streams": streams, "operators": operators, "output": output, "delay_threshold": "3s"}
+    return Graph(plan(load_query(query)).fragment("main"))
+
+
+def rows_of(seed: int) -> dict[str, list[dict[str, Any]]]:
+    rng = Random(seed)
+
+    def row(time: int) -> dict[str, Any]:
+        return {"time": time, "k": rng.choice([None, "a", "b"]), "x": rng.randint(-1, 4), "v": rng.random()}
+
+    return {name: [row(time) for time in sorted(rng.randint(0, 200) for _ in range(120))] for name in ("one", "two")}
+
+
+def run(
+    graph: Graph, state: GraphState, rows: dict[str, list[dict[str, Any]]], since: int, cuts: list[int]
+) -> pa.RecordBatch:
+    made = []
+    for upto in cuts:
+        batches = {
+            name: pa.RecordBatch.from_pylist(
+                [row for row in rows[name] if since <= row["time"] < upto], schema=SCHEMA.arrow
+            )
+            for name in rows
+        }
+        (out,) = graph.step(state, batches, upto).values()
+        made.append(out)
+        since = upto
+    return pa.concat_batches(made)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_graph_keeps_the_promises_of_its_operators(seed: int) -> None:
+    graph, rows, rng = graph_of(OPERATORS, "worst"), rows_of(seed), Random(seed)
+    whole = run(graph, graph.empty(), rows, -INFINITY, [INFINITY])
+    assert whole.num_rows > 10
+    by_row = run(graph, graph.empty(), rows, -INFINITY, [*range(1, 202), INFINITY])
+    assert encode_batch(by_row) == encode_batch(whole)
+
+    time = rng.randint(20, 180)
+    base = graph.empty()
+    before = run(graph, base, rows, -INFINITY, [time])
+    after = encode_batch(whole.slice(before.num_rows))
+    frozen = base.encode()
+    assert base.nbytes() > 0
+    assert encode_batch(run(graph, base.overlay(), rows, time, [time + 9, INFINITY])) == after
+    assert base.encode() == frozen
+    assert encode_batch(run(graph, graph.decode(frozen), rows, time, [INFINITY])) == after
+
+    rebuilt = graph.empty()
+    needs = graph.needs(time)
+    recent = {name: [row for row in entries if row["time"] >= needs] for name, entries in rows.items()}
+    run(graph, rebuilt, recent, -INFINITY, [time])
+    assert encode_batch(run(graph, rebuilt, rows, time, [INFINITY])) == after
+
+    child = base.overlay()
+    made = run(graph, child, rows, time, [time + 9])
+    base.absorb(child)
+    assert base.encode() == child.encode()
+    rest = run(graph, base, rows, time + 9, [INFINITY])
+    assert encode_batch(pa.concat_batches([made, rest])) == after
+
+
+def test_needs_add_up_along_the_graph() -> None:
+    graph = graph_of(OPERATORS, "worst")
+    # top: 90, from which join must be exact, so its inputs from 60; aggregate: its window [50, 70); distinct: [40, 60).
+    assert graph.needs(100) == 40
+    assert not graph.unbounded
+
+
+def test_a_distinct_without_a_window_never_lets_go() -> None:
+    graph = graph_of({"uniq": {"distinct": "one", "on": ["k"]}}, "uniq")
+    assert graph.unbounded and graph.needs(100) == -INFINITY
+
+
+def test_a_fragment_without_operators_passes_its_inputs_through() -> None:
+    query = {
+        "name": "q", "streams": {"one": {"time": "at", "schema": COLUMNS}}, "output": "late", "delay_threshold": "3s",
+        "operators": {"late": {"filter": "one", "where": "x > 0"}},
+    }  # fmt: skip
+    egress = plan(load_query(query)).fragments[-1]
+    assert not egress.nodes
+    graph = Graph(egress)
+    batch = pa.RecordBatch.from_pylist(rows_of(1)["one"], schema=SCHEMA.arrow)
+    out = graph.step(graph.empty(), {entry.name: batch for entry in egress.inputs}, INFINITY)
+    assert list(out) == [edge.operator for edge in egress.outputs] and all(made is batch for made in out.values())
+    assert graph.needs(7) == 7
+
+
+def test_another_graph_s_state_is_refused() -> None:
+    with pytest.raises(CorruptError):
+        graph_of(OPERATORS, "worst").decode(graph_of(OPERATORS, "counted").empty().encode())

@@ -1,0 +1,256 @@
+"""What each operator does, by small examples; tests/property holds the promises that all of them make."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from boreal.errors import UserError
+from boreal.frames import INFINITY
+from boreal.schema import Schema, Type
+from operators.aggregate import Aggregate
+from operators.distinct import Distinct
+from operators.filter import Filter
+from operators.join import Join, JoinState
+from operators.map import Map
+from operators.top import Top
+from operators.union import Union
+
+SCHEMA = Schema.of({"k": "string", "x": "int", "v": "double"})
+LARGEST = (1 << 63) - 1
+
+
+def batch(*rows: tuple[Any, ...], schema: Schema = SCHEMA) -> pa.RecordBatch:
+    """Rows as tuples, time first."""
+    names = schema.arrow.names
+    return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=schema.arrow)
+
+
+def rows(out: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in out.to_pylist()]
+
+
+def once(operator: Any, *batches: pa.RecordBatch, upto: int = INFINITY) -> list[tuple[Any, ...]]:
+    return rows(operator.step(operator.empty(), batches, upto))
+
+
+# -- Row by row -------------------------------------------------------------------------------------------------------
+
+
+def test_filter_drops_false_and_null() -> None:
+    assert once(Filter("f", SCHEMA, "x > 1"), batch((1, "a", 1, 0.0), (2, "b", 2, 0.0), (2, "c", None, 0.0))) == [
+        (2, "b", 2, 0.0)
+    ]
+
+
+def test_filter_wants_a_condition() -> None:
+    with pytest.raises(UserError, match=r"operators\.f\.where: is not a condition but of type int"):
+        Filter("f", SCHEMA, "x + 1")
+
+
+def test_map_lets_time_and_window_ride_along() -> None:
+    windowed = Schema.of({"x": "int"}, windowed=True)
+    operator = Map("m", windowed, {"double": "x * 2", "until": "window_end"})
+    assert operator.schema == Schema.of({"double": "int", "until": "timestamp"}, windowed=True)
+    out = operator.step(operator.empty(), (batch((9, 0, 10, 4), schema=windowed),), INFINITY)
+    assert out.select(["time", "window_start", "window_end", "double"]).to_pylist() == [
+        {"time": 9, "window_start": 0, "window_end": 10, "double": 8}
+    ]
+
+
+def test_union_merges_by_time_then_input() -> None:
+    operator = Union("u", (SCHEMA, Schema.of({"v": "double", "k": "string", "x": "int"})))
+    left = batch((1, "a", 1, 0.0), (3, "b", 2, 0.0))
+    right = batch((1, 0.5, "c", 3), (2, 0.5, "d", 4), schema=Schema.of({"v": "double", "k": "string", "x": "int"}))
+    assert [row[1] for row in once(operator, left, right)] == ["a", "c", "d", "b"]
+
+
+def test_union_wants_the_same_columns() -> None:
+    with pytest.raises(UserError, match="different columns"):
+        Union("u", (SCHEMA, Schema.of({"k": "string"})))
+
+
+# -- Windows ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_closes_when_the_boundary_reaches_its_end() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
+    state = operator.empty()
+    assert rows(operator.step(state, (batch((3, "a", 1, 0.0), (4, None, 1, 0.0)),), 9)) == []
+    assert rows(operator.step(state, (SCHEMA.empty(),), 10)) == [(9, 0, 10, None, 1), (9, 0, 10, "a", 1)]
+    assert rows(operator.step(state, (SCHEMA.empty(),), INFINITY)) == []
+
+
+def test_windows_are_aligned_to_the_epoch_before_it_too() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, (), {"n": "count(*)"})
+    assert once(operator, batch((-11, "a", 1, 0.0), (-1, "a", 1, 0.0), (0, "a", 1, 0.0))) == [
+        (-11, -20, -10, 1),
+        (-1, -10, 0, 1),
+        (9, 0, 10, 1),
+    ]
+
+
+def test_sliding_windows_overlap() -> None:
+    operator = Aggregate("a", SCHEMA, 20, 10, (), {"n": "count(*)", "t": "sum(x)"})
+    assert once(operator, batch((5, "a", 1, 0.0), (15, "a", 2, 0.0))) == [
+        (9, -10, 10, 1, 1),
+        (19, 0, 20, 2, 3),
+        (29, 10, 30, 1, 2),
+    ]
+
+
+def test_keys_are_sorted_by_their_utf8_bytes() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
+    words = ["b", "a", "\ufffd", "\U0001f600", "B", "é", ""]
+    out = once(operator, batch(*((1, word, 1, 0.0) for word in words)))
+    assert [row[3] for row in out] == sorted(words, key=str.encode)
+
+
+def test_double_keys_have_one_zero_and_one_nan() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, ("v",), {"n": "count(*)"})
+    values = [0.0, -0.0, math.nan, -math.nan, 1.0]
+    out = once(operator, batch(*((1, "a", 1, value) for value in values)))
+    assert sorted((str(row[3]), row[4]) for row in out) == [("0.0", 2), ("1.0", 1), ("nan", 2)]
+
+
+def test_aggregates_pass_nulls_over() -> None:
+    compute = {"n": "count(*)", "nx": "count(x)", "t": "sum(x)", "m": "avg(v)", "d": "stddev(v)", "f": "first(x)"}
+    operator = Aggregate("a", SCHEMA, 10, 10, (), compute)
+    assert once(operator, batch((1, "a", None, None))) == [(9, 0, 10, 1, 0, None, None, None, None)]
+    out = once(operator, batch((1, "a", None, None), (2, "a", 4, 1.5)))
+    assert out == [(9, 0, 10, 2, 1, 4, 1.5, None, 4)]
+
+
+def test_nan_is_the_largest_double() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, (), {"lo": "min(v)", "hi": "max(v)"})
+    ((*_, low, high),) = once(operator, batch((1, "a", 1, math.nan), (1, "a", 1, 2.0), (2, "a", 1, math.inf)))
+    assert low == 2.0 and math.isnan(high)
+
+
+def test_timestamps_and_bools_are_aggregated_as_what_they_are() -> None:
+    schema = Schema.of({"t": "timestamp", "f": "bool"})
+    compute = {"first": "min(t)", "some": "max(f)", "last": "last(f)", "kinds": "count(distinct f)"}
+    operator = Aggregate("a", schema, 10, 10, ("f", "t"), compute)
+    assert operator.schema.types["first"] is Type.TIMESTAMP and operator.schema.types["some"] is Type.BOOL
+    state = operator.empty()
+    operator.step(state, (batch((1, 7, True), (2, None, None), schema=schema),), 5)
+    out = operator.step(operator.decode(state.encode()), (schema.empty(),), INFINITY)
+    assert out.column(5).view(pa.int64()).to_pylist() == [None, 7]
+    assert [row[6:] for row in rows(out)] == [(None, None, 0), (True, True, 1)]
+
+
+def test_a_sum_may_leave_the_ints_on_its_way_but_not_in_the_end() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, (), {"t": "sum(x)", "m": "avg(x)"})
+    assert once(operator, batch((1, "a", LARGEST, 0.0), (2, "a", 9, 0.0), (3, "a", -9, 0.0))) == [
+        (9, 0, 10, LARGEST, float(LARGEST) / 3)
+    ]
+    with pytest.raises(UserError, match=r"operators\.a\.compute\.t: a sum went beyond the ints"):
+        once(operator, batch((1, "a", LARGEST, 0.0), (2, "a", 1, 0.0)))
+
+
+def test_a_deviation_far_from_zero_keeps_its_digits() -> None:
+    operator = Aggregate("a", SCHEMA, 20, 10, (), {"d": "stddev(v)"})
+    values = [1e9 + value for value in (4.0, 7.0, 13.0, 16.0)]
+    out = once(operator, batch(*((5 * place, "a", 1, value) for place, value in enumerate(values))))
+    assert out[1][3] == pytest.approx(math.sqrt(30.0), rel=1e-12)
+
+
+def test_by_must_name_columns() -> None:
+    with pytest.raises(UserError, match=r"operators\.a\.by: is not a column .*did you mean k"):
+        Aggregate("a", SCHEMA, 10, 10, ("kk",), {"n": "count(*)"})
+
+
+def test_an_empty_step_that_closes_nothing_makes_nothing_anew() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
+    state = operator.empty()
+    assert operator.step(state, (SCHEMA.empty(),), 3) is operator.step(state, (SCHEMA.empty(),), 50)
+
+
+def test_top_ranks_within_each_group() -> None:
+    operator = Top("t", SCHEMA, 2, "v desc", 10, 10, ("k",))
+    given = batch((1, "b", 1, 1.0), (2, "a", 2, None), (3, "b", 3, 1.0), (4, "b", 4, 2.0), (5, "a", 5, -1.0))
+    assert once(operator, given) == [
+        (9, 0, 10, 1, "a", 5, -1.0),
+        (9, 0, 10, 2, "a", 2, None),
+        (9, 0, 10, 1, "b", 4, 2.0),
+        (9, 0, 10, 2, "b", 1, 1.0),
+    ]
+
+
+def test_top_keeps_no_more_rows_than_it_must() -> None:
+    operator = Top("t", SCHEMA, 3, "v desc", 10, 10, ())
+    state = operator.empty()
+    for step in range(100):
+        operator.step(state, (batch(*((1, "a", step, float(row)) for row in range(100))),), 2)
+    assert state.panes[0].rows < 5_000
+    assert [row[5] for row in rows(operator.step(state, (SCHEMA.empty(),), INFINITY))] == [0, 1, 2]
+
+
+def test_top_refuses_a_second_rank() -> None:
+    with pytest.raises(UserError, match="rank"):
+        Top("t", Schema.of({"rank": "int"}), 3, "rank", 10, 10, ())
+
+
+def test_distinct_forgets_with_its_window() -> None:
+    given = batch((1, "a", 1, 0.0), (2, "a", 2, 0.0), (3, None, 3, 0.0), (4, None, 4, 0.0), (11, "a", 5, 0.0))
+    assert [row[2] for row in once(Distinct("d", SCHEMA, ("k",), 10), given)] == [1, 3, 5]
+    assert [row[2] for row in once(Distinct("d", SCHEMA, ("k",), None), given)] == [1, 3]
+    assert Distinct("d", SCHEMA, ("k",), None).needs(17) == -INFINITY
+    assert Distinct("d", SCHEMA, ("k",), 10).needs(17) == 10
+
+
+# -- Joins ------------------------------------------------------------------------------------------------------------
+
+OTHER = Schema.of({"x": "int", "k": "string", "w": "double"})
+
+
+def test_a_join_pairs_rows_that_are_near_in_time() -> None:
+    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "inner")
+    assert operator.schema == Schema.of({"k": "string", "x": "int", "v": "double", "x_right": "int", "w": "double"})
+    left = batch((0, "a", 1, 0.0), (10, "a", 2, 0.0), (10, None, 3, 0.0))
+    right = batch((5, 7, "a", 0.5), (5, 8, None, 0.5), (16, 9, "a", 0.5), schema=OTHER)
+    assert once(operator, left, right) == [(5, "a", 1, 0.0, 7, 0.5), (10, "a", 2, 0.0, 7, 0.5)]
+
+
+def test_a_left_row_that_finds_nobody_gets_nulls_once_nobody_can_come() -> None:
+    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "left")
+    state = operator.empty()
+    assert rows(operator.step(state, (batch((0, "a", 1, 0.0)), OTHER.empty()), 5)) == []
+    assert rows(operator.step(state, (SCHEMA.empty(), OTHER.empty()), 6)) == [(5, "a", 1, 0.0, None, None)]
+    assert rows(operator.step(state, (SCHEMA.empty(), OTHER.empty()), INFINITY)) == []
+
+
+def test_what_a_join_needs() -> None:
+    assert Join("j", (SCHEMA, OTHER), ("k",), 5, "inner").needs(100) == 95
+    assert Join("j", (SCHEMA, OTHER), ("k",), 5, "left").needs(100) == 90
+
+
+def test_a_join_wants_one_type_for_a_key() -> None:
+    with pytest.raises(UserError, match=r"operators\.j\.on: is int on the left and string on the right"):
+        Join("j", (SCHEMA, Schema.of({"x": "string"})), ("x",), 5, "inner")
+
+
+def test_a_join_lets_go_of_rows_and_keys() -> None:
+    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "left")
+    state: JoinState = operator.empty()
+    for step in range(200):
+        left = batch(*((step, f"left {step} {row}", 1, 0.0) for row in range(100)))
+        right = batch(*((step, 1, f"right {step} {row}", 0.0) for row in range(100)), schema=OTHER)
+        operator.step(state, (left, right), step + 1)
+    assert len(state.left) < 2_500 and len(state.right) < 2_500
+    assert len(state.numbering) < 12_000
+    assert operator.step(state, (SCHEMA.empty(), OTHER.empty()), INFINITY).num_rows == 600 - 100
+
+
+def test_an_overlay_costs_no_more_for_a_large_state() -> None:
+    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct x)"})
+    state = operator.empty()
+    operator.step(state, (batch(*((1, f"key {row}", 1, 0.0) for row in range(5_000))),), 2)
+    overlay = state.overlay()
+    operator.step(overlay, (batch((2, "key 7", 2, 0.0)),), 3)
+    groups = overlay.panes[0]
+    assert len(groups.places) == 1 and len(groups.columns[0]) < 100
+    assert overlay.nbytes() > state.nbytes() > 100_000
