@@ -342,24 +342,24 @@ def _run(planned: Plan, rows: dict[str, Any], pace: Pace) -> tuple[dict[str, Any
 
 
 def _latency() -> list[Figure]:
-    """Ingest to client at 10,000 tuples/s with 10 ms buckets, work charged what it takes. A bucket's own wait is what its
-    rows must wait for its end and the boundary past it: at most the bucket and one boundary interval."""
+    """Ingest to client at 10,000 tuples/s with 10 ms buckets, work charged what it takes. A bucket's own wait: a row logged
+    at its bucket's start waits for the bucket's end, and for the boundary past it, which comes once a boundary interval."""
     text = """
 name: bench
 streams: {s0: {time: time, schema: {k: int, v: double}, disorder: 0s}}
 operators:
-  sums: {aggregate: s0, window: {tumbling: 10ms}, by: [k], compute: {n: count(*)}}
-output: sums
+  kept: {filter: s0, where: "v >= 0"}
+output: kept
 delay_threshold: 1s
-tuning: {bucket: 10ms, boundary_interval: 10ms}
+tuning: {bucket: 10ms, boundary_interval: 5ms}
 """
     query = load_query(text)
     rows = {"s0": read_source("s0", query.streams["s0"], "generate:10000,10,100")}
     report, _ = _run(plan(query), rows, Pace(speed=1.0))
-    wait = 10.0
+    own_wait_ms = 10.0
     return [
-        Figure("embedded latency at 10,000 tuples/s, p99", report["delay_new_ms_p99"], "ms"),
-        Figure("p99 beyond the bucket's own wait", report["delay_new_ms_p99"] - wait, "ms", 5, lower_is_better=True),
+        Figure("embedded latency at 10,000 tuples/s, 10 ms buckets, p99", report["delay_new_ms_p99"], "ms"),
+        Figure("p99 beyond the bucket's own 10 ms", report["delay_new_ms_p99"] - own_wait_ms, "ms", 5, lower_is_better=True),
     ]
 
 

@@ -293,6 +293,7 @@ class Instance:
         self._maybe_change_state(now, effects)
         self._maybe_reconcile(now, effects)
         self.has_more = False
+        self.sunion.standing_in = bool(self.stagger.promised)
         rows = 0
         for _ in range(STEPS_PER_CALL):
             items = self.sunion.advance(now, not self.is_away)

@@ -10,7 +10,9 @@ or boundary given to the client had passed (R14), must be given within X of the 
 logged past its time: R8's ingest for a row as well as for the window that closes there.
 
 Where, beyond that, each result depends on one row only, what a run over the streams that were never cut gives must have
-been given within X too ('withheld'); and of several replicas one must be live at any time ('nobody-live').
+been given within X too ('withheld'); and of several replicas one must be live at any time ('nobody-live'). That holds
+of chains: where rows meet again by several paths, each path's bucket has a deadline of its own (R8), and what comes after
+the first of them is kept for the redo only (R11).
 
 When I4 is owed. In scenarios with one cut of one source stream, to all of its readers or to one, where cut + bucket +
 boundary interval + what it takes to reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any

@@ -1,7 +1,7 @@
 """Seeded bugs: each breaks one rule of the production objects, to show that the simulator would notice.
 
 A mutant is applied for the time of one run, by replacing methods; the run without failures, which is the measure, is made
-without it. `simulation.teeth` holds the seed that catches each.
+without it. docs/mutants.md names the first seed that catches each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+
+import pyarrow as pa
 
 from boreal.errors import UserError
 from boreal.frames import INFINITY, Boundary, Data, Start
@@ -81,17 +83,11 @@ def order_by_arrival(patch: Patch) -> None:
     def make(_: Any) -> Any:
         def merge(self: SUnion, merge: Any, taken: Any) -> Any:
             batches = [batch for at in merge.ports for batch in taken[at].batches]
-            return self._empty[merge.name] if not batches else _concatenated(batches)
+            return pa.concat_batches(batches) if batches else self._empty[merge.name]
 
         return merge
 
     patch(SUnion, "_merge", make)
-
-
-def _concatenated(batches: list[Any]) -> Any:
-    import pyarrow as pa
-
-    return pa.concat_batches(batches)
 
 
 @_mutant

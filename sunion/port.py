@@ -113,10 +113,11 @@ class Port:
         partial heal (R16) they are handed on once more."""
         return self.suffix[bisect_left(self.suffix, time, key=lambda chunk: chunk.high) :]
 
-    def evict(self, limit: int) -> None:
-        """Forget the oldest rows in memory, stable ones (the log has them) and tentative ones, down to a bound of bytes."""
+    def evict(self, limit: int, released: int) -> None:
+        """Forget the oldest rows in memory, down to a bound of bytes: stable ones (the log has them), and tentative ones
+        that were handed on before `released`."""
         self.tape.evict(limit)
-        while self.suffix_nbytes > limit:
+        while self.suffix_nbytes > limit and self.suffix[0].high < released:
             self.suffix_nbytes -= self.suffix.pop(0).nbytes
 
     def _not_before(self, tentative: bool, now: int) -> int:

@@ -80,7 +80,11 @@ class View:
 
 @dataclass(slots=True)
 class SUnion:
-    """The machine. Feed its ports, then call `advance` until it returns nothing."""
+    """The machine. Feed its ports, then call `advance` until it returns nothing.
+
+    failure, stabilization: the policies. The second one holds for whoever goes on while a replica reconciles: a kept live
+    branch, or the peer that stands in for it (`standing_in`).
+    """
 
     ports: list[Port]
     merges: tuple[Merge, ...]
@@ -96,6 +100,7 @@ class SUnion:
     due: int = BEGINNING
     muted_until: int = BEGINNING
     redoing: bool = False
+    standing_in: bool = False
     rest: int = BEGINNING
     quiet_until: int = BEGINNING
     cause: str = ""
@@ -224,9 +229,10 @@ class SUnion:
 
     def trim(self) -> None:
         """Keep memory within its bound: forget rows that every view is past, then the oldest."""
+        released = INFINITY if self.failure is Hold.SUSPEND else self.leading.position
         for at, port in enumerate(self.ports):
             port.tape.drop_before(self.base.cursors[at].next_id)
-            port.evict(self.settings.memory_bytes)
+            port.evict(self.settings.memory_bytes, released)
 
     # Stable steps
 
@@ -248,7 +254,7 @@ class SUnion:
     # Tentative steps
 
     def _tentative_items(self, now: int) -> list[Item]:
-        hold = self.stabilization if self.redoing else self.failure
+        hold = self.stabilization if self.redoing or self.standing_in else self.failure
         if hold is Hold.SUSPEND:
             return []
         target = max(self.due, self._flush_through(now))

@@ -31,7 +31,7 @@ class Outcome:
 
 @dataclass
 class Run:
-    """One embedded run. `watch(run)` is called at every boundary interval of run time, for progress."""
+    """One embedded run. `watch(run)` is called several times a boundary interval of run time, for progress."""
 
     plan: Plan
     rows: dict[str, SourceRows]
@@ -75,7 +75,7 @@ class Run:
         self.sources.tick(self.world.now)
         if self.watch is not None:
             self.watch(self)
-        self.world.at(self.world.now + self.plan.boundary_interval_us, self._tick)
+        self.world.at(self.world.now + self.sources.tick_us, self._tick)
 
     def _on_append(self, log: LogId, frame: Frame, now: int) -> None:
         if log.stream == self.plan.output.name:

@@ -1,7 +1,8 @@
 """Sources of an embedded run: files and generators, logged at a pace.
 
-The owner of the data says how far it is: at every boundary interval each stream logs the rows that are due and a
-BOUNDARY at the replay's event time, whether or not rows came; the end of its file is BOUNDARY(+infinity) (R29).
+Rows are logged when they are due, several times a boundary interval. The owner of the data says how far it is: at every
+boundary interval each stream logs a BOUNDARY at the replay's event time, whether or not rows came; the end of its file is
+BOUNDARY(+infinity) (R29).
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ class Pace:
         return (count, INFINITY) if count == len(times) else (count, reached)
 
 
+TICKS_PER_BOUNDARY = 5
+
+
 class Sources:
-    """All source streams of a run. Call `tick` every boundary interval; `append` logs a frame."""
+    """All source streams of a run. Call `tick` every `tick_us`; `append` logs a frame."""
 
     def __init__(self, plan: Plan, rows: dict[str, SourceRows], pace: Pace, append: Callable[[LogId, Frame], None]) -> None:
         self.plan = plan
@@ -56,6 +60,8 @@ class Sources:
         self.sent = dict.fromkeys(rows, 0)
         self.next_ids: dict[LogId, int] = {}
         self.ended_at: int | None = None
+        self.tick_us = max(plan.boundary_interval_us // TICKS_PER_BOUNDARY, 1)
+        self.boundary_at = 0
         for edge in plan.sources:
             for partition in range(edge.partitions):
                 log = LogId(edge.name, "", partition)
@@ -67,15 +73,19 @@ class Sources:
         return self.ended_at is not None
 
     def tick(self, now: int) -> None:
-        """Log what is due, then the boundary; after the end, the boundary again, as a heartbeat."""
+        """Log what is due, then the boundary if that is due; after the end, the boundary again, as a heartbeat."""
         count, reached = self.pace.cut(self.schedule, now)
+        is_boundary_due = now >= self.boundary_at or (reached >= INFINITY and self.ended_at is None)
+        if is_boundary_due:
+            self.boundary_at = now + self.plan.boundary_interval_us
         for name, rows in self.rows.items():
             until = self.schedule.rows_within(name, count)
             ended = until == rows.batch.num_rows
             for edge in self.plan.sources:
                 if edge.operator == name:
                     self._log_rows(edge, rows, self.sent[name], until, now)
-                    self._log_boundary(edge, INFINITY if ended else reached, now)
+                    if is_boundary_due:
+                        self._log_boundary(edge, INFINITY if ended else reached, now)
             self.sent[name] = until
         if reached >= INFINITY and self.ended_at is None:
             self.ended_at = now

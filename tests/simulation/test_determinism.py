@@ -1,0 +1,48 @@
+"""One seed gives one trace, byte for byte, in every process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from simulation.campaign import simulate
+from simulation.run import observe
+from simulation.scenario import make_scenario
+
+SEEDS = (1, 2, 5, 8, 13, 19)
+SCRIPT = (
+    "import sys\n"
+    "from simulation.run import observe\n"
+    "from simulation.scenario import make_scenario\n"
+    "print([observe(make_scenario(int(seed)), with_digest=True).digest for seed in sys.argv[1:]])\n"
+)
+
+
+def _digests(hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SCRIPT, *map(str, SEEDS)]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    ours = str([observe(make_scenario(seed), with_digest=True).digest for seed in SEEDS])
+    assert ours == _digests("1") == _digests("4242")
+
+
+def test_different_seeds_give_different_traces() -> None:
+    digests = [observe(make_scenario(seed), with_digest=True).digest for seed in SEEDS]
+    assert len(set(digests)) == len(SEEDS)
+
+
+@pytest.mark.parametrize("mutant", [None, "order_by_arrival"])
+def test_a_campaign_does_not_depend_on_how_many_processes_run_it(mutant: str | None) -> None:
+    seen: list[tuple[int, int]] = []
+    alone = simulate(20, 3, mutant, processes=1, on_progress=lambda done, bad: seen.append((done, bad)))
+    together = simulate(20, 3, mutant, processes=2)
+    assert {**alone, "seconds": 0} == {**together, "seconds": 0}
+    assert set(alone) == {"seeds", "first", "violations", "faults", "coverage", "seconds"}
+    assert seen[-1] == (20, len(alone["violations"]))
+    assert bool(alone["violations"]) is (mutant is not None)
