@@ -61,20 +61,25 @@ class Host:
         self.live = self.state
         return made
 
-    def roll_back(self, time: int, keep_live: bool) -> int:
-        """ROLLBACK to the mark at `time`: returns from which input time on rows must be given again."""
+    def replay_from(self, mark: int) -> int:
+        """From which input time on rows must be given again after a rollback to the mark."""
+        if self.mode is Mode.CHECKPOINT_REDO:
+            return self.copy_time
         if self.mode is Mode.OVERLAY_REDO:
-            if keep_live:
-                self.redo = self.state.overlay()
-            else:
-                self.live = None
-            return time
+            return mark
+        return min(self.graph.needs(mark), mark)
+
+    def roll_back(self, mark: int, keep_live: bool) -> int:
+        """ROLLBACK to the mark: returns `replay_from`."""
+        if self.mode is Mode.OVERLAY_REDO and keep_live:
+            self.redo = self.state.overlay()
+            return mark
         self.live = None
         if self.mode is Mode.CHECKPOINT_REDO:
             self.state = self.graph.decode(self.copy)
-            return self.copy_time
-        self.state = self.graph.empty()
-        return self.graph.needs(time)
+        elif self.mode is Mode.UNDO_REDO:
+            self.state = self.graph.empty()
+        return self.replay_from(mark)
 
     def redone(self) -> None:
         """The correction is complete: the redone state is the state, and the live branch is gone."""

@@ -320,7 +320,8 @@ class Instance:
                 port.revoke()
             effects += switched
             port.corrected = upstream.correcting is not None
-            port.silent = now - upstream.live.seen > self.silence_us and port.tape.boundary < INFINITY
+            port.unreachable = now - upstream.live.seen > self.silence_us
+            port.silent = port.unreachable and port.tape.boundary < INFINITY
             is_tentative = port.suffix_boundary > port.tape.boundary or upstream.live.state is not State.STABLE
             port.failed = port.silent or (is_tentative and port.tape.boundary < INFINITY)
 
@@ -359,7 +360,10 @@ class Instance:
 
     def _maybe_reconcile(self, now: int, effects: list[Effect]) -> None:
         """Healed (R16): roll back, as soon as a peer covers for us or none can (R22)."""
-        self.healing = self.healing or self.sunion.healed(now) is not None
+        mark = self.sunion.base.position
+        if not self.healing and self.sunion.healed(now, self.host.replay_from(mark)) is not None:
+            self.healing = True
+            self.sunion.eager_from = now + self.grace_us
         if not self.healing or self.state is not State.UP_FAILURE or self.is_away:
             return
         if self.plan.policy.stabilization is Hold.SUSPEND:
@@ -370,7 +374,6 @@ class Instance:
         if permission is Permission.WAIT:
             return
         keep_live = permission is Permission.ALONE and self.host.mode is Mode.OVERLAY_REDO
-        mark = self.sunion.base.position
         replay_from = self.host.roll_back(mark, keep_live)
         self.sunion.roll_back(replay_from, keep_live)
         self.healing = False

@@ -43,6 +43,7 @@ def run_seed(seed: int, mutant: str | None = None) -> Verdict:
     violations = check(scenario, observed, reference, available)
     if reference.error is not None or not reference.settled:
         violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
+    observed.faults["clock_skew"] += bool(scenario.skews)
     return Verdict(seed, violations, observed.faults, _coverage(scenario, observed))
 
 
@@ -102,6 +103,7 @@ def _coverage(scenario: Scenario, observed: Observed) -> Counter[str]:
     plan = scenario.plan
     counts.update(("family " + scenario.family, f"mode {plan.mode}", f"policy {plan.policy}"))
     counts.update(f"operator {node.spec.kind}" for fragment in plan.fragments for node in fragment.nodes)
+    counts.update(f"pattern {name}" for name in scenario.patterns)
     counts.update(f"owed {what}" for what in ("delay", "silence") if getattr(scenario, f"owes_{what}"))
     before: dict[InstanceId, str] = {}
     for _, who, state in observed.states:

@@ -90,7 +90,8 @@ def check(
     """All anomalies of a run. reference: the same input's run without failures; available: the same over the streams that
     were never cut, where each result depends on one row only."""
     found: list[Violation] = []
-    histories = {log: History.of(log, frames) for log, frames in observed.frames.items()}
+    may_skip = scenario.may_skip
+    histories = {log: History.of(log, frames, may_skip) for log, frames in observed.frames.items()}
     for history in histories.values():
         found += history.violations
     found += _compare(histories, reference, observed.settled and observed.error is None)
@@ -127,11 +128,15 @@ def _errors(observed: Observed) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class History:
-    """What one log's frames add up to, and what is wrong with them (I2, I6)."""
+    """What one log's frames add up to, and what is wrong with them (I2, I6).
+
+    may_skip: a new life may leave ids out, as its START says (R27); `stable` then has a run of batches for each stretch.
+    """
 
     log: LogId
+    may_skip: bool = False
     violations: list[Violation] = field(default_factory=list)
-    stable: list[pa.RecordBatch] = field(default_factory=list)
+    stable: list[tuple[int, list[pa.RecordBatch]]] = field(default_factory=list)
     next_id: int = 0
     outstanding: int = 0
     n_tentative: int = 0
@@ -145,8 +150,8 @@ class History:
     tentative_through: int = -INFINITY
 
     @staticmethod
-    def of(log: LogId, frames: list[tuple[int, Frame]]) -> History:
-        history = History(log)
+    def of(log: LogId, frames: list[tuple[int, Frame]], may_skip: bool = False) -> History:
+        history = History(log, may_skip)
         for when, frame in frames:
             history.take(when, frame)
         return history
@@ -173,6 +178,9 @@ class History:
                 # A new life may give lower boundaries for a while: they are true, and only rising ones count (R3).
                 self.incarnation, self.life_through = incarnation, -INFINITY
                 self.correcting = False
+                if self.may_skip and frame.next_id > self.next_id:
+                    self.next_id = frame.next_id
+                    self.stable.append((self.next_id, []))
                 self._revoke()
             case RecDone():
                 self.correcting = False
@@ -208,7 +216,9 @@ class History:
             self._add("out-of-order", when, f"time {first} after {self.stable_time}, through {self.stable_through}")
         self.next_id = max(self.next_id, frame.first_id + len(times))
         self.stable_time = max(self.stable_time, last)
-        self.stable.append(frame.batch)
+        if not self.stable:
+            self.stable.append((0, []))
+        self.stable[-1][1].append(frame.batch)
 
     def _take_boundary(self, when: int, frame: Boundary) -> None:
         if frame.tentative:
@@ -233,20 +243,20 @@ class History:
 
 
 def _compare(histories: Mapping[LogId, History], reference: Observed, is_settled: bool) -> Iterator[Violation]:
-    wanted = {log.key: History.of(log, frames).stable for log, frames in reference.frames.items()}
-    whole: dict[str, tuple[pa.RecordBatch | None, bytes]] = {}
+    due = {log.key: History.of(log, frames) for log, frames in reference.frames.items()}
+    whole = {key: (rows := _whole(history.stable), _bytes(rows)) for key, history in due.items()}
     for log, history in histories.items():
-        if log.key not in whole:
-            batch = _whole(wanted[log.key])
-            whole[log.key] = (batch, _bytes(batch))
         expected, expected_bytes = whole[log.key]
-        batch = _whole(history.stable)
-        if is_settled and _bytes(batch) == expected_bytes:
-            continue
-        yield from _first_difference(log, batch, expected, is_settled)
+        if is_settled and history.next_id < due[log.key].next_id:
+            yield Violation("stable-incomplete", f"{log} has {history.next_id} stable rows instead of {due[log.key].next_id}")
+        for first_id, batches in history.stable:
+            batch = _whole([(first_id, batches)])
+            if batch is not None and (first_id or _bytes(batch) != expected_bytes):
+                yield from _first_difference(log, first_id, batch, expected)
 
 
-def _whole(batches: list[pa.RecordBatch]) -> pa.RecordBatch | None:
+def _whole(stretches: list[tuple[int, list[pa.RecordBatch]]]) -> pa.RecordBatch | None:
+    batches = [batch for _, batches in stretches for batch in batches]
     if not batches:
         return None
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -258,23 +268,18 @@ def _bytes(batch: pa.RecordBatch | None) -> bytes:
 
 
 def _first_difference(
-    log: LogId, batch: pa.RecordBatch | None, expected: pa.RecordBatch | None, is_settled: bool
+    log: LogId, first_id: int, batch: pa.RecordBatch, expected: pa.RecordBatch | None
 ) -> Iterator[Violation]:
-    count, due = (0 if rows is None else rows.num_rows for rows in (batch, expected))
-    common = min(count, due)
-    if common and batch is not None and expected is not None:
-        ours, theirs = batch.slice(0, common), expected.slice(0, common)
-        if _bytes(ours) != _bytes(theirs):
-            for row, (one, other) in enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True)):
-                if repr(one) != repr(other):
-                    yield Violation("stable-differs", f"{log} id {row}: {one} instead of {other}")
-                    return
-            yield Violation("stable-differs", f"{log}: bytes differ")
-            return
-    if count > due:
-        yield Violation("stable-differs", f"{log} has {count} stable rows instead of {due}")
-    elif is_settled and count < due:
-        yield Violation("stable-incomplete", f"{log} has {count} stable rows instead of {due}")
+    theirs = expected.slice(first_id, batch.num_rows) if expected is not None else batch.slice(0, 0)
+    ours = batch.slice(0, theirs.num_rows)
+    if ours.num_rows and _bytes(ours) != _bytes(theirs):
+        for row, (one, other) in enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True), first_id):
+            if repr(one) != repr(other):
+                yield Violation("stable-differs", f"{log} id {row}: {one} instead of {other}")
+                return
+        yield Violation("stable-differs", f"{log}: bytes differ")
+    elif theirs.num_rows < batch.num_rows:
+        yield Violation("stable-differs", f"{log} has more stable rows than there are: {first_id + batch.num_rows}")
 
 
 # I5: convergence.

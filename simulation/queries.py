@@ -83,10 +83,8 @@ def _diamond(sketch: Sketch, streams: list[str]) -> str:
         sketch.blocks.append([])
         arms.append(_row_operator(sketch, base))
     sketch.blocks.append([])
-    if menu.joins and rng.random() < 0.4:
-        joined = _join(sketch, arms[0], arms[1])
-    else:
-        joined = sketch.add("union", {"union": arms})
+    is_join = menu.joins and rng.random() < 0.4
+    joined = _join(sketch, arms[0], arms[1]) if is_join else sketch.add("union", {"union": arms})
     return _window_operator(sketch, joined) if menu.stateful and rng.random() < 0.7 else joined
 
 

@@ -18,8 +18,9 @@ MOST_SEEDS = 1_000
 
 _HEAD = """# Mutants
 
-Seeded bugs in the production objects (`simulation/mutants.py`), each with the first seed of the simulator that catches it,
-and by which invariant and anomaly. Made by `python -m simulation.report`; `boreal simulate --seed SEED --seeds 1 --mutant NAME` shows one.
+Seeded bugs in the production objects (`simulation/mutants.py`), each with the first seed of the simulator that catches
+it, and by which invariant and anomaly (`simulation/invariants.py`). Made by `python -m simulation.report`;
+`boreal simulate --seed SEED --seeds 1 --mutant NAME` shows one.
 
 | mutant | what it breaks | seed | invariant | anomaly |
 |---|---|---|---|---|

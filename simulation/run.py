@@ -26,7 +26,7 @@ from simulation.world import SimulatedWorld
 
 PATIENCE_US = 20_000_000
 """How long, beyond four times X, everything may take to settle after the last fault and the last input."""
-MOST_EVENTS = 400_000
+MOST_EVENTS = 200_000
 """More than any run needs: beyond it, something goes round in circles."""
 
 

@@ -32,7 +32,8 @@ class Scenario:
 
     owes_delay: I3 is owed (see `simulation.invariants`); is_rowwise: with it, each result depends on one row, which comes
     by one path. owes_silence: no failure is as long as alpha*X allows, so I4 is owed; `cut_us` is the failure's length.
-    skews: how far each machine's clock is off, in microseconds.
+    skews: how far each machine's clock is off, in microseconds. may_skip: a replica may come back
+    by its partner's anchor, its own log lacking what it slept through (R27). patterns: what its strikes were drawn as.
     """
 
     seed: int
@@ -48,6 +49,8 @@ class Scenario:
     is_rowwise: bool = False
     owes_silence: bool = False
     cut_us: int = 0
+    may_skip: bool = False
+    patterns: tuple[str, ...] = ()
 
     @property
     def cut_streams(self) -> frozenset[str]:
@@ -99,13 +102,16 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
 # The pieces of a scenario.
 
 
+_ANYTHING = Menu()
+
+
 @dataclass(frozen=True)
 class _Wish:
     """What a family wants of its query."""
 
     replicas: tuple[int, ...] = (1, 2, 2, 2, 3)
     streams: tuple[int, ...] = (1, 2, 2, 3, 3)
-    menu: Menu = Menu()
+    menu: Menu = _ANYTHING
     holds: tuple[str, ...] = ("suspend", "delay", "process", "process")
     least_x_ms: int = 400
     is_comfortable: bool = False
@@ -322,11 +328,12 @@ _DRAWS: tuple[tuple[int, _Draw], ...] = (
 )
 
 
-def _draw(rng: Random, query: Plan, end: int) -> list[Strike]:
+def _draw(rng: Random, query: Plan, end: int) -> tuple[str, list[Strike]]:
+    """(name, strikes) of one pattern somewhere in a run of this length."""
     draw = rng.choices([draw for _, draw in _DRAWS], [weight for weight, _ in _DRAWS])[0]
     at = rng.randrange(150_000, max(end, 300_000))
     length = int(min(rng.choice((0.05, 0.2, 0.6, 1.2)) * rng.uniform(0.5, 1.5), 2.0) * SECOND)
-    return draw(rng, query, at, length)
+    return draw.__name__.lstrip("_"), draw(rng, query, at, length)
 
 
 # Families.
@@ -343,8 +350,10 @@ def _storm(seed: int, family: str, rng: Random) -> Scenario:
     wish = _Wish()
     query = _make_plan(rng, wish)
     scenario = _settle(seed, family, rng, query, wish)
-    strikes = [strike for _ in range(rng.randint(1, 4)) for strike in _draw(rng, query, scenario.duration_us)]
-    return replace(scenario, strikes=tuple(strikes), skews=_skews(rng, query))
+    drawn = [_draw(rng, query, scenario.duration_us) for _ in range(rng.randint(1, 4))]
+    strikes = tuple(strike for _, together in drawn for strike in together)
+    patterns = tuple(name for name, _ in drawn)
+    return replace(scenario, strikes=strikes, patterns=patterns, skews=_skews(rng, query))
 
 
 def _rolling(seed: int, family: str, rng: Random) -> Scenario:
@@ -403,6 +412,22 @@ def _available(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=tuple(strikes))
 
 
+def _exiled(seed: int, family: str, rng: Random) -> Scenario:
+    """A replica is away for longer than its claim on the logs lasts (R27), while the others go on."""
+    wish = _Wish(replicas=(2, 2, 3), seconds=(2.4, 3.4), menu=Menu(unbounded=False))
+    query = _make_plan(rng, wish)
+    retention = rng.randint(450, 800) * MILLISECOND
+    query = replace(query, retention_us=retention)
+    scenario = _settle(seed, family, rng, query, wish, may_skip=True)
+    who = rng.choice(_instances(query, with_egress=False))
+    kind = rng.choice(("crash", "crash_losing_checkpoint", "freeze"))
+    at = rng.randrange(300_000, 900_000)
+    strikes = [Strike(kind, at, retention + rng.randint(200_000, 1_200_000), who=who)]
+    if rng.random() < 0.4:
+        strikes += _cut_stream(rng, query, rng.randrange(200_000, 1_500_000), rng.randint(200_000, 900_000))
+    return replace(scenario, strikes=tuple(strikes), skews=_skews(rng, query))
+
+
 def _is_chain(query: Plan) -> bool:
     """Whether no SUnion reads from two instances: each result has come by one path."""
     return all(sum(edge.producers for edge in f.edges if not edge.source) <= 1 for f in query.fragments)
@@ -422,9 +447,10 @@ def _short(seed: int, family: str, rng: Random) -> Scenario:
 
 
 _FAMILIES: dict[str, tuple[int, Callable[[int, str, Random], Scenario]]] = {
-    "storm": (60, _storm),
+    "storm": (56, _storm),
     "rolling": (8, _rolling),
     "staggered": (12, _staggered),
     "available": (12, _available),
     "short": (8, _short),
+    "exiled": (4, _exiled),
 }

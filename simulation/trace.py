@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from boreal.frames import INFINITY, Boundary, Data, Frame
+from boreal.frames import INFINITY, Boundary, Data, Frame, Undo
 from reconcile.events import (
     Acknowledge,
     Append,
@@ -32,7 +32,7 @@ from simulation.scenario import Scenario, make_scenario, reference_of
 def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
     """The lines of a seed's trace."""
     scenario = make_scenario(seed)
-    yield from describe(scenario)
+    yield from _describe(scenario)
     lines: list[str] = []
     reference = observe(reference_of(scenario))
     with mutated(mutant):
@@ -45,14 +45,14 @@ def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
         yield f"{violation.invariant} {violation}"
 
 
-def describe(scenario: Scenario) -> Iterator[str]:
+def _describe(scenario: Scenario) -> Iterator[str]:
     """What the scenario is made of."""
     plan = scenario.plan
     yield f"seed {scenario.seed}, family {scenario.family}, {plan.mode}, {plan.policy}, step_rows {scenario.step_rows}"
     yield (
         f"X {plan.delay_threshold_us} alpha*X {plan.alpha_x_us} bucket {plan.bucket_us} interval {plan.boundary_interval_us}"
         f" heartbeat {plan.heartbeat_us} memory {plan.memory_bytes} lag {plan.stable_lag_max_us}"
-        f" checkpoint {plan.checkpoint_interval_us} start {event_time(scenario.start_us)}"
+        f" checkpoint {plan.checkpoint_interval_us} start {_event_time(scenario.start_us)}"
     )
     for fragment in plan.fragments:
         inputs = {entry.name: [edge.name for edge in entry.edges] for entry in fragment.inputs}
@@ -68,28 +68,29 @@ def describe(scenario: Scenario) -> Iterator[str]:
         yield "skews " + ", ".join(f"{who}: {skew}" for who, skew in scenario.skews.items())
 
 
-def event_time(time: int) -> str:
+def _event_time(time: int) -> str:
     """Event time in milliseconds from the epoch that all feeds begin near."""
     if abs(time) >= INFINITY:
         return "+inf" if time > 0 else "-inf"
     return f"{(time - EPOCH_US) / 1000:.1f}"
 
 
-def show_frame(frame: Frame) -> str:
+def _show_frame(frame: Frame) -> str:
     life = f"{frame.origin.replica}#{frame.origin.incarnation} e{frame.epoch}"
     match frame:
         case Data():
             kind = "tentative" if frame.tentative else "stable"
             times = frame.batch.column(0).to_pylist()
             last = frame.first_id + len(times) - 1
-            return f"{kind} {frame.first_id}..{last} times {event_time(times[0])}..{event_time(times[-1])} ({life})"
+            return f"{kind} {frame.first_id}..{last} times {_event_time(times[0])}..{_event_time(times[-1])} ({life})"
         case Boundary():
             kind = "tentative " if frame.tentative else ""
             anchor = f" anchor {frame.anchor.next_ids}" if frame.anchor else ""
-            return f"{kind}boundary {event_time(frame.time)} {frame.state.value}{anchor} ({life})"
+            return f"{kind}boundary {_event_time(frame.time)} {frame.state.value}{anchor} ({life})"
+        case Undo(last_id=last_id):
+            return f"Undo {last_id} ({life})"
         case _:
-            last = getattr(frame, "last_id", "")
-            return f"{type(frame).__name__} {last} ({life})"
+            return f"{type(frame).__name__} ({life})"
 
 
 def _show_event(event: Event | None) -> str:
@@ -97,11 +98,11 @@ def _show_event(event: Event | None) -> str:
         case None:
             return "begin"
         case Frames(log, items, end):
-            return f"{log.key}{log.replica}[{end}] " + "; ".join(f"@{at} {show_frame(frame)}" for at, frame in items)
+            return f"{log.key}{log.replica}[{end}] " + "; ".join(f"@{at} {_show_frame(frame)}" for at, frame in items)
         case ReadDone(log, token, items):
-            return f"read {token} {log.key}{log.replica} " + "; ".join(show_frame(frame) for _, frame in items)
+            return f"read {token} {log.key}{log.replica} " + "; ".join(_show_frame(frame) for _, frame in items)
         case Tail(log, frame):
-            return f"tail {log.key}{log.replica} {show_frame(frame)}"
+            return f"tail {log.key}{log.replica} {_show_frame(frame)}"
         case Received(message):
             return f"received {message}"
         case _:
@@ -111,13 +112,13 @@ def _show_event(event: Event | None) -> str:
 def _show_effect(effect: Effect) -> str:
     match effect:
         case Append(log, frame):
-            return f"{log.key}{log.replica} <- {show_frame(frame)}"
+            return f"{log.key}{log.replica} <- {_show_frame(frame)}"
         case Send(to, message):
             return f"to {to}: {message}"
         case StoreCheckpoint():
-            return f"store checkpoint {effect.number} at {event_time(effect.time)}"
+            return f"store checkpoint {effect.number} at {_event_time(effect.time)}"
         case StateChanged(state):
-            return f"=== {state.value}"
+            return f"=== {state.value if state is not None else 'DEAD'}"
         case _:
             return str(effect)
 

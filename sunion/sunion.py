@@ -83,7 +83,8 @@ class SUnion:
     """The machine. Feed its ports, then call `advance` until it returns nothing.
 
     failure, stabilization: the policies. The second one holds for whoever goes on while a replica reconciles: a kept live
-    branch, or the peer that stands in for it (`standing_in`).
+    branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
+    overdue, since a correction is about to begin.
     """
 
     ports: list[Port]
@@ -101,6 +102,7 @@ class SUnion:
     muted_until: int = BEGINNING
     redoing: bool = False
     standing_in: bool = False
+    eager_from: int = BEGINNING
     rest: int = BEGINNING
     quiet_until: int = BEGINNING
     cause: str = ""
@@ -126,11 +128,11 @@ class SUnion:
         """Ports that a tentative step goes on without: silent ones, and those behind what was already handed on (R11)."""
         return tuple(port.name for port in self.ports if self._is_missing(port))
 
-    def healed(self, now: int) -> Healed | None:
-        """Whether what was handed on tentatively can now be corrected (R16)."""
-        if self.live is None or self.redoing:
+    def healed(self, now: int, replay_from: int) -> Healed | None:
+        """Whether what was handed on tentatively can now be corrected (R16), giving rows again from a time on."""
+        if self.live is None or self.redoing or not self._can_redo(replay_from):
             return None
-        stable = self._redoable_through()
+        stable = self.stable_through
         if stable >= self._horizon(self.live):
             return Healed.FULL
         lag = now - self.marked_at
@@ -138,13 +140,9 @@ class SUnion:
             return Healed.PREFIX
         return None
 
-    def _redoable_through(self) -> int:
-        """S, as far as its rows can be had: a silent port's are out of reach where memory no longer holds them."""
-        reach = [
-            cursor.boundary(port.tape) if port.silent else port.tape.boundary
-            for cursor, port in zip(self.base.cursors, self.ports, strict=True)
-        ]
-        return self._floor(min(reach))
+    def _can_redo(self, replay_from: int) -> bool:
+        """Whether all rows from a time on can be had: those that memory does not hold come from logs within reach."""
+        return all(not port.unreachable or port.tape.place_of(replay_from) >= port.tape.cached_from for port in self.ports)
 
     def _horizon(self, live: View) -> int:
         """H (R16): the end of what was handed on tentatively, though open windows were flushed beyond all input."""
@@ -248,7 +246,7 @@ class SUnion:
     def _has_caught_up(self) -> bool:
         """Nothing stable is left to redo, or what is left lies in a log out of reach."""
         return all(
-            cursor.is_joined(port.tape) or port.silent for cursor, port in zip(self.base.cursors, self.ports, strict=True)
+            cursor.is_joined(port.tape) or port.unreachable for cursor, port in zip(self.base.cursors, self.ports, strict=True)
         )
 
     # Tentative steps
@@ -258,7 +256,7 @@ class SUnion:
         if hold is Hold.SUSPEND:
             return []
         target = max(self.due, self._flush_through(now))
-        if hold is Hold.PROCESS and self.live is not None:
+        if hold is Hold.PROCESS and self.live is not None and now >= self.eager_from:
             target = max(target, self._all_present_through())
         view = self.leading
         target = min(target, self._readable_through(view))
@@ -307,7 +305,7 @@ class SUnion:
         waits = [
             self._floor(cursor.boundary(port.tape))
             for cursor, port in zip(view.cursors, self.ports, strict=True)
-            if not port.silent and not cursor.is_joined(port.tape)
+            if not port.unreachable and not cursor.is_joined(port.tape)
         ]
         return min(waits, default=INFINITY)
 

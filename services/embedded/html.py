@@ -1,4 +1,7 @@
-"""compare.html: one self-contained page, light or dark as the reader's system is, with charts as inline SVG."""
+"""compare.html: one self-contained page, light or dark as the reader's system is, with charts as inline SVG.
+
+It needs no script and loads nothing. What a colour says is also said by a shape, a word or a number.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +16,55 @@ from services.faults import Fault
 
 Row = dict[str, Any]
 
-LABELS, PANEL, GAP, BAR_ROW, GROUP_ROW, TOP = 190, 240, 28, 22, 26, 46
-"""Of the bar charts, in SVG units: the column of labels, a panel and the gap beside it, rows, and the titles above."""
-STRIP_LABELS, STRIP_WIDTH, STRIP_ROW, STRIP_TOP = 84, 520, 18, 24
+BAR_LEFT, BAR_WIDTH, VALUE_LEFT, PANEL_WIDTH, BAR_TOP, BAR_ROW, GROUP_ROW = 108, 150, 266, 340, 24, 22, 26
+"""Of a bar chart, in SVG units: where bars start, the longest bar, the column of numbers, the whole, and the heights of
+what is above the rows, a row, and a mode's heading."""
+LANE, STRIP_ROW, AXIS = 13, 20, 20
+"""Of a strip, in pixels: the heights of a lane of faults, an instance's row and the time axis. Widths are in percent, so
+that text keeps its size however wide the page is."""
+LANE_GAP = 8.0
+"""The percent of a strip that two faults in a lane are apart at least, for the number in front of the second."""
+STATES = {"STABLE": 6, "UP_FAILURE": 12, "STABILIZATION": 16, "RECOVERING": 12, "FAILURE": 12}
+"""How high each state is drawn. FAILURE, an instance that is down, is hollow too."""
 
 
 def page(query: str, faults: Sequence[Fault], fault_texts: Sequence[str], runs: Sequence[Row], table: Sequence[Row]) -> str:
-    """The page for reports `runs` and the rows of `table` that belong to them, in the same order."""
+    """The page for reports `runs` and the rows of `table` that belong to them, in the same order, modes together."""
     x_ms = runs[0]["x_ms"]
-    strips = "".join(_strip(line, run, faults) for line, run in zip(table, runs, strict=True))
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs over the same input"
+    about = f"{count}, {'with these faults' if faults else 'without faults'}. Delay threshold X = {_threshold(x_ms)}."
     listed = "".join(f"<li>{escape(text)}</li>" for text in fault_texts)
-    about = f"{len(runs)} runs over the same input, {'with the same faults' if faults else 'without faults'}"
     return f"""<!doctype html>
 <html lang="en">
+<head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{escape(query)}: modes and policies compared</title>
 <style>{_STYLE}</style>
+</head>
+<body>
 <main>
 <header>
-<h1>{escape(query)}</h1>
-<p>{about}; delay threshold X = {_seconds(x_ms)}.</p>
-{f'<ol class="faults">{listed}</ol>' if listed else ""}
+<h1>{escape(query)}: modes and policies compared</h1>
+<p>{about}</p>
+{f'<ol class="faults" aria-label="Faults, numbered">{listed}</ol>' if listed else ""}
 </header>
 <section>
 <h2>Delay, tentative tuples and reconciliation</h2>
-<div class="wide">{_bars(table, x_ms)}</div>
+<div class="panels">{_bars(table, x_ms)}</div>
 </section>
 <section>
-<h2>All figures</h2>
-<div class="wide">{_table(table)}</div>
+<h2 id="figures">All figures</h2>
+{_table(table)}
 </section>
 <section>
 <h2>States over time</h2>
-{_LEGEND}
-<div class="strips">{strips}</div>
+{_legend(runs, faults)}
+{_strips(table, runs, faults, fault_texts)}
 </section>
 </main>
+</body>
 </html>
 """
 
@@ -73,101 +88,135 @@ def _bars(table: Sequence[Row], x_ms: float) -> str:
         _Panel("Tentative tuples", lambda row: row["n_tentative"], _count),
         _Panel("Longest reconciliation", lambda row: _times(row["reconcile_seconds"], 1000), _seconds),
     )
-    groups = [(mode, list(rows)) for mode, rows in groupby(table, key=lambda row: row["mode"])]
-    height = TOP + len(groups) * GROUP_ROW + len(table) * BAR_ROW + 8
-    width = LABELS + len(panels) * (PANEL + GAP)
-    body: list[str] = []
-    places: list[tuple[Row, float]] = []
-    y = float(TOP)
-    for mode, rows in groups:
-        body.append(f'<text class="group" x="0" y="{y + 18}">{escape(mode)}</text>')
+    return "".join(_panel(panel, table) for panel in panels)
+
+
+def _panel(panel: _Panel, table: Sequence[Row]) -> str:
+    values = [panel.value(row) or 0.0 for row in table]
+    scale = BAR_WIDTH / (max(*values, panel.limit or 0.0, 0.0) or 1.0)
+    parts: list[str] = []
+    told: list[str] = []
+    y = BAR_TOP
+    for mode, rows in groupby(table, key=lambda row: row["mode"]):
+        parts.append(f'<text class="group" x="0" y="{y + 18}">{escape(mode)}</text>')
         y += GROUP_ROW
         for row in rows:
-            body.append(f'<text x="12" y="{y + 15}">{escape(row["policy"])}</text>')
-            places.append((row, y))
+            value = panel.value(row)
+            text = "none" if value is None else panel.text(value)
+            over = value is not None and panel.limit is not None and value > panel.limit
+            text += " > X" if over else ""
+            told.append(f"{mode} {row['policy']} {text}")
+            parts.append(_bar(row["policy"], text, (value or 0.0) * scale, "bar over" if over else "bar", y))
             y += BAR_ROW
-    for number, panel in enumerate(panels):
-        body.append(_panel(panel, places, LABELS + number * (PANEL + GAP), height))
-    label = "Bar charts, one bar a run: " + "; ".join(panel.title.lower() for panel in panels)
-    return f'<svg class="bars" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{"".join(body)}</svg>'
-
-
-def _panel(panel: _Panel, places: Sequence[tuple[Row, float]], left: int, height: float) -> str:
-    values = [panel.value(row) or 0.0 for row, _ in places]
-    # A quarter of the panel stays free, for the number at the longest bar's end.
-    scale = 0.75 * PANEL / (max(*values, panel.limit or 0.0, 0.0) or 1.0)
-    parts = [f'<text class="title" x="{left}" y="16">{escape(panel.title)}</text>']
-    for row, y in places:
-        value = panel.value(row)
-        if value is None:
-            parts.append(f'<text class="none" x="{left + 4}" y="{y + 15}">none</text>')
-            continue
-        over = panel.limit is not None and value > panel.limit
-        length = max(value * scale, 1.0)
-        text = panel.text(value) + (" > X" if over else "")
-        parts.append(
-            f'<rect class="{"bar over" if over else "bar"}" x="{left}" y="{y + 4}" width="{length:.1f}" height="14" rx="2">'
-            f"<title>{escape(row['mode'])} {escape(row['policy'])}: {text}</title></rect>"
-            f'<text class="value" x="{left + length + 5:.1f}" y="{y + 15}">{text}</text>'
-        )
+    height = y + 4
     if panel.limit is not None:
-        x = left + panel.limit * scale
-        parts.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{height}"/>')
-        parts.append(f'<text class="limit" x="{x:.1f}" y="{TOP - 10}">X = {_seconds(panel.limit)}</text>')
-    parts.append(f'<line class="axis" x1="{left}" x2="{left}" y1="{TOP - 2}" y2="{height}"/>')
-    return "".join(parts)
+        x = BAR_LEFT + panel.limit * scale
+        parts.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{BAR_TOP - 6}" y2="{height}"/>')
+        parts.append(f'<text class="limit" x="{x:.1f}" y="{BAR_TOP - 10}">X = {_threshold(panel.limit)}</text>')
+    label = escape(f"{panel.title}: {'; '.join(told)}")
+    return (
+        f"<figure><figcaption>{escape(panel.title)}</figcaption>"
+        f'<svg class="bars" viewBox="0 0 {PANEL_WIDTH} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _bar(policy: str, text: str, length: float, kind: str, y: int) -> str:
+    """A row: the policy, a bar on its track, and the number in a column that no bar or line reaches."""
+    # What is not zero is still to be seen.
+    width = max(length, 1.5) if length else 0
+    return (
+        f'<text x="10" y="{y + 15}">{escape(policy)}</text>'
+        f'<rect class="track" x="{BAR_LEFT}" y="{y + 4}" width="{BAR_WIDTH}" height="14"/>'
+        f'<rect class="{kind}" x="{BAR_LEFT}" y="{y + 4}" width="{width:.1f}" height="14"/>'
+        f'<text class="value" x="{VALUE_LEFT}" y="{y + 15}">{text}</text>'
+    )
 
 
 # The table
 
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
-    ("delay max", lambda row: _seconds(row["delay_new_ms_max"])),
-    ("delay p99", lambda row: _seconds(row["delay_new_ms_p99"])),
-    ("late", lambda row: _count(row["violations"])),
-    ("stable", lambda row: _count(row["n_stable"])),
-    ("tentative", lambda row: _count(row["n_tentative"])),
-    ("undone", lambda row: _count(row["n_undone"])),
-    ("reconciliation", lambda row: _seconds(_times(row["reconcile_seconds"], 1000))),
-    ("checkpoint", lambda row: "–" if row["checkpoint_bytes"] is None else f"{_count(row['checkpoint_bytes'])} B"),
-    ("consistent after", lambda row: _seconds(_times(row["consistent_after_seconds"], 1000))),
-    ("ended", lambda row: "stable" if row["is_stable"] else "not stable"),
+    ("Delay, max", lambda row: _seconds(row["delay_new_ms_max"])),
+    ("Delay, p99", lambda row: _seconds(row["delay_new_ms_p99"])),
+    ("Late", lambda row: _flagged(_count(row["violations"]), row["violations"] > 0)),
+    ("Stable", lambda row: _count(row["n_stable"])),
+    ("Tentative", lambda row: _count(row["n_tentative"])),
+    ("Undone", lambda row: _count(row["n_undone"])),
+    ("Reconciliation", lambda row: _seconds(_times(row["reconcile_seconds"], 1000))),
+    ("Checkpoint", lambda row: "–" if row["checkpoint_bytes"] is None else f"{_count(row['checkpoint_bytes'])} B"),
+    ("Consistent after", lambda row: _seconds(_times(row["consistent_after_seconds"], 1000))),
+    ("Ended", lambda row: "stable" if row["is_stable"] else _flagged("not stable", True)),
+)
+_NOTES = (
+    "Delay: from a tuple's arrival to the new result that it led to. Late: new results that took longer than X. "
+    "Stable, tentative, undone: tuples that the client was given or told to undo. Reconciliation, checkpoint: the largest "
+    "of the run. Consistent after: from the end of the last fault until every replica is STABLE and the client has its "
+    "last correction. –: there was none."
 )
 
 
 def _table(table: Sequence[Row]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("mode", "policy", *(name for name, _ in _COLUMNS)))
-    lines = []
-    for row in table:
-        cells = "".join(f"<td>{text(row)}</td>" for _, text in _COLUMNS)
-        lines.append(f'<tr><th scope="row">{escape(row["mode"])}</th><td>{escape(row["policy"])}</td>{cells}</tr>')
-    caption = (
-        "Late: new results that took longer than X. Consistent after: from the end of the last fault until every replica "
-        "is STABLE and the client has its last correction."
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("Policy", *(name for name, _ in _COLUMNS)))
+    groups = []
+    for mode, rows in groupby(table, key=lambda row: row["mode"]):
+        lines = [f'<tr class="group"><th scope="rowgroup" colspan="{len(_COLUMNS) + 1}"><span>{escape(mode)}</span></th></tr>']
+        for row in rows:
+            cells = "".join(f"<td>{text(row)}</td>" for _, text in _COLUMNS)
+            lines.append(f'<tr><th scope="row">{escape(row["policy"])}</th>{cells}</tr>')
+        groups.append(f"<tbody>{''.join(lines)}</tbody>")
+    # It takes the focus, so that the keyboard can scroll it where the page is narrow.
+    return (
+        '<div class="wide" role="region" aria-labelledby="figures" tabindex="0">'
+        f'<table aria-labelledby="figures" aria-describedby="notes"><thead><tr>{head}</tr></thead>{"".join(groups)}</table>'
+        f'</div>\n<p class="notes" id="notes">{_NOTES}</p>'
     )
-    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def _flagged(text: str, is_bad: bool) -> str:
+    return f'<strong class="bad">{text}</strong>' if is_bad else text
 
 
 # Strips
 
 
-def _strip(row: Row, run: Row, faults: Sequence[Fault]) -> str:
-    """A run's states over time: a row for each instance, with a band for each fault behind them."""
+def _legend(runs: Sequence[Row], faults: Sequence[Fault]) -> str:
+    """The states that any run was in, in their usual order."""
+    seen = {span["state"] for run in runs for span in run["states"]}
+    entries = [f'<li><i class="{state.lower()}"></i>{_spoken(state)}</li>' for state in STATES if state in seen]
+    if faults:
+        entries.append('<li><i class="fault"></i>a fault, by its number</li>')
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
+def _strips(table: Sequence[Row], runs: Sequence[Row], faults: Sequence[Fault], fault_texts: Sequence[str]) -> str:
+    # One time axis for all, so that strips can be held against each other.
+    end_ms = max((span["to_ms"] for run in runs for span in run["states"]), default=0.0) or 1.0
+    lanes = _lanes(faults, end_ms)
+    marks = [
+        _mark(number, text, *_extent(fault, end_ms), lanes[number - 1])
+        for number, (fault, text) in enumerate(zip(faults, fault_texts, strict=True), start=1)
+    ]
+    top = (max(lanes) + 1) * LANE + 2 if lanes else 0
+    groups = []
+    for mode, pairs in groupby(zip(table, runs, strict=True), key=lambda pair: pair[0]["mode"]):
+        strips = "".join(_strip(row, run, "".join(marks), top, end_ms) for row, run in pairs)
+        groups.append(f'<h3>{escape(mode)}</h3>\n<div class="strips">{strips}</div>')
+    return "\n".join(groups)
+
+
+def _strip(row: Row, run: Row, marks: str, top: int, end_ms: float) -> str:
+    """A run's states over time: a row for each instance, below the faults."""
     instances = list(dict.fromkeys(_instance(span) for span in run["states"]))
-    end = max((span["to_ms"] for span in run["states"]), default=1.0) or 1.0
-    scale = STRIP_WIDTH / end
-    bottom = STRIP_TOP + len(instances) * STRIP_ROW
-    parts = [_tick(second, scale, bottom) for second in _ticks(end / 1000)]
-    for place, name in enumerate(instances):
-        parts.append(f'<text x="0" y="{STRIP_TOP + place * STRIP_ROW + 13}">{escape(name)}</text>')
-    for span in run["states"]:
-        parts.append(_span(span, STRIP_TOP + instances.index(_instance(span)) * STRIP_ROW, scale))
-    parts += [_band(number, fault, scale, end, bottom) for number, fault in enumerate(faults, start=1)]
-    title = f"{escape(row['mode'])} <b>{escape(row['policy'])}</b>"
-    label = escape(f"States of {row['mode']} {row['policy']}: {_told(run['states'])}")
-    box = f"0 0 {STRIP_LABELS + STRIP_WIDTH + 24} {bottom + 22}"
+    bottom = top + len(instances) * STRIP_ROW
+    ticks = "".join(_tick(second, end_ms, top, bottom) for second in _ticks(end_ms / 1000))
+    # The longest first: what lasts a moment is drawn over what follows it.
+    spans = sorted(run["states"], key=lambda span: span["from_ms"] - span["to_ms"])
+    drawn = "".join(_span(span, top + instances.index(_instance(span)) * STRIP_ROW, end_ms) for span in spans)
+    names = "".join(f'<li title="{escape(name)}">{escape(name)}</li>' for name in instances)
+    label = escape(f"States of {row['mode']} {row['policy']}. {_told(run['states'])}")
     return (
-        f'<figure><figcaption>{title}</figcaption><svg viewBox="{box}" role="img" aria-label="{label}">'
-        f"{''.join(parts)}</svg></figure>"
+        f'<figure><figcaption>{escape(row["policy"])}</figcaption><div class="strip">'
+        f'<ul class="names" aria-hidden="true" style="padding-top:{top}px">{names}</ul>'
+        f'<svg height="{bottom + AXIS}" role="img" aria-label="{label}">{ticks}{drawn}{marks}</svg></div></figure>'
     )
 
 
@@ -177,36 +226,75 @@ def _instance(span: Row) -> str:
 
 
 def _told(spans: Iterable[Row]) -> str:
-    return "; ".join(
-        f"{_instance(span)} {span['state']} from {_seconds(span['from_ms'])} to {_seconds(span['to_ms'])}" for span in spans
+    """The states in words, in seconds of run time."""
+    return ". ".join(
+        f"{name}: {', '.join(_told_span(span) for span in own)}" for name, own in groupby(spans, key=_instance)
     )
 
 
-def _span(span: Row, y: float, scale: float) -> str:
-    left = STRIP_LABELS + span["from_ms"] * scale
-    # What lasts a millisecond is still to be seen.
-    width = max((span["to_ms"] - span["from_ms"]) * scale, 1.5)
+def _told_span(span: Row) -> str:
+    return f"{_spoken(span['state'])} from {span['from_ms'] / 1000:.3f} to {span['to_ms'] / 1000:.3f} s"
+
+
+def _spoken(state: str) -> str:
+    return "FAILURE (down)" if state == "FAILURE" else state
+
+
+def _span(span: Row, y: int, end_ms: float) -> str:
+    share = 100 * (span["to_ms"] - span["from_ms"]) / end_ms
+    # What lasts a moment is still to be seen.
+    width = f"{share:.2f}%" if share > 1 else "3"
+    height = STATES[span["state"]]
     return (
-        f'<rect class="{span["state"].lower()}" x="{left:.1f}" y="{y + 3}" width="{width:.1f}" height="12">'
-        f"<title>{escape(_told([span]))}</title></rect>"
+        f'<rect class="{span["state"].lower()}" x="{100 * span["from_ms"] / end_ms:.2f}%" y="{y + (STRIP_ROW - height) // 2}"'
+        f' width="{width}" height="{height}"><title>{escape(_told([span]))}</title></rect>'
     )
 
 
-def _band(number: int, fault: Fault, scale: float, end_ms: float, bottom: float) -> str:
+def _extent(fault: Fault, end_ms: float) -> tuple[float, float]:
+    """Where a fault starts and ends, in percent of the strip."""
     start = min(fault.at_us / 1000, end_ms)
     stop = end_ms if fault.for_us is None else min((fault.at_us + fault.for_us) / 1000, end_ms)
-    left, width = STRIP_LABELS + start * scale, max((stop - start) * scale, 1.0)
+    return 100 * start / end_ms, 100 * stop / end_ms
+
+
+def _lanes(faults: Sequence[Fault], end_ms: float) -> list[int]:
+    """The lane of each fault, the first where none before it is in its way."""
+    lanes: list[int] = []
+    taken: list[list[tuple[float, float]]] = []
+    for fault in faults:
+        start, stop = _extent(fault, end_ms)
+        free = (
+            lane
+            for lane, others in enumerate(taken)
+            if all(stop + LANE_GAP < from_ or to + LANE_GAP < start for from_, to in others)
+        )
+        lane = next(free, len(taken))
+        if lane == len(taken):
+            taken.append([])
+        taken[lane].append((start, stop))
+        lanes.append(lane)
+    return lanes
+
+
+def _mark(number: int, text: str, start: float, stop: float, lane: int) -> str:
+    """A fault's number, its extent in its lane, and lines through the states below where it starts and ends."""
+    y = lane * LANE
+    edges = [start] if stop >= 100 else [start, stop]
+    width = f"{stop - start:.2f}%" if stop - start > 1 else "3"
+    lines = "".join(f'<line class="edge" x1="{x:.2f}%" x2="{x:.2f}%" y1="{y + 10}" y2="100%"/>' for x in edges)
     return (
-        f'<rect class="fault" x="{left:.1f}" y="{STRIP_TOP - 6}" width="{width:.1f}" height="{bottom - STRIP_TOP + 8}"/>'
-        f'<text class="fault" x="{left + 2:.1f}" y="{STRIP_TOP - 10}">{number}</text>'
+        f'{lines}<text class="fault" x="{start:.2f}%" dx="-4" y="{y + 10}">{number}</text>'
+        f'<rect class="fault" x="{start:.2f}%" y="{y + 2}" width="{width}" height="8">'
+        f"<title>{number}: {escape(text)}</title></rect>"
     )
 
 
-def _tick(second: float, scale: float, bottom: float) -> str:
-    x = STRIP_LABELS + second * 1000 * scale
+def _tick(second: float, end_ms: float, top: int, bottom: int) -> str:
+    x = 100_000 * second / end_ms
     return (
-        f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{STRIP_TOP}" y2="{bottom + 3}"/>'
-        f'<text class="tick" x="{x:.1f}" y="{bottom + 16}">{second:g}s</text>'
+        f'<line class="tick" x1="{x:.2f}%" x2="{x:.2f}%" y1="{top}" y2="{bottom + 3}"/>'
+        f'<text class="tick" x="{x:.2f}%" y="{bottom + 16}">{second:g} s</text>'
     )
 
 
@@ -226,60 +314,72 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _seconds(ms: float | None) -> str:
+    """A measured time, in about three digits; a column of them lines up."""
     if ms is None:
         return "–"
     if ms < 1:
         return f"{ms * 1000:.0f} µs"
-    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1000:.4g} s"
+    if ms >= 1000:
+        return f"{ms / 1000:.2f} s"
+    return f"{ms:.1f} ms"
+
+
+def _threshold(ms: float) -> str:
+    return f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s"
 
 
 def _count(value: float) -> str:
-    return f"{int(value):,}".replace(",", "\u202f")
+    return f"{int(value):,}"
 
-
-_LEGEND = """<ul class="legend">
-<li><i class="stable"></i>STABLE</li><li><i class="up_failure"></i>UP_FAILURE</li>
-<li><i class="stabilization"></i>STABILIZATION</li><li><i class="recovering"></i>RECOVERING</li>
-<li><i class="failure"></i>FAILURE: down</li>
-<li><i class="fault"></i>a fault, by its number above</li>
-</ul>"""
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b2733; --soft: #5b6875; --line: #d7dde3; --paper: #ffffff; --card: #f5f7f9;
-  --bar: #3d74b8; --over: #c2452d; --stable: #3f9c7a; --up_failure: #e09a26; --stabilization: #4b86d1;
-  --recovering: #8d6cc8; --failure: #8a94a0; --fault: #c2452d; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4eaf0; --soft: #97a5b3; --line: #34404c; --paper: #12181f;
-  --card: #1a222b; --bar: #6ea3e0; --over: #f07f66; --stable: #4fb38e; --up_failure: #f0b04a; --stabilization: #74a8ec;
-  --recovering: #ae92e0; --failure: #6b7783; --fault: #f07f66; } }
+:root { color-scheme: light dark; --ink: #1b2733; --soft: #55626f; --line: #d7dde3; --paper: #ffffff; --card: #f5f7f9;
+  --bar: #3d74b8; --over: #b93d22; --stable: #2f8a69; --up_failure: #c27a0a; --stabilization: #2f6fc4;
+  --recovering: #8659c9; --failure: #67727d; --fault: #b93d22; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4eaf0; --soft: #a3b0bd; --line: #34404c; --paper: #12181f;
+  --card: #1a222b; --bar: #6ea3e0; --over: #f58b73; --stable: #4fb38e; --up_failure: #f0b04a; --stabilization: #82b4f5;
+  --recovering: #bba2ec; --failure: #8d99a5; --fault: #f58b73; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1100px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: 28px; margin: 0; } h2 { font-size: 18px; margin: 40px 0 12px; } p { margin: 4px 0; color: var(--soft); }
-ol.faults { margin: 8px 0 0; padding-left: 22px; font: 13px/1.6 ui-monospace, monospace; }
-.wide { overflow-x: auto; } svg { display: block; width: 100%; } svg.bars { min-width: 760px; }
+main { max-width: 1140px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 26px; line-height: 1.25; margin: 0 0 6px; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 40px 0 12px; } h3 { font-size: 14px; margin: 18px 0 8px; }
+p { margin: 4px 0; color: var(--soft); } p.notes { font-size: 13px; max-width: 80ch; margin-top: 10px; }
+ol.faults { margin: 8px 0 0; padding-left: 28px; font: 13px/1.6 ui-monospace, monospace; overflow-wrap: anywhere; }
+ol.faults ::marker { color: var(--fault); font-weight: 600; }
+figure { margin: 0; } figcaption { font-size: 13px; font-weight: 600; margin-bottom: 6px; }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); gap: 28px 40px; }
+svg { display: block; width: 100%; overflow: visible; } svg.bars { max-width: 420px; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-svg .group, svg .title { font-weight: 600; font-size: 13px; } svg .value, svg .none { fill: var(--soft); font-size: 11px; }
-svg .bar { fill: var(--bar); } svg .over { fill: var(--over); } svg .axis, svg .tick { stroke: var(--line); }
-svg text.tick { stroke: none; fill: var(--soft); font-size: 10px; text-anchor: middle; }
-svg line.limit { stroke: var(--over); stroke-dasharray: 4 3; }
-svg text.limit { fill: var(--over); font-size: 11px; text-anchor: middle; }
-svg .stable { fill: var(--stable); } svg .up_failure { fill: var(--up_failure); }
-svg .stabilization { fill: var(--stabilization); } svg .recovering { fill: var(--recovering); }
-svg .failure { fill: var(--failure); }
-svg rect.fault { fill: var(--fault); fill-opacity: .16; stroke: var(--fault); stroke-opacity: .5; pointer-events: none; }
-svg text.fault { fill: var(--fault); font-size: 11px; font-weight: 600; }
+svg .group { font-weight: 600; } svg .value { font-variant-numeric: tabular-nums; }
+.track { fill: var(--card); } .bar { fill: var(--bar); } .over { fill: var(--over); }
+svg line { stroke: var(--line); }
+svg text.tick { fill: var(--soft); font-size: 11px; text-anchor: middle; }
+svg line.limit { stroke: var(--over); stroke-width: 1.5; stroke-dasharray: 4 3; }
+svg text.limit { fill: var(--over); font-weight: 600; text-anchor: middle; }
+.stable { fill: var(--stable); background: var(--stable); }
+.up_failure { fill: var(--up_failure); background: var(--up_failure); }
+.stabilization { fill: var(--stabilization); background: var(--stabilization); }
+.recovering { fill: var(--recovering); background: var(--recovering); }
+.failure { fill: var(--card); stroke: var(--failure); border: 1px solid var(--failure); }
+rect.fault { fill: var(--fault); } i.fault { background: var(--fault); }
+svg text.fault { fill: var(--fault); font-size: 11px; font-weight: 600; text-anchor: end; }
+svg line.edge { stroke: var(--fault); stroke-dasharray: 2 2; pointer-events: none; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
-caption { caption-side: bottom; text-align: left; color: var(--soft); padding-top: 8px; }
 th, td { padding: 5px 8px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 600; }
-th:first-child, tbody td:nth-child(2), thead th:nth-child(2) { text-align: left; } tbody th { font-weight: 500; }
-.strips { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 14px; }
-figure { margin: 0; padding: 12px 14px; background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
-figcaption { font-size: 13px; margin-bottom: 4px; }
+tr > th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+tbody th { font-weight: 400; padding-left: 18px; }
+tr.group th { font-weight: 600; padding: 12px 8px 5px; } tr.group span { position: sticky; left: 8px; }
+.bad { color: var(--over); }
+.strips { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); gap: 14px; }
+.strips figure { min-width: 0; padding: 10px 20px 6px 14px; background: var(--card); border: 1px solid var(--line);
+  border-radius: 8px; }
+.strip { display: grid; grid-template-columns: fit-content(40%) minmax(0, 1fr); gap: 14px; }
+.names { margin: 0; padding: 0; list-style: none; font-size: 12px; line-height: 20px; min-width: 0; }
+.names li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 ul.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; padding: 0; margin: 0 0 12px; list-style: none; font-size: 13px; }
-.legend i { display: inline-block; width: 12px; height: 12px; margin-right: 6px; border-radius: 2px; vertical-align: -1px; }
-i.stable { background: var(--stable); } i.up_failure { background: var(--up_failure); }
-i.stabilization { background: var(--stabilization); } i.recovering { background: var(--recovering); }
-i.failure { background: var(--failure); }
-i.fault { background: color-mix(in srgb, var(--fault) 16%, transparent); border: 1px solid var(--fault); }
+.legend li { display: flex; align-items: center; gap: 6px; } .legend i { width: 14px; height: 12px; }
+.legend i.stable { height: 6px; } .legend i.stabilization { height: 16px; } .legend i.fault { height: 8px; }
 """

@@ -135,6 +135,7 @@ class Process:
     skew_us: int = 0
     lost_checkpoints: bool = False
     heard_at: int = 0
+    lost_claim: bool = False
 
     @property
     def place(self) -> str:
@@ -219,7 +220,7 @@ class World:
             self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
             return
         process.instance = Instance(self.plan, who, restart)
-        process.heard_at = self.now
+        process.heard_at, process.lost_claim = self.now, False
         self._work(process, None)
 
     def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
@@ -411,15 +412,20 @@ class World:
         for key, first_id in positions:
             claims = self.claims[key]
             claims[who] = max(claims[who], first_id)
-            needed = min(needed for reader, needed in claims.items() if self.has_claim(reader))
+            valid = [needed for reader, needed in claims.items() if self.has_claim(reader)]
+            if not valid:
+                continue
+            needed = min(valid)
             if needed > 0:
                 stream, partition = key.rsplit("/", 1)
                 for replica in self._replicas_of(stream):
                     self.logs.open(LogId(stream, replica, int(partition))).trim(needed - 1)
 
     def has_claim(self, who: InstanceId) -> bool:
-        """R27: a reader silent for longer than `retention` loses its claim on the logs."""
-        return self.now - self.processes[who].heard_at <= self.plan.retention_us
+        """R27: a reader silent for longer than `retention` loses its claim on the logs, until it begins anew."""
+        process = self.processes[who]
+        process.lost_claim = process.lost_claim or self.now - process.heard_at > self.plan.retention_us
+        return not process.lost_claim
 
     def _replicas_of(self, stream: str) -> tuple[str, ...]:
         home = self._homes.get(stream)
@@ -509,7 +515,7 @@ class World:
         if any(_holds(other, needed) for other in others):
             self.deliver(process.id, Unavailable(log))
             return
-        if self.has_claim(process.id):
+        if not process.lost_claim:
             self.breaches.append(f"{process.id} has a claim, but {trimmed}")
         self.crash(process.id)
         self.start(process.id)

@@ -353,9 +353,9 @@ def test_r16_only_stable_boundaries_decide_when_a_failure_has_healed() -> None:
     one.at(1000)
     one.silence("b", False)
     one.boundary("b", 20, tentative=True)
-    assert one.sunion.healed(1000) is None
+    assert one.sunion.healed(1000, one.sunion.base.position) is None
     one.boundary("b", 20)
-    assert one.sunion.healed(1000) is not None
+    assert one.sunion.healed(1000, one.sunion.base.position) is not None
 
 
 def slow(policy: str = "process/process", cut: str = "3s", **options: Any) -> Ran:

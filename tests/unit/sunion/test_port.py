@@ -83,7 +83,7 @@ def test_memory_is_bounded_for_stable_and_tentative_rows() -> None:
     for at in range(20, 40):
         one.tentative("a", at * 10)
     port = one.ports["a"]
-    port.evict(100)
+    port.evict(100, 400)
     assert port.tape.nbytes <= 100 and port.suffix_nbytes <= 100
     assert port.suffix_nbytes == sum(chunk.nbytes for chunk in port.suffix)
     assert port.tape.next_id == 20, "what was evicted lies in the log"

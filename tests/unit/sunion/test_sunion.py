@@ -114,7 +114,7 @@ def test_a_short_failure_leaves_no_trace() -> None:
     one.rows("b", 12)
     one.boundary("b", 20)
     assert one.at(950) == [("stable", [(11, 1), (12, 1)], 20)]
-    assert one.sunion.healed(950) is None and one.sunion.live is None
+    assert one.sunion.healed(950, one.sunion.base.position) is None and one.sunion.live is None
 
 
 def test_a_bucket_counts_from_its_oldest_row_or_the_first_boundary_past_its_end() -> None:
@@ -239,22 +239,22 @@ def heal(one: SUnionDriver, now: int = 2000) -> None:
 def test_it_has_healed_only_once_the_stable_boundaries_have_passed_all_that_was_tentative() -> None:
     one = failed()
     one.at(1000)
-    assert one.sunion.healed(1500) is None
+    assert one.sunion.healed(1500, one.sunion.base.position) is None
     one.silence("b", False)
     one.boundary("b", 19)
-    assert one.sunion.healed(1600) is None
+    assert one.sunion.healed(1600, one.sunion.base.position) is None
     one.boundary("b", 20)
-    assert one.sunion.healed(1700) is Healed.FULL
+    assert one.sunion.healed(1700, one.sunion.base.position) is Healed.FULL
 
 
 def test_a_rollback_hands_on_the_same_buckets_again_stable_then_says_so() -> None:
     one = failed()
     one.at(1000)
     heal(one)
-    assert one.sunion.healed(2000) is Healed.FULL
+    assert one.sunion.healed(2000, one.sunion.base.position) is Healed.FULL
     assert told([one.sunion.roll_back(10, keep_live=False)]) == [("rollback", 1)]
     assert one.at(2000) == [("stable", [(11, 1), (12, 1)], 30), ("redone", 1)]
-    assert one.sunion.live is None and one.sunion.healed(2000) is None
+    assert one.sunion.live is None and one.sunion.healed(2000, one.sunion.base.position) is None
 
 
 def test_a_host_that_lost_its_state_is_given_older_rows_again_muted() -> None:
@@ -303,8 +303,8 @@ def test_an_old_mark_is_healed_in_part_when_stable_input_goes_on() -> None:
     one.at(1100)
     one.silence("b", False)
     one.boundary("b", 20)
-    assert one.sunion.healed(6000) is None, "not yet 5000 since the mark at 1000"
-    assert one.sunion.healed(6001) is Healed.PREFIX
+    assert one.sunion.healed(6000, one.sunion.base.position) is None, "not yet 5000 since the mark at 1000"
+    assert one.sunion.healed(6001, one.sunion.base.position) is Healed.PREFIX
     one.sunion.roll_back(10, keep_live=False)
     items = one.at(6001)
     assert items[:2] == [("stable", [(11, 1)], 20), ("redone", 1)]
@@ -351,6 +351,6 @@ def test_stable_output_is_the_same_whatever_the_policy(hold: Hold) -> None:
     one = failed(hold, hold)
     one.at(1500)
     heal(one)
-    if one.sunion.healed(2000):
+    if one.sunion.healed(2000, one.sunion.base.position):
         one.sunion.roll_back(10, keep_live=False)
     assert [item for item in one.at(2000) if item[0] == "stable"] == [("stable", [(11, 1), (12, 1)], 30)]
