@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SEEDS ?= 200
+SEEDS ?= 10000
 BENCH ?= core
 
 .DEFAULT_GOAL := help
@@ -36,7 +36,7 @@ types: $(READY) ## check types: strictly in the pure rooms
 	$(BIN)/mypy --strict sunion operators reconcile boreal
 	$(BIN)/mypy services simulation bench
 
-simulate: $(READY) ## run SEEDS (default 200) seeds of the simulator
+simulate: $(READY) ## run SEEDS (default 10,000) seeds of the simulator
 	$(BIN)/boreal simulate --seeds $(SEEDS)
 
 bench: $(READY) ## measure, on this machine: BENCH=core

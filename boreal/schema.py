@@ -64,7 +64,7 @@ class Schema:
     def visible(self) -> dict[str, Type]:
         """What an expression may name: the attributes, and time and the window's edges as timestamps."""
         edges = WINDOW if self.windowed else ()
-        return {TIME: Type.TIMESTAMP, **{name: Type.TIMESTAMP for name in edges}, **self.types}
+        return {TIME: Type.TIMESTAMP, **dict.fromkeys(edges, Type.TIMESTAMP), **self.types}
 
     @property
     def arrow(self) -> pa.Schema:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from operators.graph import Graph, GraphState
 
 from boreal.spec import Mode
+from operators.graph import Graph, GraphState
 from sunion.steps import Step
 
 

@@ -344,7 +344,7 @@ class Instance:
         return 0
 
     def _after_step(self, step: Step, now: int, effects: list[Effect]) -> int:
-        rows = sum(batch.num_rows for batch in step.batches.values())
+        rows: int = sum(batch.num_rows for batch in step.batches.values())
         if not step.muted:
             self.boundary_at = now + self.plan.boundary_interval_us
         if self.sunion.redoing and not step.tentative:

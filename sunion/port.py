@@ -20,10 +20,11 @@ from sunion.tape import BEGINNING, Chunk, Tape
 class Port:
     """One input partition. `key`: 'stream/partition'; `name`: what tuples lacking it name as missing.
 
-    unreachable: nothing heard for two boundary intervals. silent: the same, and more was to come. failed: silent, or its producer is not STABLE. corrected: stable
-    rows come from another replica than the visible, tentative ones (R17). t_max: the highest t_max taken (R23).
-    arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable rows are never overdue sooner than
-    grace_us after they arrived, so that a backlog is not overdue at once; tentative ones have been held back already.
+    unreachable: nothing heard for two boundary intervals. silent: the same, and more was to come. failed: silent, or its
+    producer is not STABLE. corrected: stable rows come from another replica than the visible, tentative ones (R17).
+    t_max: the highest t_max taken (R23). arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable
+    rows are never overdue sooner than grace_us after they arrived, so that a backlog is not overdue at once; tentative
+    ones have been held back already.
     """
 
     key: str

@@ -114,9 +114,10 @@ def _panel(panel: _Panel, table: Sequence[Row]) -> str:
         parts.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{BAR_TOP - 6}" y2="{height}"/>')
         parts.append(f'<text class="limit" x="{x:.1f}" y="{BAR_TOP - 10}">X = {_threshold(panel.limit)}</text>')
     label = escape(f"{panel.title}: {'; '.join(told)}")
+    box = f"0 0 {PANEL_WIDTH} {height}"
     return (
         f"<figure><figcaption>{escape(panel.title)}</figcaption>"
-        f'<svg class="bars" viewBox="0 0 {PANEL_WIDTH} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
+        f'<svg class="bars" viewBox="{box}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
     )
 
 
@@ -227,9 +228,7 @@ def _instance(span: Row) -> str:
 
 def _told(spans: Iterable[Row]) -> str:
     """The states in words, in seconds of run time."""
-    return ". ".join(
-        f"{name}: {', '.join(_told_span(span) for span in own)}" for name, own in groupby(spans, key=_instance)
-    )
+    return ". ".join(f"{name}: {', '.join(_told_span(span) for span in own)}" for name, own in groupby(spans, key=_instance))
 
 
 def _told_span(span: Row) -> str:
