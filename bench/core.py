@@ -218,11 +218,10 @@ def _redo_rate(logs: LogStore, memory: str) -> float:
     offsets = dict.fromkeys(ids, 0)
 
     def give(at: int, number: int, now: int) -> None:
-        items = []
-        for frame in frames[at][number]:
-            items.append((offsets[ids[at]], frame))
-            offsets[ids[at]] += 1
-        _feed(instance, logs, instance.handle(Frames(ids[at], tuple(items), offsets[ids[at]]), now), now)
+        data, boundary = frames[at][number]
+        items: tuple[tuple[int, Frame], ...] = ((offsets[ids[at]], data), (offsets[ids[at]] + 1, boundary))
+        offsets[ids[at]] += 2
+        _feed(instance, logs, instance.handle(Frames(ids[at], items, offsets[ids[at]]), now), now)
 
     for at in range(STREAMS):
         for data, boundary in frames[at]:
@@ -238,12 +237,15 @@ def _redo_rate(logs: LogStore, memory: str) -> float:
     for _ in range(200):
         now += 20_000
         for at in range(STREAMS - 1):
-            frame: Frame = frames[at][count - 1][1]
-            _feed(instance, logs, instance.handle(Frames(ids[at], ((offsets[ids[at]], frame),), 0), now), now)
+            heartbeat = frames[at][count - 1][1]
+            _feed(instance, logs, instance.handle(Frames(ids[at], ((offsets[ids[at]], heartbeat),), 0), now), now)
     assert instance.sunion.live is not None, "the cut must have led to tentative output"
-    items = tuple((2 * n + k, frame) for n in range(1, count) for k, frame in enumerate(frames[STREAMS - 1][n]))
+    items: list[tuple[int, Frame]] = []
+    for number in range(1, count):
+        data, boundary = frames[STREAMS - 1][number]
+        items += [(2 * number, data), (2 * number + 1, boundary)]
     started = time.perf_counter()
-    _feed(instance, logs, instance.handle(Frames(ids[-1], items, 2 * count), now), now)
+    _feed(instance, logs, instance.handle(Frames(ids[-1], tuple(items), 2 * count), now), now)
     while instance.sunion.redoing or instance.sunion.live is not None:
         now += 1_000
         _feed(instance, logs, instance.handle(Tick(), now), now)
@@ -259,8 +261,9 @@ def _redo() -> list[Figure]:
             finally:
                 logs.close()
 
+    from_memory = _best(lambda: _redo_rate(MemoryLogStore(), "1GB"))
     return [
-        Figure("redo (SUnion + filter + aggregate) from memory", _best(lambda: _redo_rate(MemoryLogStore(), "1GB")), "M tuples/s", 10),
+        Figure("redo (SUnion + filter + aggregate) from memory", from_memory, "M tuples/s", 10),
         Figure("redo, read again from a file log", _best(from_file), "M tuples/s", 3),
     ]
 

@@ -16,7 +16,7 @@ from services.faults import Fault
 
 Row = dict[str, Any]
 
-BAR_LEFT, BAR_WIDTH, VALUE_LEFT, PANEL_WIDTH, BAR_TOP, BAR_ROW, GROUP_ROW = 108, 150, 266, 340, 24, 22, 26
+BAR_LEFT, BAR_WIDTH, VALUE_LEFT, PANEL_WIDTH, BAR_TOP, BAR_ROW, GROUP_ROW = 122, 140, 270, 340, 24, 22, 26
 """Of a bar chart, in SVG units: where bars start, the longest bar, the column of numbers, the whole, and the heights of
 what is above the rows, a row, and a mode's heading."""
 LANE, STRIP_ROW, AXIS = 13, 20, 20
@@ -32,7 +32,8 @@ def page(query: str, faults: Sequence[Fault], fault_texts: Sequence[str], runs: 
     """The page for reports `runs` and the rows of `table` that belong to them, in the same order, modes together."""
     x_ms = runs[0]["x_ms"]
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs over the same input"
-    about = f"{count}, {'with these faults' if faults else 'without faults'}. Delay threshold X = {_threshold(x_ms)}."
+    afflicted = ("without faults", "with this fault")[len(faults)] if len(faults) < 2 else "with these faults"
+    about = f"{count}, {afflicted}. Delay threshold X = {_threshold(x_ms)}."
     listed = "".join(f"<li>{escape(text)}</li>" for text in fault_texts)
     return f"""<!doctype html>
 <html lang="en">
@@ -148,7 +149,8 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("Ended", lambda row: "stable" if row["is_stable"] else _flagged("not stable", True)),
 )
 _NOTES = (
-    "Delay: from a tuple's arrival to the new result that it led to. Late: new results that took longer than X. "
+    "Delay: of a new result, which a correction is not, from the arrival of the last available input that it needed. "
+    "Late: new results that took longer than X. "
     "Stable, tentative, undone: tuples that the client was given or told to undo. Reconciliation, checkpoint: the largest "
     "of the run. Consistent after: from the end of the last fault until every replica is STABLE and the client has its "
     "last correction. –: there was none."
@@ -191,33 +193,31 @@ def _legend(runs: Sequence[Row], faults: Sequence[Fault]) -> str:
 def _strips(table: Sequence[Row], runs: Sequence[Row], faults: Sequence[Fault], fault_texts: Sequence[str]) -> str:
     # One time axis for all, so that strips can be held against each other.
     end_ms = max((span["to_ms"] for run in runs for span in run["states"]), default=0.0) or 1.0
-    lanes = _lanes(faults, end_ms)
-    marks = [
-        _mark(number, text, *_extent(fault, end_ms), lanes[number - 1])
-        for number, (fault, text) in enumerate(zip(faults, fault_texts, strict=True), start=1)
-    ]
-    top = (max(lanes) + 1) * LANE + 2 if lanes else 0
+    marks = _marks(faults, fault_texts, end_ms)
     groups = []
     for mode, pairs in groupby(zip(table, runs, strict=True), key=lambda pair: pair[0]["mode"]):
-        strips = "".join(_strip(row, run, "".join(marks), top, end_ms) for row, run in pairs)
+        strips = "".join(_strip(row, run, marks, end_ms) for row, run in pairs)
         groups.append(f'<h3>{escape(mode)}</h3>\n<div class="strips">{strips}</div>')
     return "\n".join(groups)
 
 
-def _strip(row: Row, run: Row, marks: str, top: int, end_ms: float) -> str:
+def _strip(row: Row, run: Row, marks: Sequence[_Mark], end_ms: float) -> str:
     """A run's states over time: a row for each instance, below the faults."""
     instances = list(dict.fromkeys(_instance(span) for span in run["states"]))
+    top = max(((mark.lane + 1) * LANE + 2 for mark in marks), default=0)
     bottom = top + len(instances) * STRIP_ROW
     ticks = "".join(_tick(second, end_ms, top, bottom) for second in _ticks(end_ms / 1000))
     # The longest first: what lasts a moment is drawn over what follows it.
     spans = sorted(run["states"], key=lambda span: span["from_ms"] - span["to_ms"])
     drawn = "".join(_span(span, top + instances.index(_instance(span)) * STRIP_ROW, end_ms) for span in spans)
+    faults = "".join(_drawn(mark, bottom) for mark in marks)
     names = "".join(f'<li title="{escape(name)}">{escape(name)}</li>' for name in instances)
+    notes = "".join(f" <small>{escape(note)}</small>" for note in run["notes"])
     label = escape(f"States of {row['mode']} {row['policy']}. {_told(run['states'])}")
     return (
-        f'<figure><figcaption>{escape(row["policy"])}</figcaption><div class="strip">'
+        f'<figure><figcaption>{escape(row["policy"])}{notes}</figcaption><div class="strip">'
         f'<ul class="names" aria-hidden="true" style="padding-top:{top}px">{names}</ul>'
-        f'<svg height="{bottom + AXIS}" role="img" aria-label="{label}">{ticks}{drawn}{marks}</svg></div></figure>'
+        f'<svg height="{bottom + AXIS}" role="img" aria-label="{label}">{ticks}{drawn}{faults}</svg></div></figure>'
     )
 
 
@@ -250,42 +250,39 @@ def _span(span: Row, y: int, end_ms: float) -> str:
     )
 
 
-def _extent(fault: Fault, end_ms: float) -> tuple[float, float]:
-    """Where a fault starts and ends, in percent of the strip."""
-    start = min(fault.at_us / 1000, end_ms)
-    stop = end_ms if fault.for_us is None else min((fault.at_us + fault.for_us) / 1000, end_ms)
-    return 100 * start / end_ms, 100 * stop / end_ms
+@dataclass(frozen=True)
+class _Mark:
+    """A fault in the strips. start, stop: in percent of the width. lane: the first where no fault before it is in its way."""
+
+    number: int
+    text: str
+    start: float
+    stop: float
+    lane: int
 
 
-def _lanes(faults: Sequence[Fault], end_ms: float) -> list[int]:
-    """The lane of each fault, the first where none before it is in its way."""
-    lanes: list[int] = []
-    taken: list[list[tuple[float, float]]] = []
-    for fault in faults:
-        start, stop = _extent(fault, end_ms)
-        free = (
-            lane
-            for lane, others in enumerate(taken)
-            if all(stop + LANE_GAP < from_ or to + LANE_GAP < start for from_, to in others)
-        )
-        lane = next(free, len(taken))
-        if lane == len(taken):
-            taken.append([])
-        taken[lane].append((start, stop))
-        lanes.append(lane)
-    return lanes
+def _marks(faults: Sequence[Fault], texts: Sequence[str], end_ms: float) -> list[_Mark]:
+    marks: list[_Mark] = []
+    for number, (fault, text) in enumerate(zip(faults, texts, strict=True), start=1):
+        end_us = math.inf if fault.for_us is None else fault.at_us + fault.for_us
+        start, stop = (100 * min(at_us / 1000, end_ms) / end_ms for at_us in (fault.at_us, end_us))
+        near = {mark.lane for mark in marks if start < mark.stop + LANE_GAP and mark.start < stop + LANE_GAP}
+        lane = next(lane for lane in range(len(marks) + 1) if lane not in near)
+        marks.append(_Mark(number, text, start, stop, lane))
+    return marks
 
 
-def _mark(number: int, text: str, start: float, stop: float, lane: int) -> str:
-    """A fault's number, its extent in its lane, and lines through the states below where it starts and ends."""
-    y = lane * LANE
-    edges = [start] if stop >= 100 else [start, stop]
-    width = f"{stop - start:.2f}%" if stop - start > 1 else "3"
-    lines = "".join(f'<line class="edge" x1="{x:.2f}%" x2="{x:.2f}%" y1="{y + 10}" y2="100%"/>' for x in edges)
+def _drawn(mark: _Mark, bottom: int) -> str:
+    """The fault's number, its extent in its lane, and lines through the states below where it starts and ends."""
+    y = mark.lane * LANE
+    share = mark.stop - mark.start
+    width = f"{share:.2f}%" if share > 1 else "3"
+    edges = [mark.start] if mark.stop >= 100 else [mark.start, mark.stop]
+    lines = "".join(f'<line class="edge" x1="{x:.2f}%" x2="{x:.2f}%" y1="{y + 10}" y2="{bottom}"/>' for x in edges)
     return (
-        f'{lines}<text class="fault" x="{start:.2f}%" dx="-4" y="{y + 10}">{number}</text>'
-        f'<rect class="fault" x="{start:.2f}%" y="{y + 2}" width="{width}" height="8">'
-        f"<title>{number}: {escape(text)}</title></rect>"
+        f'{lines}<text class="fault" x="{mark.start:.2f}%" dx="-4" y="{y + 10}">{mark.number}</text>'
+        f'<rect class="fault" x="{mark.start:.2f}%" y="{y + 2}" width="{width}" height="8">'
+        f"<title>{mark.number}: {escape(mark.text)}</title></rect>"
     )
 
 
@@ -343,10 +340,11 @@ body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 sy
 main { max-width: 1140px; margin: 0 auto; padding: 32px 20px 64px; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0 0 6px; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 40px 0 12px; } h3 { font-size: 14px; margin: 18px 0 8px; }
-p { margin: 4px 0; color: var(--soft); } p.notes { font-size: 13px; max-width: 80ch; margin-top: 10px; }
+p { margin: 4px 0; color: var(--soft); } p.notes { font-size: 13px; max-width: 110ch; margin-top: 10px; }
 ol.faults { margin: 8px 0 0; padding-left: 28px; font: 13px/1.6 ui-monospace, monospace; overflow-wrap: anywhere; }
 ol.faults ::marker { color: var(--fault); font-weight: 600; }
 figure { margin: 0; } figcaption { font-size: 13px; font-weight: 600; margin-bottom: 6px; }
+small { font-size: 12px; font-weight: 400; color: var(--soft); }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); gap: 28px 40px; }
 svg { display: block; width: 100%; overflow: visible; } svg.bars { max-width: 420px; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }

@@ -141,6 +141,15 @@ class Process:
     def place(self) -> str:
         return f"{self.id.fragment}.{self.id.replica}"
 
+    def forget(self) -> None:
+        """A life is over: what it read, awaited and was about to do goes with it."""
+        self.life += 1
+        self.readers.clear()
+        self.watched.clear()
+        self.waiting_reads.clear()
+        self.inbox.clear()
+        self.is_busy, self.is_frozen, self.wake_at = False, False, None
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -209,12 +218,7 @@ class World:
     def start(self, who: InstanceId) -> None:
         """Begin a life of an instance: from what its own logs and the checkpoint store hold."""
         process = self.processes[who]
-        process.life += 1
-        process.readers.clear()
-        process.watched.clear()
-        process.waiting_reads.clear()
-        process.inbox.clear()
-        process.is_busy, process.is_frozen, process.wake_at = False, False, None
+        process.forget()
         restart = self._restart(process)
         if restart is None:
             self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
@@ -226,7 +230,7 @@ class World:
     def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
         """The process dies at once; what it had logged and stored stays, but for lost checkpoints."""
         process = self.processes[who]
-        process.life += 1
+        process.forget()
         process.instance = None
         process.lost_checkpoints = process.lost_checkpoints or losing_checkpoint
         self.journal.append(Entry(self.now, who, StateChanged(None)))
