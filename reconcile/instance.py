@@ -291,26 +291,27 @@ class Instance:
         self._look_at_inputs(now, effects)
         self._maybe_return(now)
         self._maybe_change_state(now, effects)
-        self._maybe_reconcile(now, effects)
-        self.has_more = False
-        self.sunion.standing_in = bool(self.stagger.promised)
-        rows = 0
-        for _ in range(STEPS_PER_CALL):
-            items = self.sunion.advance(now, not self.is_away)
-            if not items:
-                break
-            for item in items:
-                rows += self._perform(item, now, effects)
-            if rows >= STEP_ROWS:
-                self.has_more = True
-                break
-        else:
-            self.has_more = True
+        began = self._maybe_reconcile(now, effects)
+        self.has_more = began or self._hand_on(now, effects)
         self._maybe_change_state(now, effects)
         self._maybe_checkpoint(now, effects)
         self._read_on(effects)
         self._beat(now, effects)
         self.sunion.trim()
+
+    def _hand_on(self, now: int, effects: list[Effect]) -> bool:
+        """Let SUnion's items through the host and out; a bounded round of work. True where more is left."""
+        self.sunion.standing_in = bool(self.stagger.promised)
+        rows = 0
+        for _ in range(STEPS_PER_CALL):
+            items = self.sunion.advance(now, not self.is_away)
+            if not items:
+                return False
+            for item in items:
+                rows += self._perform(item, now, effects)
+            if rows >= STEP_ROWS:
+                break
+        return True
 
     def _look_at_inputs(self, now: int, effects: list[Effect]) -> None:
         for link in self.links:
@@ -358,21 +359,22 @@ class Instance:
 
     # Failure and healing
 
-    def _maybe_reconcile(self, now: int, effects: list[Effect]) -> None:
-        """Healed (R16): roll back, as soon as a peer covers for us or none can (R22)."""
+    def _maybe_reconcile(self, now: int, effects: list[Effect]) -> bool:
+        """Healed (R16): roll back, as soon as a peer covers for us or none can (R22). True where a redo has begun; its
+        first step is left to the next call, so that readers learn of it at once."""
         mark = self.sunion.base.position
         if not self.healing and self.sunion.healed(now, self.host.replay_from(mark)) is not None:
             self.healing = True
             self.sunion.eager_from = now + self.grace_us
         if not self.healing or self.state is not State.UP_FAILURE or self.is_away:
-            return
+            return False
         if self.plan.policy.stabilization is Hold.SUSPEND:
             permission = Permission.COVERED
         else:
             permission, sends = self.stagger.request(now)
             effects += sends
         if permission is Permission.WAIT:
-            return
+            return False
         keep_live = permission is Permission.ALONE and self.host.mode is Mode.OVERLAY_REDO
         replay_from = self.host.roll_back(mark, keep_live)
         self.sunion.roll_back(replay_from, keep_live)
@@ -380,6 +382,7 @@ class Instance:
         self.redo_started, self.redo_tuples = now, 0
         self._become(State.STABILIZATION, now, effects)
         effects += self.soutput.undo(self.sunion.cause, keep_live)
+        return True
 
     def _finish_redo(self, now: int, effects: list[Effect]) -> None:
         self.host.redone()

@@ -18,6 +18,9 @@ When I4 is owed. In scenarios with one cut of one source stream, to all of its r
 boundary interval + what it takes to reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any
 instance had at any time (R13).
 
+Where only one of several replicas fails, the others being STABLE, the client must not notice ('unmasked'), as long as silence
+is found out in less than alpha*X: three boundary intervals, a bucket, and two intervals more for the switch.
+
 Consolidation. What a client was given, with tentative rows counted once when given and once back when undone, must
 cancel to the stable rows of a run without failures: I1 together with 'tentative-left'.
 """
@@ -49,6 +52,7 @@ ANOMALIES = {
     "withheld": ("I3", "A row that needed only inputs that were there was not given within X."),
     "nobody-live": ("I3", "All replicas of a fragment reconciled at once, though they reached each other (R22)."),
     "needless-tentative": ("I4", "A failure shorter than alpha*X left a tentative row."),
+    "unmasked": ("I4", "One of several replicas failed for a while, and the client was given a tentative row."),
     "starved": ("I5", "Stable output trailed the stable input for longer than R16 allows."),
     "thrashing": ("I5", "A log was undone again and again, more often than failures come and go."),
     "unsettled": ("I5", "After the last heal an instance did not become STABLE with all its input read."),
@@ -109,6 +113,8 @@ def check(
         found += _staggering(scenario, observed)
     if available is not None:
         found += _withholding(scenario, observed, available, client.log)
+    if scenario.owes_masking and client.n_tentative and _is_masked(scenario, observed):
+        found.append(Violation("unmasked", f"{client.n_tentative} rows, alpha*X {observed.alpha_x_us}"))
     if scenario.owes_silence:
         found += _silence(scenario, observed, histories)
     return found
@@ -385,6 +391,11 @@ def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
         if len(group) == replicas[who.fragment] > 1:
             yield Violation("nobody-live", f"{who.fragment}.{who.shard} at {when}")
             return
+
+
+def _is_masked(scenario: Scenario, observed: Observed) -> bool:
+    plan = scenario.plan
+    return plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 < observed.alpha_x_us
 
 
 def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:

@@ -28,12 +28,13 @@ HELD_BACK_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`.
+    """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`; skews: how
+    far each machine's clock is off, in microseconds; patterns: what the strikes were drawn as, for the count.
 
-    owes_delay: I3 is owed (see `simulation.invariants`); is_rowwise: with it, each result depends on one row, which comes
-    by one path. owes_silence: no failure is as long as alpha*X allows, so I4 is owed; `cut_us` is the failure's length.
-    skews: how far each machine's clock is off, in microseconds. may_skip: a replica may come back
-    by its partner's anchor, its own log lacking what it slept through (R27). patterns: what its strikes were drawn as.
+    What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
+    on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
+    length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
+    by its partner's anchor, its own log lacking what it slept through (R27).
     """
 
     seed: int
@@ -49,6 +50,7 @@ class Scenario:
     is_rowwise: bool = False
     owes_silence: bool = False
     cut_us: int = 0
+    owes_masking: bool = False
     may_skip: bool = False
     patterns: tuple[str, ...] = ()
 
@@ -412,6 +414,20 @@ def _available(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=tuple(strikes))
 
 
+def _masked(seed: int, family: str, rng: Random) -> Scenario:
+    """One of several replicas fails, and all else is well: another stands in before alpha*X is over."""
+    wish = _Wish(replicas=(2, 2, 3), least_x_ms=900, is_comfortable=True, seconds=(1.5, 2.5))
+    query = _make_plan(rng, wish)
+    scenario = _settle(seed, family, rng, query, wish, owes_masking=True)
+    who = rng.choice(_instances(query, with_egress=False))
+    at, length = rng.randrange(200_000, 900_000), rng.randint(50_000, 1_200_000)
+    kind = rng.choice(("crash", "crash_losing_checkpoint", "crash_midway", "zombie", "freeze", "cut_replica"))
+    strike = Strike(kind, at, length, who=who, amount=rng.randrange(1000))
+    if kind == "cut_replica":
+        strike = Strike(kind, at, length, f"{who.fragment}.{who.replica}")
+    return replace(scenario, strikes=(strike,))
+
+
 def _exiled(seed: int, family: str, rng: Random) -> Scenario:
     """A replica is away for longer than its claim on the logs lasts (R27), while the others go on."""
     wish = _Wish(replicas=(2, 2, 3), seconds=(2.4, 3.4), menu=Menu(unbounded=False))
@@ -447,10 +463,11 @@ def _short(seed: int, family: str, rng: Random) -> Scenario:
 
 
 _FAMILIES: dict[str, tuple[int, Callable[[int, str, Random], Scenario]]] = {
-    "storm": (56, _storm),
+    "storm": (52, _storm),
     "rolling": (8, _rolling),
     "staggered": (12, _staggered),
     "available": (12, _available),
     "short": (8, _short),
     "exiled": (4, _exiled),
+    "masked": (4, _masked),
 }

@@ -22,7 +22,7 @@ what is above the rows, a row, and a mode's heading."""
 LANE, STRIP_ROW, AXIS = 13, 20, 20
 """Of a strip, in pixels: the heights of a lane of faults, an instance's row and the time axis. Widths are in percent, so
 that text keeps its size however wide the page is."""
-LANE_GAP = 8.0
+LANE_GAP = 6.0
 """The percent of a strip that two faults in a lane are apart at least, for the number in front of the second."""
 STATES = {"STABLE": 6, "UP_FAILURE": 12, "STABILIZATION": 16, "RECOVERING": 12, "FAILURE": 12}
 """How high each state is drawn. FAILURE, an instance that is down, is hollow too."""
@@ -112,7 +112,10 @@ def _panel(panel: _Panel, table: Sequence[Row]) -> str:
     height = y + 4
     if panel.limit is not None:
         x = BAR_LEFT + panel.limit * scale
-        parts.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{BAR_TOP - 6}" y2="{height}"/>')
+        # Twice, with a rim in the page's colour below, so that the line is seen on any bar.
+        parts += [
+            f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{BAR_TOP - 6}" y2="{height}"/>' for kind in ("rim", "limit")
+        ]
         parts.append(f'<text class="limit" x="{x:.1f}" y="{BAR_TOP - 10}">X = {_threshold(panel.limit)}</text>')
     label = escape(f"{panel.title}: {'; '.join(told)}")
     box = f"0 0 {PANEL_WIDTH} {height}"
@@ -352,8 +355,9 @@ svg .group { font-weight: 600; } svg .value { font-variant-numeric: tabular-nums
 .track { fill: var(--card); } .bar { fill: var(--bar); } .over { fill: var(--over); }
 svg line { stroke: var(--line); }
 svg text.tick { fill: var(--soft); font-size: 11px; text-anchor: middle; }
-svg line.limit { stroke: var(--over); stroke-width: 1.5; stroke-dasharray: 4 3; }
-svg text.limit { fill: var(--over); font-weight: 600; text-anchor: middle; }
+svg line.rim { stroke: var(--paper); stroke-width: 4; }
+svg line.limit { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 4 2; }
+svg text.limit { font-weight: 600; text-anchor: middle; }
 .stable { fill: var(--stable); background: var(--stable); }
 .up_failure { fill: var(--up_failure); background: var(--up_failure); }
 .stabilization { fill: var(--stabilization); background: var(--stabilization); }
