@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from boreal.frames import Boundary, Data, Frame, Ingest, RecDone, Undo
 from boreal.schema import TIME, WINDOW, Schema, Type
 from services.columns import LAST_TIME_US
+from sunion.buckets import bucket_floor
 
 _NULL = pa.scalar("null")
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -121,6 +122,7 @@ class ClientLog:
             return
         self._reach_epoch(frame.epoch)
         self._through[frame.tentative] = frame.time
+        self._note_given(bucket_floor(frame.time, self._bucket_us))
         fields = {"through": _moment(frame.time), "tentative": frame.tentative, "ingest_ms": _ms(frame.ingest)}
         self._write_record("boundary", fields, emitted_us, replica, frame.missing, frame.cause)
 
@@ -149,11 +151,14 @@ class ClientLog:
         self._epoch = epoch
 
     def _measure(self, t_max: np.ndarray, delays: np.ndarray) -> None:
-        """Keep the delays of new rows: a row is a correction iff its t_max was reached before this frame (R14)."""
+        """Keep the delays of new rows: a row is a correction iff its t_max was reached before this frame (R14), by a row or
+        by a boundary, which gave the client its bucket as empty."""
         new = delays if self._highest_t_max is None else delays[t_max > self._highest_t_max]
         self._delays.frombytes(np.ascontiguousarray(new, dtype=np.int64).tobytes())
-        highest = int(t_max.max())
-        self._highest_t_max = highest if self._highest_t_max is None else max(self._highest_t_max, highest)
+        self._note_given(int(t_max.max()))
+
+    def _note_given(self, t_max: int) -> None:
+        self._highest_t_max = t_max if self._highest_t_max is None else max(self._highest_t_max, t_max)
 
     # Records.
 

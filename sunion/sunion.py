@@ -282,9 +282,10 @@ class SUnion:
         return max(ingest + self.alpha_x_us, not_before)
 
     def _flush_at(self) -> int | None:
-        """When, with every port that is still there ended, the open windows are due, though another port is missing."""
+        """When the open windows are due: every port that is there has ended, though another is missing, or the end of one
+        is tentative."""
         present = [port for port in self.ports if not self._is_missing(port)]
-        if len(present) == len(self.ports) or not present or self.leading.position >= INFINITY:
+        if not present or self.leading.position >= INFINITY or self.stable_through >= INFINITY:
             return None
         ends = [port.ended for port in present if port.ended is not None]
         if len(ends) < len(present):

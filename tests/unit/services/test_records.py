@@ -249,6 +249,7 @@ class DumbClient:
         elif isinstance(frame, Boundary) and frame.time > self.through[frame.tentative]:
             self.epoch, self.through[frame.tentative] = frame.epoch, frame.time
             self.add("boundary", through=frame.time)
+            self.highest = max(self.highest, frame.time // BUCKET * BUCKET)
         elif isinstance(frame, (Undo, Start)) and any(r["type"] == "tentative" for r in replay_dumb(self.records)):
             self.epoch, self.through[True], self.correcting = frame.epoch, -math.inf, True
             self.add("undo", after_seq=self.stable_seq)
