@@ -43,6 +43,8 @@ from sunion.sunion import Merge, Settings, SUnion
 FRAME_ROWS = 8_192
 STREAMS = 3
 ROUNDS = 3
+STATE_KEYS = 10_000
+STATE_BATCH = 40_000
 BUCKET_US = 10_000
 SCHEMA = Schema.of({"k": "int", "v": "double"})
 SOURCE = Origin("", 1)
@@ -112,9 +114,7 @@ def _merge() -> list[Figure]:
 
     def plain_union() -> float:
         started = time.perf_counter()
-        rows = sum(
-            pa.concat_batches([data.batch for data, _ in turn]).num_rows for turn in zip(*large, strict=True)
-        )
+        rows = sum(pa.concat_batches([data.batch for data, _ in turn]).num_rows for turn in zip(*large, strict=True))
         return rows / (time.perf_counter() - started) / 1e6
 
     merged, union = _best(lambda: merge(large)), _best(plain_union)
@@ -126,6 +126,9 @@ def _merge() -> list[Figure]:
 
 
 # Operators
+
+
+WIDE = "  sums: {aggregate: all, window: {tumbling: 1h}, by: [k], compute: {n: count(*), total: sum(v)}}"
 
 
 def _graph(operators: str, output: str) -> Graph:
@@ -159,17 +162,21 @@ def _aggregate() -> list[Figure]:
     return figures
 
 
-def _join() -> list[Figure]:
-    text = """
+def _join_graph(within: str) -> Graph:
+    text = f"""
 name: bench
 streams:
-  s0: {time: time, schema: {k: int, v: double}, disorder: 0s}
-  s1: {time: time, schema: {k: int, v: double}, disorder: 0s}
+  s0: {{time: time, schema: {{k: int, v: double}}, disorder: 0s}}
+  s1: {{time: time, schema: {{k: int, v: double}}, disorder: 0s}}
 operators:
-  both: {join: [s0, s1], on: [k], within: 1ms, how: inner}
+  both: {{join: [s0, s1], on: [k], within: {within}, how: inner}}
 output: both
 """
-    graph = Graph(plan(load_query(text)).fragments[0])
+    return Graph(plan(load_query(text)).fragments[0])
+
+
+def _join() -> list[Figure]:
+    graph = _join_graph("1ms")
     streams = _frames(60, FRAME_ROWS)[:2]
 
     def run() -> float:
@@ -272,60 +279,56 @@ def _redo() -> list[Figure]:
 
 
 def _rollback() -> list[Figure]:
-    """MARK and ROLLBACK time against state size: a join whose window holds the state; undo_redo's includes the rebuild."""
-    text = """
-name: bench
-streams:
-  s0: {time: time, schema: {k: int, v: double}, disorder: 0s}
-  s1: {time: time, schema: {k: int, v: double}, disorder: 0s}
-operators:
-  both: {join: [s0, s1], on: [k], within: 1h, how: inner}
-output: both
-"""
-    graph = Graph(plan(load_query(text)).fragments[0])
+    """MARK and ROLLBACK time against state size; undo_redo's includes the rebuild, from rows in memory.
+
+    Two kinds of state: a join's, which is its input rows, and an aggregate's, of which each row stands for many input rows
+    that a rebuild has to go through again.
+    """
+    join, aggregate = _join_graph("1h"), _graph(WIDE, "sums")
     figures = []
     overlay: dict[int, float] = {}
     for megabytes in (1, 10, 100):
-        batches = _state_rows(megabytes)
+        batches = _state_rows(megabytes * 1_000_000 // 24, STATE_KEYS)
         for mode in Mode:
-            taken = min(_rollback_once(graph, mode, batches) for _ in range(ROUNDS)) * 1e3
+            taken = min(_rollback_once(join, "s0", mode, batches) for _ in range(ROUNDS)) * 1e3
             if mode is Mode.OVERLAY_REDO:
                 overlay[megabytes] = taken
-            figures.append(Figure(f"mark + rollback, state of {megabytes} MB, {mode.value}", taken, "ms"))
+            figures.append(Figure(f"mark + rollback, join state of {megabytes} MB, {mode.value}", taken, "ms"))
+    batches = _state_rows(10_000_000, 100_000)
+    for mode in Mode:
+        taken = min(_rollback_once(aggregate, "all", mode, batches) for _ in range(ROUNDS)) * 1e3
+        figures.append(Figure(f"mark + rollback, 100,000 groups of 100 rows each, {mode.value}", taken, "ms"))
     figures.append(Figure("overlay_redo's mark + rollback at 100 MB", overlay[100], "ms", 5, lower_is_better=True))
     return figures
 
 
-def _state_rows(megabytes: int) -> list[pa.RecordBatch]:
-    rows = megabytes * 1_000_000 // 24
-    chunk = 40_000
-    keys = np.arange(rows)
-    return [
-        pa.RecordBatch.from_arrays(
-            [pa.array(keys[at : at + chunk]), pa.array(keys[at : at + chunk]), pa.array(np.ones(len(keys[at : at + chunk])))],
-            schema=SCHEMA.arrow,
-        )
-        for at in range(0, rows, chunk)
-    ]
+def _state_rows(rows: int, keys: int) -> list[pa.RecordBatch]:
+    """Rows of 24 bytes each, in batches as steps would bring them."""
+    batches = []
+    for first in range(0, rows, STATE_BATCH):
+        times = np.arange(first, min(first + STATE_BATCH, rows))
+        columns = [pa.array(times), pa.array(times % keys), pa.array(np.ones(len(times)))]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA.arrow))
+    return batches
 
 
-def _rollback_once(graph: Graph, mode: Mode, batches: list[pa.RecordBatch]) -> float:
+def _rollback_once(graph: Graph, name: str, mode: Mode, batches: list[pa.RecordBatch]) -> float:
     host = Host(graph, mode)
-    empty = SCHEMA.empty()
+
+    def give(batch: pa.RecordBatch, tentative: bool) -> int:
+        upto = int(batch.column(0)[-1].as_py()) + 1
+        host.step(Step({"s1": SCHEMA.empty(), name: batch}, upto, tentative, False, ((upto, 0),)))
+        return upto
 
     def fill() -> int:
-        upto = 0
-        for batch in batches:
-            upto = int(batch.column(0)[-1].as_py()) + 1
-            host.step(Step({"s0": batch, "s1": empty}, upto, False, False, ((upto, 0),)))
-        return upto
+        return [give(batch, False) for batch in batches][-1]
 
     upto = fill()
     one = pa.RecordBatch.from_arrays([pa.array([upto]), pa.array([-1]), pa.array([1.0])], schema=SCHEMA.arrow)
     started = time.perf_counter()
     host.mark(upto)
     marked = time.perf_counter() - started
-    host.step(Step({"s0": one, "s1": empty}, upto + 1, True, False, ((upto + 1, 0),)))
+    give(one, True)
     started = time.perf_counter()
     if host.roll_back(upto, keep_live=False) < upto:
         fill()
@@ -369,8 +372,9 @@ tuning: {bucket: 10ms, boundary_interval: 5ms}
 def _simulator() -> list[Figure]:
     from simulation.campaign import simulate
 
+    simulate(5, 1)
     started = time.perf_counter()
-    seeds = 60
+    seeds = 100
     simulate(seeds, 1)
     return [Figure("simulator", seeds / (time.perf_counter() - started) * 60, "seeds/min", 600)]
 

@@ -184,11 +184,14 @@ class Instance:
             case Tick():
                 self._advance(now, effects)
         self.has_more = self.has_more or not isinstance(event, Tick)
-        self.wanted_at = self.next_deadline()
+        self.wanted_at = self._next_deadline()
         return effects
 
     def next_deadline(self) -> int:
         """When to call `handle(Tick())` at the latest."""
+        return self.wanted_at
+
+    def _next_deadline(self) -> int:
         if self.has_more:
             return self.last_now
         waits = [self.heartbeat_at, self.boundary_at]

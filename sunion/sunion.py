@@ -284,6 +284,8 @@ class SUnion:
     def _flush_at(self) -> int | None:
         """When the open windows are due: every port that is there has ended, though another is missing, or the end of one
         is tentative."""
+        if all(port.ended is None for port in self.ports):
+            return None
         present = [port for port in self.ports if not self._is_missing(port)]
         if not present or self.leading.position >= INFINITY or self.stable_through >= INFINITY:
             return None
