@@ -84,7 +84,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The newest boundary or START of a watched log."""
+    """The newest boundary of a watched log that is not followed."""
 
     log: LogId
     frame: Frame

@@ -44,7 +44,7 @@ from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
 from sunion.sunion import STEP_ROWS, Merge, Settings, SUnion
-from sunion.tape import Cursor
+from sunion.tape import BEGINNING, Cursor
 
 SILENT_AFTER_INTERVALS = 3
 """A port that missed two boundaries is found out before the third is due (R10)."""
@@ -68,7 +68,7 @@ class _Link:
 
 
 class Instance:
-    """See the module's header. `restart` is where this life begins; `journal_*` effects tell the driver what happened."""
+    """See the module's header. `restart` is where this life begins; StateChanged and Reconciled are for the journal."""
 
     def __init__(self, plan: Plan, me: InstanceId, restart: Restart) -> None:
         fragment = plan.fragment(me.fragment)
@@ -139,7 +139,7 @@ class Instance:
         if self.host.periodic:
             self.host.checkpoint(restart.position)
             self.copy_inputs = self._places(restart.position)
-        self.last_now = self.wanted_at = self.heartbeat_at = self.checkpoint_at = now
+        self.last_now = self.wanted_at = self.heartbeat_at = now
         self.boundary_at = now + self.plan.boundary_interval_us
         self.away_until = now + self.grace_us
         self.stagger.begin(now)
@@ -166,8 +166,7 @@ class Instance:
             case Frames(log, items, end):
                 self._take_frames(log, items, end, now, effects)
             case Tail(log, frame):
-                link = self.by_log[log]
-                link.upstream.hear(link.upstream.candidate(log), frame, now)
+                self.by_log[log].upstream.hear_tail(log, frame, now)
             case ReadDone(log, token, items):
                 self._take_read(log, token, items)
             case Unavailable(log):
@@ -216,14 +215,14 @@ class Instance:
             self._note_return(link, candidate, end, now)
         for offset, frame in items:
             candidate.next_offset = offset + 1
-            if not link.upstream.hear(candidate, frame, now):
+            if not link.upstream.hear(candidate, frame, now) or not link.upstream.is_read(candidate):
                 continue
             if log.replica and _skips(frame, link.port.tape.next_id):
                 self._turn_away(log, now, effects)
                 return
             if candidate is link.upstream.live:
                 self._take_visible(link, candidate, frame, now)
-            elif candidate is link.upstream.correcting:
+            else:
                 self._take_correction(link.port, frame, now)
         candidate.seen = now
 
@@ -445,7 +444,11 @@ class Instance:
         return self.made
 
     def _places(self, time: int) -> tuple[tuple[str, int], ...]:
-        return tuple((link.port.key, link.port.tape.place_of(time)) for link in self.links)
+        """Per input, the first id to read for all rows from a time on; the very first where the time is the beginning,
+        whatever this life has seen of it."""
+        return tuple(
+            (link.port.key, 0 if time <= BEGINNING else link.port.tape.place_of(time)) for link in self.links
+        )
 
     def _maybe_checkpoint(self, now: int, effects: list[Effect]) -> None:
         interval = self.plan.checkpoint_interval_us
@@ -462,13 +465,16 @@ class Instance:
         """R19: the copy in memory serves a rollback; the upload goes on behind, and serves restarts."""
         self.checkpoints += 1
         number = self.restart.incarnation * 1_000_000 + self.checkpoints
-        inputs = self._places(time)
+        # What the state stands on is read again too, though not handed on: later anchors and an undo need its places.
+        needs = time if self.graph.unbounded else min(self.graph.needs(time), time)
+        inputs = self._places(needs)
         self.saved_inputs[number] = inputs
-        effects.append(StoreCheckpoint(number, time, time, self.soutput.next_ids(), inputs, blob))
+        effects.append(StoreCheckpoint(number, time, needs, self.soutput.next_ids(), inputs, blob))
 
     def _note_stored(self, number: int) -> None:
-        """Only now may the inputs before it be let go."""
+        """Only now may the inputs before it be let go. An older upload that never arrived serves nothing any more."""
         self.stored_inputs = self.saved_inputs.pop(number, self.stored_inputs)
+        self.saved_inputs = {later: inputs for later, inputs in self.saved_inputs.items() if later > number}
 
     def _acknowledged(self) -> tuple[tuple[str, int], ...]:
         """R26: the smallest of what a rollback and a restart of ours may still need. A state that cannot be rebuilt from

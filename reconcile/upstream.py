@@ -84,7 +84,7 @@ class Upstream:
             candidate.target = None
 
     def hear(self, candidate: Candidate, frame: Frame, now: int) -> bool:
-        """Note a frame, followed or watched; False where a dead incarnation wrote it (R25). What a backlog says of its
+        """Note a frame of a followed log; False where a dead incarnation wrote it (R25). What a backlog says of its
         writer's state is past."""
         if frame.origin.incarnation < candidate.incarnation:
             return False
@@ -98,6 +98,16 @@ class Upstream:
         candidate.seen = now
         return True
 
+    def hear_tail(self, log: LogId, frame: Frame, now: int) -> None:
+        """Note the newest boundary of a watched log: what was left unread of it when it was followed is no backlog now."""
+        candidate = self.candidate(log)
+        candidate.target = None
+        self.hear(candidate, frame, now)
+
+    def is_read(self, candidate: Candidate) -> bool:
+        """Whether its rows are wanted; of a log that was left, some may still be under way."""
+        return candidate is self.live or candidate is self.correcting
+
     def drop(self, candidate: Candidate) -> None:
         """A candidate is no longer read; if it was the visible one, the next `choose` must follow one anew."""
         if self.correcting is candidate:
@@ -109,10 +119,6 @@ class Upstream:
         if now - candidate.seen > self.silence_us or now < candidate.lacking_until:
             return Rank.DEAD
         return _RANKS[candidate.state]
-
-    def silent_at(self) -> int:
-        """When the live replica will count as silent, if nothing more is heard of it."""
-        return self.live.seen + self.silence_us + 1
 
     def choose(self, now: int, last_id: int) -> tuple[bool, list[Follow | Unfollow]]:
         """Switch if another replica is better. Returns whether the visible suffix is to be revoked first (a switch to a

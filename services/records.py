@@ -21,6 +21,7 @@ from boreal.frames import Boundary, Data, Frame, Ingest, RecDone, Undo
 from boreal.schema import TIME, WINDOW, Schema, Type
 from services.columns import LAST_TIME_US
 from sunion.buckets import bucket_floor
+from sunion.tape import BEGINNING
 
 _NULL = pa.scalar("null")
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -118,7 +119,7 @@ class ClientLog:
 
     def _take_boundary(self, frame: Boundary, emitted_us: int, replica: str) -> None:
         through = self._through[frame.tentative]
-        if through is not None and frame.time <= through:
+        if frame.time <= BEGINNING or (through is not None and frame.time <= through):
             return
         self._reach_epoch(frame.epoch)
         self._through[frame.tentative] = frame.time

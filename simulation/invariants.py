@@ -18,8 +18,13 @@ When I4 is owed. In scenarios with one cut of one source stream, to all of its r
 boundary interval + what it takes to reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any
 instance had at any time (R13).
 
-Where only one of several replicas fails, the others being STABLE, the client must not notice ('unmasked'), as long as silence
-is found out in less than alpha*X: three boundary intervals, a bucket, and two intervals more for the switch.
+Where only one of several replicas fails, the others being STABLE, the client must not notice ('unmasked'), as long as
+silence is found out in less than alpha*X: three boundary intervals, a bucket, and two intervals more for the switch. A
+replica that was dead or frozen, and not cut off from its inputs, has nothing to send that is tentative either: what it
+catches up with is not overdue (R12).
+
+Tentative rows. Where each result depends on one row only, tentative rows are some of those that a run without failures
+gives, whatever fails: between two UNDOs the client is given none of them more often than such a run ('invented').
 
 Consolidation. What a client was given, with tentative rows counted once when given and once back when undone, must
 cancel to the stable rows of a run without failures: I1 together with 'tentative-left'.
@@ -27,6 +32,7 @@ cancel to the stable rows of a run without failures: I1 together with 'tentative
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -36,7 +42,7 @@ import pyarrow as pa
 from boreal.codec import encode
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from simulation.run import Observed
-from simulation.scenario import Scenario
+from simulation.scenario import HELD_BACK_BYTES, Scenario
 
 ANOMALIES = {
     "stable-differs": ("I1", "A log's stable rows are not byte for byte those of the run without failures."),
@@ -48,6 +54,8 @@ ANOMALIES = {
     "out-of-order": ("I2", "A row came after one of a later time, or after a boundary that promised there was none."),
     "boundary-fell": ("I2", "A stable boundary fell within a producer's life, or rose over tentative rows."),
     "epoch-fell": ("I2", "An epoch fell, or did not grow at an UNDO, so that ids of tentative rows are ambiguous (R2)."),
+    "fenced": ("I2", "A reader was handed what a dead life wrote after its successor's START (R25)."),
+    "invented": ("I6", "The client was given a tentative row that is in no run without failures, or more often than there."),
     "late": ("I3", "A new result took longer than X, though an input path was available."),
     "withheld": ("I3", "A row that needed only inputs that were there was not given within X."),
     "nobody-live": ("I3", "All replicas of a fragment reconciled at once, though they reached each other (R22)."),
@@ -67,6 +75,7 @@ ANOMALIES = {
     "crash": ("crash", "A machine raised an error."),
 }
 
+ROWWISE = ("filter", "map", "union")
 _PLAIN = Origin("", 1)
 SECOND_US = 1_000_000
 MOST_UNDOS_A_SECOND = 12
@@ -108,13 +117,15 @@ def check(
     found += _starvation(scenario, observed)
     found += _thrashing(observed)
     found += _trimming(scenario, observed)
+    if all(node.spec.kind in ROWWISE for fragment in scenario.plan.fragments for node in fragment.nodes):
+        found += _invention(observed, reference, client.log)
     if scenario.owes_delay:
         found += _delay(scenario, observed, client)
         found += _staggering(scenario, observed)
     if available is not None:
         found += _withholding(scenario, observed, available, client.log)
-    if scenario.owes_masking and client.n_tentative and _is_masked(scenario, observed):
-        found.append(Violation("unmasked", f"{client.n_tentative} rows, alpha*X {observed.alpha_x_us}"))
+    if scenario.owes_masking:
+        found += _masking(scenario, observed, client, histories)
     if scenario.owes_silence:
         found += _silence(scenario, observed, histories)
     return found
@@ -125,6 +136,8 @@ def _errors(observed: Observed) -> Iterator[Violation]:
         kind, message, where = observed.error
         name = {"Trimmed": "trimmed", "ProtocolError": "protocol"}.get(kind, "crash")
         yield Violation(name, f"{kind} at {where}: {message}")
+    for read in observed.fenced_reads:
+        yield Violation("fenced", read)
     for breach in observed.breaches:
         yield Violation("trimmed", breach)
 
@@ -305,10 +318,13 @@ def _settling(observed: Observed, client: History, histories: Mapping[LogId, His
 
 
 def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
-    """R16: beyond stable_lag_max only the redo itself, and the turns of the other replicas, may keep stable rows back."""
+    """R16: beyond stable_lag_max only the redo itself, and the turns of the other replicas, may keep stable rows back.
+    Owed where memory holds what is to be redone: else it may lie in a log that is out of reach just then."""
     plan = scenario.plan
+    if plan.memory_bytes < HELD_BACK_BYTES:
+        return
     turns = max(len(fragment.replicas) for fragment in plan.fragments)
-    allowed = plan.stable_lag_max_us + turns * (SECOND_US + 6 * plan.heartbeat_us)
+    allowed = plan.stable_lag_max_us + turns * 6 * plan.heartbeat_us + 100_000
     for span in observed.trailing:
         if span.until_us - span.since_us > allowed:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
@@ -376,6 +392,25 @@ def _withholding(scenario: Scenario, observed: Observed, available: Observed, cl
             return
 
 
+def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterator[Violation]:
+    whole = _whole(History.of(client, reference.frames[client]).stable)
+    due = Counter(map(repr, whole.to_pylist() if whole is not None else []))
+    stable: Counter[str] = Counter()
+    given: Counter[str] = Counter()
+    for when, frame in observed.frames[client]:
+        if isinstance(frame, Undo | Start):
+            given = Counter(stable)
+        elif isinstance(frame, Data):
+            rows = Counter(map(repr, frame.batch.to_pylist()))
+            given += rows
+            if not frame.tentative:
+                stable += rows
+            elif any(given[row] > due[row] for row in rows):
+                row = next(row for row in rows if given[row] > due[row])
+                yield Violation("invented", f"{row} at {when}, {given[row]} times instead of {due[row]}")
+                return
+
+
 def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
     """R22: with a policy that answers during the correction, replicas take turns."""
     if scenario.plan.policy.stabilization == "suspend":
@@ -393,9 +428,16 @@ def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
             return
 
 
-def _is_masked(scenario: Scenario, observed: Observed) -> bool:
+def _masking(
+    scenario: Scenario, observed: Observed, client: History, histories: Mapping[LogId, History]
+) -> Iterator[Violation]:
     plan = scenario.plan
-    return plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 < observed.alpha_x_us
+    if plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 >= observed.alpha_x_us:
+        return
+    was_cut = any(strike.kind == "cut_replica" for strike in scenario.strikes)
+    for history in (client,) if was_cut else histories.values():
+        if history.n_tentative:
+            yield Violation("unmasked", f"{history.log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
 
 def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:

@@ -17,6 +17,7 @@ from boreal.errors import UserError
 from boreal.frames import INFINITY, Boundary, Data, Start
 from boreal.spec import Mode, did_you_mean
 from operators.graph import GraphState
+from reconcile.events import LeaseGrant, Send
 from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.soutput import SOutput
@@ -168,7 +169,7 @@ def heal_too_early(patch: Patch) -> None:
     """A failure counts as healed as soon as any bucket can be corrected, again and again."""
 
     def make(_: Any) -> Any:
-        def healed(self: SUnion, now: int) -> Healed | None:
+        def healed(self: SUnion, *_: int) -> Healed | None:
             return None if self.live is None or self.redoing else Healed.FULL
 
         return healed
@@ -181,8 +182,8 @@ def heal_never_in_part(patch: Patch) -> None:
     """Only a full heal is acted on (R16): rolling failures starve stable output."""
 
     def make(original: Any) -> Any:
-        def healed(self: SUnion, now: int) -> Healed | None:
-            found = original(self, now)
+        def healed(self: SUnion, *place: int) -> Healed | None:
+            found = original(self, *place)
             return found if found is Healed.FULL else None
 
         return healed
@@ -257,16 +258,18 @@ def repeat_after_switch(patch: Patch) -> None:
 
 @_mutant
 def repeat_tentative_after_switch(patch: Patch) -> None:
-    """A port takes tentative rows whose t_max it already had (R23)."""
+    """After a switch to another replica, tentative buckets that were handed on already are handed on again (R23)."""
 
     def make(original: Any) -> Any:
-        def take_tentative(self: Port, frame: Data, now: int) -> None:
-            self.t_max = self.tape.boundary
-            original(self, frame, now)
+        def look_at_inputs(self: Instance, now: int, effects: list[Any]) -> None:
+            before = [link.upstream.live.log for link in self.links]
+            original(self, now, effects)
+            if self.sunion.live is not None and before != [link.upstream.live.log for link in self.links]:
+                self.sunion.live = self.sunion.base.fork()
 
-        return take_tentative
+        return look_at_inputs
 
-    patch(Port, "take_tentative", make)
+    patch(Instance, "_look_at_inputs", make)
 
 
 @_mutant
@@ -287,8 +290,28 @@ def lose_the_live_tuples(patch: Patch) -> None:
 
 @_mutant
 def keep_suffix_after_undo(patch: Patch) -> None:
-    """An UNDO leaves the tentative boundary of the port standing, and the rows under it."""
+    """The tentative rows of a port outlast their UNDO, and leave again among the corrections."""
+
+    def keep(original: Any) -> Any:
+        def take_boundary(self: Port, frame: Any, now: int) -> None:
+            suffix, nbytes = list(self.suffix), self.suffix_nbytes
+            original(self, frame, now)
+            self.suffix, self.suffix_nbytes = suffix, nbytes
+
+        return take_boundary
+
+    def make(original: Any) -> Any:
+        def take(self: SUnion, view: Any, at: int, since: int, upto: int, tentative: bool) -> Any:
+            taken = original(self, view, at, since, upto, tentative)
+            for chunk in () if tentative else self.ports[at].suffix:
+                taken.add(chunk.between(since, upto), False, chunk.ingest)
+            return taken
+
+        return take
+
     patch(Port, "revoke", lambda _: lambda self: None)
+    patch(Port, "take_boundary", keep)
+    patch(SUnion, "_take", make)
 
 
 @_mutant
@@ -540,22 +563,40 @@ def two_replicas_reconcile_at_once(patch: Patch) -> None:
 
 
 @_mutant
-def break_the_promise(patch: Patch) -> None:
-    """A replica that promised to stay live reconciles all the same."""
+def grant_what_is_given_away(patch: Patch) -> None:
+    """A replica promises to stay live though another has promised it the same, or though it has begun to reconcile."""
+
+    def make(_: Any) -> Any:
+        def answer(self: Stagger, sender: Any) -> Any:
+            self.promised[sender] = None
+            return [Send(sender, LeaseGrant(self.me))]
+
+        return answer
+
+    def request(original: Any) -> Any:
+        def ask(self: Stagger, now: int) -> Any:
+            if self.lessor is not None:
+                return self._go(Permission.COVERED)
+            return original(self, now)
+
+        return ask
+
+    patch(Stagger, "_answer", make)
+    patch(Stagger, "request", request)
+
+
+@_mutant
+def wait_for_an_answer(patch: Patch) -> None:
+    """A lease that was asked for is waited for, however long the partner is silent (R22)."""
 
     def make(original: Any) -> Any:
         def request(self: Stagger, now: int) -> Any:
-            self.promised.clear()
+            self.asked_at = now
             return original(self, now)
 
         return request
 
     patch(Stagger, "request", make)
-
-
-@_mutant
-def wait_for_the_dead(patch: Patch) -> None:
-    """A partner is waited for however long it has been silent."""
     patch(Stagger, "_is_alive", lambda _: lambda self, peer, now: True)
 
 
@@ -618,19 +659,6 @@ def never_acknowledge(patch: Patch) -> None:
 def never_return_from_recovering(patch: Patch) -> None:
     """An instance that was away stays RECOVERING."""
     patch(Instance, "_maybe_return", lambda _: lambda self, now: None)
-
-
-@_mutant
-def answer_while_catching_up(patch: Patch) -> None:
-    """An instance that was away does not wait until it has read what it missed (R12)."""
-
-    def make(_: Any) -> Any:
-        def maybe_return(self: Instance, now: int) -> None:
-            self.is_away = False
-
-        return maybe_return
-
-    patch(Instance, "_maybe_return", make)
 
 
 @_mutant

@@ -42,6 +42,7 @@ def hunt(mutant: str) -> Catch | None:
     for seed in range(MOST_SEEDS):
         found = run_seed(seed, mutant).violations
         if found and not run_seed(seed).violations:
+            assert not str(found[-1]).startswith(("crash: TypeError", "crash: AttributeError")), f"{mutant}: {found[-1]}"
             return Catch(mutant, seed, found[0].invariant, found[0].name)
     return None
 
@@ -60,8 +61,11 @@ def read_table(text: str) -> list[Catch]:
 
 def main() -> int:
     """Hunt every mutant, and write the page; 1 if one got away."""
+    caught = []
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        caught = list(pool.map(hunt, MUTANTS))
+        for name, catch in zip(MUTANTS, pool.map(hunt, MUTANTS), strict=True):
+            caught.append(catch)
+            print(f"{name}: {catch}", flush=True)
     TABLE.parent.mkdir(exist_ok=True)
     TABLE.write_text(table([catch for catch in caught if catch is not None]), encoding="utf-8")
     away = [name for name, catch in zip(MUTANTS, caught, strict=True) if catch is None]

@@ -45,8 +45,8 @@ class Observed:
 
     states: entered when, None for dead. alpha_x_us: the smallest of any instance at any time. settled: every replica
     ended STABLE with all its input read. quiet_at: when the last fault had healed. trimmed: frames that are gone from the
-    sources' logs. breaches: rows that a reader could not be given, as the driver noted. error: what was raised, as (type,
-    message, where).
+    sources' logs. breaches: rows that a reader could not be given, as the driver noted. fenced_reads: frames of dead
+    lives that one was given. error: what was raised, as (type, message, where).
     """
 
     frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
@@ -61,6 +61,7 @@ class Observed:
     quiet_at: int = 0
     trimmed: int = 0
     breaches: list[str] = field(default_factory=list)
+    fenced_reads: list[str] = field(default_factory=list)
     error: tuple[str, str, str] | None = None
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Counter[str] = field(default_factory=Counter)
@@ -124,6 +125,7 @@ class Simulation:
         observed.states = [(e.at, e.who, e.what.state) for e in self.world.journal if isinstance(e.what, StateChanged)]
         observed.trimmed = sum(log.start for log in map(self.world.logs.open, self.feeder.next_ids))
         observed.breaches = list(self.world.breaches)
+        observed.fenced_reads = self.world.fenced_reads
         observed.faults = self.saboteur.counts
         observed.coverage.update(self.world.counts)
         if self.digest is not None:

@@ -115,7 +115,7 @@ class _Wish:
     streams: tuple[int, ...] = (1, 2, 2, 3, 3)
     menu: Menu = _ANYTHING
     holds: tuple[str, ...] = ("suspend", "delay", "process", "process")
-    least_x_ms: int = 400
+    x_ms: tuple[int, int] = (400, 2000)
     is_comfortable: bool = False
     seconds: tuple[float, float] = (1.6, 3.2)
     lag_ms: tuple[int, ...] = (0, 0, 700, 1500)
@@ -157,7 +157,7 @@ def _timing(rng: Random, wish: _Wish) -> dict[str, Any]:
     bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100))
     if wish.is_comfortable:
         bucket, interval = min(bucket, 100), min(interval, 75)
-    x = max(rng.randint(wish.least_x_ms, 2000), 2 * (bucket + interval) + 5)
+    x = max(rng.randint(*wish.x_ms), 2 * (bucket + interval) + 5)
     lag = rng.choice(wish.lag_ms)
     tuning: dict[str, Any] = {
         "bucket": f"{bucket}ms",
@@ -360,12 +360,14 @@ def _storm(seed: int, family: str, rng: Random) -> Scenario:
 
 def _rolling(seed: int, family: str, rng: Random) -> Scenario:
     """One stream after the other is cut, so that for a while not all are there at once."""
-    wish = _Wish(streams=(2, 3), seconds=(2.5, 3.5), lag_ms=(400, 600, 900), holds=("delay", "process"))
+    wish = _Wish(
+        streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800)
+    )
     query = _make_plan(rng, wish)
     scenario = _settle(seed, family, rng, query, wish)
     names = sorted(scenario.feeds)
     at, strikes = rng.randrange(100_000, 400_000), []
-    for turn in range(rng.randint(3, 5)):
+    for turn in range(rng.randint(4, 6)):
         length = rng.randint(500_000, 1_100_000)
         strikes.append(Strike("cut_stream", at, length, names[turn % len(names)]))
         at += length - rng.randint(20_000, 200_000)
@@ -394,7 +396,7 @@ def _available(seed: int, family: str, rng: Random) -> Scenario:
         streams=(2, 3),
         menu=Menu(joins=False, unbounded=False, stateful=not is_rowwise),
         holds=("delay", "process", "process"),
-        least_x_ms=800,
+        x_ms=(800, 2000),
         is_comfortable=True,
         seconds=(2.2, 3.5),
     )
@@ -416,11 +418,11 @@ def _available(seed: int, family: str, rng: Random) -> Scenario:
 
 def _masked(seed: int, family: str, rng: Random) -> Scenario:
     """One of several replicas fails, and all else is well: another stands in before alpha*X is over."""
-    wish = _Wish(replicas=(2, 2, 3), least_x_ms=900, is_comfortable=True, seconds=(1.5, 2.5))
+    wish = _Wish(replicas=(2, 2, 3), x_ms=(900, 1500), is_comfortable=True, seconds=(1.8, 2.8))
     query = _make_plan(rng, wish)
-    scenario = _settle(seed, family, rng, query, wish, owes_masking=True)
+    scenario = _settle(seed, family, rng, query, wish, owes_delay=True, owes_masking=True)
     who = rng.choice(_instances(query, with_egress=False))
-    at, length = rng.randrange(200_000, 900_000), rng.randint(50_000, 1_200_000)
+    at, length = rng.randrange(200_000, 900_000), rng.randint(50_000, query.delay_threshold_us + 600_000)
     kind = rng.choice(("crash", "crash_losing_checkpoint", "crash_midway", "zombie", "freeze", "cut_replica"))
     strike = Strike(kind, at, length, who=who, amount=rng.randrange(1000))
     if kind == "cut_replica":
@@ -451,7 +453,7 @@ def _is_chain(query: Plan) -> bool:
 
 def _short(seed: int, family: str, rng: Random) -> Scenario:
     """One stream is cut for less than alpha*X (R13): I4 is owed."""
-    wish = _Wish(least_x_ms=700, is_comfortable=True, seconds=(1.5, 2.2))
+    wish = _Wish(x_ms=(700, 2000), is_comfortable=True, seconds=(1.5, 2.2))
     query = _make_plan(rng, wish)
     alpha = query.alpha_x_us or int(query.delay_threshold_us * 0.8)
     reserve = query.bucket_us + 2 * query.boundary_interval_us + 20_000

@@ -33,8 +33,8 @@ class Strike:
     """One fault. place, other: of the network ('a', 'main.r0'); who: the instance; amount: what the kind says.
 
     kinds: cut_stream, cut_stream_to_replica, cut_replica, control_loss, partition (place, other); slow (amount: by how
-    many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the last work's effects that
-    still take place), zombie (as crash_midway, and what was lost is written after the next life has begun), freeze
+    many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the effects of a piece of work
+    that still take place), zombie (as crash_midway, and what was lost is written after the next life has begun), freeze
     (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new X); on_stabilization,
     on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught.
     """

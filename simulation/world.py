@@ -9,7 +9,7 @@ from typing import Any
 
 from boreal.frames import Frame, LogId
 from boreal.plan import Plan
-from reconcile.events import Effect, Event, Follow, InstanceId, Read, Send
+from reconcile.events import Append, Effect, Event, Follow, Frames, InstanceId, Read, ReadDone, Send
 from services.embedded.world import Clock, Process, World
 from services.log.base import LogStore
 from services.store.base import CheckpointStore
@@ -20,6 +20,7 @@ Held = tuple[Process, int, list[Effect], Event | None]
 class SimulatedWorld(World):
     """A `World` that counts effects, stops a process between two effects, and holds back those of a frozen one.
 
+    fenced_reads: frames that a dead life wrote after its successor's START, and that a reader was handed all the same.
     step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_work is told of every
     event that a process takes up (None: its begin), on_effect of every effect after it took place.
     """
@@ -38,6 +39,9 @@ class SimulatedWorld(World):
         self.on_work: list[Callable[[Process, Event | None], None]] = []
         self.on_effect: list[Callable[[Process, Effect], None]] = []
         self.counts: Counter[str] = Counter()
+        self.fenced_reads: list[str] = []
+        self._fenced: dict[LogId, set[int]] = {}
+        self._lives: dict[LogId, int] = {}
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
         self._held: dict[InstanceId, Held] = {}
 
@@ -55,8 +59,15 @@ class SimulatedWorld(World):
         else:
             super().thaw(who)
 
+    def append(self, log: LogId, frame: Frame) -> None:
+        incarnation, newest = frame.origin.incarnation, self._lives.get(log, 0)
+        if incarnation < newest:
+            self._fenced.setdefault(log, set()).add(self.logs.open(log).end)
+        self._lives[log] = max(incarnation, newest)
+        super().append(log, frame)
+
     def at_next_finish(self, who: InstanceId, strike: Callable[[Process, list[Effect]], None]) -> None:
-        """When the process has next done a piece of work with effects, `strike` takes their place."""
+        """When the process has next done a piece of work that writes several frames, `strike` takes its effects' place."""
         self._dying[who] = strike
 
     def perform(self, process: Process, effect: Effect) -> None:
@@ -72,6 +83,9 @@ class SimulatedWorld(World):
             instance = process.instance
             assert instance is not None
             instance.sunion.settings = replace(instance.sunion.settings, step_rows=self.step_rows)
+        if isinstance(event, Frames | ReadDone) and event.log in self._fenced:
+            handed = sorted(self._fenced[event.log].intersection(offset for offset, _ in event.items))
+            self.fenced_reads += [f"{process.id} was handed offset {offset} of {event.log}" for offset in handed]
         for tell in self.on_work:
             tell(process, event)
         super()._work(process, event)
@@ -81,7 +95,7 @@ class SimulatedWorld(World):
             if process.is_frozen:
                 self._held[process.id] = (process, life, effects, event)
                 return
-            if effects and process.id in self._dying:
+            if process.id in self._dying and sum(isinstance(effect, Append) for effect in effects) > 1:
                 self._dying.pop(process.id)(process, effects)
                 return
         super()._finish(process, life, effects, event)

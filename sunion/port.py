@@ -20,11 +20,12 @@ from sunion.tape import BEGINNING, Chunk, Tape
 class Port:
     """One input partition. `key`: 'stream/partition'; `name`: what tuples lacking it name as missing.
 
-    unreachable: nothing heard for two boundary intervals. silent: the same, and more was to come. failed: silent, or its
-    producer is not STABLE. corrected: stable rows come from another replica than the visible, tentative ones (R17).
-    t_max: the highest t_max taken (R23). arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable
-    rows are never overdue sooner than grace_us after they arrived, so that a backlog is not overdue at once; tentative
-    ones have been held back already.
+    unreachable: nothing was heard for so long that its replica counts as silent. silent: the same, and more was to come.
+    failed: silent, or tentative, or its producer is not STABLE. corrected: stable rows come from another replica than the
+    visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of.
+    arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable rows are never overdue sooner than
+    grace_us after they arrived, so that a backlog is not overdue at once; tentative ones have been held back already.
+    boundaries: (time, ingest) of those that count and are not yet released. ended: (ingest, not before) of the end.
     """
 
     key: str
@@ -100,6 +101,7 @@ class Port:
         self.suffix_nbytes = 0
         self.suffix_boundary = BEGINNING
         self.t_max = BEGINNING
+        self.boundaries = deque(known for known in self.boundaries if known[0] <= self.tape.boundary)
         if self.tape.boundary < INFINITY:
             self.ended = None
 

@@ -142,7 +142,12 @@ class SUnion:
 
     def _can_redo(self, replay_from: int) -> bool:
         """Whether all rows from a time on can be had: those that memory does not hold come from logs within reach."""
-        return all(not port.unreachable or port.tape.place_of(replay_from) >= port.tape.cached_from for port in self.ports)
+        is_before = replay_from < self.base.position
+        return all(
+            not port.unreachable
+            or (port.tape.place_of(replay_from) >= port.tape.cached_from if is_before else cursor.is_joined(port.tape))
+            for cursor, port in zip(self.base.cursors, self.ports, strict=True)
+        )
 
     def _horizon(self, live: View) -> int:
         """H (R16): the end of what was handed on tentatively, though open windows were flushed beyond all input."""
@@ -382,7 +387,10 @@ class SUnion:
             for high, ingest in part.ingest:
                 end = bucket_end(high, self.settings.bucket_us)
                 entries.extend((min(through, end), at) for through, at in ingest)
-            entries.extend((min(self._floor(time), upto), at) for time, at in port.boundaries)
+            for time, at in port.boundaries:
+                entries.append((min(self._floor(time), upto), at))
+                if time >= upto:
+                    break
             fallback = max(fallback, port.boundary_ingest)
         return ingest_suffix_min(entries) or ((upto, fallback),)
 

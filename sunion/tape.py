@@ -23,6 +23,9 @@ from boreal.frames import Ingest
 BEGINNING = -(1 << 62)
 """The event time before which there is nothing."""
 
+MAX_PLACES = 4096
+"""Beyond so many, places are noted more coarsely: a failure of hours must not need memory of hours."""
+
 
 @dataclass(slots=True, eq=False)
 class Chunk:
@@ -98,7 +101,7 @@ class Tape:
         if chunk.low < self.boundary:
             raise ProtocolError(f"a stable tuple of time {chunk.low} after the stable boundary {self.boundary}")
         self.chunks.append(chunk)
-        self.places.append((chunk.high, chunk.first_id))
+        self._note_place(chunk)
         self.nbytes += chunk.nbytes
         self.next_id = chunk.next_id
         return chunk
@@ -127,7 +130,7 @@ class Tape:
             self.nbytes -= self.chunks.pop(0).nbytes
 
     def place_of(self, time: int) -> int:
-        """The first id of the first chunk that has a row at or after a time: where a cursor for that time begins."""
+        """Where a cursor for a time begins: the first id of a chunk, with no row at or after that time before it."""
         for high, first_id in self.places:
             if high >= time:
                 return first_id
@@ -137,6 +140,14 @@ class Tape:
         """Places of chunks wholly before a time are not asked for again."""
         while self.places and self.places[0][0] < time:
             self.places.popleft()
+
+    def _note_place(self, chunk: Chunk) -> None:
+        self.places.append((chunk.high, chunk.first_id))
+        if len(self.places) > MAX_PLACES:
+            places = list(self.places)
+            odd = places[-1:] if len(places) % 2 else []
+            pairs = zip(places[0::2], places[1::2], strict=False)
+            self.places = deque([*((max(one, other), first_id) for (one, first_id), (other, _) in pairs), *odd])
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ class Session:
     ) -> Outcome:
         """Run to the end, and leave stable.jsonl, changes.jsonl, dlq.jsonl and, last, report.json in the folder `out`.
 
-        The folder exists and holds none of these files. `watch(run)` is called at every boundary interval of run time;
+        The folder exists and holds none of these files. `watch(run)` is called several times a boundary interval;
         `tap(changes)` may put itself between the client and its changelog, to show what passes.
         """
         with ExitStack() as files:

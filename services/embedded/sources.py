@@ -20,7 +20,6 @@ from sunion.buckets import bucket_end
 
 ORIGIN = Origin("", 1)
 FRAME_ROWS = 65_536
-WHOLE_STEP_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

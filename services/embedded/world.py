@@ -465,7 +465,7 @@ class World:
                 reader.offset = log.offset_after(reader.after_id)
             items = log.read(reader.offset, POLL_FRAMES, skip_revoked=True)
         except Trimmed as trimmed:
-            self._refuse(process, reader.log, trimmed)
+            self._refuse(process, reader.log, _next_id(process, reader.log), trimmed)
             return
         reader.offset = items[-1][0] + 1 if items else log.end
         reader.is_first = False
@@ -506,16 +506,15 @@ class World:
             if log.next_stable_id > read.after_id + 1:
                 items = log.read(log.offset_after(read.after_id), POLL_FRAMES, read.max_bytes, skip_revoked=True)
         except Trimmed as trimmed:
-            self._refuse(process, read.log, trimmed)
+            self._refuse(process, read.log, read.after_id + 1, trimmed)
             return
         self.deliver(process.id, ReadDone(read.log, read.token, tuple(items)))
 
-    def _refuse(self, process: Process, log: LogId, trimmed: Trimmed) -> None:
-        """The log lacks what a reader needs. If it can be had nowhere, a reader that had lost its claim begins anew."""
+    def _refuse(self, process: Process, log: LogId, needed: int, trimmed: Trimmed) -> None:
+        """The log lacks the stable rows from `needed` on. If no other has them, a reader that had lost its claim begins
+        anew."""
         process.readers.pop(log, None)
         others = [self.logs.open(replace(log, replica=replica)) for replica in self._replicas_of(log.stream)]
-        assert process.instance is not None
-        needed = next(link.port.tape.next_id for link in process.instance.links if link.port.key == log.key)
         if any(_holds(other, needed) for other in others):
             self.deliver(process.id, Unavailable(log))
             return
@@ -532,6 +531,12 @@ class World:
 
     def egress(self) -> Process:
         return self.processes[InstanceId(EGRESS, "r0", 0)]
+
+
+def _next_id(process: Process, log: LogId) -> int:
+    """The stable id that a process needs next of a log."""
+    assert process.instance is not None
+    return next(link.port.tape.next_id for link in process.instance.links if link.port.key == log.key)
 
 
 def _holds(log: Log, first_id: int) -> bool:

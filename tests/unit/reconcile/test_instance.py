@@ -11,6 +11,7 @@ from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, RecDone, Star
 from boreal.plan import Plan
 from reconcile.events import (
     Acknowledge,
+    CheckpointStored,
     Follow,
     Frames,
     Heartbeat,
@@ -321,3 +322,27 @@ def test_it_leaves_a_dead_replica_and_names_no_input_missing(silent_ms: int) -> 
     assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
     assert State.STABILIZATION not in one.states
     assert StateChanged(State.STABLE) in one.effects
+
+
+def test_what_is_still_under_way_from_a_replica_that_was_left_says_nothing_of_its_log() -> None:
+    """Its rows are not taken, so the next ones seem to skip ids; but nothing is missing there."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    logs = {replica: LogId("all", replica, 0) for replica in ("r0", "r1")}
+    one.deliver(logs["r0"], one.rows("all", [0], "r0"), one.boundary(50 * MS, "r0"))
+    one.tail(logs["r1"], one.boundary(50 * MS, "r1"))
+    one.deliver(logs["r0"], one.boundary(50 * MS, "r0", State.UP_FAILURE))
+    assert one.instance.links[0].upstream.live.log == logs["r1"]
+    one.deliver(logs["r0"], one.rows("all", [50 * MS], "r0"), one.rows("all", [60 * MS], "r0"))
+    assert one.effects.count(Unfollow(logs["r0"])) == 1
+    assert one.instance.links[0].upstream.candidate(logs["r0"]).lacking_until < one.now
+
+
+def test_an_older_upload_that_never_arrived_is_not_waited_for() -> None:
+    one = failed()
+    catch_up(one, "b", 200 * MS, 1500 * MS)
+    flow(one, 1500 * MS, 1600 * MS)
+    flow(one, 1600 * MS, 3200 * MS, "a", peer=State.UP_FAILURE)
+    copies = [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)]
+    assert len(copies) == 2
+    one.give(CheckpointStored(copies[1].number))
+    assert not one.instance.saved_inputs

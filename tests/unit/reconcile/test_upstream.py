@@ -117,7 +117,17 @@ def test_silence_is_judged_by_the_log_itself() -> None:
     upstream = upstream_of(S, S)
     assert upstream.rank(upstream.live, 1000 + SILENCE) is Rank.STABLE
     assert upstream.rank(upstream.live, 1001 + SILENCE) is Rank.DEAD
-    assert upstream.silent_at() == 1001 + SILENCE
+
+
+def test_the_tail_of_a_log_that_was_left_half_read_tells_its_state() -> None:
+    """Else a replica that is STABLE again would not be turned to."""
+    upstream = upstream_of(U, S)
+    left = upstream.candidates[0]
+    left.target, left.next_offset = 500, 100
+    upstream.choose(1000, 0)
+    assert upstream.live.log == B and not upstream.is_read(left)
+    upstream.hear_tail(A, boundary(S), 1010)
+    assert upstream.rank(left, 1010) is Rank.STABLE
 
 
 def test_frames_of_a_dead_incarnation_are_ignored() -> None:

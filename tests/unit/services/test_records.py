@@ -318,3 +318,9 @@ def test_the_records_are_those_of_a_row_by_row_client(frames: list[Frame]) -> No
     assert client.log.delay_new()["violations"] == (delays > X).sum()
     if len(delays):
         assert client.log.delay_new()["delay_new_ms_p99"] == round(float(np.percentile(delays, 99)) / 1000, 3)
+
+
+def test_a_heartbeat_before_the_first_boundary_is_not_written() -> None:
+    """A stream that has promised nothing yet says so by a boundary at the beginning of time: a sign of life, no record."""
+    client = Client().take(Boundary(ORIGIN, 0, -(1 << 62), False, 0, sent=0), data(0, [10]))
+    assert [record["type"] for record in client.records] == ["stable"]

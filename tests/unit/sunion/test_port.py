@@ -32,6 +32,16 @@ def test_an_undo_revokes_tentative_rows_boundary_and_t_max() -> None:
     assert (port.boundary, port.suffix, port.t_max, port.suffix_nbytes) == (10, [], BEGINNING, 0)
 
 
+def test_an_undone_boundary_tells_no_bucket_what_it_counts_from() -> None:
+    """R8: else the undone end of a stream would count for all buckets that come after."""
+    one = SUnionDriver("a")
+    one.boundary("a", 10)
+    one.boundary("a", INFINITY, tentative=True)
+    one.undo("a")
+    one.boundary("a", 20)
+    assert [time for time, _ in one.ports["a"].boundaries] == [10, 20]
+
+
 def test_a_stable_boundary_makes_the_suffix_before_it_obsolete() -> None:
     one = SUnionDriver("a")
     one.tentative("a", 1, 2)

@@ -102,6 +102,17 @@ def test_the_place_of_a_time_is_the_first_chunk_that_reaches_it() -> None:
     assert tape.place_of(9) == 2
 
 
+@pytest.mark.parametrize("count", [5, 6, 100, 1001])
+def test_places_are_bounded_and_no_row_that_is_needed_lies_before_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr("sunion.tape.MAX_PLACES", 5)
+    times = [at - 7 * (at % 3) for at in range(count)]
+    tape = tape_of(*((at, [time]) for at, time in enumerate(times)))
+    assert len(tape.places) <= 5
+    for time in range(count + 1):
+        assert all(earlier < time for earlier in times[: tape.place_of(time)])
+    assert tape.place_of(count) == count
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=5), max_size=8),
