@@ -98,7 +98,7 @@ def _steps(streams: list[list[tuple[Data, Boundary]]]) -> Iterator[Step]:
             for item in items:
                 if isinstance(item, Step):
                     yield item
-        sunion.trim()
+        sunion.trim(sunion.base.position)
 
 
 # SUnion

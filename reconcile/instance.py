@@ -299,7 +299,7 @@ class Instance:
         self._maybe_checkpoint(now, effects)
         self._read_on(effects)
         self._beat(now, effects)
-        self.sunion.trim()
+        self.sunion.trim(self.host.replay_from(self.sunion.base.position))
 
     def _hand_on(self, now: int, effects: list[Effect]) -> bool:
         """Let SUnion's items through the host and out; a bounded round of work. True where more is left."""

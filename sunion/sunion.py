@@ -106,6 +106,8 @@ class SUnion:
     rest: int = BEGINNING
     quiet_until: int = BEGINNING
     cause: str = ""
+    _kept_from: int = INFINITY
+    _kept: list[int] = field(default_factory=list)
     _empty: dict[str, pa.RecordBatch] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -230,11 +232,18 @@ class SUnion:
                 if queued < self.settings.replay_bytes or self._floor(cursor.boundary(port.tape)) <= view.position:
                     yield is_live, at, cursor.replayed_to
 
-    def trim(self) -> None:
-        """Keep memory within its bound: forget rows that every view is past, then the oldest."""
+    def trim(self, replay_from: int) -> None:
+        """Keep memory within its bound: forget rows that every view is past and that no rollback would want again, which
+        starts at `replay_from`; then, beyond the bound, the oldest."""
         released = INFINITY if self.failure is Hold.SUSPEND else self.leading.position
-        for at, port in enumerate(self.ports):
-            port.tape.drop_before(self.base.cursors[at].next_id)
+        needed = [cursor.next_id for cursor in self.base.cursors]
+        if replay_from < self.base.position:
+            if replay_from != self._kept_from:
+                self._kept_from = replay_from
+                self._kept = [port.tape.place_of(replay_from) for port in self.ports]
+            needed = [min(pair) for pair in zip(needed, self._kept, strict=True)]
+        for port, first_id in zip(self.ports, needed, strict=True):
+            port.tape.drop_before(first_id)
             port.evict(self.settings.memory_bytes, released)
 
     # Stable steps

@@ -13,7 +13,7 @@ Sources = Annotated[
     typer.Option(
         "--source",
         metavar="STREAM=PATH",
-        help="Where a stream's tuples come from: a .csv, .jsonl or .parquet file, or generate:RATE,SECONDS,KEYS. "
+        help="Where a stream's tuples come from: a .csv, .jsonl or .parquet file, or generate:RATE,SECONDS[,KEYS]. "
         "Once for each stream.",
         show_default=False,
     ),
@@ -64,7 +64,7 @@ EngineName = Annotated[
 ClockName = Annotated[str, typer.Option("--clock", metavar="real|skip", help="Let time pass, or jump over idle waiting.")]
 Seed = Annotated[
     int | None,
-    typer.Option(metavar="K", help="Charge work by a model: the run repeats exactly.", show_default=False),
+    typer.Option(metavar="K", help="Charge work by a model, so that the run repeats exactly (not with --clock real); seeds generated tuples too.", show_default=False),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an older run wrote to DIR.")]

@@ -328,9 +328,9 @@ def test_evicted_rows_are_asked_for_again_from_the_log() -> None:
     """A failure of hours must not need memory of hours."""
     one = failed(memory=10)
     one.at(1000)
-    one.sunion.trim()
+    one.sunion.trim(one.sunion.base.position)
     heal(one)
-    one.sunion.trim()
+    one.sunion.trim(one.sunion.base.position)
     one.sunion.roll_back(10, keep_live=False)
     asked = list(one.sunion.reads())
     assert asked and all(not is_live for is_live, _, _ in asked)
