@@ -80,7 +80,8 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole query, planned. Durations in microseconds of run time, but bucket_us, which is event time."""
+    """A whole query, planned. Durations in microseconds of run time, but bucket_us, which is event time; bucket_run_us is
+    how long a bucket takes in run time."""
 
     query: str
     fragments: tuple[Fragment, ...]
@@ -91,6 +92,7 @@ class Plan:
     policy: Policy
     delay_threshold_us: int
     bucket_us: int
+    bucket_run_us: int
     boundary_interval_us: int
     heartbeat_us: int
     alpha_x_us: int | None

@@ -93,6 +93,7 @@ def plan(
         policy=query.policy,
         delay_threshold_us=query.delay_threshold,
         bucket_us=bucket_us or tuning.bucket,
+        bucket_run_us=tuning.bucket,
         boundary_interval_us=boundary_interval_us or tuning.boundary_interval,
         heartbeat_us=heartbeat_us or tuning.heartbeat,
         alpha_x_us=tuning.alpha_x,

@@ -143,8 +143,8 @@ class Instance:
         self.boundary_at = now + self.plan.boundary_interval_us
         self.away_until = now + self.grace_us
         self.stagger.begin(now)
-        effects: list[Effect] = [*self.soutput.start(restart.made, restart.written, restart.epoch)]
-        self.soutput.stable_through = restart.muted_until
+        effects: list[Effect] = [*self.soutput.start(restart.made, restart.written, restart.epoch, restart.written_to)]
+        self.soutput.stable_through, self.soutput.stable_ingest = restart.muted_until, now
         if self.is_away:
             self.state = State.RECOVERING
         effects.append(StateChanged(self.state))
@@ -353,8 +353,10 @@ class Instance:
         if self.sunion.redoing and not step.tentative:
             self.redo_tuples += rows
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
-            # Corrections no longer fit in memory beside a live branch: show them now, and go on without it.
-            self._end_correction(effects)
+            # Corrections no longer fit in memory beside a live branch: show them now, and go on without it. REC_DONE waits
+            # for the rest.
+            effects += self.soutput.show_deferred()
+            self.anchor = self.made
             self.sunion.drop_live()
             self.host.live = None
         return rows
@@ -416,7 +418,7 @@ class Instance:
     def _discount(self, late_us: int, now: int) -> None:
         """We are called later than we asked for: we were busy, or stopped. That time is nobody else's silence; and if it
         was long, what arrives now is a backlog."""
-        if late_us <= 0:
+        if late_us <= self.plan.boundary_interval_us:
             return
         for link in self.links:
             link.upstream.discount(late_us)
@@ -446,9 +448,7 @@ class Instance:
     def _places(self, time: int) -> tuple[tuple[str, int], ...]:
         """Per input, the first id to read for all rows from a time on; the very first where the time is the beginning,
         whatever this life has seen of it."""
-        return tuple(
-            (link.port.key, 0 if time <= BEGINNING else link.port.tape.place_of(time)) for link in self.links
-        )
+        return tuple((link.port.key, 0 if time <= BEGINNING else link.port.tape.place_of(time)) for link in self.links)
 
     def _maybe_checkpoint(self, now: int, effects: list[Effect]) -> None:
         interval = self.plan.checkpoint_interval_us
@@ -532,13 +532,18 @@ class Instance:
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
 
     def _set_alpha(self, at_once: bool = False) -> None:
-        """R9: alpha*X is X less what comes after, less a reserve of a tenth; frozen while not STABLE, but for a new X."""
+        """R9: alpha*X is X less what comes after, less a reserve; frozen while not STABLE, but for a new X.
+
+        The reserve is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket
+        counts from the first boundary past it, the bucket from the first past its own end.
+        """
         if self.plan.alpha_x_us is not None:
             self.sunion.alpha_x_us = self.plan.alpha_x_us
         elif at_once or self.state is State.STABLE:
             x = self.delay_threshold_us
             after = max(self.path_after.values(), default=0)
-            self.sunion.alpha_x_us = max(x - after - x // 10, x // 4)
+            reserve = max(x // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
+            self.sunion.alpha_x_us = max(x - after - reserve, x // 4)
 
 
 def _skips(frame: Frame, next_id: int) -> bool:

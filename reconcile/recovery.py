@@ -18,7 +18,8 @@ class Restart:
     """A place to begin. position: input rows from here on are processed; muted_until: output before it is thrown away.
 
     made: stable ids that the state at `position` has made, by 'stream/partition' of the outputs; written: those that the
-    own logs hold; inputs: first ids to read, by 'stream/partition' of the inputs; state: a checkpoint's, or empty.
+    own logs hold, and written_to the time of the last of them; inputs: first ids to read, by 'stream/partition' of the
+    inputs; state: a checkpoint's, or empty.
     """
 
     incarnation: int
@@ -29,6 +30,7 @@ class Restart:
     written: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, int] = field(default_factory=dict)
     state: bytes | None = None
+    written_to: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from boreal.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo, ingest_at
@@ -25,13 +26,15 @@ from sunion.tape import BEGINNING
 @dataclass(slots=True)
 class _Track:
     """One output log: `next_id` counts the stable ids that the current state has made, `written` those that were written
-    or are held back for the end of a correction, `visible` those in the log; `tentative` counts the rows after them."""
+    or are held back for the end of a correction, `visible` those in the log; `tentative` counts the rows after them.
+    `written_to`: the time up to which a life before wrote stable rows, which this one may not yet have made again."""
 
     log: LogId
     next_id: int = 0
     written: int = 0
     visible: int = 0
     tentative: int = 0
+    written_to: int = BEGINNING
 
 
 @dataclass(slots=True)
@@ -68,13 +71,16 @@ class SOutput:
         """The next stable id of each output log, as the current state counts them."""
         return tuple((track.log.key, track.next_id) for track in self._all())
 
-    def start(self, made: Mapping[str, int], written: Mapping[str, int], epoch: int) -> list[Append]:
+    def start(
+        self, made: Mapping[str, int], written: Mapping[str, int], epoch: int, written_to: Mapping[str, int]
+    ) -> list[Append]:
         """Begin a life (R25): `made`, the ids that the restored state has made; `written`, those the logs hold; `epoch`,
         the last one in the logs. A state taken from a partner may have made more than the own logs hold: they then skip
         ids, and readers who need those turn to another replica (R27)."""
         for track in self._all():
             track.next_id = made.get(track.log.key, 0)
             track.written = track.visible = max(written.get(track.log.key, 0), track.next_id)
+            track.written_to = written_to.get(track.log.key, BEGINNING)
         self.epoch = epoch + 1
         return [Append(track.log, Start(self.origin, self.epoch, track.written)) for track in self._all()]
 
@@ -130,17 +136,22 @@ class SOutput:
 
     def end_correction(self) -> list[Append]:
         """REC_DONE, with the UNDO and the corrections before it if they were held back for a live branch."""
-        effects: list[Append] = []
-        if self.deferred is not None:
-            held, self.deferred = self.deferred, None
-            effects += self._revoke()
-            for track, frame in held:
-                effects += self._write_stable(track, replace(frame, epoch=self.epoch))
-                if isinstance(frame, Boundary):
-                    self._note_boundary(frame)
+        effects = self.show_deferred()
         if self.correcting:
             self.correcting = False
             effects += self._broadcast(lambda: RecDone(self.origin, self.epoch, self.cause))
+        return effects
+
+    def show_deferred(self) -> list[Append]:
+        """The UNDO and the corrections so far, if they were held back for a live branch; what follows is written at once."""
+        if self.deferred is None:
+            return []
+        held, self.deferred = self.deferred, None
+        effects = self._revoke()
+        for track, frame in held:
+            effects += self._write_stable(track, replace(frame, epoch=self.epoch))
+            if isinstance(frame, Boundary):
+                self._note_boundary(frame)
         return effects
 
     def heartbeat(self, state: State, now: int) -> list[Append]:
@@ -163,6 +174,11 @@ class SOutput:
     def _write_rows(self, track: _Track, rows: pa.RecordBatch, step: Step) -> list[Append]:
         t_max = bucket_end(rows.column(0)[-1].as_py(), self.bucket_us)
         if step.tentative:
+            if track.next_id < track.written:
+                # The log has the stable rows of this time already, from the life before.
+                rows = rows.slice(int(np.searchsorted(rows.column(0).to_numpy(), track.written_to, side="right")))
+                if not rows.num_rows:
+                    return []
             first_id = track.visible + track.tentative
             track.tentative += rows.num_rows
             why = (step.missing, step.cause)

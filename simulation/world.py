@@ -14,8 +14,6 @@ from services.embedded.world import Clock, Process, World
 from services.log.base import LogStore
 from services.store.base import CheckpointStore
 
-Held = tuple[Process, int, list[Effect], Event | None]
-
 
 class SimulatedWorld(World):
     """A `World` that counts effects, stops a process between two effects, and holds back those of a frozen one.
@@ -43,21 +41,10 @@ class SimulatedWorld(World):
         self._fenced: dict[LogId, set[int]] = {}
         self._lives: dict[LogId, int] = {}
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
-        self._held: dict[InstanceId, Held] = {}
 
     def start(self, who: InstanceId) -> None:
         self._dying.pop(who, None)
-        self._held.pop(who, None)
         super().start(who)
-
-    def thaw(self, who: InstanceId) -> None:
-        """The work that the freeze interrupted is finished first: a zombie writes what it had in hand."""
-        held = self._held.pop(who, None)
-        if held is not None and self.processes[who].is_frozen:
-            self.processes[who].is_frozen = False
-            super()._finish(*held)
-        else:
-            super().thaw(who)
 
     def append(self, log: LogId, frame: Frame) -> None:
         incarnation, newest = frame.origin.incarnation, self._lives.get(log, 0)
@@ -91,13 +78,10 @@ class SimulatedWorld(World):
         super()._work(process, event)
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
-        if process.life == life:
-            if process.is_frozen:
-                self._held[process.id] = (process, life, effects, event)
-                return
-            if process.id in self._dying and sum(isinstance(effect, Append) for effect in effects) > 1:
-                self._dying.pop(process.id)(process, effects)
-                return
+        strikes = process.life == life and not process.is_frozen and process.id in self._dying
+        if strikes and sum(isinstance(effect, Append) for effect in effects) > 1:
+            self._dying.pop(process.id)(process, effects)
+            return
         super()._finish(process, life, effects, event)
 
     def _perform(self, process: Process, effect: Effect) -> None:

@@ -237,6 +237,10 @@ class SUnion:
         starts at `replay_from`; then, beyond the bound, the oldest."""
         released = INFINITY if self.failure is Hold.SUSPEND else self.leading.position
         needed = [cursor.next_id for cursor in self.base.cursors]
+        if self.live is not None:
+            for at, (cursor, port) in enumerate(zip(self.live.cursors, self.ports, strict=True)):
+                cursor.consume(port.tape, self.live.position)  # rows that came too late for it
+                needed[at] = min(needed[at], cursor.next_id)
         if replay_from < self.base.position:
             if replay_from != self._kept_from:
                 self._kept_from = replay_from

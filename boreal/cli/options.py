@@ -64,7 +64,11 @@ EngineName = Annotated[
 ClockName = Annotated[str, typer.Option("--clock", metavar="real|skip", help="Let time pass, or jump over idle waiting.")]
 Seed = Annotated[
     int | None,
-    typer.Option(metavar="K", help="Charge work by a model, so that the run repeats exactly (not with --clock real); seeds generated tuples too.", show_default=False),
+    typer.Option(
+        metavar="K",
+        help="Charge work by a model, so that the run repeats exactly (not with --clock real); seeds generated tuples too.",
+        show_default=False,
+    ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an older run wrote to DIR.")]

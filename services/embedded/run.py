@@ -50,6 +50,7 @@ class Run:
 
     def __post_init__(self) -> None:
         plan = self.plan
+        self.held: dict[tuple[str, InstanceId], list[Fault]] = {}
         self.client = ClientLog(
             plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
         )
@@ -135,14 +136,25 @@ class Run:
         world = self.world
         shards = self.plan.fragment(fault.fragment).shards
         for who in [InstanceId(fault.fragment, fault.replica, shard) for shard in range(shards)]:
+            held = self.held.setdefault((fault.kind, who), [])
             if fault.kind == "freeze":
                 world.freeze(who)
-                back: Callable[[InstanceId], None] = world.thaw
             else:
                 world.crash(who, fault.losing_checkpoint)
-                back = world.start
+            held.append(fault)
             if fault.for_us is not None:
-                world.at(world.now + fault.for_us, lambda who=who, back=back: back(who))  # type: ignore[misc]
+                world.at(world.now + fault.for_us, lambda who=who: self._bring_back(fault, who))  # type: ignore[misc]
+
+    def _bring_back(self, fault: Fault, who: InstanceId) -> None:
+        """A process comes back when the last of the faults that overlap on it is over."""
+        held = self.held[(fault.kind, who)]
+        held.remove(fault)
+        if held:
+            return
+        if fault.kind == "freeze":
+            self.world.thaw(who)
+        else:
+            self.world.start(who)
 
     # The report
 

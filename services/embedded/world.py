@@ -43,6 +43,7 @@ from reconcile.recovery import Restart, Saved, plan_restart
 from services.embedded.network import Network
 from services.log.base import Log, LogStore, Trimmed
 from services.store.base import Checkpoint, CheckpointStore
+from sunion.tape import BEGINNING
 
 POLL_FRAMES = 256
 UPLOAD_US = 5_000
@@ -134,6 +135,7 @@ class Process:
     life: int = 0
     skew_us: int = 0
     lost_checkpoints: bool = False
+    held: list[Callable[[], None]] = field(default_factory=list)
     heard_at: int = 0
     lost_claim: bool = False
 
@@ -147,6 +149,7 @@ class Process:
         self.readers.clear()
         self.watched.clear()
         self.waiting_reads.clear()
+        self.held.clear()
         self.inbox.clear()
         self.is_busy, self.is_frozen, self.wake_at = False, False, None
 
@@ -244,6 +247,9 @@ class World:
         process = self.processes[who]
         if process.is_frozen:
             process.is_frozen = False
+            held, process.held = process.held, []
+            for action in held:
+                action()
             self._wake(process)
 
     def deliver(self, who: InstanceId, event: Event) -> None:
@@ -277,7 +283,7 @@ class World:
             places = plan_restart(incarnation, epoch, written, self._anchor(who), self._saved(who))
             for restart in places:
                 if self._can_serve(process.id, restart):
-                    return restart
+                    return replace(restart, written_to={log.id.key: _last_time(log) for log in logs})
         return None
 
     def _own_logs(self, who: InstanceId) -> list[Log]:
@@ -342,6 +348,9 @@ class World:
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
         if process.life != life:
+            return
+        if process.is_frozen:
+            process.held.append(lambda: self._finish(process, life, effects, event))
             return
         for effect in effects:
             self._perform(process, effect)
@@ -456,6 +465,9 @@ class World:
     def _poll(self, process: Process, life: int, reader: _Reader) -> None:
         if process.life != life or process.readers.get(reader.log) is not reader:
             return
+        if process.is_frozen:
+            process.held.append(lambda: self._poll(process, life, reader))
+            return
         if not self.network.passes_data(self._home(reader.log), process.place):
             reader.is_polling = False
             return
@@ -500,6 +512,9 @@ class World:
     def _read(self, process: Process, life: int, read: Read) -> None:
         if process.life != life:
             return
+        if process.is_frozen:
+            process.held.append(lambda: self._read(process, life, read))
+            return
         log = self.logs.open(read.log)
         items: list[tuple[int, Frame]] = []
         try:
@@ -537,6 +552,16 @@ def _next_id(process: Process, log: LogId) -> int:
     """The stable id that a process needs next of a log."""
     assert process.instance is not None
     return next(link.port.tape.next_id for link in process.instance.links if link.port.key == log.key)
+
+
+def _last_time(log: Log) -> int:
+    """The time of the last stable row that a log holds."""
+    try:
+        found = log.read(log.offset_after(log.next_stable_id - 2), 1) if log.next_stable_id else []
+    except Trimmed:
+        return BEGINNING
+    frame = found[0][1] if found else None
+    return int(frame.batch.column(0)[-1].as_py()) if isinstance(frame, Data) else BEGINNING
 
 
 def _holds(log: Log, first_id: int) -> bool:

@@ -217,9 +217,9 @@ def test_r09_alpha_x_is_x_less_what_comes_after_and_is_frozen_while_not_stable()
     assert 250 * MS <= alphas["f1"] < alphas["f2"] < alphas["f3"] < S
     assert ran.report["alpha_x_ms"] == min(alphas.values()) / MS
     one = InstanceDriver(plan_of(query_of()))
-    before = one.instance.sunion.alpha_x_us
+    assert one.instance.sunion.alpha_x_us == S - (100 + 50) * MS, "a bucket and a boundary interval, more than a tenth of X"
     one.give(Threshold(2 * S))
-    assert one.instance.sunion.alpha_x_us == 2 * before, "a new X holds at once"
+    assert one.instance.sunion.alpha_x_us == 1800 * MS, "a new X holds at once; a tenth of it is kept back"
 
 
 def test_r09_an_alpha_x_fixed_by_the_user_is_kept() -> None:

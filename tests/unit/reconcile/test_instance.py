@@ -255,10 +255,10 @@ def test_it_tells_upstream_how_long_the_rest_of_the_path_takes() -> None:
 
 def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back() -> None:
     one = InstanceDriver(union_plan())
-    assert one.instance.sunion.alpha_x_us == 900 * MS
+    assert one.instance.sunion.alpha_x_us == 850 * MS
     one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
     one.until(150 * MS)
-    assert one.instance.sunion.alpha_x_us == 700 * MS
+    assert one.instance.sunion.alpha_x_us == 650 * MS
     held = failed(until=900 * MS)
     assert not [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
     held.give(Threshold(500 * MS))

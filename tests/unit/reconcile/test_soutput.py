@@ -17,7 +17,7 @@ def soutput_of(partitions: int = 1, started: bool = True) -> SOutput:
     edge = Edge("out", "op", SCHEMA, 1, partitions, ("v",) if partitions > 1 else (), False)
     output = SOutput((edge,), 0, Origin("r0", 1), 10)
     if started:
-        output.start({}, {}, -1)
+        output.start({}, {}, -1, {})
     return output
 
 
@@ -105,7 +105,7 @@ def test_muted_steps_write_nothing_and_count_nothing() -> None:
 def test_repeats_of_a_rolled_back_state_are_dropped_by_id() -> None:
     """A life that begins before the end of its own log: ids 0 to 2 are logged, the state has made none of them."""
     output = soutput_of(started=False)
-    output.start({"out/0": 0}, {"out/0": 3}, 4)
+    output.start({"out/0": 0}, {"out/0": 3}, 4, {})
     assert short(emit(output, [1, 2], 10)) == [("boundary", 10, False)]
     assert short(emit(output, [11, 12], 20)) == [("stable", 3, [12], 5), ("boundary", 20, False)]
 
@@ -113,7 +113,7 @@ def test_repeats_of_a_rolled_back_state_are_dropped_by_id() -> None:
 def test_repeats_are_dropped_over_a_second_mark_and_rollback() -> None:
     """R18: SOutput goes on waiting for the same last duplicate."""
     output = soutput_of(started=False)
-    output.start({"out/0": 0}, {"out/0": 3}, 4)
+    output.start({"out/0": 0}, {"out/0": 3}, 4, {})
     emit(output, [1], 10)
     assert short(emit(output, [11], 20, tentative=True))[0] == ("tentative", 3, [11], 5)
     assert short(output.undo("why", keep_live=False)) == [("undo", 2, 6)]
@@ -151,6 +151,18 @@ def test_beside_a_live_branch_corrections_are_held_back_until_they_are_complete(
     assert short(emit(output, [21], 30, tentative=True))[0] == ("tentative", 3, [21], 1)
 
 
+def test_corrections_that_outgrow_memory_are_shown_at_once_and_rec_done_waits_for_the_rest() -> None:
+    """R21: a reader is not told that a correction is complete before it is."""
+    output = soutput_of()
+    emit(output, [1], 10)
+    emit(output, [11], 20, tentative=True)
+    output.undo("why", keep_live=True)
+    emit(output, [11, 12], 20)
+    assert [kind for kind, *_ in short(output.show_deferred())] == ["undo", "stable", "boundary"]
+    assert short(emit(output, [21], 30))[0] == ("stable", 3, [21], 1)
+    assert short(output.end_correction()) == [("rec_done",)]
+
+
 def test_the_heartbeat_repeats_the_visible_stable_boundary_and_tells_the_state() -> None:
     output = soutput_of()
     emit(output, [1], 10)
@@ -183,6 +195,6 @@ def test_rows_go_to_the_partition_of_their_key_and_control_frames_to_all_with_it
 def test_a_new_life_begins_with_start_in_every_partition_and_a_new_epoch() -> None:
     """R25."""
     output = soutput_of(partitions=2, started=False)
-    effects = output.start({"out/0": 4, "out/1": 2}, {"out/0": 4, "out/1": 2}, 7)
+    effects = output.start({"out/0": 4, "out/1": 2}, {"out/0": 4, "out/1": 2}, 7, {})
     assert short(effects) == [("start", 8), ("start", 8)]
     assert output.next_ids() == (("out/0", 4), ("out/1", 2))

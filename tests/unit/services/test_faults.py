@@ -108,6 +108,7 @@ def plan() -> Plan:
         policy=Policy(),
         delay_threshold_us=3 * SECOND,
         bucket_us=100_000,
+        bucket_run_us=100_000,
         boundary_interval_us=50_000,
         heartbeat_us=100_000,
         alpha_x_us=None,
