@@ -123,8 +123,10 @@ class ClientLog:
             return
         self._reach_epoch(frame.epoch)
         self._through[frame.tentative] = frame.time
-        self._note_given(bucket_floor(frame.time, self._bucket_us))
-        fields = {"through": _moment(frame.time), "tentative": frame.tentative, "ingest_ms": _ms(frame.ingest)}
+        t_max = bucket_floor(frame.time, self._bucket_us)
+        self._note_given(t_max)
+        given = {"through": _moment(frame.time), "t_max": _moment(t_max), "tentative": frame.tentative}
+        fields = {**given, "ingest_ms": _ms(frame.ingest)}
         self._write_record("boundary", fields, emitted_us, replica, frame.missing, frame.cause)
 
     def _revoke(self, epoch: int, cause: str, emitted_us: int, replica: str) -> None:
