@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.figures import Figure, as_report
+from boreal.errors import UserError
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin
 from boreal.plan import Plan
 from boreal.planner import plan
@@ -52,9 +53,13 @@ SOURCE = Origin("", 1)
 
 def main() -> dict[str, Any]:
     """Measure everything on one core; the contract's shape."""
+    try:
+        from examples.flights.prepare import prepare
+    except ModuleNotFoundError as error:
+        raise UserError("bench", "core", f"{error.name} is not here", "run `make bench` in a checkout") from error
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
-    figures = [*_merge(), *_aggregate(), *_join(), *_redo(), *_rollback(), *_latency(), *_simulator(), *_flights()]
+    figures = [*_merge(), *_aggregate(), *_join(), *_redo(), *_rollback(), *_latency(), *_simulator(), *_flights(prepare)]
     return as_report("core", figures)
 
 
@@ -379,9 +384,7 @@ def _simulator() -> list[Figure]:
     return [Figure("simulator", seeds / (time.perf_counter() - started) * 60, "seeds/min", 600)]
 
 
-def _flights() -> list[Figure]:
-    from examples.flights.prepare import prepare
-
+def _flights(prepare: Callable[[Path], None]) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         query = load_query(Path(__file__).parent.parent / "examples" / "flights" / "departures.yaml")
