@@ -178,20 +178,6 @@ def heal_too_early(patch: Patch) -> None:
 
 
 @_mutant
-def heal_never_in_part(patch: Patch) -> None:
-    """Only a full heal is acted on (R16): rolling failures starve stable output."""
-
-    def make(original: Any) -> Any:
-        def healed(self: SUnion, *place: int) -> Healed | None:
-            found = original(self, *place)
-            return found if found is Healed.FULL else None
-
-        return healed
-
-    patch(SUnion, "healed", make)
-
-
-@_mutant
 def mute_nothing_on_rebuild(patch: Patch) -> None:
     """Steps that only rebuild state have their output written."""
 
@@ -533,7 +519,7 @@ def repeat_after_restart(patch: Patch) -> None:
     """A new life forgets what its log already holds, and writes it again."""
 
     def make(original: Any) -> Any:
-        return lambda self, made, written, epoch: original(self, made, {}, epoch)
+        return lambda self, made, written, *rest: original(self, made, {}, *rest)
 
     patch(SOutput, "start", make)
 
