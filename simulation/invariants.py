@@ -103,7 +103,7 @@ def check(
     """All anomalies of a run. reference: the same input's run without failures; available: the same over the streams that
     were never cut, where each result depends on one row only."""
     found: list[Violation] = []
-    may_skip = scenario.may_skip
+    may_skip = scenario.may_skip or scenario.loses_state
     histories = {log: History.of(log, frames, may_skip) for log, frames in observed.frames.items()}
     for history in histories.values():
         found += history.violations

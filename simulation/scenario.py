@@ -55,6 +55,14 @@ class Scenario:
     patterns: tuple[str, ...] = ()
 
     @property
+    def loses_state(self) -> bool:
+        """Whether a checkpoint is lost that no windows can rebuild: then too a replica comes back by its partner's."""
+        lost = any(strike.kind in ("crash_losing_checkpoint", "damage_checkpoint") for strike in self.strikes)
+        return lost and any(
+            getattr(node.spec, "window", True) is None for fragment in self.plan.fragments for node in fragment.nodes
+        )
+
+    @property
     def cut_streams(self) -> frozenset[str]:
         """The streams that some strike cuts off."""
         return frozenset(strike.place for strike in self.strikes if strike.kind.startswith("cut_stream"))
