@@ -178,6 +178,20 @@ def heal_too_early(patch: Patch) -> None:
 
 
 @_mutant
+def heal_never_in_part(patch: Patch) -> None:
+    """Only a full heal is acted on (R16): rolling failures starve stable output."""
+
+    def make(original: Any) -> Any:
+        def healed(self: SUnion, *place: int) -> Healed | None:
+            found = original(self, *place)
+            return found if found is Healed.FULL else None
+
+        return healed
+
+    patch(SUnion, "healed", make)
+
+
+@_mutant
 def mute_nothing_on_rebuild(patch: Patch) -> None:
     """Steps that only rebuild state have their output written."""
 

@@ -58,9 +58,12 @@ class Scenario:
     def loses_state(self) -> bool:
         """Whether a checkpoint is lost that no windows can rebuild: then too a replica comes back by its partner's."""
         lost = any(strike.kind in ("crash_losing_checkpoint", "damage_checkpoint") for strike in self.strikes)
-        return lost and any(
-            getattr(node.spec, "window", True) is None for fragment in self.plan.fragments for node in fragment.nodes
-        )
+        return lost and self.is_unbounded
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether some operator's state cannot be rebuilt from windows."""
+        return any(getattr(node.spec, "window", True) is None for part in self.plan.fragments for node in part.nodes)
 
     @property
     def cut_streams(self) -> frozenset[str]:
@@ -94,6 +97,7 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
         delay_threshold_us=60 * SECOND,
         alpha_x_us=None,
         memory_bytes=REFERENCE_MEMORY,
+        heartbeat_us=SECOND,
         checkpoint_interval_us=None,
     )
     rng = Random(-1 - scenario.seed)
@@ -162,7 +166,7 @@ def _make_plan(rng: Random, wish: _Wish) -> Plan:
 
 
 def _timing(rng: Random, wish: _Wish) -> dict[str, Any]:
-    bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100))
+    bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100, 100))
     if wish.is_comfortable:
         bucket, interval = min(bucket, 100), min(interval, 75)
     x = max(rng.randint(*wish.x_ms), 2 * (bucket + interval) + 5)
@@ -170,7 +174,7 @@ def _timing(rng: Random, wish: _Wish) -> dict[str, Any]:
     tuning: dict[str, Any] = {
         "bucket": f"{bucket}ms",
         "boundary_interval": f"{interval}ms",
-        "heartbeat": rng.choice(("60ms", "100ms", "100ms", "150ms")),
+        "heartbeat": rng.choice(("70ms", "100ms", "150ms")),
         "memory": rng.choice(("2KB", "6KB", "20KB", "256MB", "256MB", "256MB")),
     }
     if lag:
@@ -372,6 +376,8 @@ def _rolling(seed: int, family: str, rng: Random) -> Scenario:
         streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800)
     )
     query = _make_plan(rng, wish)
+    if rng.random() < 0.5:
+        query = replace(query, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
     scenario = _settle(seed, family, rng, query, wish)
     names = sorted(scenario.feeds)
     at, strikes = rng.randrange(100_000, 400_000), []
