@@ -1,0 +1,101 @@
+"""One site's Kafka, as this process reaches it.
+
+Time-outs are short enough to find out soon that a cut has healed, and no client ever gives up: an unreachable cluster is
+silence, which the protocol knows how to handle.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from services.settings import Settings
+
+MAX_FRAME_BYTES = 64 << 20
+REQUEST_TIMEOUT_MS = 3_000
+FORGET_AFTER_MS = 500
+FOR_EVER_MS = 7 * 24 * 3_600_000
+
+# The clients warn of every reconnect that fails: during a cut that is many a second, and no news.
+logging.getLogger("kafka").setLevel(logging.ERROR)
+
+
+class Cluster:
+    """Makes clients of one site's Kafka; each is its maker's to close."""
+
+    def __init__(self, site: str, settings: Settings, client_id: str) -> None:
+        self.site = site
+        kafka = settings.sites[site]
+        self._common: dict[str, Any] = {
+            "bootstrap_servers": kafka.bootstrap,
+            "client_id": client_id,
+            "security_protocol": kafka.security_protocol,
+            "reconnect_backoff_ms": 50,
+            "reconnect_backoff_max_ms": 200,
+            "retry_backoff_ms": 50,
+        }
+        if kafka.security_protocol.startswith("SASL"):
+            self._common["sasl_mechanism"] = kafka.sasl_mechanism
+            self._common["sasl_plain_username"] = kafka.username
+            self._common["sasl_plain_password"] = kafka.password.get_secret_value() if kafka.password else None
+        if kafka.ca_file is not None:
+            self._common["ssl_cafile"] = str(kafka.ca_file)
+        if site in settings.proxies:
+            self._common["proxy_url"] = settings.proxies[site]
+
+    def producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> KafkaProducer:
+        """patient: idempotent, in order, and trying for ever. Otherwise what cannot be sent at once is forgotten, which
+        is right for messages that are stale by the time that a cut has healed."""
+        manner: dict[str, Any] = (
+            {
+                "acks": "all",
+                "enable_idempotence": True,
+                "transactional_id": transactional_id,
+                "request_timeout_ms": REQUEST_TIMEOUT_MS,
+                "delivery_timeout_ms": FOR_EVER_MS,
+                "max_block_ms": FOR_EVER_MS,
+            }
+            if patient
+            else {
+                "acks": 1,
+                "enable_idempotence": False,
+                "retries": 0,
+                "request_timeout_ms": FORGET_AFTER_MS - 100,
+                "delivery_timeout_ms": FORGET_AFTER_MS,
+                "max_block_ms": FORGET_AFTER_MS,
+            }
+        )
+        settings = {
+            "max_request_size": MAX_FRAME_BYTES,
+            "allow_auto_create_topics": False,
+            "metrics_enabled": False,
+            "metadata_max_age_ms": 60_000,
+        }
+        return KafkaProducer(**{**self._common, **manner, **settings, **options})
+
+    def consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
+        """Without a group: its partitions are assigned by hand, and it never jumps to another offset by itself."""
+        settings = {
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed" if read_committed else "read_uncommitted",
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+            "fetch_max_wait_ms": 500,
+            "max_partition_fetch_bytes": MAX_FRAME_BYTES,
+            "fetch_max_bytes": MAX_FRAME_BYTES,
+            "allow_auto_create_topics": False,
+            "metrics_enabled": False,
+            "metadata_max_age_ms": 60_000,
+        }
+        return KafkaConsumer(**{**self._common, **settings, **options})
+
+    def admin(self, **options: Any) -> KafkaAdminClient:
+        return KafkaAdminClient(**{**self._common, "request_timeout_ms": 10_000, **options})
+
+
+def clusters(settings: Settings, client_id: str) -> dict[str, Cluster]:
+    """All sites, by name in their order."""
+    return {site: Cluster(site, settings, client_id) for site in settings.site_names}

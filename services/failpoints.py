@@ -1,0 +1,31 @@
+"""Named places where a process can be made to die, so that 'killed between two effects' is a test and not a hope (R32).
+
+BOREAL_FAILPOINT=NAME kills the process (SIGKILL) the first time that it passes NAME, NAME:3 the third time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+NAMES = {
+    "node.before_append": "a step is computed, nothing of it is logged yet",
+    "node.between_appends": "some frames of a step are logged, others are not",
+    "node.before_acknowledge": "all of a step is logged, its inputs are not yet acknowledged",
+    "node.before_checkpoint": "a checkpoint is made, and not yet in the store",
+    "node.after_checkpoint": "a checkpoint is in the store, and the instance does not know it yet",
+}
+"""Every failpoint, and what is so when it is passed."""
+
+_name, _, _times = os.environ.get("BOREAL_FAILPOINT", "").partition(":")
+_left = int(_times or 1)
+
+
+def failpoint(name: str) -> None:
+    """Die here, if this is the place and the time."""
+    global _left
+    if name != _name:
+        return
+    _left -= 1
+    if _left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,107 @@
+"""What every service process does alike: its clock, its log, how it is told to stop, and what it says of itself."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from services.clusters import Cluster
+from services.topics import STATUS
+
+EXIT_STOPPED = 0
+EXIT_FENCED = 3
+"""Another life of this process has begun (R25)."""
+EXIT_BEGIN_ANEW = 4
+"""What it was about to read is gone, and it begins again from what there is (R27)."""
+
+STATUS_INTERVAL_S = 1.0
+
+_STARTED_WALL_NS = time.time_ns()
+_STARTED_NS = time.monotonic_ns()
+
+_logger = logging.getLogger("boreal.process")
+
+
+def now_us() -> int:
+    """The services' clock: microseconds since the epoch, as the wall had it at the start and steady from then on."""
+    return (_STARTED_WALL_NS + time.monotonic_ns() - _STARTED_NS) // 1_000
+
+
+def now_ms() -> float:
+    return now_us() / 1_000
+
+
+class StatusPublisher:
+    """Says every second, and at once on `now`, how a process is: one JSON object under the process's name."""
+
+    def __init__(self, cluster: Cluster, name: str, make_status: Callable[[], dict[str, Any]]) -> None:
+        """make_status is called in the publisher's thread. `kind` and `query` of the status follow from the name."""
+        self._cluster = cluster
+        self._name = name
+        self._make_status = make_status
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+        self._thread.start()
+
+    def now(self) -> None:
+        """Something has changed: say so without waiting for the next second."""
+        self._wake.set()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._wake.set()
+        self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        producer: KafkaProducer | None = None
+        kind, _, rest = self._name.partition(".")
+        common = {"v": 1, "process": self._name, "kind": kind, "query": rest.partition(".")[0] or None, "pid": os.getpid()}
+        while not self._is_closed:
+            status = {**common, "at_ms": round(now_ms(), 3), **self._make_status()}
+            try:
+                producer = producer or self._cluster.producer(patient=False)
+                producer.send(STATUS, json.dumps(status, default=str).encode(), key=self._name.encode(), partition=0)
+            except (KafkaError, OSError) as error:
+                _logger.debug("the status could not be published: %r", error)
+            self._wake.wait(STATUS_INTERVAL_S)
+            self._wake.clear()
+        if producer is not None:
+            producer.close(timeout=1)
+
+
+def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
+    """The main function of a service process: logging, signals, and the exit code of `serve(stopping)`.
+
+    serve returns when `stopping` is set (SIGTERM, SIGINT) or when it can go on no more. An exception is logged and ends
+    the process with 1: the supervisor starts it again, and its logs tell it where it was.
+    """
+    logging.basicConfig(
+        level=os.environ.get("BOREAL_LOG_LEVEL", "INFO"),
+        format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    faulthandler.register(signal.SIGUSR1)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        code = serve(stopping)
+    except Exception:
+        _logger.exception("%s cannot go on", name)
+        code = 1
+    # Client threads may hang on a cluster that is out of reach; all that must outlast us has been written.
+    sys.stderr.flush()
+    os._exit(code)

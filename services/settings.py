@@ -1,0 +1,90 @@
+"""What the services are told from outside: by BOREAL_ variables, over a file that BOREAL_CONFIG names, over defaults.
+
+    BOREAL_SITES__A__BOOTSTRAP=127.0.0.1:9092   a site: one Kafka cluster, and the processes beside it
+    BOREAL_REDIS__URL=redis://127.0.0.1:6379/0
+    BOREAL_DATA=/var/lib/boreal                 where a source spools what Kafka cannot take
+
+Secrets are SecretStr: they show as stars wherever settings are printed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+
+from boreal.errors import UserError
+
+
+class KafkaSettings(BaseModel):
+    """How one site's Kafka is reached. ca_file: PEM certificates to trust, where the system's do not do."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap: str
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    username: str | None = None
+    password: SecretStr | None = None
+    ca_file: Path | None = None
+
+
+class RedisSettings(BaseModel):
+    """Where checkpoints are kept. A rediss:// URL asks for TLS."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = "redis://127.0.0.1:6379/0"
+    password: SecretStr | None = None
+    ca_file: Path | None = None
+
+
+class Settings(BaseSettings):
+    """Everything, validated. sites: by name, at least one; proxies: a SOCKS5 URL by site, through which this process
+    reaches it."""
+
+    model_config = SettingsConfigDict(env_prefix="BOREAL_", env_nested_delimiter="__", extra="ignore", frozen=True)
+
+    sites: dict[str, KafkaSettings]
+    redis: RedisSettings = RedisSettings()
+    data: Path = Path("data")
+    proxies: dict[str, str] = {}
+
+    @property
+    def home(self) -> str:
+        """The site of the users' topics, of what sources log, and of the queries themselves."""
+        return min(self.sites)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.sites))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = os.environ.get("BOREAL_CONFIG")
+        file = (YamlConfigSettingsSource(settings_cls, yaml_file=path),) if path else ()
+        return (init_settings, env_settings, *file)
+
+
+def load_settings(**given: Any) -> Settings:
+    """The settings in force; `given` stands above all else. UserError names the first that is wrong by its variable."""
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = "BOREAL_" + "__".join(str(part).upper() for part in first["loc"])
+        fix = "set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT" if first["loc"] == ("sites",) else "correct it"
+        raise UserError(field, None, first["msg"], fix) from None
+    if not settings.sites:
+        raise UserError("BOREAL_SITES", "{}", "names no site", "set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT")
+    return settings
