@@ -1,0 +1,1 @@
+"""The node: one replica of a query, all its instances, in one process."""

@@ -1,0 +1,231 @@
+"""One replica of a query as a process: its instances, each in a thread of its own, and what they share: the clients of
+Kafka and Redis, the control topic, and the query's record, where the user changes X."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from boreal.errors import CorruptError, UserError
+from boreal.frames import Frame, LogId, State
+from boreal.planner import plan
+from boreal.spec import load_query
+from reconcile.events import Effect, InstanceId, Received, Threshold
+from reconcile.instance import Instance
+from reconcile.recovery import Saved
+from services.clusters import clusters
+from services.control import ControlPlane, Item, instance_of, message_of
+from services.host import InstanceHost
+from services.layout import Layout
+from services.log.follow import LogReader
+from services.log.kafka import KafkaLog, KafkaLogStore
+from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
+from services.queries import QueryRecord, QueryRegistry
+from services.restart import holds, restarts, saved_by
+from services.settings import Settings
+from services.store.base import CheckpointStore, StoreUnavailable
+from services.store.redis import RedisCheckpointStore, connect_redis
+from services.topics import control_topic
+from services.trimmer import Trimmer
+
+_logger = logging.getLogger("boreal.node")
+
+THREAD_SWITCH_S = 0.0005
+"""Readers and instances share an interpreter: with its usual 5 ms a frame could wait as long as a whole hop takes."""
+
+
+class Appender:
+    """An instance's own logs, as its host's outlet."""
+
+    def __init__(self, logs: list[KafkaLog]) -> None:
+        self._logs = {log.id: log for log in logs}
+        self.appended = 0
+
+    def append(self, log: LogId, frame: Frame) -> None:
+        self._logs[log].append_later(frame)
+        self.appended += 1
+
+    @property
+    def confirmed(self) -> int:
+        return self.appended - sum(log.unacknowledged for log in self._logs.values())
+
+
+class Node:
+    """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
+
+    def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
+        self.name = name
+        self.replica = replica
+        self.clusters = clusters(settings, name)
+        self.registry = QueryRegistry(self.clusters[settings.home])
+        record = self.registry.load().get(query)
+        if record is None:
+            raise UserError("query", query, "is not known", "apply it first: boreal query apply FILE")
+        self.layout = Layout(plan(load_query(record.spec)), settings.site_names)
+        if replica not in self.layout.replicas:
+            raise UserError("replica", replica, f"{query} has no such replica", f"name one of {self.layout.replicas}")
+        self.site = self.layout.site_of_replica(replica)
+        self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
+        self.hosts: dict[InstanceId, InstanceHost] = {}
+        self.logs: list[KafkaLog] = []
+        self._over = threading.Event()
+        self._code = EXIT_STOPPED
+
+    def serve(self, stopping: threading.Event) -> int:
+        sys.setswitchinterval(THREAD_SWITCH_S)
+        home = self.clusters[self.layout.home]
+        control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
+        for who in self.layout.instances(self.replica):
+            self.hosts[who] = self._host(who, control.send)
+        self.trimmer = Trimmer(self.logs)
+        control.listen(self._hear)
+        status = StatusPublisher(home, self.name, self._status)
+        for host in self.hosts.values():
+            host.on_change = status.now
+            host.start()
+        watch = self.registry.watch(self._take_change)
+        while not stopping.is_set() and not self._over.is_set():
+            stopping.wait(0.1)
+        for closing in (*self.hosts.values(), control, self.trimmer, watch):
+            closing.close()
+        for log in self.logs:
+            log.flush(2.0)
+        status.now()
+        status.close()
+        return self._code
+
+    def exit(self, code: int) -> None:
+        """From any thread: the process is to end with this code; the first one counts."""
+        if not self._over.is_set():
+            self._code = code
+            self._over.set()
+
+    # Making instances
+
+    def _host(self, who: InstanceId, send: Callable[[list[Item]], None]) -> InstanceHost:
+        store = KafkaLogStore(self.clusters, self.layout)
+        instance, begun = self._new_life(who, store)
+        logs = [store.open(log) for log in self.layout.own_logs(who)]
+        for log in logs:
+            log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
+        self.logs += logs
+        host = InstanceHost(
+            instance,
+            begun,
+            {},
+            self.layout.site_of,
+            Appender(logs),
+            send,
+            self.store,
+            lambda log, first_id: self._is_held(log, first_id),
+            self.exit,
+        )
+        sites = {self.layout.site_of(log) for logs in self.layout.input_logs(who).values() for log in logs}
+        host.readers = {site: LogReader(self.clusters[site], self.layout, host.deliver) for site in sorted(sites)}
+        return host
+
+    def _new_life(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
+        """R25, R26: from the best place that can be served and whose state can be read. With its first effects."""
+        partners = [replace(who, replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
+        lives = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
+        for restart in restarts(who, lives, self.layout.input_logs(who), logs.open):
+            instance = Instance(self.layout.plan, who, restart)
+            try:
+                begun = instance.begin(now_us())
+            except CorruptError as error:
+                _logger.error("a checkpoint of %s cannot be used, so an older place serves: %s", who, error)
+                continue
+            _logger.info("%s begins life %d at %d", who, restart.incarnation, restart.position)
+            return instance, begun
+        raise UserError(
+            f"instance {who}",
+            None,
+            "cannot begin: its inputs are trimmed, and no partner can help",
+            "wait for a partner, or delete and apply the query anew",
+        )
+
+    def _saved(self, who: InstanceId) -> Saved | None:
+        """Redis out of reach is as good as no checkpoint: the log serves (R19)."""
+        try:
+            return saved_by(self.store, who)
+        except StoreUnavailable as error:
+            _logger.warning("no checkpoint of %s: %s", who, error)
+            return None
+
+    def _is_held(self, log: LogId, first_id: int) -> bool:
+        store = KafkaLogStore(self.clusters, self.layout)
+        try:
+            return any(
+                holds(store.open(LogId(log.stream, replica, log.partition)), first_id)
+                for replica in self.layout.replicas_of(log.stream)
+            )
+        finally:
+            store.close()
+
+    def _fenced(self, log: KafkaLog) -> None:
+        _logger.error("%s has another writer: a later life of ours has begun", log.id)
+        self.exit(EXIT_FENCED)
+
+    # What comes from outside
+
+    def _hear(self, sender: str, items: list[Item]) -> None:
+        for item in items:
+            if "message" in item:
+                host = self.hosts.get(instance_of(item["to"]))
+                if host is not None:
+                    host.deliver(Received(message_of(item)))
+            elif "trim" in item:
+                self.trimmer.take(item)
+
+    def _take_change(self, name: str, record: QueryRecord | None) -> None:
+        """A new X holds at once; all else is a matter for a new life, which is the supervisor's to begin."""
+        if record is None or name != self.layout.plan.query:
+            return
+        threshold = load_query(record.spec).delay_threshold
+        for host in self.hosts.values():
+            if host.instance.delay_threshold_us != threshold:
+                host.deliver(Threshold(threshold))
+
+    # What it says of itself
+
+    def _status(self) -> dict[str, Any]:
+        states = [host.journal.state for host in self.hosts.values()]
+        return {
+            "ready": all(state is not None and state is not State.RECOVERING for state in states),
+            "site": self.site,
+            "instances": [self._instance_status(host) for host in self.hosts.values()],
+        }
+
+    def _instance_status(self, host: InstanceHost) -> dict[str, Any]:
+        instance, journal = host.instance, host.journal
+        sunion = instance.sunion
+        return {
+            "fragment": host.me.fragment,
+            "replica": host.me.replica,
+            "shard": host.me.shard,
+            "engine": self.layout.plan.fragment(host.me.fragment).engine,
+            "state": journal.state.value if journal.state else None,
+            "since_ms": journal.since_us / 1_000,
+            "x_ms": instance.delay_threshold_us / 1_000,
+            "alpha_x_ms": sunion.alpha_x_us / 1_000,
+            "missing": list(instance.missing()),
+            "position": sunion.base.position,
+            "inputs": [
+                {
+                    "name": link.port.key,
+                    "boundary": link.port.tape.boundary,
+                    "silent": link.port.silent,
+                    "failed": link.port.failed,
+                    "read_from": link.upstream.live.log.replica,
+                    "silent_for_ms": max(now_us() - link.upstream.live.seen, 0) / 1_000,
+                }
+                for link in instance.links
+            ],
+            "reconciliations": journal.reconciliations,
+            "last_reconciliation_s": journal.last_reconciliation_s,
+            "unconfirmed_frames": host.outlet.appended - host.outlet.confirmed,
+        }

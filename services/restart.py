@@ -1,0 +1,82 @@
+"""Where an instance begins a new life, by what the logs and the checkpoint store hold (R25-R27).
+
+Read once, before the instance is made; the rules themselves are `reconcile.recovery`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from boreal.frames import Anchor, Data, LogId
+from reconcile.events import InstanceId
+from reconcile.recovery import Restart, Saved, plan_restart
+from services.log.base import Log, Trimmed
+from services.store.base import CheckpointStore
+from sunion.tape import BEGINNING
+
+Open = Callable[[LogId], Log]
+
+
+def saved_by(store: CheckpointStore, who: InstanceId) -> Saved | None:
+    """An instance's newest sound checkpoint."""
+    found = store.latest(str(who))
+    return Saved(found.time, found.next_ids, found.inputs, found.state) if found is not None else None
+
+
+def restarts(
+    who: InstanceId,
+    lives: Sequence[tuple[Sequence[LogId], Saved | None]],
+    inputs: Mapping[str, Sequence[LogId]],
+    open_log: Open,
+) -> Iterator[Restart]:
+    """The places where `who` may begin, best first: those of its own logs and checkpoint, then its partners'.
+
+    lives: own first: the logs that an instance writes, and its checkpoint; partners' logs in the order of our own.
+    inputs: what it reads, 'stream/partition', and each replica's log of that. A place is left out where some input has
+    no log any more that holds what the place needs.
+    """
+    own = [open_log(log) for log in lives[0][0]]
+    incarnation = max(log.last_incarnation for log in own) + 1
+    tails = [tail for tail in (log.tail() for log in own) if tail is not None]
+    epoch = max((tail.epoch for tail in tails), default=-1)
+    written = {log.id.key: log.next_stable_id for log in own}
+    written_to = {log.id.key: last_time(log) for log in own}
+    for logs, saved in lives:
+        anchor = oldest_anchor(open_log(log) for log in logs)
+        for place in plan_restart(incarnation, epoch, written, anchor, saved):
+            if can_serve(place, inputs, open_log):
+                yield replace(place, written_to=written_to)
+
+
+def oldest_anchor(logs: Iterable[Log]) -> Anchor | None:
+    """The oldest of the last anchors of an instance's logs: what it had surely done in all of them."""
+    anchors = [log.last_anchor() for log in logs]
+    found = [anchor for anchor in anchors if anchor is not None]
+    return min(found, key=lambda anchor: anchor.time) if len(found) == len(anchors) else None
+
+
+def can_serve(restart: Restart, inputs: Mapping[str, Sequence[LogId]], open_log: Open) -> bool:
+    """Whether every input still has what this place needs, in some replica's log."""
+    return all(
+        any(holds(open_log(log), restart.inputs.get(key, 0)) for log in candidates) for key, candidates in inputs.items()
+    )
+
+
+def holds(log: Log, first_id: int) -> bool:
+    """Whether a log can still give the stable rows from an id on."""
+    try:
+        log.offset_after(first_id - 1)
+    except Trimmed:
+        return False
+    return True
+
+
+def last_time(log: Log) -> int:
+    """The time of the last stable row that a log holds."""
+    try:
+        found = log.read(log.offset_after(log.next_stable_id - 2), 1) if log.next_stable_id else []
+    except Trimmed:
+        return BEGINNING
+    frame = found[0][1] if found else None
+    return int(frame.batch.column(0)[-1].as_py()) if isinstance(frame, Data) else BEGINNING

@@ -1,0 +1,348 @@
+"""A query deployed for a test: real servers, the real processes, a link of its own from each process to each site.
+
+Processes run by the very commands that the supervisor gives them, and are started again when they die, as the supervisor
+would; the test feeds rows, breaks things, and compares what clients were given with what the rows come to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaProducer, TopicPartition
+
+from boreal.planner import plan
+from boreal.spec import load_query
+from services.clusters import Cluster
+from services.layout import Layout
+from services.queries import QueryRecord, QueryRegistry
+from services.settings import Settings
+from services.stack.links import Link
+from services.stack.servers import KafkaServer, RedisServer
+from services.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
+
+ROOT = Path(__file__).resolve().parents[2]
+RESTART_AFTER_S = 0.2
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Service:
+    """One process of the deployment, over all its lives."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    links: dict[str, Link]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    lives: int = 0
+    codes: list[int] = field(default_factory=list)
+    failpoint: str = ""
+    is_wanted: bool = True
+
+    def start(self) -> None:
+        environment = {**os.environ, **self.environment}
+        if self.failpoint:
+            environment["BOREAL_FAILPOINT"], self.failpoint = self.failpoint, ""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, env=environment, cwd=ROOT, stderr=log, stdout=log)
+        self.lives += 1
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+
+class Deployment:
+    """See the module's header. Use as a context; `sites` names, in order, the home site first."""
+
+    def __init__(self, root: Path, query: Mapping[str, Any], sites: tuple[str, ...] = ("a",)) -> None:
+        self.root = root
+        self.spec = load_query(query)
+        self.layout = Layout(plan(self.spec), sites)
+        self.kafka = {site: KafkaServer(root / f"kafka-{site}") for site in sites}
+        self.redis = RedisServer(root / "redis")
+        self.services: dict[str, Service] = {}
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+
+    def __enter__(self) -> Deployment:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        with self._lock:
+            for service in self.services.values():
+                service.is_wanted = False
+                if service.process is not None and service.process.poll() is None:
+                    service.process.kill()
+        for service in self.services.values():
+            if service.process is not None:
+                service.process.wait()
+            for link in service.links.values():
+                link.close()
+        for server in (*self.kafka.values(), self.redis):
+            server.stop()
+
+    def _start(self) -> None:
+        starts = [threading.Thread(target=server.start) for server in (*self.kafka.values(), self.redis)]
+        for thread in starts:
+            thread.start()
+        for thread in starts:
+            thread.join()
+        self.settings = Settings(
+            sites={site: {"bootstrap": kafka.bootstrap} for site, kafka in self.kafka.items()},  # type: ignore[arg-type]
+            redis={"url": self.redis.url},  # type: ignore[arg-type]
+            data=self.root,
+        )
+        self.clusters = {site: Cluster(site, self.settings, "test") for site in self.kafka}
+        home = self.clusters[self.layout.home]
+        streams = [TopicSpec(stream.topic, 1) for stream in self.spec.streams.values() if stream.topic]
+        ensure(home, [*system_topics(), *streams])
+        for site, specs in query_topics(self.layout).items():
+            ensure(self.clusters[site], specs)
+        self.registry = QueryRegistry(home)
+        self.registry.put(QueryRecord(self.spec.name, self.spec.dump(), 1))
+        self.producer: KafkaProducer = home.producer()
+        for name, command in self.commands().items():
+            self._add(name, command)
+        for service in self.services.values():
+            service.start()
+        self._keeper.start()
+
+    def commands(self) -> dict[str, list[str]]:
+        """What runs, by name: arguments of `python -m services.KIND`."""
+        query = self.spec.name
+        reaching = sorted({edge.operator for edge in self.layout.plan.sources})
+        return {
+            **{f"source.{query}.{stream}": ["source", query, stream] for stream in reaching},
+            **{f"node.{query}.{replica}": ["node", query, replica] for replica in self.layout.replicas},
+            **{f"egress.{query}.{site}": ["egress", query, site] for site in self.layout.sites},
+            "monitor": ["monitor"],
+        }
+
+    def _add(self, name: str, arguments: list[str]) -> None:
+        kind, *rest = arguments
+        links = {site: Link() for site in self.kafka}
+        environment = {
+            "BOREAL_REDIS__URL": self.redis.url,
+            "BOREAL_DATA": str(self.root / "data"),
+            "PYTHONUNBUFFERED": "1",
+        }
+        for site, kafka in self.kafka.items():
+            environment[f"BOREAL_SITES__{site.upper()}__BOOTSTRAP"] = kafka.bootstrap
+            environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
+        command = [sys.executable, "-m", f"services.{kind}", *rest]
+        self.services[name] = Service(name, command, environment, links, self.root / f"{name}.log")
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(0.05):
+            with self._lock:
+                for service in self.services.values():
+                    code = service.process.poll() if service.process else None
+                    if code is not None and service.is_wanted and not self._stopping.is_set():
+                        service.codes.append(code)
+                        time.sleep(RESTART_AFTER_S)
+                        service.start()
+
+    # Breaking things
+
+    def service(self, short: str) -> Service:
+        """By the start and end of its name: 'node.r0', 'source.jfk', 'egress.a', 'monitor'."""
+        kind, _, rest = short.partition(".")
+        return self.services[f"{kind}.{self.spec.name}.{rest}" if rest else kind]
+
+    def kill(self, short: str) -> None:
+        self.service(short).signal(signal.SIGKILL)
+
+    @contextmanager
+    def dead(self, short: str) -> Iterator[None]:
+        """Killed, and kept from coming back meanwhile."""
+        service = self.service(short)
+        with self._lock:
+            service.is_wanted = False
+            service.signal(signal.SIGKILL)
+        yield
+        with self._lock:
+            assert service.process is not None
+            service.process.wait()
+            service.start()
+            service.is_wanted = True
+
+    @contextmanager
+    def frozen(self, short: str) -> Iterator[None]:
+        service = self.service(short)
+        service.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            service.signal(signal.SIGCONT)
+
+    @contextmanager
+    def cut(self, short: str, *sites: str) -> Iterator[None]:
+        """The process reaches none of these sites (default: none at all)."""
+        links = [link for site, link in self.service(short).links.items() if not sites or site in sites]
+        for link in links:
+            link.cut()
+        try:
+            yield
+        finally:
+            for link in links:
+                link.heal()
+
+    def dies_at(self, short: str, failpoint: str) -> None:
+        """Its next life dies at a failpoint; this one is ended for it."""
+        service = self.service(short)
+        with self._lock:
+            service.failpoint = failpoint
+            service.signal(signal.SIGKILL)
+
+    # Watching
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """The newest status of each process."""
+        found = {}
+        for record in read_all(self.clusters[self.layout.home], STATUS):
+            if record.key and record.value:
+                found[record.key.decode()] = json.loads(record.value)
+        return found
+
+    def states(self) -> dict[str, str]:
+        """The state of each instance."""
+        return {
+            f"{entry['fragment']}.{entry['replica']}.{entry['shard']}": entry["state"]
+            for name, status in self.statuses().items()
+            if name.startswith(f"node.{self.spec.name}.")
+            for entry in status["instances"]
+        }
+
+    def wait_ready(self) -> None:
+        """Until every process is up and every instance STABLE."""
+        pids = {service.name: service.pid for service in self.services.values()}
+
+        def is_ready() -> bool:
+            found = self.statuses()
+            return all(name in found and found[name]["pid"] == pid and found[name]["ready"] for name, pid in pids.items())
+
+        wait_until(is_ready, "all processes are ready", self.explain)
+
+    def explain(self) -> str:
+        """The ends of all logs, for a test that has failed."""
+        parts = [json.dumps(self.statuses(), indent=1)]
+        for service in self.services.values():
+            if service.log.exists():
+                parts.append(f"--- {service.name} codes {service.codes}\n{service.log.read_text()[-3000:]}")
+        return "\n".join(parts)
+
+    # What clients were given
+
+    def stable(self) -> list[dict[str, Any]]:
+        """All rows of q.stable, for a reader of what is committed; ids contiguous and without repeats."""
+        records = read_all(self.clusters[self.layout.home], stable_topic(self.spec.name), read_committed=True)
+        ids = [int(dict(record.headers)["id"]) for record in records]
+        assert ids == list(range(ids[0] if ids else 0, (ids[0] if ids else 0) + len(ids))), "q.stable repeats or skips"
+        return [json.loads(record.value) for record in records]
+
+    def changes(self, site: str | None = None) -> list[dict[str, Any]]:
+        """All records of a site's q.out."""
+        site = site or self.layout.home
+        topic = out_topic(self.spec.name, site, self.layout.sites)
+        return [json.loads(record.value) for record in read_all(self.clusters[site], topic)]
+
+
+def read_all(cluster: Cluster, topic: str, read_committed: bool = False) -> list[Any]:
+    """Every record of a topic's one partition, up to its present end."""
+    consumer = cluster.consumer(read_committed=read_committed)
+    try:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        end = consumer.end_offsets([partition])[partition]
+        found: list[Any] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while consumer.position(partition) < end:
+            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
+            for records in consumer.poll(timeout_ms=200).values():
+                found += records
+        return found
+    finally:
+        consumer.close(autocommit=False)
+
+
+def wait_until(
+    condition: Callable[[], bool], what: str, explain: Callable[[], str] = str, within_s: float = PATIENCE_S
+) -> float:
+    """Wait until it holds; the seconds that it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < within_s, f"after {within_s} s it does not hold that {what}\n{explain()}"
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+@dataclass
+class Feeder:
+    """Feeds rows of the time that it is, in a thread: {at, key, value} into each stream's topic, in order of time."""
+
+    deployment: Deployment
+    rows_per_second: int = 200
+    keys: int = 5
+    rows: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
+
+    def __enter__(self) -> Feeder:
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        period, number = 0.02, 0
+        topics = {name: stream.topic for name, stream in self.deployment.spec.streams.items()}
+        while not self._stopping.wait(period):
+            at = time.time_ns() // 1000
+            for stream, topic in topics.items():
+                for _ in range(max(int(self.rows_per_second * period), 1)):
+                    number += 1
+                    row = (at, f"k{number % self.keys}", number)
+                    self.rows.setdefault(stream, []).append(row)
+                    value = json.dumps({"at": row[0], "key": row[1], "value": row[2]}).encode()
+                    self.deployment.producer.send(topic, value, partition=0)
+
+    def windows(self, until_us: int, window_us: int) -> Counter[tuple[int, str, int, int]]:
+        """(window's start, key, rows, sum of values) of all windows that end by a time, over all streams."""
+        found: dict[tuple[int, str], list[int]] = {}
+        for rows in self.rows.values():
+            for at, key, value in rows:
+                start = at // window_us * window_us
+                if start + window_us <= until_us:
+                    entry = found.setdefault((start, key), [0, 0])
+                    entry[0] += 1
+                    entry[1] += value
+        return Counter((start, key, count, total) for (start, key), (count, total) in found.items())
