@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.stack.deployment import Deployment, Feeder, wait_until
+from bench.deployment import Deployment, Feeder, wait_until
 
 X_S = 3.0
 WINDOW_US = 1_000_000

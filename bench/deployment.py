@@ -1,4 +1,4 @@
-"""A query deployed for a test: real servers, the real processes, a link of its own from each process to each site.
+"""A query deployed for a test or a bench: real servers, the real processes, a link of its own from each process to each site.
 
 Processes run by the very commands that the supervisor gives them, and are started again when they die, as the supervisor
 would; the test feeds rows, breaks things, and compares what clients were given with what the rows come to.
@@ -71,10 +71,17 @@ class Service:
 
 
 class Deployment:
-    """See the module's header. Use as a context; `sites` names, in order, the home site first."""
+    """See the module's header. Use as a context.
 
-    def __init__(self, root: Path, query: Mapping[str, Any], sites: tuple[str, ...] = ("a",)) -> None:
+    sites: names in order, the home site first; without: kinds of processes that are not to run, since the user of the
+    deployment plays their part.
+    """
+
+    def __init__(
+        self, root: Path, query: Mapping[str, Any], sites: tuple[str, ...] = ("a",), without: tuple[str, ...] = ()
+    ) -> None:
         self.root = root
+        self.without = without
         self.spec = load_query(query)
         self.layout = Layout(plan(self.spec), sites)
         self.kafka = {site: KafkaServer(root / f"kafka-{site}") for site in sites}
@@ -128,7 +135,8 @@ class Deployment:
         self.registry.put(QueryRecord(self.spec.name, self.spec.dump(), 1))
         self.producer: KafkaProducer = home.producer()
         for name, command in self.commands().items():
-            self._add(name, command)
+            if command[0] not in self.without:
+                self._add(name, command)
         for service in self.services.values():
             service.start()
         self._keeper.start()

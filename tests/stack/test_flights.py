@@ -1,0 +1,71 @@
+"""A month of flights through the real stack: what any Kafka client reads in q.stable is what DuckDB says of the CSV files."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from boreal.spec import load_query
+from examples.flights.prepare import prepare
+from services.feed import feed
+from services.topics import stable_topic
+from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
+from bench.deployment import Deployment, wait_until
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("flights")]
+
+
+@pytest.fixture(scope="module")
+def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("month")
+    prepare(folder, 1)
+    return folder
+
+
+def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[dict[str, Any]]:
+    """The first `count` committed rows, by a client that has nothing in common with ours."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+        rows: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 30
+        while len(rows) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                rows.append(json.loads(message.value()))
+        return rows
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(("name", "sql"), [("departures", DEPARTURES), ("weather", WEATHER)])
+def test_a_month(tmp_path: Path, month: Path, name: str, sql: str, shards: int) -> None:
+    query = {**load_query(EXAMPLES / f"{name}.yaml").dump(), "shards": shards, "engine": "native"}
+    expected = oracle(month, sql)
+    with Deployment(tmp_path, query) as deployment:
+        deployment.wait_ready()
+        feed(
+            deployment.clusters["a"],
+            deployment.spec,
+            {stream: month / f"{stream}.csv" for stream in deployment.spec.streams},
+            end=True,
+        )
+        wait_until(lambda: len(deployment.stable()) >= len(expected), "all rows are stable", deployment.explain)
+        rows = deployment.stable()
+        if shards == 1:
+            assert_same(rows, expected)
+        else:
+            # Rows of equal time stand in the order of their shards (R1), and not of their keys.
+            order = list(expected[0])
+            assert_same(sorted(rows, key=lambda row: [row["window_end"], *(row[k] for k in order[2:3])]), expected)
+            assert [row["window_end"] for row in rows] == sorted(row["window_end"] for row in rows)
+        again = read_with_confluent(deployment.kafka["a"].bootstrap, stable_topic(deployment.spec.name), len(rows))
+        assert again == rows
