@@ -91,17 +91,21 @@ def trim_item(positions: Mapping[str, int]) -> Item:
 class ControlPlane:
     """One process's part in a query's control topic. Unreachable sites are silence: `send` and the readers never raise."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], topic: str, name: str, home_site: str, deliver: Deliver) -> None:
-        """home_site: whose topic this process writes to."""
+    def __init__(self, clusters: Mapping[str, Cluster], topic: str, name: str, site: str) -> None:
+        """site: where this process says what it has to say."""
         self._topic = topic
         self._name = name
-        self._deliver = deliver
+        self._deliver: Deliver = lambda sender, items: None
         self._stopping = threading.Event()
-        self._outbox = _Outbox(clusters[home_site], topic)
+        self._outbox = _Outbox(clusters[site], topic)
         self._threads = [
             threading.Thread(target=self._read, args=(cluster,), name=f"control-{site}", daemon=True)
             for site, cluster in clusters.items()
         ]
+
+    def listen(self, deliver: Deliver) -> None:
+        """Begin to hear what others say."""
+        self._deliver = deliver
         for thread in self._threads:
             thread.start()
 
@@ -115,7 +119,8 @@ class ControlPlane:
         self._stopping.set()
         self._outbox.close()
         for thread in self._threads:
-            thread.join(timeout=2)
+            if thread.is_alive():
+                thread.join(timeout=2)
 
     def _read(self, cluster: Cluster) -> None:
         while not self._stopping.is_set():
@@ -148,8 +153,12 @@ class ControlPlane:
         except (KeyError, TypeError, ValueError) as error:
             _logger.warning("a record of %s is not understood, and passed over: %s", self._topic, error)
             return
-        if sender != self._name:
+        if sender == self._name:
+            return
+        try:
             self._deliver(sender, items)
+        except (KeyError, TypeError, ValueError, ProtocolError) as error:
+            _logger.warning("%s says what is not understood, and is passed over: %r", sender, error)
 
 
 class _Outbox:
