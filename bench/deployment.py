@@ -136,9 +136,7 @@ class Deployment:
         self.producer: KafkaProducer = home.producer()
         for name, command in self.commands().items():
             if command[0] not in self.without:
-                self._add(name, command)
-        for service in self.services.values():
-            service.start()
+                self.add(name, command)
         self._keeper.start()
 
     def commands(self) -> dict[str, list[str]]:
@@ -152,7 +150,8 @@ class Deployment:
             "monitor": ["monitor"],
         }
 
-    def _add(self, name: str, arguments: list[str]) -> None:
+    def add(self, name: str, arguments: list[str]) -> None:
+        """Start a process, and keep it running."""
         kind, *rest = arguments
         links = {site: Link() for site in self.kafka}
         environment = {
@@ -164,7 +163,10 @@ class Deployment:
             environment[f"BOREAL_SITES__{site.upper()}__BOOTSTRAP"] = kafka.bootstrap
             environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
         command = [sys.executable, "-m", f"services.{kind}", *rest]
-        self.services[name] = Service(name, command, environment, links, self.root / f"{name}.log")
+        service = Service(name, command, environment, links, self.root / f"{name}.log")
+        with self._lock:
+            service.start()
+            self.services[name] = service
 
     def _keep(self) -> None:
         while not self._stopping.wait(0.05):
@@ -318,7 +320,8 @@ class Feeder:
     deployment: Deployment
     rows_per_second: int = 200
     keys: int = 5
-    rows: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
+    period_s: float = 0.02
+    rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def __enter__(self) -> Feeder:
         self._stopping = threading.Event()
@@ -331,21 +334,23 @@ class Feeder:
         self._thread.join()
 
     def _run(self) -> None:
-        period, number = 0.02, 0
+        number, started, sent = 0, time.monotonic(), 0
         topics = {name: stream.topic for name, stream in self.deployment.spec.streams.items()}
-        while not self._stopping.wait(period):
+        while not self._stopping.wait(self.period_s):
             at = time.time_ns() // 1000
+            due = int((time.monotonic() - started) * self.rows_per_second)
+            count, sent = due - sent, due
             for stream, topic in topics.items():
-                for _ in range(max(int(self.rows_per_second * period), 1)):
+                for _ in range(count):
                     number += 1
-                    row = (at, f"k{number % self.keys}", number)
+                    row = (at, number % self.keys, number)
                     self.rows.setdefault(stream, []).append(row)
                     value = json.dumps({"at": row[0], "key": row[1], "value": row[2]}).encode()
                     self.deployment.producer.send(topic, value, partition=0)
 
-    def windows(self, until_us: int, window_us: int) -> Counter[tuple[int, str, int, int]]:
+    def windows(self, until_us: int, window_us: int) -> Counter[tuple[int, int, int, int]]:
         """(window's start, key, rows, sum of values) of all windows that end by a time, over all streams."""
-        found: dict[tuple[int, str], list[int]] = {}
+        found: dict[tuple[int, int], list[int]] = {}
         for rows in self.rows.values():
             for at, key, value in rows:
                 start = at // window_us * window_us

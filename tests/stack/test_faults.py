@@ -28,7 +28,7 @@ QUERY: dict[str, Any] = {
             "topic": f"in.{name}",
             "time": "at",
             "time_unit": "us",
-            "schema": {"key": "string", "value": "int"},
+            "schema": {"key": "int", "value": "int"},
         }
         for name in ("left", "right")
     },
@@ -88,7 +88,7 @@ class Bench:
         time.sleep(seconds)
 
 
-def _window(row: dict[str, Any]) -> tuple[int, str, int, int]:
+def _window(row: dict[str, Any]) -> tuple[int, int, int, int]:
     return _micros(row["window_start"]), row["key"], row["rows"], row["total"]
 
 

@@ -1,0 +1,289 @@
+"""`boreal bench stack`: the services over a real broker and a real Redis, all on this machine's cores.
+
+Each figure's deployment is its own, so that nothing of one weighs on the next. Broker, Redis, services, the generator of
+input and the reader of output share the cores, and the figures say what all of them manage together.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from kafka import TopicPartition
+
+from bench.deployment import Deployment, Feeder
+from bench.figures import Figure, as_report
+from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
+from services.feed import end
+from services.log.kafka import KafkaLogStore
+from services.process import now_us
+from services.settings import RedisSettings
+from services.stack.servers import RedisServer
+from services.store.base import Checkpoint
+from services.store.redis import RedisCheckpointStore, connect_redis
+from services.topics import out_topic, stable_topic
+from sunion.buckets import bucket_end
+
+FRAME_ROWS = 8_192
+FRAMES = 1_200
+JSON_RECORDS = 300_000
+LATENCY_S = 20.0
+DEATHS = 8
+HEARTBEAT_MS = 100
+CHECKPOINT_MB = 100
+
+STREAMS = ("one", "two", "three")
+SCHEMA = {"key": "int", "value": "double"}
+
+
+def main() -> dict[str, Any]:
+    """Measure all, and return the report."""
+    figures = [
+        *_throughput(replicas=1),
+        *_throughput(replicas=2),
+        *_json(),
+        *_latency(),
+        *_death(),
+        *_up(),
+        *_checkpoint(),
+    ]
+    return as_report("stack", figures)
+
+
+def query_of(name: str, **options: Any) -> dict[str, Any]:
+    """Three streams, counted and summed per key and second."""
+    return {
+        "name": name,
+        "streams": {
+            stream: {"topic": f"in.{stream}", "time": "at", "time_unit": "us", "schema": SCHEMA} for stream in STREAMS
+        },
+        "operators": {
+            "all": {"union": list(STREAMS)},
+            "counted": {
+                "aggregate": "all",
+                "window": {"tumbling": "1s"},
+                "by": ["key"],
+                "compute": {"rows": "count(*)", "total": "sum(value)"},
+            },
+        },
+        "output": "counted",
+        "delay_threshold": "3s",
+        "replicas": 1,
+        "engine": "native",
+        **options,
+    }
+
+
+@contextmanager
+def deployed(query: dict[str, Any], **options: Any) -> Iterator[Deployment]:
+    with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder), query, **options) as deployment:
+        deployment.wait_ready()
+        yield deployment
+
+
+def _throughput(replicas: int) -> list[Figure]:
+    """Frames as a source would log them, made beforehand: from the first append to the last row in q.stable."""
+    with deployed(query_of("frames", replicas=replicas), without=("source",)) as deployment:
+        store = KafkaLogStore(deployment.clusters, deployment.layout)
+        logs = {stream: store.open(LogId(stream, "", 0)) for stream in STREAMS}
+        rows = FRAME_ROWS * FRAMES
+        keys = 1_000
+        origin = Origin("", 1)
+        bucket_us = deployment.layout.plan.bucket_us
+        rng = np.random.default_rng(0)
+        per_stream = FRAMES // len(STREAMS)
+        step_us = 10
+        for log in logs.values():
+            log.append_later(Start(origin, 0))
+        prepared = []
+        for number in range(per_stream):
+            for stream in STREAMS:
+                first = number * FRAME_ROWS
+                times = (first + np.arange(FRAME_ROWS)) * step_us
+                columns = [pa.array(times), pa.array(rng.integers(0, keys, FRAME_ROWS)), pa.array(rng.random(FRAME_ROWS))]
+                batch = pa.RecordBatch.from_arrays(columns, names=["time", *SCHEMA])
+                prepared.append((stream, first, batch, int(times[-1])))
+        windows = (per_stream * FRAME_ROWS * step_us + 999_999) // 1_000_000
+        expected = windows * keys
+        started = time.perf_counter()
+        for stream, first, batch, last in prepared:
+            now = now_us()
+            t_max = bucket_end(last, bucket_us)
+            logs[stream].append_later(Data(origin, 0, first, batch, False, ((INFINITY, now),), t_max))
+            logs[stream].append_later(Boundary(origin, 0, last, False, now, now))
+        for log in logs.values():
+            now = now_us()
+            log.append_later(Boundary(origin, 0, INFINITY, False, now, now))
+        _await_rows(deployment, expected)
+        seconds = time.perf_counter() - started
+        store.close()
+    target = 1_000_000 if replicas == 1 else None
+    return [Figure(f"frames to q.stable, {replicas} replica(s)", rows / seconds, "tuples/s", target)]
+
+
+def _await_rows(deployment: Deployment, expected: int) -> None:
+    """Until q.stable holds so many rows, read as they come."""
+    consumer = deployment.clusters["a"].consumer(read_committed=True)
+    partition = TopicPartition(stable_topic(deployment.spec.name), 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
+    found, deadline = 0, time.monotonic() + 180
+    while found < expected:
+        assert time.monotonic() < deadline, f"{found} of {expected} rows\n{deployment.explain()}"
+        found += sum(len(records) for records in consumer.poll(timeout_ms=100).values())
+    consumer.close(autocommit=False)
+
+
+def _json() -> list[Figure]:
+    """One JSON object a tuple, in the topics before the sources begin: what the sources take bounds this."""
+    query = query_of("records")
+    with deployed(query, without=("source",)) as deployment:
+        producer = deployment.clusters["a"].producer(batch_size=1 << 20, linger_ms=20)
+        for number in range(JSON_RECORDS):
+            at = 1_700_000_000_000_000 + number * 100
+            value = b'{"at":%d,"key":%d,"value":%.3f}' % (at, number % 1_000, number * 0.5)
+            producer.send(f"in.{STREAMS[number % len(STREAMS)]}", value, partition=0)
+        producer.flush()
+        for stream in STREAMS:
+            end(deployment.clusters["a"], f"in.{stream}")
+        last = 1_700_000_000_000_000 + (JSON_RECORDS - 1) * 100
+        windows = last // 1_000_000 - 1_700_000_000 + 1
+        for stream in STREAMS:
+            deployment.add(f"source.records.{stream}", ["source", "records", stream])
+        started = time.perf_counter()
+        _await_rows(deployment, windows * 1_000)
+        seconds = time.perf_counter() - started
+        sources = [psutil.Process(s.pid).cpu_times() for name, s in deployment.services.items() if name.startswith("source.")]
+        cpu_s = sum(times.user + times.system for times in sources)
+    return [
+        Figure("JSON records to q.stable, sources' start included", JSON_RECORDS / seconds, "tuples/s", 30_000),
+        Figure("a source's processor time a tuple", cpu_s / JSON_RECORDS * 1e6, "us"),
+    ]
+
+
+def _latency() -> list[Figure]:
+    """10,000 tuples a second, 10 ms buckets, every tuple passes: from ingest to a reader of q.out, and of q.stable."""
+    query = query_of(
+        "latency",
+        operators={"all": {"union": list(STREAMS)}, "kept": {"filter": "all", "where": "value >= 0"}},
+        output="kept",
+        tuning={"bucket": "10ms", "boundary_interval": "10ms"},
+    )
+    with deployed(query) as deployment:
+        readers = {
+            topic: _Arrivals(deployment, topic)
+            for topic in (out_topic("latency", "a", deployment.layout.sites), stable_topic("latency"))
+        }
+        with Feeder(deployment, rows_per_second=10_000 // len(STREAMS), period_s=0.005):
+            time.sleep(LATENCY_S)
+        for reader in readers.values():
+            reader.close()
+        out, stable = readers.values()
+        of_out = out.delays_ms()
+        of_stable = stable.delays_ms()
+    return [
+        Figure("ingest to q.out, p50", float(np.percentile(of_out, 50)), "ms", 35, lower_is_better=True),
+        Figure("ingest to q.out, p99", float(np.percentile(of_out, 99)), "ms", 100, lower_is_better=True),
+        Figure("ingest to q.stable, p50", float(np.percentile(of_stable, 50)), "ms"),
+        Figure("ingest to q.stable, p99", float(np.percentile(of_stable, 99)), "ms"),
+    ]
+
+
+class _Arrivals:
+    """Reads a topic as it grows, and notes when each record came."""
+
+    def __init__(self, deployment: Deployment, topic: str) -> None:
+        self._consumer = deployment.clusters["a"].consumer(read_committed=True)
+        self._partition = TopicPartition(topic, 0)
+        self._arrived: list[tuple[float, bytes, dict[str, bytes]]] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._consumer.assign([self._partition])
+        self._consumer.seek_to_end(self._partition)
+        while not self._stopping.is_set():
+            polled = self._consumer.poll(timeout_ms=50)
+            now = time.time() * 1000
+            for records in polled.values():
+                self._arrived += [(now, record.value, dict(record.headers)) for record in records]
+        self._consumer.close(autocommit=False)
+
+    def delays_ms(self) -> np.ndarray:
+        """From ingest to arrival, of the rows after a warm-up of a quarter of them."""
+        delays = []
+        for now, _, headers in self._arrived:
+            if "ingest_ms" in headers:
+                delays.append(now - float(headers["ingest_ms"]))
+        return np.array(delays[len(delays) // 4 :])
+
+
+def _death() -> list[Figure]:
+    """The replica that the egress reads is killed, again and again: how long until its peer's next stable output."""
+    gaps = []
+    with deployed(query_of("deaths", replicas=2)) as deployment, Feeder(deployment, rows_per_second=300):
+        for _ in range(DEATHS):
+            time.sleep(2)
+            before = [r for r in deployment.changes() if r["type"] in ("stable", "boundary")][-1]
+            deployment.kill(f"node.{before['replica']}")
+            killed = time.time() * 1000
+            time.sleep(2)
+            later = [
+                record["emitted_ms"]
+                for record in deployment.changes()
+                if record["type"] == "boundary" and record["emitted_ms"] > killed and record["replica"] != before["replica"]
+            ]
+            gaps.append(later[0] - killed)
+            deployment.wait_ready()
+    limit = 5 * HEARTBEAT_MS
+    return [Figure("death of a replica to its peer's output, p95", float(np.percentile(gaps, 95)), "ms", limit, True)]
+
+
+def _up() -> list[Figure]:
+    """`boreal up`, everything fetched already."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "boreal"]
+        started = time.perf_counter()
+        subprocess.run([*command, "up", "--data", folder, "--json"], check=True, capture_output=True)
+        seconds = time.perf_counter() - started
+        subprocess.run([*command, "down", "--data", folder], check=True, capture_output=True)
+    return [Figure("boreal up, from warm caches to ready", seconds, "s", 15, lower_is_better=True)]
+
+
+def _checkpoint() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, RedisServer(Path(folder)) as server:
+        store = RedisCheckpointStore(connect_redis(RedisSettings(url=server.url)))
+        state = np.random.default_rng(0).bytes(CHECKPOINT_MB << 20)
+        checkpoint = Checkpoint("main.r0.0", 1, 0, 0, (), (), state)
+        started = time.perf_counter()
+        store.put(checkpoint)
+        put_s = time.perf_counter() - started
+        started = time.perf_counter()
+        assert store.get("main.r0.0", 1) == checkpoint
+        get_s = time.perf_counter() - started
+        store.close()
+    return [
+        Figure(f"checkpoint of {CHECKPOINT_MB} MB into Redis", put_s, "s"),
+        Figure("the same, as a rate", CHECKPOINT_MB / put_s, "MB/s"),
+        Figure("and back", CHECKPOINT_MB / get_s, "MB/s"),
+    ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(), indent=2))
