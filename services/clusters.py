@@ -7,9 +7,12 @@ silence, which the protocol knows how to handle.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+from kafka.net.compat import KafkaNetClient
 
 from services.settings import Settings
 
@@ -18,12 +21,16 @@ REQUEST_TIMEOUT_MS = 3_000
 FORGET_AFTER_MS = 500
 FOR_EVER_MS = 7 * 24 * 3_600_000
 
-# The clients warn of every reconnect that fails: during a cut that is many a second, and no news.
-logging.getLogger("kafka").setLevel(logging.ERROR)
+BOOTSTRAP_TIMEOUT_MS = 5_000
+
+Client = TypeVar("Client")
+
+# The clients tell of every connection that fails: during a cut that is many a second, and no news.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
 class Cluster:
-    """Makes clients of one site's Kafka; each is its maker's to close."""
+    """Makes clients of one site's Kafka; each is its maker's to close. KafkaError if it is out of reach for too long."""
 
     def __init__(self, site: str, settings: Settings, client_id: str) -> None:
         self.site = site
@@ -35,6 +42,7 @@ class Cluster:
             "reconnect_backoff_ms": 50,
             "reconnect_backoff_max_ms": 200,
             "retry_backoff_ms": 50,
+            "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS,
         }
         if kafka.security_protocol.startswith("SASL"):
             self._common["sasl_mechanism"] = kafka.sasl_mechanism
@@ -73,7 +81,7 @@ class Cluster:
             "metrics_enabled": False,
             "metadata_max_age_ms": 60_000,
         }
-        return KafkaProducer(**{**self._common, **manner, **settings, **options})
+        return _make(KafkaProducer, {**self._common, **manner, **settings, **options})
 
     def consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
         """Without a group: its partitions are assigned by hand, and it never jumps to another offset by itself."""
@@ -90,10 +98,26 @@ class Cluster:
             "metrics_enabled": False,
             "metadata_max_age_ms": 60_000,
         }
-        return KafkaConsumer(**{**self._common, **settings, **options})
+        return _make(KafkaConsumer, {**self._common, **settings, **options})
 
     def admin(self, **options: Any) -> KafkaAdminClient:
-        return KafkaAdminClient(**{**self._common, "request_timeout_ms": 10_000, **options})
+        return _make(KafkaAdminClient, {**self._common, "request_timeout_ms": 10_000, **options})
+
+
+def _make(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
+    """A client of this kind. One that cannot be made leaves its network thread and sockets behind: they are closed here."""
+    made: list[KafkaNetClient] = []
+
+    def net_client(**settings: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**settings))
+        return made[-1]
+
+    try:
+        return kind(kafka_client=net_client, **options)
+    except KafkaError:
+        for client in made:
+            client.close()
+        raise
 
 
 def clusters(settings: Settings, client_id: str) -> dict[str, Cluster]:

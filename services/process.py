@@ -92,7 +92,6 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
         format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("kafka").setLevel(logging.ERROR)
     faulthandler.register(signal.SIGUSR1)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -22,7 +22,9 @@ STATUS = "boreal.status"
 
 FOR_EVER = "-1"
 _HOUR_MS = str(3_600_000)
-_DAY_MS = str(24 * 3_600_000)
+_SEGMENT_MS = str(600_000)
+"""Kafka cleans closed segments only: where an hour is to be an hour, and not a week, they close in time."""
+
 _FRAME_BYTES = str(64 << 20)
 
 
@@ -56,11 +58,20 @@ def out_topic(query: str, site: str, sites: tuple[str, ...]) -> str:
     return f"{query}.out" if len(sites) == 1 else f"{query}.out.{site}"
 
 
+_STATUS = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": _HOUR_MS,
+    "segment.ms": _SEGMENT_MS,
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_CONTROL = {"cleanup.policy": "delete", "retention.ms": _HOUR_MS, "segment.ms": _SEGMENT_MS}
+
+
 def system_topics() -> list[TopicSpec]:
     """Those of the whole installation, at the home site."""
     return [
         TopicSpec(QUERIES, 1, {"cleanup.policy": "compact"}),
-        TopicSpec(STATUS, 1, {"cleanup.policy": "compact,delete", "retention.ms": _HOUR_MS}),
+        TopicSpec(STATUS, 1, _STATUS),
     ]
 
 
@@ -76,7 +87,7 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
     for log_id in layout.log_ids():
         add(layout.site_of(log_id), TopicSpec(layout.topic_of(log_id), layout.partitions_of(log_id), log))
     for site in layout.sites:
-        add(site, TopicSpec(control_topic(query), 1, {"cleanup.policy": "delete", "retention.ms": _HOUR_MS}))
+        add(site, TopicSpec(control_topic(query), 1, _CONTROL))
         add(site, TopicSpec(out_topic(query, site, layout.sites), 1, {"cleanup.policy": "delete"}))
     add(layout.home, TopicSpec(stable_topic(query), 1, {"cleanup.policy": "delete"}))
     add(layout.home, TopicSpec(dead_letter_topic(query), 1, {"cleanup.policy": "delete"}))
