@@ -1,0 +1,404 @@
+"""Real servers on this machine, one process each: a Kafka broker (KRaft, its own controller) and a Redis.
+
+A server lives in a directory: its data, its configuration, its log (`server.log`) and `server.json`, which names its ports
+and its process. Whoever opens the same directory, now or in a later process, finds the same server at the same address,
+running or not. All listen on 127.0.0.1 only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from abc import ABC, abstractmethod
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+from urllib.parse import quote
+
+import kafka
+import kafka.errors
+import psutil
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from boreal.errors import BorealError
+from services.stack.fetch import java, kafka_jars, redis_server
+
+HOST = "127.0.0.1"
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.02
+LOOK_SECONDS = 3
+LARGEST_MESSAGE = 64 << 20
+
+
+class ServerFailed(BorealError):
+    """A server did not start, or ended while it did. The message holds the end of its log."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on, below those that the kernel gives to outgoing connections: a client that keeps trying
+    to reach a dead server would sooner or later be given the server's own port, and keep it from coming back."""
+    for _ in range(1000):
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise ServerFailed("no free port was found between 15000 and 32000")
+
+
+class Server(ABC):
+    """A process that outlives whoever started it, until stop() or kill(). As a context: started, and stopped at the end."""
+
+    name: ClassVar[str]
+
+    def __init__(self, directory: Path, ports: Sequence[int]) -> None:
+        """ports: those wanted; for a 0, the one that the directory has already, or else any that is free."""
+        self.directory = directory
+        self.data = directory / "data"
+        self.log = directory / "server.log"
+        self._state = directory / "server.json"
+        directory.mkdir(parents=True, exist_ok=True)
+        state = self._read()
+        known = state["ports"] if state else [0] * len(ports)
+        self.ports: list[int] = [port or old or free_port() for port, old in zip(ports, known, strict=True)]
+        if self.ports != known:
+            self._write(None)
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return self.ports[0]
+
+    @property
+    def pid(self) -> int | None:
+        """The process, or None if it does not run (stopped, killed, crashed)."""
+        process = self._process()
+        return process.pid if process else None
+
+    def start(self) -> None:
+        """Start the server unless it runs, and return when it answers. One that does not is killed again."""
+        if self._process():
+            self._await_answer()
+            return
+        self._claim_ports()
+        self.prepare()
+        try:
+            self._launch()
+            self._await_answer()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End the process in an orderly way, or after STOP_SECONDS in any. No error if it does not run."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        try:
+            self._await_end(STOP_SECONDS)
+        except TimeoutError:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL: as a crash of the process."""
+        self._signal(signal.SIGKILL)
+        self._await_end(STOP_SECONDS)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the process: connections stay open, nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Lose all data, as a machine that was replaced: killed, emptied, and started again if it ran."""
+        ran = self.pid is not None
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+        if ran:
+            self.start()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Write what the process reads when it starts. Repeating it changes nothing."""
+
+    @property
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The program (a path) and its arguments, to be run as they are once prepared; it logs to stdout and stderr."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether the server does its work for clients: one look, of LOOK_SECONDS at most."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _claim_ports(self) -> None:
+        """Refuse a taken port by name: whoever listens there might even answer as if it were this server."""
+        for port in self.ports:
+            try:
+                socket.create_server((HOST, port)).close()
+            except OSError as error:
+                raise ServerFailed(f"{self.name} in {self.directory} cannot listen: {error.strerror}") from error
+
+    def _launch(self) -> None:
+        # Not a Popen: that one complains when its process outlives it, as servers are meant to.
+        command = self.command
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        pid = os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True)
+        self._write(psutil.Process(pid))
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self.is_ready():
+            ended = not self._process()
+            if ended or time.monotonic() > deadline:
+                what = "ended while it started" if ended else f"did not answer within {START_SECONDS:.0f} s"
+                raise ServerFailed(f"{self.name} in {self.directory} {what}: {self._log_end()}")
+            time.sleep(POLL_SECONDS)
+
+    def _await_end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._process():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} in {self.directory} still runs")
+            time.sleep(POLL_SECONDS)
+
+    def _log_end(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:] if self.log.is_file() else "it wrote no log"
+
+    def _signal(self, number: signal.Signals) -> None:
+        if process := self._process():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _process(self) -> psutil.Process | None:
+        """The live process. Its time of creation tells it from a later process that was given the same id."""
+        state = self._read()
+        if not state or state["pid"] is None:
+            return None
+        try:
+            process = psutil.Process(state["pid"])
+            if process.create_time() != state["created"]:
+                return None
+            # A zombie that has threads left is not through yet: they still hold its ports.
+            if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
+                return process
+        except psutil.NoSuchProcess:
+            return None
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)  # our own child: let it go
+        return None
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self._state.read_text()) if self._state.is_file() else {}
+
+    def _write(self, process: psutil.Process | None) -> None:
+        state = {"ports": self.ports, "pid": process and process.pid, "created": process and process.create_time()}
+        written = self._state.with_suffix(".new")
+        written.write_text(json.dumps(state))
+        written.replace(self._state)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read: configurations hold passwords."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSecurity:
+    """Clients speak TLS and log in (SASL/PLAIN). All files are PEM: the broker's certificate, made out to 127.0.0.1, its key
+    (PKCS #8, not encrypted), and the authority that signed the certificate."""
+
+    user: str
+    password: str
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+class KafkaServer(Server):
+    """One broker that is its own controller. The controller's port is never encrypted."""
+
+    name = "Kafka"
+
+    def __init__(self, directory: Path, port: int = 0, controller_port: int = 0, *, node_id: int = 1,
+                 security: KafkaSecurity | None = None) -> None:
+        super().__init__(directory, [port, controller_port])
+        self.node_id = node_id
+        self.security = security
+        self._properties = directory / "server.properties"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """The keyword arguments by which any client of kafka-python connects."""
+        address = {"bootstrap_servers": self.bootstrap}
+        if not self.security:
+            return address
+        return address | {
+            "security_protocol": "SASL_SSL",
+            "ssl_cafile": str(self.security.authority),
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": self.security.user,
+            "sasl_plain_password": self.security.password,
+        }
+
+    def prepare(self) -> None:
+        write_private(self._properties, "".join(f"{name}={value}\n" for name, value in self._settings().items()))
+        if not (self.data / "meta.properties").exists():
+            self._format()
+
+    @property
+    def command(self) -> list[str]:
+        return self._java("kafka.Kafka", str(self._properties))
+
+    def is_ready(self) -> bool:
+        """Once the port is open (it costs less to ask), the broker must also be one that its controller lets work."""
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, self.port)):
+                return False
+        try:
+            limit = LOOK_SECONDS * 1000
+            admin = kafka.KafkaAdminClient(**self.client, bootstrap_timeout_ms=limit, request_timeout_ms=limit)
+        except kafka.errors.KafkaError:
+            return False
+        try:
+            return any(not broker["is_fenced"] for broker in admin.describe_cluster()["brokers"])
+        except kafka.errors.KafkaError:
+            return False
+        finally:
+            admin.close()
+
+    def _format(self) -> None:
+        """Kafka's storage tool gives an empty directory its identity."""
+        identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._properties))
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=START_SECONDS)
+        if run.returncode:
+            raise ServerFailed(f"{self.name} could not format {self.data}: {run.stdout[-2000:]}")
+
+    def _java(self, *arguments: str) -> list[str]:
+        """A small heap, the collector that starts fastest, warnings and errors on stderr, which is server.log."""
+        return [str(java()), "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
+                "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS", "-cp", f"{kafka_jars()}/*", *arguments]
+
+    def _settings(self) -> dict[str, object]:
+        clients, controller = self.ports
+        return {
+            "process.roles": "broker,controller",
+            "node.id": self.node_id,
+            "controller.quorum.voters": f"{self.node_id}@{HOST}:{controller}",
+            "listeners": f"CLIENTS://{HOST}:{clients},CONTROLLER://{HOST}:{controller}",
+            "listener.security.protocol.map": f"CLIENTS:{'SASL_SSL' if self.security else 'PLAINTEXT'},CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "CLIENTS",
+            "log.dirs": self.data,
+            # One broker: every topic of its own has one replica, and few partitions start faster.
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 4,
+            "group.initial.rebalance.delay.ms": 0,
+            "auto.create.topics.enable": "false",
+            # Frames are large, and retention is short.
+            "message.max.bytes": LARGEST_MESSAGE,
+            "replica.fetch.max.bytes": LARGEST_MESSAGE,
+            "log.retention.check.interval.ms": 10_000,
+            "log.cleaner.dedupe.buffer.size": 16 << 20,
+            # A broker that was killed may come back when its old session has run out: by default after 9 s.
+            "broker.heartbeat.interval.ms": 400,
+            "broker.session.timeout.ms": 2000,
+        } | (self._secured(self.security) if self.security else {})
+
+    @staticmethod
+    def _secured(security: KafkaSecurity) -> dict[str, object]:
+        def on_one_line(*files: Path) -> str:
+            return "\\n".join(file.read_text().strip().replace("\n", "\\n") for file in files)
+
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        login = f'username="{security.user}" password="{security.password}" user_{security.user}="{security.password}"'
+        return {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.clients.plain.sasl.jaas.config": f"{module} {login};",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": on_one_line(security.certificate),
+            "ssl.keystore.key": on_one_line(security.key),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": on_one_line(security.authority),
+        }
+
+
+class RedisServer(Server):
+    """One Redis that keeps what it was told across a kill (a crash of the machine may cost its last second)."""
+
+    name = "Redis"
+
+    def __init__(self, directory: Path, port: int = 0, *, password: str | None = None) -> None:
+        super().__init__(directory, [port])
+        self.password = password
+        self._configuration = directory / "redis.conf"
+
+    @property
+    def url(self) -> str:
+        """The address, password included, as redis-py takes it."""
+        login = f":{quote(self.password, safe='')}@" if self.password else ""
+        return f"redis://{login}{HOST}:{self.port}/0"
+
+    def prepare(self) -> None:
+        self.data.mkdir(exist_ok=True)
+        settings = {
+            "bind": HOST,
+            "port": self.port,
+            "dir": json.dumps(str(self.data)),
+            "daemonize": "no",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": '""',
+        } | ({"requirepass": json.dumps(self.password)} if self.password else {})
+        write_private(self._configuration, "".join(f"{name} {value}\n" for name, value in settings.items()))
+
+    @property
+    def command(self) -> list[str]:
+        return [str(redis_server()), str(self._configuration)]
+
+    def is_ready(self) -> bool:
+        """While it still reads its data back, a Redis refuses the ping."""
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=LOOK_SECONDS, retry=Retry(NoBackoff(), 0)) as client:
+                return bool(client.ping())
+        except redis.exceptions.RedisError:
+            return False

@@ -1,0 +1,71 @@
+"""Fixtures for all tests that need real servers. One broker and one Redis serve a whole run, all of its workers together;
+a test that kills, wipes or secures a server makes its own, under tmp_path."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from services.stack.servers import KafkaServer, RedisServer
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The directory of the shared servers. Once this run's last worker has let go of it, or died, tests/guard.py ends every
+    server that still runs under the run's temporary directory."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if hasattr(request.config, "workerinput") else base
+    guard = None
+    with (root / "users.lock").open("a") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        with (root / "guard.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            program = Path(__file__).with_name("guard.py")
+            guard = subprocess.Popen([sys.executable, program, root], stdin=lock, start_new_session=True)
+        yield root
+    if guard:
+        guard.wait()
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def kafka(servers: Path) -> KafkaServer:
+    """A running broker. Others use it too: take names from `fresh_name`, and leave it running."""
+    from services.stack.servers import KafkaServer
+
+    with one_at_a_time(servers / "kafka.lock"):
+        server = KafkaServer(servers / "kafka")
+        server.start()
+    return server
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers: Path) -> RedisServer:
+    """A running Redis. Others use it too: take prefixes from `fresh_name`, and leave it running."""
+    from services.stack.servers import RedisServer
+
+    with one_at_a_time(servers / "redis.lock"):
+        server = RedisServer(servers / "redis")
+        server.start()
+    return server
+
+
+@pytest.fixture
+def fresh_name() -> str:
+    """A name that nothing on a shared server has yet: a letter, then letters and digits."""
+    return f"t{uuid.uuid4().hex[:12]}"
