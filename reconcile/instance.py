@@ -6,13 +6,11 @@ a bounded amount of work; where more is left, the next deadline is now. Clocks, 
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-
-from boreal.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.plan import EGRESS, Fragment, Plan
+from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.plan import EGRESS, Plan
 from boreal.spec import Hold, Mode
 from operators.graph import Graph
+from reconcile.claims import Claims
 from reconcile.consistency import Facts, check_transition, state_of
 from reconcile.events import (
     Acknowledge,
@@ -23,13 +21,11 @@ from reconcile.events import (
     Heartbeat,
     InstanceId,
     PathAfter,
-    Read,
     ReadDone,
     Received,
     Reconciled,
     Send,
     StateChanged,
-    StoreCheckpoint,
     Tail,
     Threshold,
     Tick,
@@ -37,14 +33,15 @@ from reconcile.events import (
     Unfollow,
 )
 from reconcile.host import Host
+from reconcile.links import Link, links_of, merges_of
 from reconcile.recovery import Restart
+from reconcile.rereading import Rereading
 from reconcile.soutput import SOutput
 from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
-from reconcile.upstream import Candidate, Upstream
+from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
-from sunion.sunion import STEP_ROWS, Merge, Settings, SUnion
-from sunion.tape import BEGINNING, Cursor
+from sunion.sunion import STEP_ROWS, Settings, SUnion
 
 SILENT_AFTER_INTERVALS = 3
 """A port that missed two boundaries is found out before the third is due (R10)."""
@@ -52,19 +49,11 @@ SILENT_AFTER_INTERVALS = 3
 LACKING_HEARTBEATS = 20
 """A replica whose log lacks what we need is not asked again for so long: until then we may have it from another."""
 
+FORGOTTEN_HEARTBEATS = 100
+"""A reader that has not said for so long how long the path after us takes is gone. It may be cut off from us alone, and the
+path is part of what X is measured by: hence far longer than what counts as dead."""
+
 STEPS_PER_CALL = 4
-HOP_SAMPLES = 256
-
-
-@dataclass(slots=True)
-class _Link:
-    """A port and the replicas of its stream; `producers`: the instances to tell how long the path after them takes."""
-
-    port: Port
-    upstream: Upstream
-    producers: tuple[InstanceId, ...]
-    read_turn: int = 0
-    hops: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
 
 
 class Instance:
@@ -79,7 +68,7 @@ class Instance:
         self.silence_us = SILENT_AFTER_INTERVALS * plan.boundary_interval_us
         self.away_us = max(HEARTBEATS_TO_DEATH * plan.heartbeat_us, self.silence_us)
         self.grace_us = 2 * plan.boundary_interval_us
-        self.links = _links(plan, fragment, me, self.silence_us)
+        self.links = links_of(plan, fragment, me, self.silence_us)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = Graph(fragment)
         self.host = Host(self.graph, Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode)
@@ -87,7 +76,7 @@ class Instance:
         self.soutput = SOutput(fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us)
         self.sunion = SUnion(
             [link.port for link in self.links],
-            _merges(fragment, self.links),
+            merges_of(fragment, self.links),
             Settings(
                 plan.bucket_us,
                 self.grace_us,
@@ -99,11 +88,13 @@ class Instance:
             plan.policy.stabilization,
             0,
         )
+        self.claims = Claims(self.links, self.graph, self.host, self.soutput, restart.incarnation)
+        self.rereading = Rereading(self.links, self.sunion, plan.boundary_interval_us)
         others = [InstanceId(me.fragment, r, me.shard) for r in fragment.replicas if r != me.replica]
         self.stagger = Stagger.of(me, others, plan.heartbeat_us)
         self.restart = restart
         self.state = State.STABLE
-        self.path_after: dict[tuple[InstanceId, str], int] = {}
+        self.path_after: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self.is_away = restart.incarnation > 1
         self.away_until = 0
         self.has_more = False
@@ -112,18 +103,9 @@ class Instance:
         self.heartbeat_at = 0
         self.boundary_at = 0
         self.checkpoint_at = 0
-        self.checkpoints = 0
-        self.saved_inputs: dict[int, tuple[tuple[str, int], ...]] = {}
-        self.stored_inputs: tuple[tuple[str, int], ...] = ()
-        self.copy_inputs: tuple[tuple[str, int], ...] = ()
-        self.made: Anchor | None = None
-        self.anchor: Anchor | None = None
         self.redo_started = 0
         self.redo_tuples = 0
         self.healing = False
-        self.reads: dict[tuple[bool, int], tuple[int, LogId, Cursor]] = {}
-        self.read_number = 0
-        self.read_again_at: dict[tuple[bool, int], int] = {}
         self._set_alpha(at_once=True)
 
     # The four calls
@@ -137,8 +119,7 @@ class Instance:
             link.port.tape.begin(restart.inputs.get(link.port.key, 0))
         self.sunion.begin_at(restart.position, restart.muted_until)
         if self.host.periodic:
-            self.host.checkpoint(restart.position)
-            self.copy_inputs = self._places(restart.position)
+            self.claims.copy(restart.position)
         self.last_now = self.wanted_at = self.heartbeat_at = now
         self.boundary_at = now + self.plan.boundary_interval_us
         self.away_until = now + self.grace_us
@@ -167,19 +148,19 @@ class Instance:
                 self._take_frames(log, items, end, now, effects)
             case Tail(log, frame):
                 self.by_log[log].upstream.hear_tail(log, frame, now)
-            case ReadDone(log, token, items):
-                self._take_read(log, token, items)
+            case ReadDone():
+                self.rereading.take(event, now)
             case Unavailable(log):
                 self._turn_away(log, now, effects)
             case Received(PathAfter(sender, key, micros)):
-                self.path_after[(sender, key)] = micros
+                self.path_after[(sender, key)] = (micros, now)
             case Received(message):
                 effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
             case Threshold(delay_threshold_us):
                 self.delay_threshold_us = delay_threshold_us
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):
-                self._note_stored(number)
+                self.claims.note_stored(number)
             case Tick():
                 self._advance(now, effects)
         self.has_more = self.has_more or not isinstance(event, Tick)
@@ -217,7 +198,7 @@ class Instance:
             candidate.next_offset = offset + 1
             if not link.upstream.hear(candidate, frame, now) or not link.upstream.is_read(candidate):
                 continue
-            if log.replica and _skips(frame, link.port.tape.next_id):
+            if log.replica and link.lacks(frame):
                 self._turn_away(log, now, effects)
                 return
             if candidate is link.upstream.live:
@@ -231,19 +212,18 @@ class Instance:
         link = self.by_log[log]
         candidate = link.upstream.candidate(log)
         candidate.lacking_until = now + LACKING_HEARTBEATS * self.plan.heartbeat_us
-        link.read_turn += 1
-        self.reads = {slot: read for slot, read in self.reads.items() if read[1] != log}
+        self.rereading.turn_away(link, log)
         effects.append(Unfollow(log))
         link.upstream.drop(candidate)
 
-    def _note_return(self, link: _Link, candidate: Candidate, end: int, now: int) -> None:
+    def _note_return(self, link: Link, candidate: Candidate, end: int, now: int) -> None:
         """A log is read for the first time, or again: what it holds already is a backlog (R12)."""
         candidate.target = end
         if all(other.port.silent for other in self.links) and not self.is_away:
             # All inputs were gone, so it was we who were cut off; if there are several, the others are about to return.
             self.is_away, self.away_until = True, now + (self.grace_us if len(self.links) > 1 else 0)
 
-    def _take_visible(self, link: _Link, candidate: Candidate, frame: Frame, now: int) -> None:
+    def _take_visible(self, link: Link, candidate: Candidate, frame: Frame, now: int) -> None:
         port = link.port
         match frame:
             case Data(tentative=True):
@@ -265,28 +245,6 @@ class Instance:
         elif isinstance(frame, Boundary) and not frame.tentative:
             port.take_boundary(frame, now)
 
-    def _take_read(self, log: LogId, token: int, items: tuple[tuple[int, Frame], ...]) -> None:
-        slot = next((slot for slot, (number, _, _) in self.reads.items() if number == token), None)
-        if slot is None:
-            return
-        _, _, cursor = self.reads.pop(slot)
-        is_live, at = slot
-        view = self.sunion.live if is_live else self.sunion.base
-        if view is None or view.cursors[at] is not cursor:
-            return
-        link = self.links[at]
-        tape = link.port.tape
-        if not items:
-            link.read_turn += 1
-            self.read_again_at[slot] = self.last_now + self.plan.boundary_interval_us
-        for _, frame in items:
-            if cursor.is_joined(tape):
-                break
-            if isinstance(frame, Data) and not frame.tentative:
-                cursor.take_replayed(tape, frame.first_id, frame.batch, frame.ingest)
-            elif isinstance(frame, Boundary) and not frame.tentative:
-                cursor.replay_boundary = max(cursor.replay_boundary, frame.time)
-
     # The loop
 
     def _advance(self, now: int, effects: list[Effect]) -> None:
@@ -297,7 +255,7 @@ class Instance:
         self.has_more = began or self._hand_on(now, effects)
         self._maybe_change_state(now, effects)
         self._maybe_checkpoint(now, effects)
-        self._read_on(effects)
+        effects += self.rereading.ask(now)
         self._beat(now, effects)
         self.sunion.trim(self.host.replay_from(self.sunion.base.position))
 
@@ -334,13 +292,13 @@ class Instance:
             case Step():
                 outputs = self.host.step(item)
                 effects += self.soutput.emit(
-                    outputs, item, self.state, now, lambda next_ids: self._make_anchor(item.upto, next_ids)
+                    outputs, item, self.state, now, lambda next_ids: self.claims.anchor(item.upto, next_ids)
                 )
                 return self._after_step(item, now, effects)
             case Mark():
                 blob = self.host.mark(item.time)
                 if blob is not None:
-                    self._store(blob, item.time, effects)
+                    effects.append(self.claims.store(blob, item.time))
                 self._become(State.UP_FAILURE, now, effects)
             case Redone():
                 self._finish_redo(now, effects)
@@ -356,7 +314,7 @@ class Instance:
             # Corrections no longer fit in memory beside a live branch: show them now, and go on without it. REC_DONE waits
             # for the rest.
             effects += self.soutput.show_deferred()
-            self.anchor = self.made
+            self.claims.show()
             self.sunion.drop_live()
             self.host.live = None
         return rows
@@ -397,7 +355,7 @@ class Instance:
 
     def _end_correction(self, effects: list[Effect]) -> None:
         effects += self.soutput.end_correction()
-        self.anchor = self.made
+        self.claims.show()
 
     def _maybe_change_state(self, now: int, effects: list[Effect]) -> None:
         has_failed_input = any(link.port.failed for link in self.links)
@@ -423,6 +381,7 @@ class Instance:
         for link in self.links:
             link.upstream.discount(late_us)
         self.stagger.discount(late_us)
+        self.path_after = {reader: (micros, heard + late_us) for reader, (micros, heard) in self.path_after.items()}
         if late_us > self.away_us:
             for link in self.links:
                 link.upstream.forget_targets()
@@ -433,22 +392,7 @@ class Instance:
             present = [link.upstream.live for link in self.links if not link.port.silent]
             self.is_away = any(candidate.target is None or candidate.is_behind for candidate in present)
 
-    # Anchors, checkpoints, acknowledgements
-
-    def _make_anchor(self, time: int, next_ids: tuple[tuple[str, int], ...]) -> Anchor:
-        needs = min(self.graph.needs(time), time)
-        self.made = Anchor(time, needs, next_ids, self._places(needs))
-        if self.soutput.deferred is None:
-            self.anchor = self.made
-        keep = min(needs, self.host.copy_time) if self.host.periodic else needs
-        for link in self.links:
-            link.port.tape.forget_places(keep)
-        return self.made
-
-    def _places(self, time: int) -> tuple[tuple[str, int], ...]:
-        """Per input, the first id to read for all rows from a time on; the very first where the time is the beginning,
-        whatever this life has seen of it."""
-        return tuple((link.port.key, 0 if time <= BEGINNING else link.port.tape.place_of(time)) for link in self.links)
+    # Checkpoints, and signs of life
 
     def _maybe_checkpoint(self, now: int, effects: list[Effect]) -> None:
         interval = self.plan.checkpoint_interval_us
@@ -458,61 +402,7 @@ class Instance:
             return
         self.checkpoint_at = now + interval
         time = self.sunion.base.position
-        self.copy_inputs = self._places(time)
-        self._store(self.host.checkpoint(time), time, effects)
-
-    def _store(self, blob: bytes, time: int, effects: list[Effect]) -> None:
-        """R19: the copy in memory serves a rollback; the upload goes on behind, and serves restarts."""
-        self.checkpoints += 1
-        number = self.restart.incarnation * 1_000_000 + self.checkpoints
-        # What the state stands on is read again too, though not handed on: later anchors and an undo need its places.
-        needs = time if self.graph.unbounded else min(self.graph.needs(time), time)
-        inputs = self._places(needs)
-        self.saved_inputs[number] = inputs
-        effects.append(StoreCheckpoint(number, time, needs, self.soutput.next_ids(), inputs, blob))
-
-    def _note_stored(self, number: int) -> None:
-        """Only now may the inputs before it be let go. An older upload that never arrived serves nothing any more."""
-        self.stored_inputs = self.saved_inputs.pop(number, self.stored_inputs)
-        self.saved_inputs = {later: inputs for later, inputs in self.saved_inputs.items() if later > number}
-
-    def _acknowledged(self) -> tuple[tuple[str, int], ...]:
-        """R26: the smallest of what a rollback and a restart of ours may still need. A state that cannot be rebuilt from
-        windows needs all since its last safe checkpoint; and where no partner has another, since the beginning."""
-        if self.graph.unbounded:
-            return self.stored_inputs if self.stagger.peers else ()
-        if self.anchor is None:
-            return ()
-        if not self.copy_inputs:
-            return self.anchor.inputs
-        copied = dict(self.copy_inputs)
-        return tuple((key, min(first_id, copied[key])) for key, first_id in self.anchor.inputs)
-
-    # Reading again, and signs of life
-
-    def _read_on(self, effects: list[Effect]) -> None:
-        for is_live, at, next_id in self.sunion.reads():
-            slot = (is_live, at)
-            link = self.links[at]
-            view = self.sunion.live if is_live else self.sunion.base
-            assert view is not None
-            log = self._log_to_read(link)
-            pending = self.reads.get(slot)
-            if pending is not None and pending[1] == log and pending[2] is view.cursors[at]:
-                continue
-            if self.read_again_at.get(slot, 0) > self.last_now:
-                continue
-            self.read_number += 1
-            self.reads[slot] = (self.read_number, log, view.cursors[at])
-            effects.append(Read(log, next_id - 1, self.sunion.settings.replay_bytes, self.read_number))
-
-    def _log_to_read(self, link: _Link) -> LogId:
-        """A replica's log that reaches us; each empty answer moves on to the next one."""
-        upstream = link.upstream
-        reachable = [c for c in upstream.candidates if self.last_now - c.seen <= self.silence_us] or upstream.candidates
-        preferred = upstream.correcting or upstream.live
-        order = sorted(reachable, key=lambda c: c is not preferred)
-        return order[link.read_turn % len(order)].log
+        effects.append(self.claims.store(self.claims.copy(time), time))
 
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
@@ -521,12 +411,13 @@ class Instance:
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self.plan.heartbeat_us
+        self._forget_readers(now)
         self._set_alpha()
         effects += [Send(peer, Heartbeat(self.me, self.state)) for peer in self.stagger.peers]
-        acknowledged = self._acknowledged()
+        acknowledged = self.claims.acknowledged(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))
-        rest = max(self.path_after.values(), default=0)
+        rest = self._path_after()
         for link in self.links:
             hop = max(link.hops, default=0) * 3 // 2
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
@@ -541,41 +432,14 @@ class Instance:
             self.sunion.alpha_x_us = self.plan.alpha_x_us
         elif at_once or self.state is State.STABLE:
             x = self.delay_threshold_us
-            after = max(self.path_after.values(), default=0)
             reserve = max(x // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
-            self.sunion.alpha_x_us = max(x - after - reserve, x // 4)
+            self.sunion.alpha_x_us = max(x - self._path_after() - reserve, x // 4)
 
+    def _path_after(self) -> int:
+        """The longest way from here to a client, as the readers told it last."""
+        return max((micros for micros, _ in self.path_after.values()), default=0)
 
-def _skips(frame: Frame, next_id: int) -> bool:
-    """Whether a replica's log goes on beyond the stable row that we need next."""
-    if isinstance(frame, Start):
-        return frame.next_id > next_id
-    return isinstance(frame, Data) and not frame.tentative and frame.first_id > next_id
-
-
-def _links(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int) -> list[_Link]:
-    """The ports, in the order of the fragment's input streams and, within one, of the producer's shards."""
-    makers = {edge.name: producer for producer in plan.fragments for edge in producer.outputs}
-    links = []
-    for edge in fragment.edges:
-        maker = makers.get(edge.name)
-        for shard in range(edge.producers):
-            partition = edge.partition(shard, me.shard)
-            replicas = maker.replicas if maker else ("",)
-            candidates = [Candidate(LogId(edge.name, replica, partition), 0) for replica in replicas]
-            producers = tuple(InstanceId(maker.name, replica, shard) for replica in replicas) if maker else ()
-            port = Port(f"{edge.name}/{partition}", edge.operator, plan.bucket_us, 2 * plan.boundary_interval_us)
-            links.append(_Link(port, Upstream(candidates, silence_us), producers))
-    return links
-
-
-def _merges(fragment: Fragment, links: list[_Link]) -> tuple[Merge, ...]:
-    ports: dict[str, list[int]] = {}
-    for at, link in enumerate(links):
-        ports.setdefault(link.port.key.rsplit("/", 1)[0], []).append(at)
-    merges = []
-    for entry in fragment.inputs:
-        merged = tuple(at for edge in entry.edges for at in ports[edge.name])
-        reordered = frozenset(at for edge in entry.edges for at in ports[edge.name] if edge.schema.names != entry.schema.names)
-        merges.append(Merge(entry.name, merged, entry.schema, reordered))
-    return tuple(merges)
+    def _forget_readers(self, now: int) -> None:
+        """Who has not been heard of for long reads no more: its path is nobody's."""
+        oldest = now - FORGOTTEN_HEARTBEATS * self.plan.heartbeat_us
+        self.path_after = {reader: told for reader, told in self.path_after.items() if told[1] >= oldest}

@@ -47,7 +47,7 @@ def plan_restart(
     incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: Saved | None
 ) -> list[Restart]:
     """The places to begin by an instance's anchor and its newest good checkpoint, the one that leaves less to read again
-    first; without either, the beginning."""
+    first; without an anchor, the beginning is one."""
     places = []
     if saved is not None:
         made, inputs = dict(saved.next_ids), dict(saved.inputs)
@@ -55,5 +55,6 @@ def plan_restart(
     if anchor is not None:
         made, inputs = dict(anchor.next_ids), dict(anchor.inputs)
         places.append(Restart(incarnation, epoch, anchor.needs, anchor.time, made, written, inputs))
-    places.sort(key=lambda place: -place.position)
-    return places or [Restart(incarnation, epoch, written=written)]
+    else:
+        places.append(Restart(incarnation, epoch, written=written))
+    return sorted(places, key=lambda place: -place.position)

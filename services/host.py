@@ -195,6 +195,7 @@ class InstanceHost:
                 self.outlet.append(log, frame)
                 failpoint("node.between_appends")
             case Follow(log, after_id):
+                _logger.info("%s reads %s of %s after id %d", self.me, log.key, log.replica or "the source", after_id)
                 self._reader(log).follow(log, after_id)
             case Unfollow(log):
                 self._reader(log).unfollow(log)

@@ -148,6 +148,17 @@ def _errors(observed: Observed) -> Iterator[Violation]:
 # One log's history.
 
 
+def readable(frames: list[tuple[int, Frame]]) -> Iterator[tuple[int, Frame]]:
+    """A log as every reader sees it, the client too: what a dead life writes after its successor's START is fenced, and
+    as if it had not been written (R25); so is a START that is heard again."""
+    newest = 0
+    for when, frame in frames:
+        incarnation = frame.origin.incarnation
+        if incarnation > newest or (incarnation == newest and not isinstance(frame, Start)):
+            newest = incarnation
+            yield when, frame
+
+
 @dataclass(slots=True)
 class History:
     """What one log's frames add up to, and what is wrong with them (I2, I6).
@@ -164,7 +175,6 @@ class History:
     outstanding: int = 0
     n_tentative: int = 0
     epoch: int = -1
-    incarnation: int = 0
     correcting: bool = False
     stable_time: int = -INFINITY
     stable_through: int = -INFINITY
@@ -175,14 +185,11 @@ class History:
     @staticmethod
     def of(log: LogId, frames: list[tuple[int, Frame]], may_skip: bool = False) -> History:
         history = History(log, may_skip)
-        for when, frame in frames:
+        for when, frame in readable(frames):
             history.take(when, frame)
         return history
 
     def take(self, when: int, frame: Frame) -> None:
-        incarnation = frame.origin.incarnation
-        if incarnation < self.incarnation or (isinstance(frame, Start) and incarnation == self.incarnation):
-            return  # fenced (R25): for every reader it is as if it had not been written
         match frame:
             case Data():
                 self._take_rows(when, frame)
@@ -199,8 +206,7 @@ class History:
                 self._revoke()
             case Start():
                 # A new life may give lower boundaries for a while: they are true, and only rising ones count (R3).
-                self.incarnation, self.life_through = incarnation, -INFINITY
-                self.correcting = False
+                self.life_through, self.correcting = -INFINITY, False
                 if self.may_skip and frame.next_id > self.next_id:
                     self.next_id = frame.next_id
                     self.stable.append((self.next_id, []))
@@ -359,7 +365,7 @@ def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
 def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[Violation]:
     bucket = scenario.plan.bucket_us
     covered = -INFINITY
-    for when, frame in observed.frames[client.log]:
+    for when, frame in readable(observed.frames[client.log]):
         if isinstance(frame, Boundary):
             covered = max(covered, frame.time if frame.time >= INFINITY else frame.time - frame.time % bucket)
         elif isinstance(frame, Data):
@@ -383,7 +389,7 @@ def _ingest(observed: Observed, times: np.ndarray) -> np.ndarray:
 
 def _withholding(scenario: Scenario, observed: Observed, available: Observed, client: LogId) -> Iterator[Violation]:
     given: dict[str, int] = {}
-    for when, frame in observed.frames[client]:
+    for when, frame in readable(observed.frames[client]):
         if isinstance(frame, Data):
             for row in frame.batch.to_pylist():
                 given.setdefault(repr(row), when)
@@ -402,7 +408,7 @@ def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterat
     due = Counter(map(repr, whole.to_pylist() if whole is not None else []))
     stable: Counter[str] = Counter()
     given: Counter[str] = Counter()
-    for when, frame in observed.frames[client]:
+    for when, frame in readable(observed.frames[client]):
         if isinstance(frame, Undo | Start):
             given = Counter(stable)
         elif isinstance(frame, Data):

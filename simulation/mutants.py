@@ -17,6 +17,7 @@ from boreal.errors import UserError
 from boreal.frames import INFINITY, Boundary, Data, Start
 from boreal.spec import Mode, did_you_mean
 from operators.graph import GraphState
+from reconcile.claims import Claims
 from reconcile.events import LeaseGrant, Send
 from reconcile.host import Host
 from reconcile.instance import Instance
@@ -371,13 +372,13 @@ def reuse_the_incarnation(patch: Patch) -> None:
     """A new life writes under the number of the life before (R25)."""
 
     def make(original: Any) -> Any:
-        def restart(self: World, process: Any) -> Any:
-            place = original(self, process)
-            return None if place is None else replace(place, incarnation=max(place.incarnation - 1, 1))
+        def restarts(self: World, process: Any) -> Any:
+            for place in original(self, process):
+                yield replace(place, incarnation=max(place.incarnation - 1, 1))
 
-        return restart
+        return restarts
 
-    patch(World, "_restart", make)
+    patch(World, "_restarts", make)
 
 
 # The operator host.
@@ -625,12 +626,12 @@ def trim_too_early(patch: Patch) -> None:
     """An instance acknowledges what it has received, and not what it no longer needs (R26)."""
 
     def make(_: Any) -> Any:
-        def acknowledged(self: Instance) -> Any:
+        def acknowledged(self: Claims, has_partners: bool) -> Any:
             return tuple((link.port.key, link.port.tape.next_id) for link in self.links)
 
         return acknowledged
 
-    patch(Instance, "_acknowledged", make)
+    patch(Claims, "acknowledged", make)
 
 
 @_mutant
@@ -652,7 +653,7 @@ def trim_to_the_fastest_reader(patch: Patch) -> None:
 @_mutant
 def never_acknowledge(patch: Patch) -> None:
     """No instance ever says what it no longer needs: logs grow for ever."""
-    patch(Instance, "_acknowledged", lambda _: lambda self: ())
+    patch(Claims, "acknowledged", lambda _: lambda self, has_partners: ())
 
 
 @_mutant
@@ -672,12 +673,11 @@ def restart_at_the_anchor_itself(patch: Patch) -> None:
     """A new life reads its inputs from the anchor on, and not from the oldest that its windows need (R26)."""
 
     def make(original: Any) -> Any:
-        def restart(self: World, process: Any) -> Any:
-            place = original(self, process)
-            if place is None or place.state is not None:
-                return place
-            return replace(place, position=max(place.position, place.muted_until))
+        def restarts(self: World, process: Any) -> Any:
+            for place in original(self, process):
+                skips = place.state is None
+                yield replace(place, position=max(place.position, place.muted_until)) if skips else place
 
-        return restart
+        return restarts
 
-    patch(World, "_restart", make)
+    patch(World, "_restarts", make)

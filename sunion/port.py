@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from boreal.frames import INFINITY, Boundary, Data, ingest_at
 from sunion.buckets import bucket_end, bucket_floor
-from sunion.tape import BEGINNING, Chunk, Tape
+from sunion.tape import BEGINNING, Chunk, Tape, bounded
 
 
 @dataclass(slots=True)
@@ -25,7 +25,8 @@ class Port:
     visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of.
     arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable rows are never overdue sooner than
     grace_us after they arrived, so that a backlog is not overdue at once; tentative ones have been held back already.
-    boundaries: (time, ingest) of those that count and are not yet released. ended: (ingest, not before) of the end.
+    boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
+    (ingest, not before) of the end.
     """
 
     key: str
@@ -93,6 +94,7 @@ class Port:
             self.arrivals.append((upto, frame.ingest, self._not_before(frame.tentative, now)))
             self.data_end = max(self.data_end, upto)
         self.boundaries.append((frame.time, frame.ingest))
+        self.boundaries = bounded(self.boundaries)
         self.boundary_ingest = frame.ingest
 
     def revoke(self) -> None:
@@ -107,10 +109,14 @@ class Port:
 
     def released(self, upto: int) -> None:
         """Every row before `upto` has left: what waited for it waits no more."""
-        while self.arrivals and self.arrivals[0][0] <= upto:
-            self.arrivals.popleft()
+        self.forget_arrivals(upto)
         while self.boundaries and self.boundaries[0][0] <= upto:
             self.boundaries.popleft()
+
+    def forget_arrivals(self, upto: int) -> None:
+        """What arrived for buckets up to this time is not overdue any more: they have been handed on."""
+        while self.arrivals and self.arrivals[0][0] <= upto:
+            self.arrivals.popleft()
 
     def suffix_from(self, time: int) -> list[Chunk]:
         """The tentative chunks that may hold rows at or after a time. Released ones are kept until corrected: after a

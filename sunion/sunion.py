@@ -55,8 +55,8 @@ class Merge:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows is
-    about how many rows one step may hold, so that no call takes long. grace_us: after a redo nothing is overdue sooner
-    than this, since what arrived meanwhile has not been looked at (R8).
+    about how many rows one step may hold, so that no call takes long. grace_us: after a redo, what became overdue in its
+    midst waits so long at most, since what arrived meanwhile has not been looked at (R8).
     """
 
     bucket_us: int
@@ -105,6 +105,7 @@ class SUnion:
     eager_from: int = BEGINNING
     rest: int = BEGINNING
     quiet_until: int = BEGINNING
+    quiet_through: int = BEGINNING
     cause: str = ""
     _kept_from: int = INFINITY
     _kept: list[int] = field(default_factory=list)
@@ -202,10 +203,9 @@ class SUnion:
             if stable is not None:
                 return [stable]
             if self.redoing and self._has_caught_up():
-                self.redoing, self.live = False, None
-                self.quiet_until = now + self.settings.grace_us if self.base.position >= self.rest else now
+                self._end_redo(now)
                 return [Redone(self.mark_number)]
-        if overdue_counts and self.live is None and not self.redoing and now >= self.quiet_until:
+        if overdue_counts and self.live is None and not self.redoing and not self._is_quiet(now):
             return self._tentative_items(now)
         return []
 
@@ -261,6 +261,12 @@ class SUnion:
             through = min(through, self.muted_until)
         return self._step(view, through, tentative=False)
 
+    def _end_redo(self, now: int) -> None:
+        self.redoing, self.live = False, None
+        is_corrected = self.base.position >= self.rest
+        self.quiet_until = now + self.settings.grace_us if is_corrected else now
+        self.quiet_through = self._due_through(now)
+
     def _has_caught_up(self) -> bool:
         """Nothing stable is left to redo, or what is left lies in a log out of reach."""
         return all(
@@ -273,7 +279,7 @@ class SUnion:
         hold = self.stabilization if self.redoing or self.standing_in else self.failure
         if hold is Hold.SUSPEND:
             return []
-        target = max(self.due, self._flush_through(now))
+        target = self._due_through(now)
         if hold is Hold.PROCESS and self.live is not None and now >= self.eager_from:
             target = max(target, self._all_present_through())
         view = self.leading
@@ -293,11 +299,21 @@ class SUnion:
 
     def _collect_due(self, now: int) -> None:
         for port in self.ports:
+            port.forget_arrivals(self.leading.position)  # else their grace would hold back what came after them
             while port.arrivals and self._overdue_at(*port.arrivals[0][1:]) <= now:
                 self.due = max(self.due, port.arrivals.popleft()[0])
 
     def _overdue_at(self, ingest: int, not_before: int) -> int:
         return max(ingest + self.alpha_x_us, not_before)
+
+    def _due_through(self, now: int) -> int:
+        """Through where what is held back is overdue, open windows with it."""
+        return max(self.due, self._flush_through(now))
+
+    def _is_quiet(self, now: int) -> bool:
+        """What became overdue in the midst of a redo is held back a little longer, for its input may be here by now; but
+        no longer than until the next deadline, which is met like any other (R8)."""
+        return now < self.quiet_until and self._due_through(now) <= self.quiet_through
 
     def _flush_at(self) -> int | None:
         """When the open windows are due: every port that is there has ended, though another is missing, or the end of one

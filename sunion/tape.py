@@ -23,8 +23,19 @@ from boreal.frames import Ingest
 BEGINNING = -(1 << 62)
 """The event time before which there is nothing."""
 
-MAX_PLACES = 4096
-"""Beyond so many, places are noted more coarsely: a failure of hours must not need memory of hours."""
+MAX_NOTES = 4096
+"""Beyond so many, things are noted more coarsely: a failure of hours must not need memory of hours."""
+
+
+def bounded(notes: deque[tuple[int, int]]) -> deque[tuple[int, int]]:
+    """(through which time, what holds from there back) in order: where there are too many, each two are made one, which
+    reaches as far as both and says what the first one said."""
+    if len(notes) <= MAX_NOTES:
+        return notes
+    listed = list(notes)
+    odd = listed[-1:] if len(listed) % 2 else []
+    pairs = zip(listed[0::2], listed[1::2], strict=False)
+    return deque([*((max(one, other), said) for (one, said), (other, _) in pairs), *odd])
 
 
 @dataclass(slots=True, eq=False)
@@ -143,11 +154,7 @@ class Tape:
 
     def _note_place(self, chunk: Chunk) -> None:
         self.places.append((chunk.high, chunk.first_id))
-        if len(self.places) > MAX_PLACES:
-            places = list(self.places)
-            odd = places[-1:] if len(places) % 2 else []
-            pairs = zip(places[0::2], places[1::2], strict=False)
-            self.places = deque([*((max(one, other), first_id) for (one, first_id), (other, _) in pairs), *odd])
+        self.places = bounded(self.places)
 
 
 @dataclass(slots=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 import time as wall
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from boreal.frames import Anchor, Boundary, Data, Frame, LogId, State
+from boreal.errors import CorruptError
+from boreal.frames import Boundary, Data, Frame, LogId, State
 from boreal.plan import EGRESS, Plan
 from reconcile.events import (
     Acknowledge,
@@ -39,11 +40,11 @@ from reconcile.events import (
     Watch,
 )
 from reconcile.instance import Instance
-from reconcile.recovery import Restart, Saved, plan_restart
+from reconcile.recovery import Restart, Saved
 from services.embedded.network import Network
-from services.log.base import Log, LogStore, Trimmed
+from services.log.base import LogStore, Trimmed
+from services.restart import holds, restarts, saved_by
 from services.store.base import Checkpoint, CheckpointStore
-from sunion.tape import BEGINNING
 
 POLL_FRAMES = 256
 UPLOAD_US = 5_000
@@ -223,14 +224,18 @@ class World:
     def start(self, who: InstanceId) -> None:
         """Begin a life of an instance: from what its own logs and the checkpoint store hold."""
         process = self.processes[who]
-        process.forget()
-        restart = self._restart(process)
-        if restart is None:
-            self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
+        for restart in self._restarts(process):
+            process.forget()
+            process.instance = Instance(self.plan, who, restart)
+            process.heard_at, process.lost_claim = self.now, False
+            try:
+                self._work(process, None)
+            except CorruptError:
+                continue  # no checkpoint of this fragment's: the next place is as good, but for more to read again
             return
-        process.instance = Instance(self.plan, who, restart)
-        process.heard_at, process.lost_claim = self.now, False
-        self._work(process, None)
+        process.forget()
+        process.instance = None
+        self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
 
     def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
         """The process dies at once; what it had logged and stored stays, but for lost checkpoints."""
@@ -272,51 +277,30 @@ class World:
             for read in waiting:
                 self._read_later(process, read)
 
-    def _restart(self, process: Process) -> Restart | None:
-        """Where a new life begins: by the own logs and checkpoints, else by a partner's (R26, R27); None: nowhere."""
-        logs = self._own_logs(process.id)
-        incarnation = max(log.last_incarnation for log in logs) + 1
-        tails = [tail for tail in (log.tail() for log in logs) if tail is not None]
-        epoch = max((tail.epoch for tail in tails), default=-1)
-        written = {log.id.key: log.next_stable_id for log in logs}
-        replicas = self.plan.fragment(process.id.fragment).replicas
-        partners = [replace(process.id, replica=r) for r in replicas if r != process.id.replica]
-        for who in (process.id, *partners):
-            places = plan_restart(incarnation, epoch, written, self._anchor(who), self._saved(who))
-            for restart in places:
-                if self._can_serve(process.id, restart):
-                    return replace(restart, written_to={log.id.key: _last_time(log) for log in logs})
-        return None
+    def _restarts(self, process: Process) -> Iterator[Restart]:
+        """Where a new life may begin, best first: by the own logs and checkpoint, else by a partner's (R26, R27)."""
+        who = process.id
+        fragment = self.plan.fragment(who.fragment)
+        family = [who, *(replace(who, replica=replica) for replica in fragment.replicas if replica != who.replica)]
+        lives = [(self._logs_of(member), self._saved(member)) for member in family]
+        inputs = {
+            f"{edge.name}/{edge.partition(producer, who.shard)}": [
+                LogId(edge.name, replica, edge.partition(producer, who.shard)) for replica in self._replicas_of(edge.name)
+            ]
+            for edge in fragment.edges
+            for producer in range(edge.producers)
+        }
+        return restarts(who, lives, inputs, self.logs.open)
 
-    def _own_logs(self, who: InstanceId) -> list[Log]:
+    def _logs_of(self, who: InstanceId) -> list[LogId]:
         return [
-            self.logs.open(LogId(edge.name, who.replica, edge.partition(who.shard, reader)))
+            LogId(edge.name, who.replica, edge.partition(who.shard, reader))
             for edge in self.plan.fragment(who.fragment).outputs
             for reader in range(edge.partitions)
         ]
 
-    def _anchor(self, who: InstanceId) -> Anchor | None:
-        """The oldest of the last anchors of an instance's logs: what it had surely done in all of them."""
-        anchors = [log.last_anchor() for log in self._own_logs(who)]
-        found = [anchor for anchor in anchors if anchor is not None]
-        return min(found, key=lambda anchor: anchor.time) if len(found) == len(anchors) else None
-
     def _saved(self, who: InstanceId) -> Saved | None:
-        if self.processes[who].lost_checkpoints:
-            return None
-        found = self.store.latest(str(who))
-        return Saved(found.time, found.next_ids, found.inputs, found.state) if found is not None else None
-
-    def _can_serve(self, who: InstanceId, restart: Restart) -> bool:
-        """Whether every input still has what this place needs, in some replica's log."""
-        for edge in self.plan.fragment(who.fragment).edges:
-            for producer in range(edge.producers):
-                partition = edge.partition(producer, who.shard)
-                first_id = restart.inputs.get(f"{edge.name}/{partition}", 0)
-                logs = [self.logs.open(LogId(edge.name, r, partition)) for r in self._replicas_of(edge.name)]
-                if not any(_holds(log, first_id) for log in logs):
-                    return False
-        return True
+        return None if self.processes[who].lost_checkpoints else saved_by(self.store, who)
 
     def _wake(self, process: Process) -> None:
         if process.is_busy or process.is_frozen or process.instance is None:
@@ -532,7 +516,7 @@ class World:
         anew."""
         process.readers.pop(log, None)
         others = [self.logs.open(replace(log, replica=replica)) for replica in self._replicas_of(log.stream)]
-        if any(_holds(other, needed) for other in others):
+        if any(holds(other, needed) for other in others):
             self.deliver(process.id, Unavailable(log))
             return
         if not process.lost_claim:
@@ -554,22 +538,3 @@ def _next_id(process: Process, log: LogId) -> int:
     """The stable id that a process needs next of a log."""
     assert process.instance is not None
     return next(link.port.tape.next_id for link in process.instance.links if link.port.key == log.key)
-
-
-def _last_time(log: Log) -> int:
-    """The time of the last stable row that a log holds."""
-    try:
-        found = log.read(log.offset_after(log.next_stable_id - 2), 1) if log.next_stable_id else []
-    except Trimmed:
-        return BEGINNING
-    frame = found[0][1] if found else None
-    return int(frame.batch.column(0)[-1].as_py()) if isinstance(frame, Data) else BEGINNING
-
-
-def _holds(log: Log, first_id: int) -> bool:
-    """Whether a log can still give the stable rows from an id on."""
-    try:
-        log.offset_after(first_id - 1)
-    except Trimmed:
-        return False
-    return True

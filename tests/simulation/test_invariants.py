@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from boreal.frames import Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
-from simulation.invariants import ANOMALIES, History
+from simulation.invariants import ANOMALIES, History, readable
 
 LOG = LogId("s", "r0", 0)
 LIFE, NEXT_LIFE = Origin("r0", 1), Origin("r0", 2)
@@ -27,13 +27,20 @@ def _anomalies(*frames: Frame) -> list[str]:
 
 
 def test_a_failure_and_its_correction_are_no_anomaly() -> None:
-    undone = [_rows(2, [30, 40], True), _boundary(50, True), Undo(LIFE, 1, 1)]
-    corrected = [_rows(2, [30, 35, 40], epoch=1), _boundary(50, epoch=1), RecDone(LIFE, 1)]
+    undone: list[Frame] = [_rows(2, [30, 40], True), _boundary(50, True), Undo(LIFE, 1, 1)]
+    corrected: list[Frame] = [_rows(2, [30, 35, 40], epoch=1), _boundary(50, epoch=1), RecDone(LIFE, 1)]
     assert _anomalies(_rows(0, [10, 20]), _boundary(30), *undone, *corrected, _rows(5, [60], True, 1)) == []
 
 
 def test_what_a_dead_life_writes_is_as_if_it_were_not_there() -> None:
     assert _anomalies(_rows(0, [10]), Start(NEXT_LIFE, 1), Undo(LIFE, 1, -1), _boundary(5, epoch=1, origin=NEXT_LIFE)) == []
+
+
+def test_no_reader_is_given_what_a_dead_life_writes_late() -> None:
+    """R25: so it counts neither as given to a client nor as given twice."""
+    late: list[Frame] = [_rows(0, [10], True), Start(LIFE, 0)]
+    frames: list[Frame] = [Start(LIFE, 0), _rows(0, [10], True), Start(NEXT_LIFE, 1), *late, _boundary(20, origin=NEXT_LIFE)]
+    assert [when for when, _ in readable(list(enumerate(frames)))] == [0, 1, 2, 5]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
+from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.plan import Plan
 from reconcile.events import (
     Acknowledge,
@@ -29,6 +29,7 @@ from reconcile.events import (
     Unfollow,
     Watch,
 )
+from reconcile.instance import FORGOTTEN_HEARTBEATS
 from reconcile.recovery import Restart
 from tests.harness import MS, InstanceDriver, chain_of, plan_of, query_of
 
@@ -176,7 +177,7 @@ def test_time_spent_working_is_not_silence_of_the_inputs() -> None:
     for name in "ab":
         rows = [one.rows(name, [at]) for at in range(0, 2000 * MS, 20 * MS)]
         log = LogId(name, "", 0)
-        frames = tuple(enumerate([*rows, one.boundary(2000 * MS)]))
+        frames: tuple[tuple[int, Frame], ...] = (*enumerate(rows), (len(rows), one.boundary(2000 * MS)))
         one.offsets[log] = len(frames)
         one.effects += one.instance.handle(Frames(log, frames, len(frames)), 0)
     rounds = 0
@@ -265,6 +266,24 @@ def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_bac
     assert [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
 
 
+def test_the_path_of_a_reader_that_is_gone_for_long_is_forgotten() -> None:
+    one = InstanceDriver(union_plan())
+    heartbeat = one.plan.heartbeat_us
+    one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
+    flow(one, 0, FORGOTTEN_HEARTBEATS * heartbeat)
+    assert one.state is State.STABLE and one.instance.sunion.alpha_x_us == 650 * MS
+    flow(one, FORGOTTEN_HEARTBEATS * heartbeat, (FORGOTTEN_HEARTBEATS + 2) * heartbeat)
+    assert one.state is State.STABLE and one.instance.sunion.alpha_x_us == 850 * MS
+
+
+def test_time_in_which_it_was_stopped_does_not_make_it_forget_its_readers() -> None:
+    one = InstanceDriver(union_plan())
+    one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
+    one.now = 2 * FORGOTTEN_HEARTBEATS * one.plan.heartbeat_us
+    one.give(Tick())
+    assert one.instance.path_after
+
+
 def test_alpha_x_is_frozen_on_leaving_stable() -> None:
     one = failed(until=900 * MS)
     before = one.instance.sunion.alpha_x_us
@@ -345,4 +364,4 @@ def test_an_older_upload_that_never_arrived_is_not_waited_for() -> None:
     copies = [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)]
     assert len(copies) == 2
     one.give(CheckpointStored(copies[1].number))
-    assert not one.instance.saved_inputs
+    assert not one.instance.claims.saved

@@ -31,6 +31,12 @@ def test_a_checkpoint_newer_than_the_anchors_inputs_comes_first() -> None:
     assert second.state is None and second.position == 40, "and the anchor is there should it be damaged"
 
 
+def test_without_an_anchor_the_beginning_is_there_should_the_checkpoint_be_damaged() -> None:
+    first, second = plan_restart(2, 4, {"out/0": 9}, None, saved(90))
+    assert first.state == b"state"
+    assert second == Restart(2, 4, BEGINNING, BEGINNING, {}, {"out/0": 9})
+
+
 def test_an_older_checkpoint_comes_second() -> None:
     first, second = plan_restart(2, 4, {}, ANCHOR, saved(30))
     assert first.state is None and second.state == b"state"

@@ -60,7 +60,7 @@ class Peers:
             _, send = self.mail.pop(0)
             seen.append(send.message)
             if send.to not in self.dead:
-                self.post(send.to, self.machines[send.to].receive(send.message, self.now))
+                self.post(send.to, self.machines[send.to].receive(send.message, self.now))  # type: ignore[arg-type]
         return seen
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from boreal.frames import INFINITY, Boundary, Data, LogId, Start
 from reconcile.events import InstanceId, Read
 from services.embedded.sources import ORIGIN
 from services.embedded.world import ModelClock, World
 from services.log.memory import MemoryLogStore
+from services.store.base import Checkpoint
 from services.store.memory import MemoryCheckpointStore
+from sunion.tape import BEGINNING
 from tests.harness import MS, plan_of, query_of
 
-A = LogId("a", "", 0)
+A, B = LogId("a", "", 0), LogId("b", "", 0)
 WHO = InstanceId("main", "r0", 0)
 
 
-def world_with_rows(count: int) -> World:
-    """One row a frame, all of them taken by the instance; the first half is trimmed then."""
+def world_with_rows(count: int, trimmed: bool = True) -> World:
+    """One row a frame, all of them taken by the instance; the first half is trimmed then, or not."""
     plan = plan_of(query_of(streams=("a", "b")))
     world = World(plan, ModelClock(), MemoryLogStore(), MemoryCheckpointStore(), lambda *_: None)
     schema = next(edge.schema for edge in plan.sources if edge.name == "a")
@@ -29,8 +32,27 @@ def world_with_rows(count: int) -> World:
     world.append(A, Boundary(ORIGIN, 0, count, False, 0, 0))
     world.start(WHO)
     world.run(lambda: world.now > 10 * MS)
-    world.logs.open(A).trim(count // 2)
+    if trimmed:
+        world.logs.open(A).trim(count // 2)
     return world
+
+
+@pytest.mark.parametrize("has_anchor", [False, True])
+def test_a_sound_checkpoint_of_another_query_is_passed_over_for_the_next_place_to_begin(has_anchor: bool) -> None:
+    """Its checksum is right, and yet the fragment cannot decode it."""
+    world = world_with_rows(10, trimmed=False)
+    for log in (A, B) if has_anchor else (A,):
+        world.append(log, Boundary(ORIGIN, 0, 500 * MS, False, 0, 0))
+    world.run(lambda: world.now > 500 * MS)
+    world.crash(WHO)
+    world.store.put(Checkpoint(str(WHO), 1, 600 * MS, 600 * MS, (), (("a/0", 5),), b"not ours"))
+    world.start(WHO)
+    instance = world.processes[WHO].instance
+    assert instance is not None and not world.breaches
+    assert instance.restart.state is None and instance.restart.incarnation == 2
+    assert (instance.restart.muted_until > BEGINNING) == has_anchor
+    world.run(lambda: world.now > 600 * MS)
+    assert instance.links[0].port.tape.next_id == 10
 
 
 def test_rows_to_read_again_that_no_log_holds_any_more_end_the_life_that_needs_them() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from boreal.frames import INFINITY
+from boreal.spec import Hold
 from sunion.tape import BEGINNING
 from tests.harness import SUnionDriver
 
@@ -40,6 +43,19 @@ def test_an_undone_boundary_tells_no_bucket_what_it_counts_from() -> None:
     one.undo("a")
     one.boundary("a", 20)
     assert [time for time, _ in one.ports["a"].boundaries] == [10, 20]
+
+
+def test_boundaries_that_nothing_releases_are_noted_more_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `suspend` a failure of hours must not need memory of hours. What a bucket counts from is never later than the
+    first boundary past its end (R8), and never earlier than the first of all."""
+    monkeypatch.setattr("sunion.tape.MAX_NOTES", 8)
+    one = SUnionDriver("a", "b", failure=Hold.SUSPEND)
+    for at in range(1, 101):
+        one.boundary("a", 10 * at, ingest=at)
+    noted = one.ports["a"].boundaries
+    assert len(noted) <= 8 and noted[-1] == (1000, 100)
+    for end in range(10, 1001, 10):
+        assert 1 <= next(ingest for time, ingest in noted if time >= end) <= end // 10
 
 
 def test_a_stable_boundary_makes_the_suffix_before_it_obsolete() -> None:

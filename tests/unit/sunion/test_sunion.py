@@ -324,6 +324,56 @@ def test_a_new_failure_after_the_correction_makes_a_new_mark_where_it_ended() ->
     assert one.sunion.base.position == 30
 
 
+def corrected_late(*times: int) -> SUnionDriver:
+    """A failure corrected at 2000 through 30, b being gone again; a's row 31 became overdue at 1900, unseen. More rows of a
+    are due at 2030."""
+    one = failed(Hold.DELAY, grace=100)
+    one.at(1000)
+    one.now = 1010
+    one.rows("a", 31, ingest=900)
+    one.boundary("a", 40, ingest=900)
+    if times:
+        one.rows("a", *times, ingest=1030)
+        one.boundary("a", 50, ingest=1030)
+    heal(one)
+    one.silence("b")
+    one.sunion.roll_back(10, keep_live=False)
+    assert one.at(2000) == [("stable", [(11, 1), (12, 1)], 30), ("redone", 1)]
+    return one
+
+
+def test_what_became_overdue_in_the_midst_of_a_redo_is_given_a_moment_to_be_stable() -> None:
+    one = corrected_late()
+    assert one.sunion.next_deadline() == 2100
+    assert one.at(2099) == []
+    assert one.at(2100) == [("mark", 2), ("tentative", [(31, 2)], 40)]
+
+
+def test_a_deadline_soon_after_a_redo_is_met_like_any_other() -> None:
+    """R8."""
+    one = corrected_late(41)
+    assert one.sunion.next_deadline() == 2030
+    assert one.at(2029) == []
+    assert one.at(2030) == [("mark", 2), ("tentative", [(31, 2), (41, 3)], 50)]
+
+
+def test_what_was_redone_beside_a_live_branch_holds_nothing_back_afterwards() -> None:
+    """R8: the grace of stable rows that were handed on already is not that of the tentative ones after them."""
+    one = SUnionDriver("a", failure=Hold.DELAY, stabilization=Hold.DELAY, grace=100)
+    one.tentative("a", 1)
+    one.boundary("a", 10, tentative=True)
+    assert one.at(1000) == [("mark", 1), ("tentative", [(1, 0)], 10)]
+    one.now = 2000
+    one.undo("a")
+    one.rows("a", 1, 11)
+    one.boundary("a", 20)
+    one.sunion.roll_back(-10, keep_live=True)
+    assert one.at(2000)[-2:] == [("stable", [(1, 0), (11, 1)], 20), ("redone", 1)]
+    one.tentative("a", 21, ingest=0)
+    one.boundary("a", 30, tentative=True, ingest=0)
+    assert one.at(2001) == [("mark", 2), ("tentative", [(21, 2)], 30)]
+
+
 def test_evicted_rows_are_asked_for_again_from_the_log() -> None:
     """A failure of hours must not need memory of hours."""
     one = failed(memory=10)

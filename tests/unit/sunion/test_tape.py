@@ -104,7 +104,7 @@ def test_the_place_of_a_time_is_the_first_chunk_that_reaches_it() -> None:
 
 @pytest.mark.parametrize("count", [5, 6, 100, 1001])
 def test_places_are_bounded_and_no_row_that_is_needed_lies_before_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr("sunion.tape.MAX_PLACES", 5)
+    monkeypatch.setattr("sunion.tape.MAX_NOTES", 5)
     times = [at - 7 * (at % 3) for at in range(count)]
     tape = tape_of(*((at, [time]) for at, time in enumerate(times)))
     assert len(tape.places) <= 5

@@ -1,0 +1,90 @@
+"""What an instance still needs of its inputs, and what it therefore acknowledges (DPC, 'Failed node recovery'; R19, R26).
+
+A rollback wants the rows since the mark, or since the copy of the state; a restart wants those since the last anchor, or
+since the last checkpoint that has safely arrived. Each place is noted while the tapes still know it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from boreal.frames import Anchor
+from operators.graph import Graph
+from reconcile.events import StoreCheckpoint
+from reconcile.host import Host
+from reconcile.links import Link
+from reconcile.soutput import SOutput
+from sunion.tape import BEGINNING
+
+Inputs = tuple[tuple[str, int], ...]
+"""Per input, 'stream/partition' and the first id that is needed."""
+
+
+@dataclass(slots=True)
+class Claims:
+    """The anchors and checkpoints of one life. made: the last anchor; shown: the last one that readers could see, corrections
+    being held back at times. saved: the inputs of the checkpoints on their way to the store; stored: of the last that
+    arrived; copied: of the copy in memory that periodic checkpoints roll back to."""
+
+    links: list[Link]
+    graph: Graph
+    host: Host
+    soutput: SOutput
+    incarnation: int
+    made: Anchor | None = None
+    shown: Anchor | None = None
+    saved: dict[int, Inputs] = field(default_factory=dict)
+    stored: Inputs = ()
+    copied: Inputs = ()
+    checkpoints: int = 0
+
+    def copy(self, time: int) -> bytes:
+        """Copy the state at a time as what a rollback returns to from now on."""
+        self.copied = self._places(time)
+        return self.host.checkpoint(time)
+
+    def anchor(self, time: int, next_ids: Inputs) -> Anchor:
+        """The anchor of a stable boundary at this time."""
+        needs = min(self.graph.needs(time), time)
+        self.made = Anchor(time, needs, next_ids, self._places(needs))
+        if self.soutput.deferred is None:
+            self.shown = self.made
+        keep = min(needs, self.host.copy_time) if self.host.periodic else needs
+        for link in self.links:
+            link.port.tape.forget_places(keep)
+        return self.made
+
+    def show(self) -> None:
+        """Corrections that were held back, and their anchors, are now in the logs."""
+        self.shown = self.made
+
+    def store(self, blob: bytes, time: int) -> StoreCheckpoint:
+        """R19: the copy in memory serves a rollback; the upload goes on behind, and serves restarts."""
+        self.checkpoints += 1
+        number = self.incarnation * 1_000_000 + self.checkpoints
+        # What the state stands on is read again too, though not handed on: later anchors and an undo need its places.
+        needs = time if self.graph.unbounded else min(self.graph.needs(time), time)
+        self.saved[number] = inputs = self._places(needs)
+        return StoreCheckpoint(number, time, needs, self.soutput.next_ids(), inputs, blob)
+
+    def note_stored(self, number: int) -> None:
+        """Only now may the inputs before it be let go. An older upload that never arrived serves nothing any more."""
+        self.stored = self.saved.pop(number, self.stored)
+        self.saved = {later: inputs for later, inputs in self.saved.items() if later > number}
+
+    def acknowledged(self, has_partners: bool) -> Inputs:
+        """The smallest of what a rollback and a restart of ours may still need. A state that cannot be rebuilt from windows
+        needs all since its last safe checkpoint; and where no partner has another, since the beginning."""
+        if self.graph.unbounded:
+            return self.stored if has_partners else ()
+        if self.shown is None:
+            return ()
+        if not self.copied:
+            return self.shown.inputs
+        copied = dict(self.copied)
+        return tuple((key, min(first_id, copied[key])) for key, first_id in self.shown.inputs)
+
+    def _places(self, time: int) -> Inputs:
+        """The first ids to read for all rows from a time on; the very first where the time is the beginning, whatever this
+        life has seen of it."""
+        return tuple((link.port.key, 0 if time <= BEGINNING else link.port.tape.place_of(time)) for link in self.links)
