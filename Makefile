@@ -44,7 +44,7 @@ bench: $(READY) ## measure, on this machine: BENCH=core
 
 lock: $(READY) ## write requirements-dev.txt anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools
-	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --allow-unsafe --strip-extras --upgrade --no-header \
+	$(BIN)/pip-compile --quiet --extra dev --extra stack --extra examples --generate-hashes --allow-unsafe --strip-extras --upgrade --no-header \
 		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-annotate -o requirements-dev.txt pyproject.toml
 
 clean: ## remove .venv, caches and results

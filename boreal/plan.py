@@ -101,6 +101,7 @@ class Plan:
     stable_lag_max_us: int
     checkpoint_interval_us: int | None
     notes: tuple[str, ...]
+    latest: bool = False
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

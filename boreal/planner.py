@@ -102,6 +102,7 @@ def plan(
         stable_lag_max_us=stable_lag_max_us or tuning.stable_lag_max or STABLE_LAG_FACTOR * query.delay_threshold,
         checkpoint_interval_us=checkpoint_interval,
         notes=tuple(notes),
+        latest=query.latest,
     )
 
 

@@ -438,7 +438,10 @@ class FragmentSpec(_Model):
 
 
 class Query(_Model):
-    """A whole query file. Names that operators, output and fragments mention are known to exist; there is no cycle."""
+    """A whole query file. Names that operators, output and fragments mention are known to exist; there is no cycle.
+
+    latest: on the stack, the topic NAME.latest holds the current value of each key, for tables and dashboards.
+    """
 
     name: Name
     streams: Annotated[dict[Name, Stream], Field(min_length=1)]
@@ -452,6 +455,7 @@ class Query(_Model):
     engine: Engine | None = None
     fragments: Annotated[dict[Name, FragmentSpec], Field(min_length=1)] | None = None
     tuning: Tuning = Tuning()
+    latest: bool = False
 
     @property
     def reaching(self) -> tuple[str, ...]:

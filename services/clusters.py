@@ -81,7 +81,7 @@ class Cluster:
             "metrics_enabled": False,
             "metadata_max_age_ms": 60_000,
         }
-        return _make(KafkaProducer, {**self._common, **manner, **settings, **options})
+        return make_client(KafkaProducer, {**self._common, **manner, **settings, **options})
 
     def consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
         """Without a group: its partitions are assigned by hand, and it never jumps to another offset by itself."""
@@ -98,13 +98,13 @@ class Cluster:
             "metrics_enabled": False,
             "metadata_max_age_ms": 60_000,
         }
-        return _make(KafkaConsumer, {**self._common, **settings, **options})
+        return make_client(KafkaConsumer, {**self._common, **settings, **options})
 
     def admin(self, **options: Any) -> KafkaAdminClient:
-        return _make(KafkaAdminClient, {**self._common, "request_timeout_ms": 10_000, **options})
+        return make_client(KafkaAdminClient, {**self._common, "request_timeout_ms": 10_000, **options})
 
 
-def _make(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
+def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
     """A client of this kind. One that cannot be made leaves its network thread and sockets behind: they are closed here."""
     made: list[KafkaNetClient] = []
 

@@ -64,6 +64,7 @@ _STATUS = {
     "segment.ms": _SEGMENT_MS,
     "min.cleanable.dirty.ratio": "0.1",
 }
+_CLIENTS = {"cleanup.policy": "delete", "max.message.bytes": _FRAME_BYTES}
 _CONTROL = {"cleanup.policy": "delete", "retention.ms": _HOUR_MS, "segment.ms": _SEGMENT_MS}
 
 
@@ -88,8 +89,10 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
         add(layout.site_of(log_id), TopicSpec(layout.topic_of(log_id), layout.partitions_of(log_id), log))
     for site in layout.sites:
         add(site, TopicSpec(control_topic(query), 1, _CONTROL))
-        add(site, TopicSpec(out_topic(query, site, layout.sites), 1, {"cleanup.policy": "delete"}))
-    add(layout.home, TopicSpec(stable_topic(query), 1, {"cleanup.policy": "delete"}))
+        add(site, TopicSpec(out_topic(query, site, layout.sites), 1, _CLIENTS))
+    add(layout.home, TopicSpec(stable_topic(query), 1, _CLIENTS))
+    if layout.plan.latest:
+        add(layout.home, TopicSpec(latest_topic(query), 1, {**_CLIENTS, "cleanup.policy": "compact"}))
     add(layout.home, TopicSpec(dead_letter_topic(query), 1, {"cleanup.policy": "delete"}))
     return {site: list(specs.values()) for site, specs in found.items()}
 

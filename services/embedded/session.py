@@ -151,7 +151,7 @@ def prepare(
     query = load_query(query_path)
     if rate is not None and speed is not None:
         raise UserError("--speed", speed, f"cannot go with --rate {rate}", "give one of the two")
-    pace = _pace(rate, speed)
+    pace = parse_pace(rate, speed)
     if clock not in _CLOCKS:
         raise UserError("--clock", clock, "is not a clock", f"write one of: {', '.join(_CLOCKS)}")
     if seed is not None and seed < 0:
@@ -232,7 +232,8 @@ def _refuse_spark(planned: Plan) -> None:
 # Pace
 
 
-def _pace(rate: str | None, speed: str | None) -> Pace:
+def parse_pace(rate: str | None, speed: str | None) -> Pace:
+    """The pace that --rate or --speed asks for; DEFAULT_RATE where neither does."""
     if speed is not None:
         return Pace(speed=_positive(_SPEED, "--speed", speed, "write event time over run time, such as 60x"))
     return Pace(rate=_positive(_RATE, "--rate", rate or DEFAULT_RATE, "write tuples a second, such as 10000/s"))
