@@ -22,10 +22,9 @@ from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
 
-from boreal.planner import plan
 from boreal.spec import load_query
 from services.clusters import Cluster
-from services.layout import Layout
+from services.layout import layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
 from services.stack.links import Link
@@ -83,7 +82,7 @@ class Deployment:
         self.root = root
         self.without = without
         self.spec = load_query(query)
-        self.layout = Layout(plan(self.spec), sites)
+        self.layout = layout_of(self.spec, sites)
         self.kafka = {site: KafkaServer(root / f"kafka-{site}") for site in sites}
         self.redis = RedisServer(root / "redis")
         self.services: dict[str, Service] = {}

@@ -81,7 +81,7 @@ class Fragment:
 @dataclass(frozen=True)
 class Plan:
     """A whole query, planned. Durations in microseconds of run time, but bucket_us, which is event time; bucket_run_us is
-    how long a bucket takes in run time."""
+    how long a bucket takes in run time. silence_us: an input that says nothing for longer is missing (R10)."""
 
     query: str
     fragments: tuple[Fragment, ...]
@@ -95,6 +95,7 @@ class Plan:
     bucket_run_us: int
     boundary_interval_us: int
     heartbeat_us: int
+    silence_us: int
     alpha_x_us: int | None
     memory_bytes: int
     retention_us: int

@@ -45,6 +45,10 @@ CHECKPOINT_INTERVAL_US = 10_000_000
 """How often state that windows cannot rebuild is checkpointed, where the query does not say (R26)."""
 
 
+SILENT_AFTER_INTERVALS = 3
+"""A port that missed two boundaries is found out before the third is due (R10)."""
+
+
 def plan(
     query: Query,
     *,
@@ -58,6 +62,7 @@ def plan(
     bucket_us: int | None = None,
     boundary_interval_us: int | None = None,
     heartbeat_us: int | None = None,
+    silence_us: int | None = None,
     alpha_x_us: int | None = None,
     stable_lag_max_us: int | None = None,
     checkpoint_interval_us: int | None = None,
@@ -75,6 +80,7 @@ def plan(
     fragments = (*(_fragment(graph, part, edges) for part in parts), _egress(graph, edges))
     _note_lone_replicas(query, parts, notes)
     tuning = query.tuning
+    interval = boundary_interval_us or tuning.boundary_interval
     checkpoint_interval = checkpoint_interval_us or tuning.checkpoint_interval
     if query.unbounded:
         checkpoint_interval = checkpoint_interval or CHECKPOINT_INTERVAL_US
@@ -94,8 +100,9 @@ def plan(
         delay_threshold_us=query.delay_threshold,
         bucket_us=bucket_us or tuning.bucket,
         bucket_run_us=tuning.bucket,
-        boundary_interval_us=boundary_interval_us or tuning.boundary_interval,
+        boundary_interval_us=interval,
         heartbeat_us=heartbeat_us or tuning.heartbeat,
+        silence_us=silence_us or SILENT_AFTER_INTERVALS * interval,
         alpha_x_us=tuning.alpha_x,
         memory_bytes=tuning.memory,
         retention_us=tuning.retention,

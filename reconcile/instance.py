@@ -43,9 +43,6 @@ from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
 from sunion.sunion import STEP_ROWS, Settings, SUnion
 
-SILENT_AFTER_INTERVALS = 3
-"""A port that missed two boundaries is found out before the third is due (R10)."""
-
 LACKING_HEARTBEATS = 20
 """A replica whose log lacks what we need is not asked again for so long: until then we may have it from another."""
 
@@ -65,7 +62,7 @@ class Instance:
         self.plan = plan
         self.fragment = fragment
         self.delay_threshold_us = plan.delay_threshold_us
-        self.silence_us = SILENT_AFTER_INTERVALS * plan.boundary_interval_us
+        self.silence_us = plan.silence_us
         self.away_us = max(HEARTBEATS_TO_DEATH * plan.heartbeat_us, self.silence_us)
         self.grace_us = 2 * plan.boundary_interval_us
         self.links = links_of(plan, fragment, me, self.silence_us)

@@ -14,6 +14,15 @@ NAMES = {
     "node.before_acknowledge": "all of a step is logged, its inputs are not yet acknowledged",
     "node.before_checkpoint": "a checkpoint is made, and not yet in the store",
     "node.after_checkpoint": "a checkpoint is in the store, and the instance does not know it yet",
+    "egress.before_out": "a frame's records are made, none of them is sent yet",
+    "egress.between_out_and_stable": "q.out has some stable rows, q.stable has not",
+    "egress.before_commit": "stable rows are sent to q.stable, and not committed",
+    "egress.after_commit": "stable rows are on q.stable, and the egress does not know it yet",
+    "source.started": "a new life has written START, and nothing else",
+    "source.letters_sent": "the dead letters of a batch are safe, nothing of it is announced yet",
+    "source.between_announcements": "a batch is announced in the first of the stream's logs only",
+    "source.announced": "a batch is announced in all logs, none has its rows",
+    "source.between_logs": "one more of the logs has the rows of a batch, the next does not",
 }
 """Every failpoint, and what is so when it is passed."""
 

@@ -12,7 +12,11 @@ from functools import cached_property
 
 from boreal.frames import LogId
 from boreal.plan import EGRESS, Edge, Fragment, Plan
+from boreal.planner import plan
+from boreal.spec import Query
 from reconcile.events import InstanceId
+
+SILENT_AFTER_HEARTBEATS = 3
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]")
 
@@ -122,6 +126,14 @@ class Layout:
             for key in self.input_logs(who):
                 found.setdefault(key, []).append(who)
         return found
+
+
+def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
+    """How the services run a query. An input counts as missing no sooner than a partner counts as dead: processes share
+    cores, and a pause of a few boundary intervals is no failure."""
+    tuning = query.tuning
+    patient = SILENT_AFTER_HEARTBEATS * max(tuning.heartbeat, tuning.boundary_interval)
+    return Layout(plan(query, silence_us=patient), sites)
 
 
 def escape(name: str) -> str:

@@ -18,14 +18,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet
 
-from boreal.durations import format_duration
 from boreal.errors import UserError
-from boreal.schema import Schema, Type
-from services.columns import convert, convert_each
+from boreal.schema import Schema
 from services.generate import PREFIX, generate
+from services.rows import (
+    Rows,
+    Shape,
+    is_text,
+    json_kinds,
+    json_object,
+    json_texts,
+    late_reason,
+    printable,
+    read_all,
+    read_each,
+    read_json,
+    whole,
+)
 
 if TYPE_CHECKING:
     from boreal.spec import Stream
@@ -66,7 +77,7 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     schema = stream.attributes
     if where.startswith(PREFIX):
         return SourceRows(name, generate(name, schema, where, seed), [])
-    source = _Source(name, Path(where), stream.time, str(stream.time_unit), stream.disorder, schema)
+    source = _Source(name, Path(where), Shape(stream.time, stream.time_unit, schema), stream.disorder)
     readers = _READERS.get(source.path.suffix.lower())
     if readers is None:
         raise source.error("is neither .csv, .jsonl nor .parquet", "convert the file, or give it the right ending")
@@ -84,22 +95,15 @@ class _Source:
 
     name: str
     path: Path
-    time: str
-    time_unit: str
+    shape: Shape
     disorder_us: int
-    schema: Schema
-
-    @property
-    def wanted(self) -> list[str]:
-        """The file's columns that matter: the time column (which the schema may name too), then the schema's."""
-        return list(dict.fromkeys((self.time, *self.schema.names)))
 
     def error(self, problem: str, fix: str) -> UserError:
         return UserError("--source", f"{self.name}={self.path}", f"{self.path} {problem}", fix)
 
     def require(self, present: list[str]) -> None:
         """UserError for the first wanted column that is not among those present."""
-        for column in self.wanted:
+        for column in self.shape.wanted:
             if column not in present:
                 fix = f"its columns are {', '.join(present)}: correct the stream, or the file"
                 raise self.error(f"has no column {column!r}", fix)
@@ -123,51 +127,25 @@ class _Records:
 
 def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> pa.RecordBatch | None:
     """The batch, if every record can be used; else None."""
-    try:
-        moments = convert(columns[source.time], Type.TIMESTAMP, source.time_unit)
-        values = [convert(columns[name], kind, source.time_unit) for name, kind in source.schema.columns]
-    except pa.ArrowInvalid:
+    rows = read_all(source.shape, columns)
+    if rows is None or (rows.times < _newest_so_far(rows.times) - source.disorder_us).any():
         return None
-    if moments.null_count:
-        return None
-    times = moments.cast(pa.int64()).to_numpy()
-    if (times < _newest_so_far(times) - source.disorder_us).any():
-        return None
-    return _by_time(source.schema, times, values)
+    return _by_time(source.shape.schema, rows)
 
 
 def _sift(source: _Source, records: _Records) -> SourceRows:
     """The batch of what can be used, and a dead letter for each record that cannot."""
-    reasons: dict[int, str] = {}
-    moments, bad = convert_each(records.columns[source.time], Type.TIMESTAMP, source.time_unit)
-    _note_bad(reasons, source.time, "time", records.columns[source.time], bad)
-    for row in np.flatnonzero(moments.is_null().to_numpy(zero_copy_only=False) & ~bad):
-        reasons[int(row)] = f"column {source.time}: no time"
-    values = []
-    for name, kind in source.schema.columns:
-        column, bad = convert_each(records.columns[name], kind, source.time_unit)
-        _note_bad(reasons, name, kind.value, records.columns[name], bad)
-        values.append(column)
-    usable = np.ones(len(moments), dtype=bool)
-    usable[list(reasons)] = False
-    rows = np.flatnonzero(usable)
-    times = moments.take(pa.array(rows)).cast(pa.int64()).to_numpy()
-    newest = _newest_so_far(times)
-    late = times < newest - source.disorder_us
-    for row, behind_us in zip(rows[late].tolist(), (newest - times)[late].tolist(), strict=True):
-        allowed = format_duration(source.disorder_us)
-        reasons[row] = f"late by {format_duration(behind_us)}, disorder allows {allowed}"
+    rows = read_each(source.shape, records.columns)
+    behind = _newest_so_far(rows.times) - rows.times
+    late = behind > source.disorder_us
+    reasons = dict(rows.reasons)
+    for place, behind_us in zip(rows.places[late].tolist(), behind[late].tolist(), strict=True):
+        reasons[place] = late_reason(behind_us, source.disorder_us)
     letters = [
         DeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
     ]
-    kept = pa.array(rows[~late])
-    batch = _by_time(source.schema, times[~late], [column.take(kept) for column in values])
+    batch = _by_time(source.shape.schema, rows.take(np.flatnonzero(~late)))
     return SourceRows(source.name, batch, sorted(records.rejects + letters, key=lambda letter: letter.line))
-
-
-def _note_bad(reasons: dict[int, str], name: str, kind: str, raw: pa.Array, bad: np.ndarray) -> None:
-    for row in np.flatnonzero(bad).tolist():
-        reasons.setdefault(row, f"column {name}: {raw[row].as_py()!r} is not a {kind}".replace("a int", "an int"))
 
 
 def _newest_so_far(times: np.ndarray) -> np.ndarray:
@@ -175,27 +153,18 @@ def _newest_so_far(times: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(times) if len(times) else times
 
 
-def _by_time(schema: Schema, times: np.ndarray, values: list[pa.Array]) -> pa.RecordBatch:
-    batch = pa.RecordBatch.from_arrays([pa.array(times, pa.int64()), *values], schema=schema.arrow)
-    if (times[1:] >= times[:-1]).all():
+def _by_time(schema: Schema, rows: Rows) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_arrays([pa.array(rows.times, pa.int64()), *rows.values], schema=schema.arrow)
+    if (rows.times[1:] >= rows.times[:-1]).all():
         return batch
-    return batch.take(pa.array(np.argsort(times, kind="stable")))
-
-
-def _whole(table: pa.Table, names: list[str]) -> dict[str, pa.Array]:
-    """The table's columns, each in one piece."""
-    columns = {}
-    for name in names:
-        column = table.column(name).combine_chunks()
-        columns[name] = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-    return columns
+    return batch.take(pa.array(np.argsort(rows.times, kind="stable")))
 
 
 # CSV.
 
 
 def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
-    names = source.wanted
+    names = source.shape.wanted
     data = source.path.read_bytes()
     try:
         table = pa.csv.read_csv(
@@ -208,7 +177,7 @@ def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
     except (pa.ArrowInvalid, KeyError):
         return None
     # A record of several lines is either quoted with care or the work of a stray quote, which the exact path can tell.
-    return _whole(table, names) if table.num_rows + 1 == _count_lines(data) else None
+    return whole(table, names) if table.num_rows + 1 == _count_lines(data) else None
 
 
 def _exact_csv(source: _Source) -> _Records:
@@ -219,7 +188,7 @@ def _exact_csv(source: _Source) -> _Records:
     if header is None:
         raise source.error("has a first line with a quote that is never closed", "its first line must name the columns")
     source.require(header)
-    places = {name: header.index(name) for name in source.wanted}
+    places = {name: header.index(name) for name in source.shape.wanted}
     values: dict[str, list[str]] = {name: [] for name in places}
     spans: list[tuple[int, int]] = []
     rejects: list[DeadLetter] = []
@@ -233,7 +202,7 @@ def _exact_csv(source: _Source) -> _Records:
         if fields is None or problem:
             # A stray quote may have run over the lines that follow: only its own line is lost.
             at = start + 1
-            rejects.append(DeadLetter(source.name, at, problem, _printable(lines[start])))
+            rejects.append(DeadLetter(source.name, at, problem, printable(lines[start])))
             continue
         spans.append((start, at))
         for name, place in places.items():
@@ -241,7 +210,7 @@ def _exact_csv(source: _Source) -> _Records:
     return _Records(
         columns={name: pa.array(texts, pa.string()) for name, texts in values.items()},
         lines=np.array([start + 1 for start, _ in spans], dtype=np.int64),
-        text=lambda row: _printable("".join(lines[slice(*spans[row])])),
+        text=lambda row: printable("".join(lines[slice(*spans[row])])),
         rejects=rejects,
     )
 
@@ -271,7 +240,7 @@ def _csv_problem(fields: list[str] | None, width: int, first_line: str) -> str:
         return "a quote is never closed"
     if len(fields) != width:
         return f"{len(fields)} fields, the header has {width}"
-    return "" if all(map(_is_text, fields)) else "not UTF-8"
+    return "" if all(map(is_text, fields)) else "not UTF-8"
 
 
 # JSON lines.
@@ -283,29 +252,20 @@ def _fast_jsonl(source: _Source) -> dict[str, pa.Array] | None:
         data.decode()
     except UnicodeDecodeError:
         return None
-    for moment in (pa.string(), pa.int64()):
-        kinds = {name: moment if kind is Type.TIMESTAMP else kind.arrow for name, kind in source.schema.columns}
-        table = _read_json(data, {**kinds, source.time: moment})
+    for kinds in json_kinds(source.shape):
+        table = read_json(data, kinds)
         if table is not None:
             break
     # Two objects on a line are not two lines; and a column of nulls may be one that is not there.
     lines = _count_lines(data)
     if table is None or table.num_rows != lines or any(column.null_count == lines for column in table.columns):
         return None
-    return _whole(table, source.wanted)
-
-
-def _read_json(data: bytes, kinds: dict[str, pa.DataType]) -> pa.Table | None:
-    options = pa.json.ParseOptions(explicit_schema=pa.schema(list(kinds.items())), unexpected_field_behavior="ignore")
-    try:
-        return pa.json.read_json(pa.BufferReader(data), parse_options=options)
-    except pa.ArrowInvalid:
-        return None
+    return whole(table, source.shape.wanted)
 
 
 def _exact_jsonl(source: _Source) -> _Records:
     lines = _text_lines(source.path)
-    values: dict[str, list[str | None]] = {name: [] for name in source.wanted}
+    values: dict[str, list[str | None]] = {name: [] for name in source.shape.wanted}
     numbers: list[int] = []
     rejects: list[DeadLetter] = []
     present: dict[str, None] = {}
@@ -313,11 +273,11 @@ def _exact_jsonl(source: _Source) -> _Records:
         if not line.strip():
             continue
         try:
-            record = _json_object(line)
+            record = json_object(line)
             present.update(dict.fromkeys(record))
-            texts = [_json_text(name, record.get(name)) for name in source.wanted]
+            texts = json_texts(source.shape, record)
         except ValueError as problem:
-            rejects.append(DeadLetter(source.name, number, str(problem), _printable(line)))
+            rejects.append(DeadLetter(source.name, number, str(problem), printable(line)))
             continue
         numbers.append(number)
         for column, text in zip(values.values(), texts, strict=True):
@@ -327,32 +287,9 @@ def _exact_jsonl(source: _Source) -> _Records:
     return _Records(
         columns={name: pa.array(column, pa.string()) for name, column in values.items()},
         lines=np.array(numbers, dtype=np.int64),
-        text=lambda row: _printable(lines[numbers[row] - 1]),
+        text=lambda row: printable(lines[numbers[row] - 1]),
         rejects=rejects,
     )
-
-
-def _json_object(line: str) -> dict[str, object]:
-    """The line's object, numbers as their text. ValueError says why there is none."""
-    if not _is_text(line):
-        raise ValueError("not UTF-8")
-    try:
-        record = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise ValueError("not a JSON object")
-    return record
-
-
-def _json_text(name: str, value: object) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str) and _is_text(value):
-        return value
-    raise ValueError(f"column {name}: {value!r} is not a plain value")
 
 
 # Parquet.
@@ -374,14 +311,14 @@ def _parquet_columns(source: _Source) -> dict[str, pa.Array]:
         with pa.parquet.ParquetFile(source.path) as file:
             shape = file.schema_arrow
             source.require(shape.names)
-            for name in source.wanted:
+            for name in source.shape.wanted:
                 kind = shape.field(name).type
                 if pa.types.is_nested(kind) or pa.types.is_binary(kind):
                     raise source.error(f"has a column {name!r} of type {kind}", "a column must hold plain values")
-            table = file.read(columns=source.wanted)
+            table = file.read(columns=source.shape.wanted)
     except pa.ArrowInvalid as error:
         raise source.error(f"is not a Parquet file: {error}", "give a file that Parquet readers can open") from None
-    return _whole(table, source.wanted)
+    return whole(table, source.shape.wanted)
 
 
 _READERS: dict[str, tuple[Callable[[_Source], dict[str, pa.Array] | None], Callable[[_Source], _Records]]] = {
@@ -399,23 +336,9 @@ def _count_lines(data: bytes) -> int:
 
 
 def _text_lines(path: Path) -> list[str]:
-    """The file's lines with their ends. Bytes that are not UTF-8 become lone surrogates, which `_is_text` finds."""
+    """The file's lines with their ends. Bytes that are not UTF-8 become lone surrogates, which `is_text` finds."""
     text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     return list(io.StringIO(text, newline=""))
-
-
-def _is_text(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _printable(text: str) -> str:
-    return text.rstrip("\r\n").encode("utf-8", "backslashreplace").decode()
 
 
 # The order of a replay.

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from boreal.cli import errors, options
+from boreal.cli import errors, options, stack
 from boreal.errors import BorealError, UserError
 
 INTERRUPTED = 130
@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = 2
     except errors.USAGE_ERROR as error:
         errors.show(errors.from_usage(error, given), as_json)
+        status = 2
+    except ModuleNotFoundError as error:
+        errors.show(stack.missing(error), as_json)
         status = 2
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
@@ -287,6 +290,9 @@ def bench(
         _print_json(result)
     else:
         print_table(result)
+
+
+stack.add_to(app)
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from boreal.errors import CorruptError, UserError
 from boreal.frames import Frame, LogId, State
-from boreal.planner import plan
 from boreal.spec import load_query
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
@@ -20,7 +19,7 @@ from reconcile.recovery import Saved
 from services.clusters import clusters
 from services.control import ControlPlane, Item, instance_of, message_of
 from services.host import InstanceHost
-from services.layout import Layout
+from services.layout import layout_of
 from services.log.follow import LogReader
 from services.log.kafka import KafkaLog, KafkaLogStore
 from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
@@ -65,7 +64,7 @@ class Node:
         record = self.registry.load().get(query)
         if record is None:
             raise UserError("query", query, "is not known", "apply it first: boreal query apply FILE")
-        self.layout = Layout(plan(load_query(record.spec)), settings.site_names)
+        self.layout = layout_of(record.query, settings.site_names)
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query} has no such replica", f"name one of {self.layout.replicas}")
         self.site = self.layout.site_of_replica(replica)
@@ -90,8 +89,10 @@ class Node:
         watch = self.registry.watch(self._take_change)
         while not stopping.is_set() and not self._over.is_set():
             stopping.wait(0.1)
-        for closing in (*self.hosts.values(), control, self.trimmer, watch):
-            closing.close()
+        for host in self.hosts.values():
+            host.close()
+        for part in (control, self.trimmer, watch):
+            part.close()
         for log in self.logs:
             log.flush(2.0)
         status.now()

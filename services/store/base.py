@@ -14,12 +14,16 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from boreal.errors import CorruptError
+from boreal.errors import BorealError, CorruptError
 
 _VERSION = 1
 _MAGIC = b"bC"
 _PRELUDE = struct.Struct("<2sBIQ")
 _DIGEST_SIZE = hashlib.sha256().digest_size
+
+
+class StoreUnavailable(BorealError):
+    """The store cannot be reached, or cannot take what it was given: nothing is known to have changed. Try again later."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,10 @@ class Checkpoint:
 
 
 class CheckpointStore(Protocol):
-    """Checkpoints by (instance, number). A put that did not finish counts as absent (R19)."""
+    """Checkpoints by (instance, number). A put that did not finish counts as absent (R19).
+
+    Where the store is another process, every method but `close` may raise StoreUnavailable, within seconds.
+    """
 
     @property
     def damaged(self) -> list[tuple[str, int]]:
@@ -137,6 +144,8 @@ def latest_sound(store: CheckpointStore, instance: str) -> Checkpoint | None:
     for number in reversed(store.numbers(instance)):
         try:
             return store.get(instance, number)
+        except KeyError:
+            continue  # dropped since it was listed, by another process
         except CorruptError:
             if (instance, number) not in store.damaged:
                 store.damaged.append((instance, number))

@@ -5,19 +5,30 @@ A factory is called once a test (or once an example of a property) and gives a f
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pytest
 
+from boreal.frames import LogId
+from services.clusters import Cluster
 from services.log.base import LogStore
 from services.log.file import FileLogStore
+from services.log.kafka import WINDOW_FRAMES, KafkaLog, KafkaLogStore
 from services.log.memory import MemoryLogStore
+from services.settings import KafkaSettings, RedisSettings, Settings
+from services.stack.servers import KafkaServer
 from services.store.base import CheckpointStore
 from services.store.file import FileCheckpointStore
 from services.store.memory import MemoryCheckpointStore
+from services.store.redis import RedisCheckpointStore, connect_redis
+from services.topics import TopicSpec, ensure
 
 ONE_RECORD = 1
 """A segment size that every record fills, so that a trim can be seen to delete."""
@@ -61,20 +72,108 @@ class CheckpointBackend:
         return self.store
 
 
-def memory_logs(_: Path) -> LogBackend:
+def memory_logs(_: pytest.FixtureRequest) -> LogBackend:
     store = MemoryLogStore()
     return LogBackend(lambda: store, trims_each_frame=True)
 
 
-def file_logs(root: Path) -> LogBackend:
+def file_logs(request: pytest.FixtureRequest) -> LogBackend:
+    root = fresh_directory(request)
     return LogBackend(lambda: FileLogStore(root), trims_each_frame=False)
 
 
-def file_logs_of_short_segments(root: Path) -> LogBackend:
+def file_logs_of_short_segments(request: pytest.FixtureRequest) -> LogBackend:
+    root = fresh_directory(request)
     return LogBackend(lambda: FileLogStore(root, ONE_RECORD), trims_each_frame=True)
 
 
-def memory_checkpoints(_: Path) -> CheckpointBackend:
+def fresh_directory(request: pytest.FixtureRequest) -> Path:
+    factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    return factory.mktemp("logs")
+
+
+def kafka_logs(request: pytest.FixtureRequest) -> LogBackend:
+    cluster: Cluster = request.getfixturevalue("kafka_cluster")
+    places = FreshPlaces(cluster)
+    return LogBackend(lambda: FreshLogStore({cluster.site: cluster}, places), trims_each_frame=True)
+
+
+def kafka_logs_of_short_windows(request: pytest.FixtureRequest) -> LogBackend:
+    """What is asked of a log that was opened anew lies before its window, and has to be searched for."""
+    cluster: Cluster = request.getfixturevalue("kafka_cluster")
+    places = FreshPlaces(cluster)
+    return LogBackend(lambda: FreshLogStore({cluster.site: cluster}, places, window_frames=2), trims_each_frame=False)
+
+
+class FreshPlaces:
+    """Each log lies in a topic that no other test has. Topics are made many at a time, which takes no longer than one."""
+
+    ready: ClassVar[list[str]] = []
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._topics: dict[LogId, str] = {}
+
+    def create(self, log: LogId) -> None:
+        if log in self._topics:
+            return
+        if not self.ready:
+            self.ready.extend(f"contract-{uuid.uuid4().hex}" for _ in range(40))
+            ensure(self._cluster, [TopicSpec(topic, 12) for topic in self.ready])
+        self._topics[log] = self.ready.pop()
+
+    def site_of(self, log: LogId) -> str:
+        return self._cluster.site
+
+    def topic_of(self, log: LogId) -> str:
+        return self._topics[log]
+
+    def log_ids(self) -> list[LogId]:
+        return list(self._topics)
+
+
+class WarmCluster(Cluster):
+    """Its clients outlive the stores that close them: to make new ones takes ten times as long as an example does."""
+
+    def __init__(self, site: str, settings: Settings, client_id: str) -> None:
+        super().__init__(site, settings, client_id)
+        self._clients: dict[str, Any] = {}
+        self._closings: list[Callable[[], None]] = []
+
+    def consumer(self, **options: Any) -> Any:
+        return self._kept("consumer", lambda: super(WarmCluster, self).consumer(**options))
+
+    def producer(self, **options: Any) -> Any:
+        return self._kept("producer", lambda: super(WarmCluster, self).producer(**options))
+
+    def admin(self, **options: Any) -> Any:
+        return self._kept("admin", lambda: super(WarmCluster, self).admin(**options))
+
+    def _kept(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self._clients:
+            client = self._clients[name] = make()
+            self._closings.append(client.close)
+            client.close = lambda **_: None
+        return self._clients[name]
+
+    def close(self) -> None:
+        for close in self._closings:
+            close()
+
+
+class FreshLogStore(KafkaLogStore):
+    """As the contract wants it, but not the services: a log that is absent is created."""
+
+    def __init__(self, clusters: dict[str, Cluster], places: FreshPlaces, window_frames: int = WINDOW_FRAMES) -> None:
+        super().__init__(clusters, places, window_frames)
+        self._create = places.create
+
+    def open(self, log: LogId) -> KafkaLog:
+        self._create(log)
+        return super().open(log)
+
+
+def memory_checkpoints(_: pytest.FixtureRequest) -> CheckpointBackend:
     store = MemoryCheckpointStore()
 
     def damage(instance: str, number: int, change: Callable[[bytes], bytes]) -> None:
@@ -83,7 +182,9 @@ def memory_checkpoints(_: Path) -> CheckpointBackend:
     return CheckpointBackend(lambda: store, damage)
 
 
-def file_checkpoints(root: Path) -> CheckpointBackend:
+def file_checkpoints(request: pytest.FixtureRequest) -> CheckpointBackend:
+    root = request.getfixturevalue("tmp_path") / "checkpoints"
+
     def damage(instance: str, number: int, change: Callable[[bytes], bytes]) -> None:
         path = root / f"{instance}.checkpoints" / f"{number:020d}.checkpoint"
         path.write_bytes(change(path.read_bytes()))
@@ -91,13 +192,38 @@ def file_checkpoints(root: Path) -> CheckpointBackend:
     return CheckpointBackend(lambda: FileCheckpointStore(root), damage)
 
 
-LOGS = {"memory": memory_logs, "file": file_logs, "file, short segments": file_logs_of_short_segments}
-CHECKPOINTS = {"memory": memory_checkpoints, "file": file_checkpoints}
+def redis_checkpoints(request: pytest.FixtureRequest) -> CheckpointBackend:
+    settings = RedisSettings(url=request.getfixturevalue("redis_server").url)
+    query = request.getfixturevalue("fresh_name")
+
+    def damage(instance: str, number: int, change: Callable[[bytes], bytes]) -> None:
+        with closing(connect_redis(settings)) as client:
+            root = f"boreal:{query}:{quote(instance, safe='')}"
+            blob = json.loads(client.hget(f"{root}:manifests", str(number)))["blob"]
+            client.hset(f"{root}:blob:{blob}", "0", change(client.hget(f"{root}:blob:{blob}", "0")))
+
+    return CheckpointBackend(lambda: RedisCheckpointStore(connect_redis(settings), query), damage)
+
+
+LOGS = {
+    "memory": memory_logs,
+    "file": file_logs,
+    "file, short segments": file_logs_of_short_segments,
+    "kafka": kafka_logs,
+    "kafka, short windows": kafka_logs_of_short_windows,
+}
+CHECKPOINTS = {"memory": memory_checkpoints, "file": file_checkpoints, "redis": redis_checkpoints}
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(kafka: KafkaServer) -> Iterator[Cluster]:
+    with closing(WarmCluster("a", Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}), "contract")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session", params=LOGS.values(), ids=LOGS)
-def fresh_logs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], LogBackend]:
-    return lambda: request.param(tmp_path_factory.mktemp("logs"))
+def fresh_logs(request: pytest.FixtureRequest) -> Callable[[], LogBackend]:
+    return lambda: request.param(request)
 
 
 @pytest.fixture
@@ -107,5 +233,7 @@ def logs(fresh_logs: Callable[[], LogBackend]) -> Iterator[LogBackend]:
 
 
 @pytest.fixture(params=CHECKPOINTS.values(), ids=CHECKPOINTS)
-def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointBackend:
-    return request.param(tmp_path / "checkpoints")
+def checkpoints(request: pytest.FixtureRequest) -> Iterator[CheckpointBackend]:
+    backend = request.param(request)
+    yield backend
+    backend.store.close()

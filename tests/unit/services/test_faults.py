@@ -110,6 +110,7 @@ def plan() -> Plan:
         bucket_us=100_000,
         bucket_run_us=100_000,
         boundary_interval_us=50_000,
+        silence_us=150_000,
         heartbeat_us=100_000,
         alpha_x_us=None,
         memory_bytes=1,

@@ -1,0 +1,70 @@
+"""What the stack's commands print on stdout for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from boreal.cli.timeline import STATE_STYLES
+
+_PROCESS_STYLES = {"running": "green", "starting": "yellow", "recovering": "yellow", "waiting": "red"}
+
+
+def show_status(status: Mapping[str, Any]) -> None:
+    console = Console(highlight=False)
+    if not status["processes"]:
+        console.print(Text("nothing is up: boreal up"))
+        return
+    for site, address in status["kafka"].items():
+        console.print(Text(f"Kafka {site}   {address}"))
+    console.print(Text(f"Redis     {status['redis']}"))
+    table = _table("process", "state", "restarts", "pid")
+    for process in status["processes"]:
+        state = Text(process["state"], style=_PROCESS_STYLES.get(process["state"], "dim"))
+        table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
+    console.print(table)
+    ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")
+    console.print(ready + Text(f"; queries: {', '.join(status['queries']) or 'none'}", style="default"))
+
+
+def show_queries(queries: Sequence[Mapping[str, Any]]) -> None:
+    console = Console(highlight=False)
+    if not queries:
+        console.print(Text("no queries: boreal query apply FILE"))
+        return
+    table = _table("query", "X", "mode", "policy", "replicas", "")
+    for query in queries:
+        paused = "paused" if query["paused"] else ""
+        facts = (query["name"], query["delay_threshold"], query["reconcile"], query["policy"], str(query["replicas"]), paused)
+        table.add_row(*facts)
+    console.print(table)
+
+
+def show_query(summary: Mapping[str, Any], how: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=None, width=120).rstrip()))
+    if summary["paused"]:
+        console.print(Text(f"paused, revision {summary['revision']}", style="dim"))
+        return
+    table = _table("replica", "state")
+    for name, state in how["states"].items():
+        table.add_row(name, Text(state, style=STATE_STYLES.get(state, "")))
+    console.print(table)
+    if how["missing_inputs"]:
+        console.print(Text(f"without {', '.join(how['missing_inputs'])}", style="yellow"))
+    if how["problem"] or how["waits_for"]:
+        console.print(Text(how["problem"] or f"waits for {', '.join(how['waits_for'])}", style="red"))
+    console.print(Text(f"{'live' if how['live'] else 'not live'}, revision {summary['revision']}"))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table

@@ -1,0 +1,19 @@
+"""Reading a query's answers: see `CorrectedStream`."""
+
+from boreal.client.changes import Boundary, Change, Missing, MissingRows, RecDone, Stable, Tentative, Undo
+from boreal.client.stream import CorrectedStream, Place
+from boreal.client.view import View
+
+__all__ = [
+    "Boundary",
+    "Change",
+    "CorrectedStream",
+    "Missing",
+    "MissingRows",
+    "Place",
+    "RecDone",
+    "Stable",
+    "Tentative",
+    "Undo",
+    "View",
+]

@@ -1,0 +1,298 @@
+"""The protocol of a reader (DPC's client side): records of one or several sites in, one corrected stream out.
+
+Pure: it knows no socket and no clock; `now` is any time in seconds that never falls, and stands still while nobody reads.
+
+A stable row's id is the same at every site, so whoever has the next one can give it. What is tentative differs from site
+to site: the reader sees one site's, the live one's. When that falls silent, or far behind, it switches (R23, R28):
+
+    to a site that is ahead of us, or holds nothing tentative    our tentative rows are undone, and that site's stream
+                                                                 follows from our next id on
+    to one that holds tentative rows, and no stable news         ours stay, and of that site's only those of a later t_max
+                                                                 are added; its undo will revoke them all
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from boreal.client.changes import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo
+
+T = TypeVar("T")
+
+FAR_BEHIND_ROWS = 10_000
+"""A live site that another is so far ahead of is as good as silent."""
+
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of q.out, or of q.stable. id: a stable row's, else -1; incarnation: its writer's life; fields: the value
+    of a record of q.out, of one of q.stable its type and data."""
+
+    offset: int
+    id: int
+    incarnation: int
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in one site's log: from `offset` on, where that log's next stable row is `next_id` (or a later one, where
+    that is only a lower bound)."""
+
+    offset: int
+    next_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given(Generic[T]):
+    """A change, and where a reader who has taken it would go on: at stable row `next_id`, in the log of `site` at `spot`."""
+
+    change: Change[T]
+    next_id: int | None
+    site: str
+    spot: Spot
+
+
+@dataclass(slots=True)
+class _Site:
+    """One site's log as far as it was read. waiting: stable rows that were not given yet, from our next id on or after a
+    gap; tentative: rows after its last stable one. spot: nothing that we still need lies before it."""
+
+    name: str
+    heard: float
+    spot: Spot
+    next_id: int
+    incarnation: int = 0
+    waiting: deque[Record] = field(default_factory=deque)
+    tentative: list[Record] = field(default_factory=list)
+
+
+class Corrector(Generic[T]):
+    """One reader. make: the reader's row from the data of a record."""
+
+    def __init__(
+        self,
+        spots: dict[str, Spot],
+        make: Callable[[dict[str, Any]], T],
+        now: float,
+        next_id: int | None = None,
+        stable_only: bool = False,
+        silence_s: float = 1.0,
+    ) -> None:
+        """spots: the sites, and where each is read from; next_id: the stable row to begin with, None for the first that
+        there is. stable_only: nothing but stable rows is given, and any site may give them."""
+        self.sites = {name: _Site(name, now, spot, spot.next_id) for name, spot in spots.items()}
+        self.live: str | None = None
+        self.next_id = next_id
+        self._make = make
+        self._stable_only = stable_only
+        self._silence_s = silence_s
+        self._visible: list[Tentative[T]] = []
+        self._is_correcting = False
+        self._floor = ""
+        self._visible_t_max = ""
+        self._stable_t_max = ""
+        self._through = {False: _BEGINNING, True: _BEGINNING}
+
+    def take(self, batches: Sequence[tuple[str, Sequence[Record]]], now: float) -> list[Given[T]]:
+        """The next records of some sites' logs, in order; none where only time has passed."""
+        given: list[Given[T]] = []
+        for site, _ in batches:
+            self.sites[site].heard = now
+        for site, records in batches:
+            self.live = self.live or site
+            state = self.sites[site]
+            for record in records:
+                if record.incarnation >= state.incarnation:
+                    state.incarnation = record.incarnation
+                    self._take(state, record, given)
+        if self._stable_only:
+            self._give_waiting(self.sites.values(), given)
+        elif (better := self._better_site(now)) is not None:
+            self._switch(better, given)
+        self._pass_over(now, given)
+        return given
+
+    def spots(self) -> dict[str, Spot]:
+        """Where to read each site from, to go on with what was given last."""
+        return {name: state.spot for name, state in self.sites.items()}
+
+    # One record
+
+    def _take(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+        is_live = state.name == self.live
+        match record.fields["type"]:
+            case "stable":
+                self._take_stable(state, record, given)
+            case "tentative" if not self._stable_only:
+                state.tentative.append(record)
+                if is_live:
+                    self._give_tentative(state, record, given)
+            case "undo":
+                state.tentative.clear()
+                if is_live:
+                    self._revoke(state, record.fields["cause"], given)
+                    self._floor = self._stable_t_max if self._is_behind(state) else ""
+            case "boundary" if is_live and not self._stable_only:
+                self._give_boundary(state, record, given)
+            case "rec_done" if is_live and self._is_correcting:
+                self._is_correcting = False
+                given.append(self._given(RecDone(record.fields["cause"]), state))
+
+    def _take_stable(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+        state.next_id = record.id + 1
+        state.tentative.clear()
+        if self.next_id is None and state.name == self.live:
+            self.next_id = record.id
+        if self.next_id is not None and record.id < self.next_id:
+            state.spot = _after(record)
+            return
+        state.waiting.append(record)
+        if state.name == self.live or self._stable_only:
+            self._give_waiting([state], given)
+
+    # Giving
+
+    def _given(self, change: Change[T], state: _Site) -> Given[T]:
+        return Given(change, self.next_id, state.name, state.spot)
+
+    def _give_waiting(self, states: Iterable[_Site], given: list[Given[T]]) -> None:
+        """All stable rows of these sites that follow ours. What any site holds of them is let go."""
+        for state in states:
+            before = self.next_id
+            while state.waiting and self.next_id is not None and state.waiting[0].id <= self.next_id:
+                record = state.waiting.popleft()
+                state.spot = _after(record)
+                if record.id == self.next_id:
+                    self._give_stable(state, record, given)
+            if self.next_id != before:
+                self._forget_given()
+
+    def _forget_given(self) -> None:
+        for state in self.sites.values():
+            while state.waiting and self.next_id is not None and state.waiting[0].id < self.next_id:
+                state.spot = _after(state.waiting.popleft())
+
+    def _give_stable(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+        if self._visible:
+            self._revoke(state, None, given)
+        self.next_id = record.id + 1
+        fields = record.fields
+        self._stable_t_max = max(self._stable_t_max, fields.get("t_max", ""))
+        row = Stable(
+            record.id,
+            self._make(fields["data"]),
+            fields.get("key"),
+            _moment(fields.get("event_time")),
+            state.name,
+            fields.get("ingest_ms", 0.0),
+            fields.get("emitted_ms", 0.0),
+        )
+        given.append(self._given(row, state))
+
+    def _give_tentative(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+        fields = record.fields
+        if fields["t_max"] <= self._floor or self._is_history(state):
+            return
+        row = Tentative(
+            self._make(fields["data"]),
+            fields["key"],
+            _moment(fields["event_time"]),
+            state.name,
+            fields["ingest_ms"],
+            fields["emitted_ms"],
+            tuple(fields["missing_inputs"]),
+            fields["cause"],
+        )
+        self._visible.append(row)
+        self._visible_t_max = max(self._visible_t_max, fields["t_max"])
+        given.append(self._given(row, state))
+
+    def _give_boundary(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+        fields = record.fields
+        through, tentative = _moment(fields["through"]), fields["tentative"]
+        if through > self._through[tentative] and not self._is_history(state):
+            self._through[tentative] = through
+            boundary = Boundary(through, tentative, tuple(fields["missing_inputs"]), fields["cause"])
+            given.append(self._given(boundary, state))
+
+    def _revoke(self, state: _Site, cause: str | None, given: list[Given[T]]) -> None:
+        self._through[True] = _BEGINNING
+        if self._visible:
+            undo = Undo(tuple(self._visible), cause)
+            self._visible, self._visible_t_max = [], ""
+            self._is_correcting = True
+            given.append(self._given(undo, state))
+
+    def _is_history(self, state: _Site) -> bool:
+        """We began in the midst of a log, and this site is read from before the row that we began with."""
+        return not self._stable_t_max and self._is_behind(state)
+
+    def _is_behind(self, state: _Site) -> bool:
+        return state.next_id < (self.next_id or 0)
+
+    # Other sites
+
+    def _better_site(self, now: float) -> _Site | None:
+        """Where to switch, if the live site is silent or far behind, or lacks the rows that follow ours."""
+        if self.live is None:
+            return None
+        live = self.sites[self.live]
+        others = [state for state in self.sites.values() if state is not live and self._is_heard(state, now)]
+        if self._lacks(live):
+            others = [state for state in others if state.waiting and not self._lacks(state)]
+        elif self._is_heard(live, now):
+            others = [state for state in others if len(state.waiting) > FAR_BEHIND_ROWS and not self._lacks(state)]
+        return max(others, key=lambda state: (not state.tentative, state.next_id), default=None)
+
+    def _is_heard(self, state: _Site, now: float) -> bool:
+        return now - state.heard <= self._silence_s
+
+    def _lacks(self, state: _Site) -> bool:
+        """Whether a site goes on beyond the stable row that follows ours."""
+        return bool(state.waiting) and self.next_id is not None and state.waiting[0].id > self.next_id
+
+    def _switch(self, to: _Site, given: list[Given[T]]) -> None:
+        self.live = to.name
+        if self.next_id is None and to.waiting:
+            self.next_id = to.waiting[0].id
+        if to.waiting or not to.tentative:
+            self._revoke(to, None, given)
+        self._give_waiting([to], given)
+        self._floor = max(self._visible_t_max, self._stable_t_max if self._is_behind(to) else "")
+        for record in to.tentative:
+            self._give_tentative(to, record, given)
+
+    def _pass_over(self, now: float, given: list[Given[T]]) -> None:
+        """Rows that the live site lacks, and that no other can be waited for to give, are missing."""
+        if self.live is None or self.next_id is None:
+            return
+        live = self.sites[self.live]
+        lacking = [state for state in self.sites.values() if self._lacks(state)]
+        if not lacking or not (self._stable_only or self._lacks(live)):
+            return
+        if any(self._is_heard(state, now) and not self._lacks(state) for state in self.sites.values()):
+            return
+        nearest = min(lacking, key=lambda state: state.waiting[0].id)
+        first_id, self.next_id = self.next_id, nearest.waiting[0].id
+        given.append(self._given(Missing(first_id, self.next_id - 1), nearest))
+        if self._stable_only:
+            self._give_waiting(self.sites.values(), given)
+        elif nearest is live:
+            self._give_waiting([live], given)
+        else:
+            self._switch(nearest, given)
+
+
+def _after(record: Record) -> Spot:
+    return Spot(record.offset + 1, record.id + 1)
+
+
+def _moment(text: str | None) -> datetime:
+    return datetime.fromisoformat(text) if text else _BEGINNING

@@ -1,0 +1,115 @@
+"""Threads that read one site's topic each, and hand batches of records over. An unreachable site is silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from boreal.client.corrector import Record
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer
+
+BATCHES_WAITING = 4
+_POLL_MS = 200
+_RETRY_S = 0.2
+
+_logger = logging.getLogger("boreal.client")
+
+
+class Feeds:
+    """The batches of all sites. A site whose reader has four waiting is read no further until they are taken."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[list[Record]]] = {}
+        self._changed = threading.Condition()
+        self._feeds: list[Feed] = []
+        self.is_closed = False
+
+    def add(self, site: str, topic: str, start: int, options: dict[str, Any]) -> None:
+        """Begin to read a site's topic from an offset on, or where it now begins."""
+        self._waiting[site] = deque()
+        self._feeds.append(Feed(self, site, topic, start, options))
+
+    def put(self, site: str, records: list[Record]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting[site]) < BATCHES_WAITING or self.is_closed)
+            self._waiting[site].append(records)
+            self._changed.notify_all()
+
+    def take(self, timeout_s: float) -> list[tuple[str, list[Record]]]:
+        """All batches that wait, after waiting for the first of them; none when the time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: any(self._waiting.values()) or self.is_closed, timeout=timeout_s)
+            taken = [(site, batch) for site, batches in self._waiting.items() for batch in batches]
+            for batches in self._waiting.values():
+                batches.clear()
+            self._changed.notify_all()
+        return taken
+
+    def rest(self, seconds: float) -> None:
+        """Wait so long, or until all is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_closed, timeout=seconds)
+
+    def close(self) -> None:
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+        for feed in self._feeds:
+            feed.thread.join(timeout=2)
+
+
+class Feed:
+    """One site's topic."""
+
+    def __init__(self, feeds: Feeds, site: str, topic: str, start: int, options: dict[str, Any]) -> None:
+        self._feeds = feeds
+        self._site = site
+        self._topic = topic
+        self._offset = start
+        self._options = options
+        self.thread = threading.Thread(target=self._run, name=f"boreal-{topic}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        from kafka.errors import KafkaError
+
+        while not self._feeds.is_closed:
+            try:
+                self._read()
+            except (KafkaError, OSError) as error:
+                _logger.debug("%s: %r", self._topic, error)
+                self._feeds.rest(_RETRY_S)
+
+    def _read(self) -> None:
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer: KafkaConsumer = KafkaConsumer(**self._options)
+        partition = TopicPartition(self._topic, 0)
+        try:
+            consumer.assign([partition])
+            first = consumer.beginning_offsets([partition])[partition]
+            end = consumer.end_offsets([partition])[partition]
+            # Beyond the end: the topic was made anew. What we have of it already is told by its ids.
+            self._offset = max(self._offset, first) if self._offset <= end else first
+            consumer.seek(partition, self._offset)
+            while not self._feeds.is_closed:
+                polled = consumer.poll(timeout_ms=_POLL_MS).get(partition, [])
+                if polled:
+                    self._feeds.put(self._site, [_record(record) for record in polled])
+                    self._offset = polled[-1].offset + 1
+        finally:
+            consumer.close(autocommit=False)
+
+
+def _record(record: Any) -> Record:
+    """Of q.out, or of q.stable, whose values are plain rows."""
+    headers = dict(record.headers)
+    fields = json.loads(record.value)
+    if "epoch" in headers:
+        fields = {"type": "stable", "data": fields, "key": json.loads(record.key) if record.key else None}
+    return Record(record.offset, int(headers.get("id", -1)), int(headers["incarnation"]), fields)

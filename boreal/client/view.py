@@ -1,0 +1,55 @@
+"""The current view of a corrected stream: for every key the newest row, final or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from boreal.client.changes import Change, Stable, Tentative, Undo
+
+T = TypeVar("T")
+
+
+class View(Mapping[Any, Stable[T] | Tentative[T]], Generic[T]):
+    """By key: a value where the query's output has one key column, a tuple of values for several, None without one.
+
+    It goes on changing as the stream does: `dict(view)` keeps a moment of it. change: what made it as it is.
+    """
+
+    def __init__(self) -> None:
+        self.change: Change[T] | None = None
+        self._stable: dict[Any, Stable[T]] = {}
+        self._tentative: dict[Any, Tentative[T]] = {}
+
+    @property
+    def is_tentative(self) -> bool:
+        """Whether any row of it may yet be taken back."""
+        return bool(self._tentative)
+
+    def take(self, change: Change[T]) -> bool:
+        """Let a change take effect; False where it changes no row."""
+        match change:
+            case Stable():
+                self._stable[_hashable(change.key)] = change
+            case Tentative():
+                self._tentative[_hashable(change.key)] = change
+            case Undo():
+                self._tentative.clear()
+            case _:
+                return False
+        self.change = change
+        return True
+
+    def __getitem__(self, key: Any) -> Stable[T] | Tentative[T]:
+        return self._tentative[key] if key in self._tentative else self._stable[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._stable
+        yield from (key for key in self._tentative if key not in self._stable)
+
+    def __len__(self) -> int:
+        return len(self._stable.keys() | self._tentative.keys())
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(key.values()) if isinstance(key, dict) else key

@@ -1,0 +1,197 @@
+"""The egress of one site as a process: its instance, and the topics that clients read."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import Any
+
+from boreal.errors import UserError
+from boreal.frames import LogId, State
+from reconcile.events import PathAfter, Received, Threshold
+from reconcile.instance import Instance
+from reconcile.recovery import Restart
+from services.clusters import clusters
+from services.control import ControlPlane, Item, instance_of, message_of
+from services.egress.delays import RecentDelays
+from services.egress.out import OutTopic
+from services.egress.restart import egress_restart
+from services.egress.stable import StableTopic
+from services.egress.tail import OutTail, read_out_tail
+from services.host import InstanceHost
+from services.layout import layout_of
+from services.log.follow import LogReader
+from services.log.kafka import KafkaLogStore
+from services.process import EXIT_STOPPED, StatusPublisher, now_us
+from services.queries import QueryRecord, QueryRegistry
+from services.records import Changelog
+from services.restart import holds
+from services.settings import Settings
+from services.topics import control_topic, out_topic, stable_topic
+
+_logger = logging.getLogger("boreal.egress")
+
+THREAD_SWITCH_S = 0.0005
+"""The instance, its readers and the producers share an interpreter; see services/node/node.py."""
+
+
+class Egress:
+    """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
+
+    def __init__(self, settings: Settings, name: str, query: str, site: str) -> None:
+        if site not in settings.site_names:
+            raise UserError("site", site, "is not known", f"name one of {', '.join(settings.site_names)}")
+        self.name = name
+        self.site = site
+        self.clusters = clusters(settings, name)
+        self.registry = QueryRegistry(self.clusters[settings.home])
+        record = self.registry.load().get(query)
+        if record is None:
+            raise UserError("query", query, "is not known", "apply it first: boreal query apply FILE")
+        self.layout = layout_of(record.query, settings.site_names)
+        self.plan = self.layout.egress_plan(site)
+        self.me = self.layout.egress_instance(site)
+        self.delays = RecentDelays(self.plan.delay_threshold_us)
+        self._over = threading.Event()
+        self._code = EXIT_STOPPED
+
+    def serve(self, stopping: threading.Event) -> int:
+        sys.setswitchinterval(THREAD_SWITCH_S)
+        self.stable = self._stable_topic()
+        tail = read_out_tail(self.clusters[self.site], self._out_topic, self.stable.next_id if self.stable else None)
+        restart = self._restart(tail)
+        self.out = self._outlet(tail, restart)
+        if self.stable is not None:
+            self.stable.begin(restart.incarnation, tail.lacking_from, tail.end)
+        control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
+        self.host = self._host(restart, control)
+        control.listen(self._hear)
+        status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
+        self.host.on_change = status.now
+        self.host.start()
+        watch = self.registry.watch(self._take_change)
+        while not stopping.is_set() and not self._over.is_set():
+            stopping.wait(0.1)
+        for closing in (self.host, control, watch, self.out, self.stable):
+            if closing is not None:
+                closing.close()
+        status.now()
+        status.close()
+        return self._code
+
+    def exit(self, code: int) -> None:
+        """From any thread: the process is to end with this code; the first one counts."""
+        if not self._over.is_set():
+            self._code = code
+            self._over.set()
+
+    # A new life
+
+    @property
+    def _out_topic(self) -> str:
+        return out_topic(self.plan.query, self.site, self.layout.sites)
+
+    def _stable_topic(self) -> StableTopic | None:
+        """Made before anything is read: from then on no earlier life can change q.stable (R28)."""
+        if self.site != self.layout.home:
+            return None
+        query = self.plan.query
+        return StableTopic(self.clusters[self.site], stable_topic(query), f"boreal.{query}.stable", self._out_topic, self.exit)
+
+    def _restart(self, tail: OutTail) -> Restart:
+        logs = KafkaLogStore(self.clusters, self.layout)
+        try:
+            restart = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open)
+        finally:
+            logs.close()
+        _logger.info("%s begins life %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
+        return restart
+
+    def _outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
+        output = self.plan.output
+        changelog = Changelog(self.plan.query, output.schema, self.plan.output_key, self.plan.bucket_us, place=tail.place)
+        return OutTopic(
+            self.clusters[self.site],
+            self._out_topic,
+            changelog,
+            restart.incarnation,
+            tail.end,
+            self._read_replica,
+            self.stable,
+            self.delays,
+            self.exit,
+        )
+
+    def _host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
+        instance = Instance(self.plan, self.me, restart)
+        begun = instance.begin(now_us())
+        site_of = self.layout.site_of
+        host = InstanceHost(instance, begun, {}, site_of, self.out, control.send, None, self._is_held, self.exit)
+        sites = {site_of(log) for logs in self.layout.input_logs(self.me).values() for log in logs}
+        host.readers = {site: LogReader(self.clusters[site], self.layout, host.deliver) for site in sorted(sites)}
+        return host
+
+    def _read_replica(self) -> str:
+        return self.host.instance.links[0].upstream.live.log.replica or "r0"
+
+    def _is_held(self, log: LogId, first_id: int) -> bool:
+        logs = KafkaLogStore(self.clusters, self.layout)
+        try:
+            replicas = self.layout.replicas_of(log.stream)
+            return any(holds(logs.open(LogId(log.stream, replica, log.partition)), first_id) for replica in replicas)
+        finally:
+            logs.close()
+
+    # What comes from outside
+
+    def _hear(self, sender: str, items: list[Item]) -> None:
+        for item in items:
+            if "message" in item and instance_of(item["to"]) == self.me:
+                self.host.deliver(Received(message_of(item)))
+
+    def _take_change(self, name: str, record: QueryRecord | None) -> None:
+        """A new X holds at once; all else is a matter for a new life, which is the supervisor's to begin."""
+        if record is None or name != self.plan.query:
+            return
+        threshold = record.query.delay_threshold
+        self.delays.x_us = threshold
+        if self.host.instance.delay_threshold_us != threshold:
+            self.host.deliver(Threshold(threshold))
+
+    # What it says of itself
+
+    def _status(self) -> dict[str, Any]:
+        self._tell_latency()
+        place = self.out.changelog.place
+        journal, instance = self.host.journal, self.host.instance
+        since_us = self.out.tentative_since_us
+        return {
+            "ready": journal.state is not None and journal.state is not State.RECOVERING,
+            "site": self.site,
+            "state": journal.state.value if journal.state else None,
+            "since_ms": journal.since_us / 1_000,
+            "x_ms": self.delays.x_us / 1_000,
+            "alpha_x_ms": instance.sunion.alpha_x_us / 1_000,
+            "counts": {"stable": place.n_stable, "tentative": place.n_tentative, "undone": place.n_undone},
+            "delay_ms": self.delays.summary_ms(now_us()),
+            "violations": self.delays.violations,
+            "tentative": {
+                "outstanding": place.outstanding,
+                "since_ms": since_us / 1_000 if since_us else None,
+                "cause": self.out.cause or None,
+            },
+            "missing": list(instance.missing()),
+            "lost_rows": place.n_skipped + (self.stable.n_skipped if self.stable else 0),
+            "seq": place.seq,
+            "epoch": place.epoch,
+            "next_id": {"out": place.next_stable_id, "stable": self.stable.next_id if self.stable else None},
+            "unconfirmed_frames": self.out.appended - self.out.confirmed,
+        }
+
+    def _tell_latency(self) -> None:
+        """R9: what Kafka takes to confirm a record comes after the last SUnion too. An outage is no measure of that."""
+        took_ms = self.out.latency.summary_ms(now_us())["p99"]
+        if took_ms is not None:
+            micros = min(int(took_ms * 1_000), self.plan.delay_threshold_us // 4)
+            self.host.deliver(Received(PathAfter(self.me, self._out_topic, micros)))

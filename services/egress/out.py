@@ -1,0 +1,192 @@
+"""q.out: the whole corrected stream, one JSON record for each row and each control frame (contract: changes.jsonl).
+
+This is the outlet of the egress's instance: each frame becomes records of one changelog, is sent at once, and counts as
+given when Kafka has it. From then on its stable rows go to q.stable.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from boreal.frames import Boundary, Data, Frame, LogId
+from services.clusters import Cluster
+from services.egress.delays import RecentDelays
+from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, Headers, encode_anchor, encode_place, number
+from services.egress.stable import StableRow, StableTopic
+from services.failpoints import failpoint
+from services.process import EXIT_FENCED, now_us
+from services.records import Changelog, Control, Rows
+
+_logger = logging.getLogger("boreal.egress")
+
+ON_THE_WAY_BYTES = 64 << 20
+"""What may be on its way to Kafka before `append` waits."""
+BATCH_BYTES = 256 << 10
+"""Records that wait for an earlier request go together, up to so many bytes."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """The records of one frame. offset: where the first of them has to come to lie."""
+
+    frame: int
+    offset: int
+    count: int
+    nbytes: int
+    emitted_us: int
+    delays_us: np.ndarray | None
+    stable: list[StableRow] | None
+    is_given: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.count
+
+
+class OutTopic:
+    """One egress's q.out. `end`: the offset that the next record must get, for there is no other writer; `replica` says
+    whose stream is being read. `exit` ends the process."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        changelog: Changelog,
+        incarnation: int,
+        end: int,
+        replica: Callable[[], str],
+        stable: StableTopic | None,
+        delays: RecentDelays,
+        exit: Callable[[int], None],
+    ) -> None:
+        self.changelog = changelog
+        self.appended = 0
+        self.tentative_since_us: int | None = None
+        self.cause = ""
+        self.latency = RecentDelays(0)
+        self._topic = topic
+        self._incarnation = (INCARNATION, number(incarnation))
+        self._end = end
+        self._replica = replica
+        self._stable = stable
+        self._delays = delays
+        self._exit = exit
+        self._sent: deque[_Sent] = deque()
+        self._on_the_way = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._producer = cluster.producer(batch_size=BATCH_BYTES)
+
+    def append(self, log: LogId, frame: Frame) -> None:
+        """Send what a frame tells the client. Returns at once, unless Kafka has long taken nothing."""
+        emitted_us = now_us()
+        self.appended += 1
+        given = self.changelog.take(frame, emitted_us, self._replica())
+        failpoint("egress.before_out")
+        if isinstance(given, Rows):
+            self._send_rows(given, emitted_us)
+        elif given is not None:
+            self._send_control(given, frame, emitted_us)
+        self._note_tentative(frame, emitted_us)
+
+    @property
+    def confirmed(self) -> int:
+        """Frames whose records Kafka has, in q.out and, if that is ours, in q.stable."""
+        with self._changed:
+            while self._sent and self._is_safe(self._sent[0]):
+                self._sent.popleft()
+            return self._sent[0].frame - 1 if self._sent else self.appended
+
+    def close(self) -> None:
+        """Stop, once Kafka has all that was sent or two seconds have passed."""
+        self._producer.flush(timeout=2)
+        self._is_closed = True
+        self._producer.close(timeout=0)
+
+    # Sending
+
+    def _send_rows(self, rows: Rows, emitted_us: int) -> None:
+        frame = rows.frame
+        records: list[bytes] = rows.records.view("binary").to_pylist()
+        keys: list[bytes | None] = rows.keys.view("binary").to_pylist() if rows.keys is not None else [None] * len(records)
+        stable = None
+        if frame.tentative:
+            headers: list[Headers] = [[self._incarnation]] * len(records)
+        else:
+            ids = range(frame.first_id, frame.first_id + len(records))
+            headers = [[self._incarnation, (ID, number(id_))] for id_ in ids]
+            if self._stable is not None:
+                data: list[bytes] = rows.data.view("binary").to_pylist()
+                stable = [StableRow(*row, frame.epoch) for row in zip(ids, keys, data, strict=True)]
+        self._send(records, keys, headers, emitted_us, rows.delays_us, stable)
+
+    def _send_control(self, control: Control, frame: Frame, emitted_us: int) -> None:
+        headers: Headers = [self._incarnation]
+        if isinstance(frame, Boundary) and frame.anchor is not None:
+            headers += [(ANCHOR, encode_anchor(frame.anchor)), (PLACE, encode_place(self.changelog.place))]
+        self._send([control.record.encode()], [None], [headers], emitted_us)
+
+    def _send(
+        self,
+        records: list[bytes],
+        keys: list[bytes | None],
+        headers: list[Headers],
+        emitted_us: int,
+        delays_us: np.ndarray | None = None,
+        stable: list[StableRow] | None = None,
+    ) -> None:
+        sent = _Sent(self.appended, self._end, len(records), sum(map(len, records)), emitted_us, delays_us, stable)
+        self._end = sent.end
+        with self._changed:
+            self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
+            self._on_the_way += sent.nbytes
+            self._sent.append(sent)
+        for record, key, facts in zip(records, keys, headers, strict=True):
+            future = self._producer.send(self._topic, record, key=key, headers=facts, partition=0)
+            future.add_errback(self._fail)
+        future.add_callback(lambda metadata: self._give(sent, metadata))
+
+    # What Kafka says, in the producer's thread
+
+    def _give(self, sent: _Sent, metadata: Any) -> None:
+        """Kafka has a frame's last record, and so all before it."""
+        # A record that Kafka had already, when it was sent again, may come without its offset.
+        if metadata.offset not in (sent.end - 1, -1):
+            _logger.error("%s has another writer: a later life of ours has begun", self._topic)
+            self._exit(EXIT_FENCED)
+            return
+        given_us = now_us()
+        took_us = given_us - sent.emitted_us
+        self.latency.add(given_us, np.array([took_us]))
+        if sent.delays_us is not None:
+            self._delays.add(given_us, sent.delays_us + took_us)
+        if sent.stable is not None and self._stable is not None:
+            self._stable.put(sent.stable, sent.offset)
+        with self._changed:
+            sent.is_given = True
+            self._on_the_way -= sent.nbytes
+            self._changed.notify()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._is_closed:
+            return
+        _logger.error("%s cannot be written: %r", self._topic, error)
+        self._exit(1)
+
+    def _is_safe(self, sent: _Sent) -> bool:
+        if not sent.is_given or sent.stable is None or self._stable is None:
+            return sent.is_given
+        return sent.stable[-1].id < self._stable.next_id
+
+    def _note_tentative(self, frame: Frame, emitted_us: int) -> None:
+        if not self.changelog.place.outstanding:
+            self.tentative_since_us, self.cause = None, ""
+        elif isinstance(frame, Data):
+            self.tentative_since_us, self.cause = self.tentative_since_us or emitted_us, frame.cause

@@ -1,0 +1,149 @@
+"""Where an earlier life of the egress left off, as the ends of its topics tell (R28).
+
+The end is read in windows that grow until they hold enough: a stable boundary, which carries all that a restart needs,
+and what was written after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+
+from boreal.frames import Anchor
+from services.clusters import Cluster
+from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, decode_anchor, decode_place
+from services.records import Place
+from sunion.tape import BEGINNING
+
+FIRST_WINDOW = 1_024
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class OutTail:
+    """The end of q.out.
+
+    place: None where nothing was ever written. written_to: the time of the last stable row. end: the offset that the next
+    record will get. lacking_from: the first offset that may hold a row which q.stable lacks.
+    """
+
+    place: Place | None
+    incarnation: int
+    anchor: Anchor | None
+    written_to: int
+    end: int
+    lacking_from: int
+
+
+def read_stable_tail(cluster: Cluster, topic: str) -> int:
+    """The next id of q.stable: one more than that of the last committed row."""
+    partition = TopicPartition(topic, 0)
+    with closing(cluster.consumer(read_committed=True)) as consumer:
+        consumer.assign([partition])
+        first, end = _range(consumer, partition)
+        for start in _windows(first, end):
+            last = deque(read_range(consumer, partition, start, end), maxlen=1)
+            if last:
+                return int(dict(last[0].headers)[ID]) + 1
+    return 0
+
+
+def read_out_tail(cluster: Cluster, topic: str, next_stable: int | None) -> OutTail:
+    """next_stable: the next id of q.stable, None where this egress does not write it."""
+    partition = TopicPartition(topic, 0)
+    with closing(cluster.consumer()) as consumer:
+        consumer.assign([partition])
+        first, end = _range(consumer, partition)
+        if end == 0:
+            return OutTail(None, 0, None, BEGINNING, 0, 0)
+        for start in _windows(first, end):
+            fold = _Fold(Place() if start == 0 else None, next_stable)
+            for record in read_range(consumer, partition, start, end):
+                fold.take(record)
+            if fold.place is not None and fold.anchor is not None and fold.lacking_from is not None:
+                break
+        lacking_from = start if fold.lacking_from is None else fold.lacking_from
+        # Where all was deleted by age, its end still tells: a record has one offset, and neither lives nor epochs are more.
+        place = fold.place or Place(seq=end, epoch=end, next_stable_id=max(next_stable or 0, fold.next_id))
+        return OutTail(place, fold.incarnation or end, fold.anchor, fold.written_to, end, lacking_from)
+
+
+def read_range(consumer: KafkaConsumer, partition: TopicPartition, start: int, end: int) -> Iterator[ConsumerRecord]:
+    """The records at offsets from `start` up to `end`, as far as the consumer may see them."""
+    consumer.seek(partition, start)
+    while consumer.position(partition) < end:
+        for record in consumer.poll(timeout_ms=200).get(partition, []):
+            if record.offset < end:
+                yield record
+
+
+def _range(consumer: KafkaConsumer, partition: TopicPartition) -> tuple[int, int]:
+    return consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+
+
+def _windows(first: int, end: int) -> Iterator[int]:
+    """Where to begin to read: ever further from the end."""
+    window = FIRST_WINDOW
+    while end - window > first:
+        yield end - window
+        window *= 4
+    yield first
+
+
+class _Fold:
+    """Records of q.out folded into the place where they leave it."""
+
+    def __init__(self, place: Place | None, next_stable: int | None) -> None:
+        self.place = place
+        self.incarnation = 0
+        self.anchor: Anchor | None = None
+        self.written_to = BEGINNING
+        self.next_id = 0
+        self.lacking_from = 0 if next_stable is None else None
+        self._next_stable = next_stable
+
+    def take(self, record: ConsumerRecord) -> None:
+        headers = dict(record.headers)
+        incarnation = int(headers[INCARNATION])
+        if incarnation < self.incarnation:
+            return
+        self.incarnation = incarnation
+        fields = json.loads(record.value)
+        if fields["type"] == "stable":
+            self.next_id = int(headers[ID]) + 1
+            self.written_to = time_us(fields["event_time"])
+        if ANCHOR in headers:
+            self.anchor = decode_anchor(headers[ANCHOR])
+            self.place = decode_place(headers[PLACE])
+            self.next_id = self.place.next_stable_id
+        elif self.place is not None:
+            self.place = self._after(self.place, fields)
+        if self._next_stable is not None and self.next_id <= self._next_stable and (self.place or self.next_id):
+            self.lacking_from = record.offset + 1
+
+    def _after(self, place: Place, fields: dict[str, Any]) -> Place:
+        given = {"seq": fields["seq"], "stable_seq": fields["stable_seq"], "epoch": fields["epoch"]}
+        if "t_max" in fields:
+            t_max = time_us(fields["t_max"])
+            given["highest_t_max"] = t_max if place.highest_t_max is None else max(place.highest_t_max, t_max)
+        match fields["type"]:
+            case "stable":
+                given |= {"next_stable_id": self.next_id, "n_stable": place.n_stable + 1}
+            case "tentative":
+                given |= {"outstanding": place.outstanding + 1, "n_tentative": place.n_tentative + 1}
+            case "undo":
+                given |= {"outstanding": 0, "n_undone": place.n_undone + place.outstanding}
+        return replace(place, **given)
+
+
+def time_us(text: str) -> int:
+    """Microseconds since the epoch of a time as records have it."""
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)

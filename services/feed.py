@@ -1,0 +1,132 @@
+"""Recorded rows into the users' topics, at a pace: what `boreal feed` does.
+
+One JSON object a row, in event-time order over all streams. As the owner of the data knows how far it is, every partition
+also gets heartbeat records (header `boundary`), so that a stream with few rows holds back no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+from kafka import KafkaProducer
+
+from boreal.errors import UserError
+from boreal.frames import INFINITY
+from boreal.schema import TIME
+from boreal.spec import Stream
+from services.clusters import Cluster
+from services.embedded.sources import Pace
+from services.replay import SourceRows, merge_schedule
+from services.source.intake import BOUNDARY_HEADER, END
+from services.texts import column_texts, joined, key_parts, moment, object_parts
+
+HEARTBEAT_S = 0.1
+_TICK_S = 0.01
+_SLICE_ROWS = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A stream's topic, and what goes there."""
+
+    stream: Stream
+    name: str
+    partitions: list[int]
+    rows: SourceRows
+
+
+def feed(
+    cluster: Cluster,
+    streams: Mapping[str, Stream],
+    rows: Mapping[str, SourceRows],
+    pace: Pace,
+    *,
+    ended: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Write the rows of each stream, by name, to its topic; returns how many, once Kafka has them all.
+
+    ended: the last record of every partition says that the stream has ended, so that all windows close. on_progress is
+    called with the number of rows written so far. UserError: a stream without a topic, or a topic that does not exist.
+    KafkaError where Kafka refuses a record; while it is out of reach, feeding waits.
+    """
+    schedule = merge_schedule(dict(rows))
+    topics = {name: _topic(cluster, name, streams[name], found) for name, found in rows.items()}
+    with closing(cluster.producer(linger_ms=5)) as producer:
+        sent = dict.fromkeys(topics, 0)
+        started = time.monotonic()
+        heartbeat_at = 0.0
+        while True:
+            elapsed = time.monotonic() - started
+            count, reached = pace.cut(schedule, int(elapsed * 1e6))
+            for name, topic in topics.items():
+                until = schedule.rows_within(name, count)
+                for first in range(sent[name], until, _SLICE_ROWS):
+                    _send(producer, topic, first, min(first + _SLICE_ROWS, until))
+                sent[name] = until
+            if on_progress:
+                on_progress(count)
+            if reached >= INFINITY:
+                break
+            if elapsed >= heartbeat_at:
+                heartbeat_at = elapsed + HEARTBEAT_S
+                for topic in topics.values():
+                    _send_boundary(producer, topic.name, topic.partitions, moment(reached))
+            time.sleep(_TICK_S)
+        for topic in topics.values() if ended else ():
+            _send_boundary(producer, topic.name, topic.partitions, END)
+        producer.flush()
+    return sum(sent.values())
+
+
+def end(cluster: Cluster, topic: str) -> None:
+    """Say in every partition of a topic that its stream has ended. UserError: there is no such topic."""
+    partitions = _partitions(cluster, topic, "topic")
+    with closing(cluster.producer()) as producer:
+        _send_boundary(producer, topic, partitions, END)
+        producer.flush()
+
+
+def json_records(stream: Stream, batch: pa.RecordBatch) -> list[bytes]:
+    """Rows as the stream's producers would write them: `services.rows` reads the same rows from these records."""
+    texts = column_texts(stream.attributes, batch)
+    moments = texts.pop(TIME)
+    columns = texts if stream.time in texts else {stream.time: moments, **texts}
+    return [record.encode() for record in joined(object_parts(columns)).to_pylist()]
+
+
+def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
+    if not stream.key:
+        return [None] * batch.num_rows
+    texts = column_texts(stream.attributes, batch)
+    return [key.encode() for key in joined(key_parts(stream.key, texts)).to_pylist()]
+
+
+def _topic(cluster: Cluster, name: str, stream: Stream, rows: SourceRows) -> _Topic:
+    field = f"streams.{name}.topic"
+    if stream.topic is None:
+        raise UserError(field, None, "is not given", "name the topic that holds the stream's records")
+    return _Topic(stream, stream.topic, _partitions(cluster, stream.topic, field), rows)
+
+
+def _partitions(cluster: Cluster, topic: str, field: str) -> list[int]:
+    with closing(cluster.consumer()) as consumer:
+        partitions = consumer.partitions_for_topic(topic)
+    if not partitions:
+        raise UserError(field, topic, "does not exist", "apply the query first")
+    return sorted(partitions)
+
+
+def _send(producer: KafkaProducer, topic: _Topic, first: int, until: int) -> None:
+    batch = topic.rows.batch.slice(first, until - first)
+    for key, record in zip(_keys(topic.stream, batch), json_records(topic.stream, batch), strict=True):
+        producer.send(topic.name, record, key=key)
+
+
+def _send_boundary(producer: KafkaProducer, topic: str, partitions: list[int], text: str) -> None:
+    for partition in partitions:
+        producer.send(topic, b"", headers=[(BOUNDARY_HEADER, text.encode())], partition=partition)

@@ -1,0 +1,388 @@
+"""Logs in Kafka: a log is a topic's partition, a frame a record (services/wire.py), its offset Kafka's own.
+
+Opening costs the tail, not the log: facts come from a window at the log's end that reaches back to the last anchor, and
+only there does the log keep an `Index`; it is read when it is first needed. Rows before the window, and all rows of a log
+that is asked for nothing else, are searched for (services/log/partition.py).
+
+Appending is pipelined. Each frame expects the offset after the one before it, and an acknowledgement that names another
+says that someone else writes this log too: a later life of ours has begun, or a dead one is not quite dead. Either way
+this writer is fenced, and its process has to go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+
+from boreal.errors import ProtocolError
+from boreal.frames import Anchor, Data, Frame, LogId, Start
+from services.clusters import Cluster
+from services.log.base import Control, Trimmed
+from services.log.index import Index
+from services.log.partition import Partition, consumer_of
+from services.wire import encode_record
+
+WINDOW_FRAMES = 1024
+"""How far back from its end a log is read for its facts, at least."""
+INDEXED_FRAMES = 1 << 17
+"""Of a log that is written for long, the index keeps between half as many frames and so many."""
+UNACKNOWLEDGED_BYTES = 64 << 20
+"""What may be on its way to Kafka before `append_later` waits."""
+
+
+class Places(Protocol):
+    """Where each log lies (services.layout.Layout is one)."""
+
+    def site_of(self, log: LogId) -> str: ...
+
+    def topic_of(self, log: LogId) -> str: ...
+
+    def log_ids(self) -> list[LogId]: ...
+
+
+class Site:
+    """The clients through which one process reads and writes the logs of one site, made when they are first used."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.reading = threading.RLock()
+
+    @cached_property
+    def consumer(self) -> KafkaConsumer:
+        return consumer_of(self._cluster)
+
+    @cached_property
+    def producer(self) -> KafkaProducer:
+        """Made in spite of a cluster that is out of reach: who appends waits until it is back."""
+        while True:
+            with suppress(KafkaError, OSError):
+                return self._cluster.producer()
+
+    @cached_property
+    def admin(self) -> KafkaAdminClient:
+        return self._cluster.admin()
+
+    def close(self) -> None:
+        clients = self.__dict__
+        if "consumer" in clients:
+            self.consumer.close(autocommit=False)
+        if "producer" in clients:
+            self.producer.close(timeout=2)
+        if "admin" in clients:
+            self.admin.close()
+
+
+@dataclass(slots=True)
+class _Window:
+    """A log's tail: what is known of its frames, and their sizes in bytes."""
+
+    index: Index
+    sizes: deque[int]
+    nbytes: int
+
+    def add(self, frame: Frame, size: int) -> int:
+        self.sizes.append(size)
+        self.nbytes += size
+        return self.index.add(frame)
+
+    def forget(self, base: int) -> None:
+        """The window is to begin at `base`."""
+        for _ in range(base - self.index.start):
+            self.nbytes -= self.sizes.popleft()
+        self.index.forget(base)
+
+
+class KafkaLog:
+    """A `Log` in a partition. Questions may raise KafkaError; appends never do for a cluster that is out of reach, they
+    wait for it. One thread appends; any may ask and trim.
+
+    on_fenced: called once, in a thread of Kafka's, when somebody else has written to this log.
+    """
+
+    def __init__(self, log: LogId, topic: str, site: Site, window_frames: int = WINDOW_FRAMES) -> None:
+        self.id = log
+        self.on_fenced: Callable[[], None] = lambda: None
+        self._site = site
+        self._partition = Partition(site.consumer, log, topic)
+        self._lock = threading.RLock()
+        self._flow = threading.Condition()
+        self._unacknowledged = self._unacknowledged_bytes = 0
+        self._is_fenced = False
+        self._failure: Exception | None = None
+        self._window_frames = window_frames
+        self._read_window: _Window | None = None
+        with site.reading:
+            self._start, self._opened_at = self._partition.bounds()
+
+    @property
+    def _window(self) -> _Window:
+        """The log's tail when it was opened, as far back as to the last anchor (sources' logs have none), and all since."""
+        with self._lock:
+            count = self._window_frames
+            while self._read_window is None:
+                base = max(self._start, self._opened_at - count)
+                with self._site.reading:
+                    index, sizes = self._partition.index(base, self._opened_at, self._start)
+                if base == self._start or index.anchor is not None or not self.id.replica:
+                    self._read_window = _Window(index, deque(sizes), sum(sizes))
+                count *= 2
+            return self._read_window
+
+    @property
+    def _index(self) -> Index:
+        return self._window.index
+
+    # Facts
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @property
+    def end(self) -> int:
+        return self._index.end if self._read_window is not None else self._opened_at
+
+    @property
+    def nbytes(self) -> int:
+        with self._lock:
+            window = self._window
+            before = window.index.start - self._start
+            return window.nbytes + before * window.nbytes // max(len(window.sizes), 1)
+
+    @property
+    def next_stable_id(self) -> int:
+        return self._index.next_stable_id
+
+    @property
+    def last_incarnation(self) -> int:
+        return self._index.incarnation
+
+    def last_anchor(self) -> Anchor | None:
+        return self._index.anchor
+
+    def tail(self) -> Control | None:
+        return self._index.tail
+
+    # Writing
+
+    def append(self, frame: Frame) -> int:
+        """As `Log.append`, once Kafka has the frame. ProtocolError if another writer came between."""
+        offset = self.append_later(frame)
+        self.flush(None)
+        self._check()
+        return offset
+
+    def append_later(self, frame: Frame) -> int:
+        """Add a frame without waiting for Kafka to have it; returns the offset that it will get.
+
+        Waits only while UNACKNOWLEDGED_BYTES are on their way. Raises ProtocolError once this writer is fenced, and
+        whatever made an earlier append fail.
+        """
+        with self._flow:
+            self._flow.wait_for(lambda: self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES or not self._may_write)
+        self._check()
+        with self._lock:
+            window = self._window
+            next_id, incarnation = _facts_after(window.index, frame)
+            value, headers = encode_record(frame, next_id, incarnation)
+            place = self._partition.place
+            future = self._site.producer.send(place.topic, value, headers=headers, partition=place.partition)
+            with self._flow:
+                self._unacknowledged += 1
+                self._unacknowledged_bytes += len(value)
+            offset = window.add(frame, len(value))
+            if len(window.sizes) > INDEXED_FRAMES:
+                window.forget(window.index.end - INDEXED_FRAMES // 2)
+        # Only now: an acknowledgement may be there already, and is then counted at once.
+        future.add_callback(self._acknowledge, offset, len(value))
+        future.add_errback(self._fail)
+        return offset
+
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody else has written to this log since it was opened."""
+        return self._is_fenced
+
+    @property
+    def unacknowledged(self) -> int:
+        """Frames sent that Kafka has not yet acknowledged. Once fenced or failed, they never will be."""
+        return self._unacknowledged
+
+    def flush(self, timeout_s: float | None) -> bool:
+        """Wait until all frames are acknowledged; whether they are. None: as long as it takes."""
+        with self._flow:
+            self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, timeout_s)
+            return self._unacknowledged == 0
+
+    def sync(self) -> None:
+        """As `Log.sync`: what is acknowledged lasts as long as Kafka's copies do."""
+        self.flush(None)
+        self._check()
+
+    @property
+    def _may_write(self) -> bool:
+        return not self._is_fenced and self._failure is None
+
+    def _check(self) -> None:
+        if self._is_fenced:
+            raise ProtocolError(f"{self.id} has another writer: a later life has begun, or an earlier one goes on")
+        if self._failure is not None:
+            raise self._failure
+
+    def _acknowledge(self, expected: int, size: int, record: Any) -> None:
+        # A record that Kafka had already, when it was sent again, may come without its offset.
+        found_other_writer = record.offset not in (expected, -1) and not self._is_fenced
+        with self._flow:
+            if found_other_writer:
+                self._is_fenced = True
+            if self._may_write:
+                self._unacknowledged -= 1
+                self._unacknowledged_bytes -= size
+            self._flow.notify_all()
+        if found_other_writer:
+            self.on_fenced()
+
+    def _fail(self, error: Exception) -> None:
+        with self._flow:
+            self._failure = self._failure or error
+            self._flow.notify_all()
+
+    # Reading
+
+    def read(
+        self, offset: int, max_frames: int, max_bytes: int | None = None, skip_revoked: bool = False
+    ) -> list[tuple[int, Frame]]:
+        with self._lock:
+            if offset < self._start:
+                raise Trimmed(self.id, offset, self._start)
+            if offset > self.end:
+                raise ProtocolError(f"{self.id} ends at offset {self.end}, and was asked for offset {offset}")
+            wanted = self._wanted(offset, max_frames, skip_revoked)
+        with self._site.reading:
+            return _read_frames(self._partition, wanted, max_frames, max_bytes) if wanted else []
+
+    def _wanted(self, offset: int, max_frames: int, skip_revoked: bool) -> set[int]:
+        """The offsets that a read passes over; more than max_frames where those are not known beforehand."""
+        if not skip_revoked:
+            return set(range(offset, min(offset + max_frames, self.end)))
+        index = self._index
+        if offset < index.start:
+            with self._site.reading:
+                index, _ = self._partition.index(offset, index.end, self._start)
+        return set(index.offsets_from(offset, skip_revoked))
+
+    def offset_after(self, stable_id: int) -> int:
+        if self._read_window is None:
+            return self._search(stable_id)
+        with self._lock:
+            index, start = self._index, self._start
+            base, next_stable_id, is_whole = index.start, index.next_stable_id, index.start == start
+            try:
+                found = index.offset_after(stable_id)
+            except Trimmed:
+                if is_whole:
+                    raise
+                found = base
+        if is_whole or found > base:
+            return found
+        # The row lies before the window, or just at its beginning.
+        with self._site.reading:
+            return self._partition.offset_after(stable_id, start, base + 1, next_stable_id)
+
+    def _search(self, stable_id: int) -> int:
+        with self._site.reading:
+            last = self._partition.one(self._opened_at - 1).next_id if self._opened_at > self._start else 0
+            return self._partition.offset_after(stable_id, self._start, self._opened_at, last)
+
+    def trim(self, stable_id: int) -> None:
+        """As `Log.trim`. Raises KafkaError if Kafka does not answer."""
+        limit = self._trim_limit(stable_id)
+        if limit <= self._start:
+            return
+        place = self._partition.place
+        start = int(self._site.admin.delete_records({place: limit})[place]["low_watermark"])
+        with self._lock:
+            self._start = start
+            if start > self._index.start:
+                self._window.forget(start)
+
+    def _trim_limit(self, stable_id: int) -> int:
+        with self._lock:
+            index = self._index
+            limit, ceiling = index.trim_limit(stable_id), index.trim_limit(index.next_stable_id)
+            if limit > index.start or index.start == self._start:
+                return limit
+            stable_id = min(stable_id, index.next_stable_id - 1)
+        try:
+            return min(self._after_whole(stable_id), ceiling) if stable_id >= 0 else self._start
+        except Trimmed:
+            return self._start
+
+    def _after_whole(self, stable_id: int) -> int:
+        """The offset after the last stable frame without a row above `stable_id`."""
+        holder = self.offset_after(stable_id - 1)
+        [(_, frame)] = self.read(holder, 1)
+        assert isinstance(frame, Data)
+        if frame.first_id + frame.batch.num_rows <= stable_id + 1:
+            return holder + 1
+        return self._start if frame.first_id == 0 else self.offset_after(frame.first_id - 2) + 1
+
+
+def _facts_after(index: Index, frame: Frame) -> tuple[int, int]:
+    """The next stable id and the incarnation that a log will have with one more frame."""
+    next_id, incarnation = index.next_stable_id, index.incarnation
+    if frame.origin.incarnation >= incarnation:
+        if isinstance(frame, Data) and not frame.tentative:
+            next_id = max(next_id, frame.first_id + frame.batch.num_rows)
+        elif isinstance(frame, Start):
+            incarnation = frame.origin.incarnation
+    return next_id, incarnation
+
+
+def _read_frames(partition: Partition, wanted: set[int], max_frames: int, max_bytes: int | None) -> list[tuple[int, Frame]]:
+    """The wanted records, up to both limits, but one at least."""
+    found: list[tuple[int, Frame]] = []
+    size = 0
+    for records in partition.read(min(wanted), max(wanted) + 1):
+        for record in records:
+            if record.offset not in wanted:
+                continue
+            size += len(record.value)
+            if len(found) == max_frames or (found and max_bytes is not None and size > max_bytes):
+                return found
+            found.append((record.offset, partition.frame(record)))
+    return found
+
+
+class KafkaLogStore:
+    """A `LogStore` over the clusters of all sites; its logs' topics are there already (services/topics.py)."""
+
+    def __init__(self, clusters: Mapping[str, Cluster], places: Places, window_frames: int = WINDOW_FRAMES) -> None:
+        self._places = places
+        self._window_frames = window_frames
+        self._sites = {name: Site(cluster) for name, cluster in clusters.items()}
+        self._logs: dict[LogId, KafkaLog] = {}
+
+    def open(self, log: LogId) -> KafkaLog:
+        """As `LogStore.open`. KafkaError if the log's cluster cannot be reached."""
+        if log not in self._logs:
+            site = self._sites[self._places.site_of(log)]
+            self._logs[log] = KafkaLog(log, self._places.topic_of(log), site, self._window_frames)
+        return self._logs[log]
+
+    def ids(self) -> list[LogId]:
+        return sorted(self._places.log_ids())
+
+    def close(self) -> None:
+        for site in self._sites.values():
+            with suppress(KafkaError):
+                site.close()
+        self._logs.clear()

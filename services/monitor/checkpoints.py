@@ -1,0 +1,69 @@
+"""Drops the checkpoints that no restart will ask for: those before the newest sound one, but for the newest two."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from redis import Redis
+
+from services.store.base import CheckpointStore, StoreUnavailable
+from services.store.redis import RedisCheckpointStore
+
+SWEEP_INTERVAL_S = 10.0
+KEPT = 2
+
+OnDamage = Callable[[str, str, int], None]
+"""Called with (query, instance, number), once for each damaged checkpoint, in the sweeper's thread."""
+
+_logger = logging.getLogger("boreal.monitor")
+
+
+def drop_old(store: CheckpointStore, instance: str) -> None:
+    """Keep the newest sound checkpoint of an instance, all after it, and at least the newest two.
+
+    Reads the newest one whole, but only where there is one to drop.
+    """
+    numbers = store.numbers(instance)
+    if len(numbers) <= KEPT:
+        return
+    sound = store.latest(instance)
+    if sound is not None:
+        store.drop(instance, min(numbers[-KEPT], sound.number))
+
+
+class CheckpointSweeper:
+    """A thread that drops what is old, of all queries, as long as the process lives. Redis out of reach is `is_reachable` =
+    False, and tried again."""
+
+    def __init__(self, client: Redis, queries: Callable[[], Iterable[str]], on_damage: OnDamage) -> None:
+        """queries: the names of those that there are; called in the sweeper's thread."""
+        self.is_reachable = True
+        self._client = client
+        self._queries = queries
+        self._on_damage = on_damage
+        self._known: set[tuple[str, str, int]] = set()
+        threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                for query in self._queries():
+                    self._sweep(query)
+                self.is_reachable = True
+            except StoreUnavailable as error:
+                if self.is_reachable:
+                    _logger.warning("old checkpoints stay for now: %s", error)
+                self.is_reachable = False
+            time.sleep(SWEEP_INTERVAL_S)
+
+    def _sweep(self, query: str) -> None:
+        store = RedisCheckpointStore(self._client, prefix=query)
+        for instance in store.instances():
+            drop_old(store, instance)
+        for instance, number in store.damaged:
+            if (query, instance, number) not in self._known:
+                self._known.add((query, instance, number))
+                self._on_damage(query, instance, number)

@@ -1,0 +1,48 @@
+"""The failure journal of a query: what befell it, the newest last."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+KEPT = 40
+"""Of each kind: a state that comes and goes must not drive out a lost claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """kind: what changed ('claim', 'progress', 'state', 'input', 'checkpoint'). who: the instance or stream that it befell.
+    is_bad: whether somebody should look."""
+
+    at_ms: int
+    kind: str
+    who: str
+    text: str
+    is_bad: bool
+
+
+class Journal:
+    """Keeps the newest entries of each kind."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, deque[Entry]] = {}
+
+    def enter(self, entry: Entry) -> Entry:
+        self._entries.setdefault(entry.kind, deque(maxlen=KEPT)).append(entry)
+        return entry
+
+    def resume(self, dumped: Iterable[Mapping[str, Any]]) -> None:
+        """Go on after what an earlier life had dumped."""
+        since, self._entries = self._entries, {}
+        for fields in dumped:
+            self.enter(Entry(**{name: fields[name] for name in Entry.__dataclass_fields__}))
+        for kind in since:
+            for entry in since[kind]:
+                self.enter(entry)
+
+    def dump(self) -> list[dict[str, Any]]:
+        """All entries, in the order of their times."""
+        entries = [entry for kind in self._entries.values() for entry in kind]
+        return [asdict(entry) for entry in sorted(entries, key=lambda entry: entry.at_ms)]

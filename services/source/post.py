@@ -1,0 +1,118 @@
+"""Rows that are posted to a source: into the user's topic when Kafka takes them, to disk while it does not.
+
+The user's topic is the one way in. There a posted record waits like any other until the source has logged it, and all
+that is promised of records there holds for it. So the spool only has to bring records into the topic:
+
+    1. a record is given a number                         below those of all later records
+    2. it is sent; or, if earlier ones are spooled or Kafka does not answer, it is spooled
+    3. whoever posted it is answered                      it outlasts our crash
+    4. what is spooled is sent, oldest first              it may have been sent before
+    5. what Kafka has acknowledged leaves the spool
+
+A crash between 4 and 5, and an answer of Kafka's that was lost, lead to repetitions in the topic, never to gaps; the
+source takes no number twice (services.source.intake). All go to partition 0, in their order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
+
+from services.clusters import Cluster
+from services.source.intake import POSTED_HEADER
+from services.source.spool import Spool, SpoolFull
+
+STALLED_S = 1.0
+"""How long Kafka may take for what is posted before it is spooled."""
+_PARTITION = 0
+
+_logger = logging.getLogger("boreal.source")
+
+
+class PostBox:
+    """`post` may be called from any thread; the spool is drained in a thread of ours."""
+
+    def __init__(self, cluster: Cluster, topic: str, spool: Spool) -> None:
+        """KafkaError where the cluster is out of reach already."""
+        self._topic = topic
+        self._spool = spool
+        self._producer: KafkaProducer = cluster.producer(max_block_ms=int(STALLED_S * 1_000))
+        self._condition = threading.Condition()
+        self._is_closed = False
+        self.is_full = False
+        self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was posted is in the user's topic."""
+        return self._spool.is_empty
+
+    @property
+    def spooled_bytes(self) -> int:
+        return self._spool.spooled_bytes
+
+    def post(self, records: list[bytes]) -> bool:
+        """Returns when the records outlast a crash: True if Kafka has them, False if the disk has.
+
+        Raises SpoolFull, or OSError where the disk fails, and nothing of them is kept for sure; KafkaError where Kafka
+        refuses them.
+        """
+        with self._condition:
+            first = self._spool.numbers(len(records))
+            if self._spool.is_empty and self._send(first, records, time.monotonic() + STALLED_S):
+                return True
+            try:
+                self._spool.add(first, records)
+            except SpoolFull as error:
+                if not self.is_full:
+                    _logger.error("%s", error)
+                self.is_full = True
+                raise
+            self._condition.notify()
+            return False
+
+    def close(self) -> None:
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+        self._thread.join(timeout=2)
+        self._producer.close(timeout=1)
+        with self._condition:
+            self._spool.close()
+
+    def _send(self, first: int, records: list[bytes], deadline: float) -> bool:
+        """Whether Kafka has all records before the deadline. It may come to have them later, all the same."""
+        futures: list[Any] = []
+        try:
+            for number, record in enumerate(records, start=first):
+                headers = [(POSTED_HEADER, str(number).encode())]
+                futures.append(self._producer.send(self._topic, record, headers=headers, partition=_PARTITION))
+            for future in futures:
+                future.get(timeout=max(deadline - time.monotonic(), 0))
+        except KafkaTimeoutError:
+            return False
+        return True
+
+    def _drain(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_closed or not self._spool.is_empty)
+                if self._is_closed:
+                    return
+                chunks = self._spool.head()
+            # Without the lock: those who post meanwhile spool, as long as there is something to drain.
+            for chunk in chunks:
+                while not self._send(chunk.first, chunk.records, time.monotonic() + STALLED_S):
+                    if self._is_closed:
+                        return
+            with self._condition:
+                self._spool.drained(chunks)
+                if self._spool.is_empty:
+                    self.is_full = False
+                    _logger.info("the spool is drained")

@@ -1,0 +1,336 @@
+"""The process of a source: the user's topic in, the logs of one stream out, each record once whatever crashes.
+
+One thread reads and writes, in this order; a batch is what one look at the topic brings:
+
+    1. dead letters are sent, and acknowledged     a batch that was announced is not judged again
+    2. the batch is announced in every log         an anchor: which records, from which place (services.source.place)
+    3. its rows are logged
+    4. all of that is acknowledged                 only now the next batch may be announced
+
+So after a crash one batch may be incomplete, the one announced last; it is done again from the user's topic, and each log
+is given what it lacks (services.source.recovery). While Kafka is out of reach nothing is read: the records wait in the
+topic, and what is posted waits in a spool (services.source.post).
+
+Between batches a boundary goes to every log, each boundary interval, with or without news.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
+
+from boreal.errors import UserError
+from boreal.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
+from services.clusters import clusters
+from services.control import ControlPlane, Item
+from services.failpoints import failpoint
+from services.layout import layout_of
+from services.log.kafka import KafkaLog, KafkaLogStore
+from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
+from services.queries import QueryRegistry
+from services.rows import Shape
+from services.settings import Settings
+from services.source.intake import DeadLetter, Intake, beyond
+from services.source.options import SourceOptions
+from services.source.post import STALLED_S, PostBox
+from services.source.recovery import FormerLife, former_life
+from services.source.spool import Spool
+from services.source.topic import UserTopic
+from services.source.web import WebServer, create_app
+from services.texts import moment
+from services.topics import control_topic, dead_letter_topic
+from services.trimmer import Trimmer
+from sunion.tape import BEGINNING
+
+FRAME_ROWS = 8_192
+LOOK_FOR_PARTITIONS_US = 10_000_000
+IDLE_AFTER_US = 2_000_000
+RETRY_S = 0.2
+_WAIT_MS = 200
+Answer = TypeVar("Answer")
+
+_logger = logging.getLogger("boreal.source")
+
+
+class Stopped(Exception):
+    """The process is to end: it was told to, or another life of it has begun."""
+
+
+class Source:
+    """`serve` runs until it is stopped or fenced, and returns the process's exit code."""
+
+    def __init__(self, settings: Settings, options: SourceOptions, name: str, query: str, stream: str) -> None:
+        self.name = name
+        self.stream = stream
+        self.clusters = clusters(settings, name)
+        self.home = self.clusters[settings.home]
+        record = QueryRegistry(self.home).load().get(query)
+        if record is None:
+            raise UserError("query", query, "is not known", "apply it first: boreal query apply FILE")
+        if stream not in record.query.streams:
+            raise UserError("stream", stream, f"{query} has no such stream", f"name one of {list(record.query.streams)}")
+        self.spec = record.query.streams[stream]
+        if self.spec.topic is None:
+            raise UserError(f"streams.{stream}.topic", None, "is not given", "name the topic that holds the stream's records")
+        self.topic_name = self.spec.topic
+        self.layout = layout_of(record.query, settings.site_names)
+        self.options = options
+        self._shape = Shape(self.spec.time, self.spec.time_unit, self.spec.attributes)
+        self.spool_directory = settings.data / "spool" / query / stream
+        self._stopping = threading.Event()
+        self._is_fenced = False
+        self._is_stalled = False
+        self._rows = self._letters = 0
+        self._last_ingest_us = 0
+        self._next_boundary_us = self._next_partitions_us = 0
+        self._clock_claim: tuple[int, dict[int, int]] | None = None
+
+    def serve(self, stopping: threading.Event) -> int:
+        self._stopping = stopping
+        home, topic = self.home, self.topic_name
+        with ExitStack() as stack:
+            store = stack.enter_context(closing(KafkaLogStore(self.clusters, self.layout)))
+            self.logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
+            for log in self.logs.values():
+                log.on_fenced = self._fenced
+            former = former_life(list(self.logs.values()), topic)
+            self.intake = self._make_intake(former)
+            # At once: an earlier life that still writes makes us begin again, the more likely the longer we wait.
+            start = Start(Origin("", former.incarnation + 1), 0)
+            self._append((log, replace(start, next_id=former.written[log.key])) for log in self.logs)
+            self.letters = stack.enter_context(closing(home.producer()))
+            self.topic = stack.enter_context(closing(UserTopic(home, topic)))
+            spool = Spool(self.spool_directory, self.options.spool_bytes)
+            self.box = stack.enter_context(closing(PostBox(home, topic, spool)))
+            self.status = stack.enter_context(closing(StatusPublisher(home, self.name, self._status)))
+            if self.options.http_port is not None:
+                app = create_app(self.box, self._shape)
+                stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
+            trimmer = stack.enter_context(closing(Trimmer(self.logs.values())))
+            control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.layout.home)
+            stack.enter_context(closing(control))
+            try:
+                self._begin(former)
+                control.listen(lambda _, items: _take_trims(items, trimmer))
+                while True:
+                    self._turn()
+            except Stopped:
+                return EXIT_FENCED if self._is_fenced else EXIT_STOPPED
+
+    # A new life
+
+    def _make_intake(self, former: FormerLife) -> Intake:
+        edges = [edge for edge in self.layout.plan.sources if edge.operator == self.stream]
+        origin = Origin("", former.incarnation + 1)
+        bucket_us = self.layout.plan.bucket_us
+        return Intake(self.stream, self.spec, self.topic_name, edges, bucket_us, origin, former.place)
+
+    def _begin(self, former: FormerLife) -> None:
+        self._settle()
+        self._pass("source.started")
+        while not (partitions := self._ask(self.topic.partitions)):
+            _logger.warning("topic %s does not exist", self.topic_name)
+            self._wait(1.0)
+        if former.until:
+            self._do_again(former)
+        self.intake.place.promise = max(self.intake.place.promise, former.promise)
+        self._read(partitions)
+        _logger.info("life %d begins, of records from %s on", former.incarnation + 1, self._positions())
+
+    def _do_again(self, former: FormerLife) -> None:
+        """Give each log what it lacks of the batch that was announced last."""
+        place, until = self.intake.place, former.until
+        self._ask(lambda: self.topic.begin(list(until), place))
+        if self._ask(lambda: self.topic.is_gone(place, until)):
+            _logger.error("records of the batch that the former life left are deleted: rows of it may be missing")
+            for partition, offset in until.items():
+                self.intake.skip(partition, offset)
+            place.next_ids.update(former.written)
+            return
+        found: dict[int, list[Any]] = {partition: [] for partition in until}
+        while (more := self.topic.poll_until(until, _WAIT_MS, FRAME_ROWS)) is not None:
+            for partition, records in more.items():
+                found[partition] += records
+            self._wait(0)
+        batch = self.intake.take(found, now_us())
+        for partition, offset in until.items():
+            self.intake.skip(partition, offset)
+        missing = beyond(batch.frames, former.written)
+        for key, next_id in former.written.items():
+            if next_id > place.next_ids[key]:
+                _logger.error("%s holds %d rows of records that the topic has no more", key, next_id - place.next_ids[key])
+                place.next_ids[key] = next_id
+        self._append(missing)
+        self._settle()
+
+    # Life
+
+    def _turn(self) -> None:
+        """One look at the topic, and what follows from it."""
+        self._wait(0)
+        found = self._poll()
+        if any(found.values()):
+            self._log_batch(found)
+        now = now_us()
+        if now >= self._next_boundary_us:
+            self._next_boundary_us = now + self.layout.plan.boundary_interval_us
+            if self.spec.boundary == "clock":
+                self._look_at_clock(now)
+            self._append(self.intake.heartbeat(now_us()))
+        self._settle()
+        if now >= self._next_partitions_us:
+            self._next_partitions_us = now + LOOK_FOR_PARTITIONS_US
+            self._look_for_partitions()
+
+    def _poll(self) -> dict[int, list[Any]]:
+        wait_ms = max(self._next_boundary_us - now_us(), 0) // 1_000
+        try:
+            return self.topic.poll(wait_ms, FRAME_ROWS)
+        except OffsetOutOfRangeError:
+            for partition, offset in self._ask(self.topic.find_again).items():
+                self.intake.skip(partition, offset)
+            return {}
+
+    def _log_batch(self, found: dict[int, list[Any]]) -> None:
+        batch = self.intake.take(found, now_us())
+        if batch.letters:
+            self._send(batch.letters)
+            self._pass("source.letters_sent")
+        announcements = [(log, frame) for log, frame in batch.frames if isinstance(frame, Boundary)]
+        self._append(announcements[:1])
+        self._pass("source.between_announcements")
+        self._append(announcements[1:])
+        self._pass("source.announced")
+        for log, frame in batch.frames[len(announcements) :]:
+            self._append([(log, frame)])
+            self._pass("source.between_logs")
+        if batch.rows:
+            self._rows += batch.rows
+            self._last_ingest_us = now_us()
+
+    def _look_at_clock(self, now: int) -> None:
+        """The clock says how far the stream is where all that was written before a moment has been taken."""
+        if self._clock_claim is not None and self.topic.has_read(self._clock_claim[1]):
+            self.intake.clock(self._clock_claim[0], now)
+            self._clock_claim = None
+        if self._clock_claim is None and self.box.is_empty:
+            try:
+                self._clock_claim = now, self.topic.ends()
+            except KafkaError as error:
+                _logger.debug("%s is out of reach: %r", self.topic_name, error)
+
+    def _look_for_partitions(self) -> None:
+        partitions = self._ask(self.topic.partitions)
+        if len(partitions) > self.topic.assigned:
+            _logger.info("%s has %d partitions now", self.topic_name, len(partitions))
+            self._read(partitions)
+
+    def _read(self, partitions: list[int]) -> None:
+        """Read all of these partitions from where we are."""
+        for partition, offset in self._ask(lambda: self.topic.begin(partitions, self.intake.place)).items():
+            self.intake.expect(partition, offset)
+
+    def _send(self, letters: list[DeadLetter]) -> None:
+        """Returns when Kafka has the letters, and all that was logged before: on that rests what is late."""
+        self._settle()
+        key, topic = self.stream.encode(), dead_letter_topic(self.layout.plan.query)
+        sent = [self.letters.send(topic, letter.to_json(), key=key, partition=0) for letter in letters]
+        for future in sent:
+            while not _is_sent(future):
+                self._wait(0)
+        self._letters += len(letters)
+
+    def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
+        for log, frame in frames:
+            self.logs[log].append_later(frame)
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """The user's topic's answer, however long it takes."""
+        while True:
+            try:
+                return question()
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                _logger.warning("%s does not answer: %r", self.topic_name, error)
+                self._wait(RETRY_S)
+
+    def _settle(self) -> None:
+        """Returns when every log holds all that was appended to it."""
+        for log in self.logs.values():
+            while not log.flush(STALLED_S):
+                self._stall(True, log)
+                self._wait(0)
+        self._stall(False, None)
+
+    def _stall(self, is_stalled: bool, log: KafkaLog | None) -> None:
+        if is_stalled != self._is_stalled:
+            self._is_stalled = is_stalled
+            if log is not None:
+                _logger.warning("%s does not take what is written to it: nothing is read until it does", log.id)
+            self.status.now()
+
+    def _wait(self, seconds: float) -> None:
+        """Stopped, if it is time to stop."""
+        if self._stopping.wait(seconds) if seconds else self._stopping.is_set() or self._is_fenced:
+            raise Stopped
+
+    def _fenced(self) -> None:
+        _logger.error("the logs have another writer: a later life of this source has begun")
+        self._is_fenced = True
+
+    def _pass(self, name: str) -> None:
+        if os.environ.get("BOREAL_FAILPOINT", "").startswith(name):
+            # What is said to be logged here is in the log, and not on its way.
+            self._settle()
+            failpoint(name)
+
+    # What it says of itself
+
+    def _positions(self) -> dict[int, int]:
+        return {number: partition.next_offset for number, partition in sorted(self.intake.place.partitions.items())}
+
+    def _status(self) -> dict[str, Any]:
+        boundary = self.intake.place.promise
+        return {
+            "ready": not self._is_stalled,
+            "stream": self.stream,
+            "state": self._state(),
+            "last_boundary": "end" if boundary >= INFINITY else moment(boundary) if boundary > BEGINNING else None,
+            "last_ingest_ms": self._last_ingest_us / 1_000 if self._last_ingest_us else None,
+            "rows": self._rows,
+            "dlq": self._letters,
+            "spooled_bytes": self.box.spooled_bytes,
+            "spool_full": self.box.is_full,
+            "lost_records": self.topic.lost_records,
+            "positions": self._positions(),
+        }
+
+    def _state(self) -> str:
+        if not self.box.is_empty:
+            return "spooling"
+        if self._is_stalled:
+            return "failed"
+        return "live" if now_us() - self._last_ingest_us < IDLE_AFTER_US else "idle"
+
+
+def _is_sent(future: Any) -> bool:
+    """Whether Kafka has a record, or has it soon. KafkaError if it refuses the record."""
+    try:
+        future.get(timeout=STALLED_S)
+    except KafkaTimeoutError:
+        return False
+    return True
+
+
+def _take_trims(items: list[Item], trimmer: Trimmer) -> None:
+    for item in items:
+        if "trim" in item:
+            trimmer.take(item)

@@ -1,0 +1,105 @@
+"""Posting rows over HTTP: POST /tuples, as JSON (an object or a list), JSON lines, or an Arrow stream.
+
+    202 {"accepted": 998, "refused": 2, "reasons": [{"row": 17, "reason": "..."}], "durable": "kafka" | "spool"}
+
+once the accepted rows outlast a crash. Refused are rows that are no tuples of the stream; whether a row is late is judged
+when the source takes it, and shows in the dead letters. Without an answer a row may have been taken or not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from typing import Any
+
+import pyarrow as pa
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from kafka.errors import KafkaError
+
+from services.rows import Shape, read_records
+from services.source.post import PostBox
+from services.source.spool import SpoolFull
+
+LARGEST_BODY = 16 << 20
+MOST_REASONS = 100
+ARROW = "application/vnd.apache.arrow.stream"
+JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
+
+
+def create_app(box: PostBox, shape: Shape) -> FastAPI:
+    """The application that posts rows of this shape to `box`."""
+    app = FastAPI(title="boreal source", docs_url=None, redoc_url=None)
+
+    @app.post("/tuples", status_code=202)
+    async def post_tuples(request: Request) -> JSONResponse:
+        body = await _read_body(request)
+        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        status, answer = await run_in_threadpool(_post, box, shape, kind, body)
+        return JSONResponse(answer, status)
+
+    return app
+
+
+async def _read_body(request: Request) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise HTTPException(413, f"a post may have {LARGEST_BODY} bytes at most: send the rows in several")
+    return body
+
+
+def _post(box: PostBox, shape: Shape, kind: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    try:
+        records = _records(kind, body)
+    except (ValueError, RecursionError, pa.ArrowException) as error:
+        return 400, {"error": f"the body cannot be read: {error}"}
+    reasons = read_records(shape, records).reasons
+    accepted = [record for row, record in enumerate(records) if row not in reasons]
+    answer: dict[str, Any] = {"accepted": len(accepted), "refused": len(reasons)}
+    if reasons:
+        answer["reasons"] = [{"row": row, "reason": reasons[row]} for row in sorted(reasons)[:MOST_REASONS]]
+    if accepted:
+        try:
+            answer["durable"] = "kafka" if box.post(accepted) else "spool"
+        except (SpoolFull, OSError, KafkaError) as error:
+            return 503, {"error": str(error)}
+    return 202, answer
+
+
+def _records(kind: str, body: bytes) -> list[bytes]:
+    """The body as JSON records, one a row; whether each is a tuple is not judged here."""
+    if kind in JSON_LINES:
+        body.decode()
+        return [line for line in body.splitlines() if line.strip()]
+    if kind == ARROW:
+        with pa.ipc.open_stream(io.BytesIO(body)) as reader:
+            return [_dump(row) for row in reader.read_all().to_pylist()]
+    found = json.loads(body)
+    return [_dump(row) for row in (found if isinstance(found, list) else [found])]
+
+
+def _dump(row: object) -> bytes:
+    return json.dumps(row, default=_plain).encode()
+
+
+def _plain(value: Any) -> str:
+    """What JSON has no value for, as text: times in ISO 8601."""
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+class WebServer:
+    """Serves an application in a thread of its own."""
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        self._server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=3)

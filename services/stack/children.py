@@ -1,0 +1,48 @@
+"""Which processes a query needs, with the commands that start them: the same on one machine and in containers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Collection
+
+from boreal.spec import load_query
+from services.layout import layout_of
+from services.queries import QueryRecord
+from services.stack.supervision import Child
+
+CHANGED_LIVE = ("delay_threshold",)
+"""What of a query its processes take over while they run: they follow boreal.queries themselves."""
+
+CHANGED_IN_TURN = ("reconcile", "policy", "replicas", "engine")
+"""What of a query may differ from replica to replica for a while: it changes no stable tuple, and no source's log."""
+
+MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.monitor"))
+
+
+def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
+    """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. UserError where the spec
+    is not one that this version of boreal accepts."""
+    if record.paused:
+        return []
+    query = load_query(record.spec)
+    layout = layout_of(query, sites)
+    structure = _digest(record, (*CHANGED_LIVE, *CHANGED_IN_TURN))
+    manner = _digest(record, CHANGED_LIVE)
+
+    def child(kind: str, part: str, turn: str) -> Child:
+        command = (sys.executable, "-m", f"services.{kind}", query.name, part)
+        return Child(f"{kind}.{query.name}.{part}", kind, query.name, command, structure, turn)
+
+    streams = sorted({edge.operator for edge in layout.plan.sources})
+    return [
+        *(child("source", stream, "") for stream in streams if layout.home in own),
+        *(child("node", replica, manner) for replica in layout.replicas if layout.site_of_replica(replica) in own),
+        *(child("egress", site, manner) for site in layout.sites if site in own),
+    ]
+
+
+def _digest(record: QueryRecord, without: tuple[str, ...]) -> str:
+    spec = {key: value for key, value in record.spec.items() if key not in without}
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]

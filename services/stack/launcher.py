@@ -1,0 +1,343 @@
+"""The local stack: real Kafka and Redis and the processes of all queries, on this machine, for whoever has nothing set up.
+
+Everything lives in one directory, DATA, so that the stack comes up again as it went down, at the same addresses:
+
+    DATA/stack.json      what it is: its sites, the port of its API
+    DATA/token           what callers of the API must show; only the owner may read it
+    DATA/kafka/SITE      a broker of each site    DATA/redis    the checkpoints
+    DATA/logs            a log of each process
+    DATA/run/state.json  what runs now (services.stack.supervisor)
+
+`up` starts one process, the supervisor, which outlives it; `down` ends that, and with it all the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from boreal.errors import BorealError, UserError
+from services.settings import KafkaSettings, RedisSettings, Settings, load_settings
+from services.stack.fetch import java, kafka_jars, redis_server
+from services.stack.servers import HOST, Server
+from services.stack.state import identity, living, read_state, replace_file, state_path, write_state
+from services.stack.supervisor import local_servers
+
+VERSION = 1
+DEFAULT_SITES = 1
+DEFAULT_PORT = 8080
+SITE_NAMES = "abcdefghijklmnopqrstuvwxyz"
+
+READY_WITHIN_S = 90.0
+QUERIES_WITHIN_S = 30.0
+RESTARTS_MAX = 5
+LOG_LINES_SHOWN = 8
+DOWN_WITHIN_S = 90.0
+_LOOK_S = 0.05
+
+Progress = Callable[[str], None]
+"""Called with a line for people whenever there is something new to say."""
+
+
+class StackFailed(BorealError):
+    """The stack did not come up, or did not go down. The message holds the end of the log that tells why."""
+
+
+def default_data() -> Path:
+    """Where the stack of a user lives who says nothing else: one for all folders that commands are called in."""
+    given = os.environ.get("BOREAL_DATA")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "boreal"
+
+
+def is_elsewhere() -> bool:
+    """Whether the environment names the sites of a stack that somebody else runs."""
+    return any(name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")) for name in os.environ)
+
+
+def reach(data: Path | None) -> Settings:
+    """How to reach the stack that a command means: the local one in a directory, or one elsewhere that the environment
+    describes, or the user's own. UserError where nothing is up."""
+    if data is None and is_elsewhere():
+        return load_settings()
+    stack = LocalStack((data or default_data()).absolute())
+    if stack.state() is None:
+        fix = "run boreal up; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
+        raise UserError("--data", str(stack.data), "no stack is up there", fix)
+    return stack.settings
+
+
+@dataclass(frozen=True)
+class LocalStack:
+    """The stack in a directory, up or not."""
+
+    data: Path
+
+    # What it is
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(self._description()["sites"])
+
+    @property
+    def port(self) -> int:
+        """Of the API."""
+        return int(self._description()["port"])
+
+    @property
+    def exists(self) -> bool:
+        """Whether it has ever been up."""
+        return (self.data / "stack.json").is_file()
+
+    @property
+    def token(self) -> str | None:
+        path = self.data / "token"
+        return path.read_text().strip() if path.is_file() else None
+
+    @property
+    def settings(self) -> Settings:
+        """How it is reached: by its own addresses, whatever the environment says."""
+        servers = self.servers()
+        return Settings.model_construct(
+            sites={site: KafkaSettings(bootstrap=f"{HOST}:{servers[f'kafka.{site}'].port}") for site in self.sites},
+            redis=RedisSettings(url=f"redis://{HOST}:{servers['redis'].port}/0"),
+            data=self.data,
+            proxies={},
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The settings as variables, as its processes get them."""
+        settings = self.settings
+        brokers = {f"BOREAL_SITES__{site.upper()}__BOOTSTRAP": kafka.bootstrap for site, kafka in settings.sites.items()}
+        return {**brokers, "BOREAL_REDIS__URL": settings.redis.url, "BOREAL_DATA": str(self.data)}
+
+    def _description(self) -> dict[str, Any]:
+        description: dict[str, Any] = json.loads((self.data / "stack.json").read_text())
+        if description["v"] != VERSION:
+            problem = f"holds a stack of version {description['v']}, and this boreal knows version {VERSION}"
+            raise UserError("--data", str(self.data), problem, "name another directory, or use that version")
+        return description
+
+    def servers(self) -> dict[str, Server]:
+        """Its Kafkas and its Redis, by the names of their processes."""
+        return local_servers(self.data, self.sites)
+
+    # How it is
+
+    def state(self) -> dict[str, Any] | None:
+        """What its supervisor last said of it; None if there is no living supervisor."""
+        state = read_state(self.data)
+        return state if state is not None and living(state["supervisor"]) is not None else None
+
+    def status(self) -> dict[str, Any]:
+        """As `boreal status --json` prints it."""
+        state = self.state()
+        if state is None:
+            return {"ready": False, "kafka": {}, "redis": None, "api": None, "token": None, "processes": [], "queries": []}
+        settings = self.settings
+        fields = ("name", "kind", "query", "pid", "state", "restarts")
+        return {
+            "ready": state["ready"],
+            "kafka": {site: kafka.bootstrap for site, kafka in settings.sites.items()},
+            "redis": settings.redis.url,
+            "api": None,
+            "token": self.token,
+            "processes": [{field: process[field] for field in fields} for process in state["processes"]],
+            "queries": sorted(state["queries"] or ()),
+        }
+
+    # Up
+
+    def up(self, sites: int | None, port: int | None, allow_chaos: bool, on_progress: Progress) -> bool:
+        """Start it, and return once all is ready; False if it was up already.
+
+        sites, port: None for what it had, or the defaults. UserError where it has other sites, or something is missing
+        that cannot be fetched; StackFailed if it does not get ready.
+        """
+        if self.state() is not None:
+            self._refuse_other(sites, port)
+            self._await_ready(on_progress)
+            return False
+        self.describe(sites, port)
+        for what in (java, redis_server):
+            what()
+        kafka_jars(on_progress=on_progress)
+        self._end_leftovers()
+        self._refuse_taken_ports()
+        self._make_token()
+        self._spawn(allow_chaos)
+        self._await_ready(on_progress)
+        return True
+
+    def describe(self, sites: int | None, port: int | None) -> None:
+        """Make its directory, and settle what it is, down to the servers' ports; all of that stays. UserError as with `up`."""
+        if self.exists:
+            self._refuse_other(sites, None)
+            description = {**self._description(), **({} if port is None else {"port": port})}
+        else:
+            names = list(SITE_NAMES[: sites or DEFAULT_SITES])
+            description = {"v": VERSION, "sites": names, "port": port or DEFAULT_PORT}
+            try:
+                self.data.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                problem = f"cannot be made: {error.strerror}"
+                raise UserError("--data", str(self.data), problem, "name a directory that you may write") from None
+        replace_file(self.data / "stack.json", json.dumps(description))
+        self.servers()
+
+    def _refuse_other(self, sites: int | None, port: int | None) -> None:
+        """A query's replicas and logs lie where the number of sites puts them."""
+        if sites is not None and sites != len(self.sites):
+            fix = f"leave out --sites, or name another directory with --data; the stack is in {self.data}"
+            raise UserError("--sites", sites, f"the stack has {len(self.sites)}, and keeps them", fix)
+        if port is not None and port != self.port:
+            raise UserError("--port", port, f"the stack is up with port {self.port}", "run boreal down first")
+
+    def _refuse_taken_ports(self) -> None:
+        for name, server in self.servers().items():
+            for port in server.ports:
+                with socket.socket() as probe:
+                    if probe.connect_ex((HOST, port)) == 0:
+                        ports = server.directory / "server.json"
+                        fix = f"end what listens there, or remove {ports}, and another port is chosen"
+                        raise UserError("port", port, f"{name} had it, and now another program listens there", fix)
+
+    def _make_token(self) -> None:
+        path = self.data / "token"
+        if not path.is_file():
+            path.touch(mode=0o600)
+            path.write_text(secrets.token_urlsafe(32))
+
+    def _spawn(self, allow_chaos: bool) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
+        environment = {**inherited, **_python_environment(), **self.environment()}
+        log = self._log("supervisor")
+        log.parent.mkdir(exist_ok=True)
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        command = supervisor_command(allow_chaos)
+        # Not a Popen: that one complains when its process outlives it, as this one is meant to.
+        pid = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
+        # From now on `down` finds it; it will soon say more of itself.
+        write_state(self.data, {"supervisor": identity(pid), **NOTHING_YET})
+
+    def _log(self, name: str) -> Path:
+        return self.data / "logs" / f"{name}.log"
+
+    def _log_end(self, name: str) -> str:
+        log = self._log(name)
+        lines = log.read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:] if log.is_file() else []
+        return f"{log} ends with:\n" + "\n".join(lines)
+
+    def _await_ready(self, on_progress: Progress) -> None:
+        """Until all processes are ready. Those of queries, which may wait for much, are not waited for longer than a while."""
+        started = time.monotonic()
+        told: set[str] = set()
+        restarts: dict[str, int] = {}
+        while True:
+            state = self.state()
+            if state is None:
+                raise StackFailed(f"the supervisor has ended; {self._log_end('supervisor')}")
+            waits_for = [process["name"] for process in state["processes"] if process["state"] != "running"]
+            for process in state["processes"]:
+                name = process["name"]
+                if process["state"] == "running" and name not in told:
+                    told.add(name)
+                    on_progress(f"{name} is ready")
+                ended = process["restarts"] - restarts.setdefault(name, process["restarts"])
+                if ended >= RESTARTS_MAX and process["query"] is None:
+                    raise StackFailed(f"{name} has ended {ended} times; {self._log_end(name)}")
+            if state["ready"]:
+                return
+            waited = time.monotonic() - started
+            if waited > QUERIES_WITHIN_S and state["queries"] is not None and _are_of_queries(state, waits_for):
+                on_progress(f"not ready yet: {', '.join(waits_for)}; boreal status tells how they get on")
+                return
+            if waited > READY_WITHIN_S:
+                name = waits_for[0] if waits_for else "supervisor"
+                raise StackFailed(f"{name} is not ready after {waited:.0f} s; {self._log_end(name)}")
+            time.sleep(_LOOK_S)
+
+    # Down
+
+    def down(self, on_progress: Progress) -> bool:
+        """Stop all that `up` started, and nothing else; False if nothing of it ran."""
+        state = read_state(self.data)
+        supervisor = None if state is None else living(state["supervisor"])
+        if supervisor is not None:
+            on_progress("stopping")
+            _signal(supervisor, signal.SIGTERM)
+            _signal(supervisor, signal.SIGCONT)
+            if not _ends(supervisor, DOWN_WITHIN_S):
+                _signal(supervisor, signal.SIGKILL)
+                _ends(supervisor, DOWN_WITHIN_S)
+        left = self._end_leftovers()
+        state_path(self.data).unlink(missing_ok=True)
+        return supervisor is not None or left
+
+    def _end_leftovers(self) -> bool:
+        """Processes that a supervisor left when it was killed, where the kernel has not ended them with it."""
+        state = read_state(self.data)
+        processes = [living(process) for process in state["processes"]] if state else []
+        left = [process for process in processes if process is not None]
+        for process in left:
+            _signal(process, signal.SIGKILL)
+        for process in left:
+            _ends(process, DOWN_WITHIN_S)
+        return bool(left)
+
+
+_SETTINGS = ("BOREAL_SITES", "BOREAL_REDIS", "BOREAL_DATA", "BOREAL_PROXIES", "BOREAL_CONFIG")
+"""What variables that are settings begin with: those of the caller are of another stack."""
+
+NOTHING_YET: dict[str, Any] = {"ready": False, "processes": [], "queries": None}
+
+
+def supervisor_command(allow_chaos: bool) -> list[str]:
+    chaos = ["--allow-chaos"] if allow_chaos else []
+    return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos]
+
+
+def _python_environment() -> dict[str, str]:
+    """The packages that this process runs, wherever they come from, and never a folder of the caller's that happens to be
+    called the same."""
+    root = str(Path(__file__).parents[2])
+    others = os.environ.get("PYTHONPATH")
+    paths = [] if root == sysconfig.get_path("purelib") else [root]
+    path = os.pathsep.join([*paths, *([others] if others else [])])
+    return {"PYTHONSAFEPATH": "1", **({"PYTHONPATH": path} if path else {})}
+
+
+def _are_of_queries(state: dict[str, Any], names: list[str]) -> bool:
+    return all(process["query"] is not None for process in state["processes"] if process["name"] in names)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _ends(process: psutil.Process, within_s: float) -> bool:
+    """Whether it ends in this time."""
+    try:
+        process.wait(within_s)
+    except psutil.TimeoutExpired:
+        return False
+    return True

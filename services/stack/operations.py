@@ -1,0 +1,312 @@
+"""What users do with the queries of an installation, wherever it runs: apply, change, pause, delete; and how they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka.errors import KafkaError, KafkaTimeoutError
+
+from boreal.errors import UserError
+from boreal.plan import Plan
+from boreal.planner import plan
+from boreal.spec import Query, did_you_mean, load_query
+from services.clusters import clusters
+from services.layout import Layout, layout_of
+from services.queries import QueryRecord, QueryRegistry
+from services.settings import Settings
+from services.statuses import Status, Statuses
+from services.store.base import StoreUnavailable
+from services.store.redis import RedisCheckpointStore, connect_redis
+from services.topics import (
+    TopicSpec,
+    control_topic,
+    dead_letter_topic,
+    delete,
+    ensure,
+    latest_topic,
+    out_topic,
+    query_topics,
+    stable_topic,
+    system_topics,
+)
+
+DEFAULT_ENGINE = "native"
+
+SETTABLE = ("delay_threshold", "reconcile", "policy")
+"""What `set` changes of a query that runs."""
+
+STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
+"""What a query's logs are made of: another one of these is another query."""
+
+SILENT_AFTER_S = 5.0
+"""A process that has said nothing for so long is not there; it should every second."""
+
+REACHED_WITHIN_S = 10.0
+
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """How far a query is on its way to run as its record says. waits_for: what is not ready yet; states: of its instances,
+    by name; missing: inputs that are not there. Answering tentatively is being live, too."""
+
+    is_ready: bool
+    waits_for: tuple[str, ...]
+    states: Mapping[str, str]
+    missing: tuple[str, ...]
+    problem: str | None = None
+
+    @property
+    def is_stable(self) -> bool:
+        return self.is_ready and all(state == "STABLE" for state in self.states.values())
+
+
+class Operations:
+    """Of one installation. As a context: its clients are closed at the end. UserError for what cannot be done, and where a
+    site is out of reach."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.clusters = clusters(settings, "boreal")
+        self.home = self.clusters[settings.home]
+        self._registry = QueryRegistry(self.home)
+        self._statuses: Statuses | None = None
+
+    def close(self) -> None:
+        if self._statuses is not None:
+            self._statuses.close()
+
+    # The queries
+
+    def queries(self) -> dict[str, QueryRecord]:
+        """All, by name. A look that times out, as on a machine that is busy, is taken again for a while."""
+        deadline = time.monotonic() + REACHED_WITHIN_S
+        with reaching(self.settings):
+            while True:
+                try:
+                    return self._registry.load()
+                except KafkaTimeoutError:
+                    if time.monotonic() > deadline:
+                        raise
+
+    def query(self, name: str) -> QueryRecord:
+        records = self.queries()
+        if name not in records:
+            fix = did_you_mean(name, records) if records else "apply one first: boreal query apply FILE"
+            raise UserError("NAME", name, "there is no such query", fix)
+        return records[name]
+
+    def apply(self, query: Query) -> QueryRecord:
+        """Make it so: create its topics, and leave its record for the supervisors. The same again changes nothing."""
+        query = query if query.engine is not None else query.changed(engine=DEFAULT_ENGINE)
+        _refuse_spark(plan(query))
+        inputs = input_topics(query)
+        old = self.queries().get(query.name)
+        if old is not None:
+            _refuse_other_structure(old.query, query)
+        with reaching(self.settings):
+            ensure(self.home, system_topics())
+            self._create_inputs(inputs)
+            for site, specs in query_topics(self.layout(query)).items():
+                ensure(self.clusters[site], specs)
+        return self._put(QueryRecord(query.name, query.dump(), 1), old)
+
+    def set(self, name: str, changes: Mapping[str, str]) -> QueryRecord:
+        """Change some of SETTABLE, each as the query file would write it."""
+        for key in changes:
+            if key not in SETTABLE:
+                raise UserError(key, changes[key], "cannot be set while the query runs", did_you_mean(key, SETTABLE))
+        old = self.query(name)
+        return self._put(replace(old, spec=old.query.changed(**changes).dump()), old)
+
+    def pause(self, name: str, paused: bool) -> QueryRecord:
+        """Stop its processes, or let them go on where they were. Sources' topics keep what comes meanwhile."""
+        old = self.query(name)
+        return self._put(replace(old, paused=paused), old)
+
+    def delete(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
+        """Remove a query with all that it has made: logs, checkpoints, outputs. Its input topics stay.
+
+        on_wait is called, again and again, with the processes that have not ended yet. A query that is deleted already has
+        what is left of it removed.
+        """
+        if not self._is_left(name):
+            self.query(name)
+        # 1. Nobody starts its processes any more. 2. They have ended. 3. What they wrote goes.
+        with reaching(self.settings):
+            self._registry.delete(name)
+        self.await_ended(name, on_wait)
+        with reaching(self.settings):
+            for site, cluster in self.clusters.items():
+                with closing(cluster.admin()) as admin:
+                    topics = [topic for topic in admin.list_topics() if self._is_made_by(name, topic, site)]
+                delete(cluster, topics)
+        with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
+            RedisCheckpointStore(client, prefix=name).forget()
+
+    def _is_left(self, name: str) -> bool:
+        """Whether a query that has no record still has its own topics, since a delete was interrupted."""
+        with reaching(self.settings):
+            for cluster in self.clusters.values():
+                with closing(cluster.admin()) as admin:
+                    if control_topic(name) in admin.list_topics():
+                        return True
+        return False
+
+    def layout(self, query: Query) -> Layout:
+        return layout_of(query, self.settings.site_names)
+
+    def _put(self, wanted: QueryRecord, old: QueryRecord | None) -> QueryRecord:
+        if old is not None:
+            wanted = replace(wanted, revision=old.revision)
+            if wanted == old:
+                return old
+            wanted = replace(wanted, revision=old.revision + 1)
+        with reaching(self.settings):
+            self._registry.put(wanted)
+        return wanted
+
+    def _create_inputs(self, names: list[str]) -> None:
+        """Topics of the user's that exist are the user's to shape."""
+        with closing(self.home.admin()) as admin:
+            known = set(admin.list_topics())
+        ensure(self.home, [TopicSpec(name, 1) for name in names if name not in known])
+
+    def _is_made_by(self, query: str, topic: str, site: str) -> bool:
+        made = (
+            control_topic(query),
+            out_topic(query, site, self.settings.site_names),
+            stable_topic(query),
+            dead_letter_topic(query),
+            latest_topic(query),
+        )
+        return topic in made or topic.startswith(f"{query}.log.")
+
+    # How they are
+
+    def statuses(self) -> dict[str, Status]:
+        """What the processes that are there last said, by name."""
+        if self._statuses is None:
+            self._statuses = Statuses(self.home)
+            if not self._statuses.is_current.wait(REACHED_WITHIN_S):
+                self._statuses.close()
+                self._statuses = None
+                with reaching(self.settings):
+                    raise KafkaTimeoutError(f"no status could be read within {REACHED_WITHIN_S:.0f} s")
+        oldest = (time.time() - SILENT_AFTER_S) * 1000
+        return {name: status for name, status in self._statuses.newest().items() if status["at_ms"] >= oldest}
+
+    def liveness(self, record: QueryRecord) -> Liveness:
+        statuses = self.statuses()
+        supervisors = [status for name, status in statuses.items() if name.partition(".")[0] == "supervisor"]
+        known = [state for status in supervisors if (state := (status.get("queries") or {}).get(record.name)) is not None]
+        problem = next((state["problem"] for state in known if state["problem"]), None)
+        expected = [] if record.paused else process_names(self.layout(record.query))
+        processes = {entry["name"]: entry["state"] for status in supervisors for entry in status["processes"]}
+        waits_for = [name for name in expected if processes.get(name) != "running"]
+        is_ready = not waits_for and all(state["ready"] and state["revision"] >= record.revision for state in known)
+        entries = [entry for name in expected for entry in statuses.get(name, {}).get("instances", ())]
+        states = {f"{entry['fragment']}.{entry['replica']}.{entry['shard']}": str(entry["state"]) for entry in entries}
+        missing = sorted({name for entry in entries for name in entry["missing"]})
+        return Liveness(is_ready and bool(known), tuple(waits_for), states, tuple(missing), problem)
+
+    def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
+        """Until no process of the query runs; see `delete`."""
+        while running := self._processes_of(name):
+            on_wait(running)
+            time.sleep(_LOOK_S)
+
+    def status(self) -> dict[str, Any]:
+        """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
+        queries = self.queries()
+        supervisors = [status for name, status in self.statuses().items() if name.partition(".")[0] == "supervisor"]
+        fields = ("name", "kind", "query", "pid", "state", "restarts")
+        processes = [{field: entry[field] for field in fields} for status in supervisors for entry in status["processes"]]
+        return {
+            "ready": bool(supervisors) and all(status["ready"] for status in supervisors),
+            "kafka": {site: kafka.bootstrap for site, kafka in self.settings.sites.items()},
+            "redis": self.settings.redis.url,
+            "api": None,
+            "token": None,
+            "processes": sorted(processes, key=lambda entry: entry["name"]),
+            "queries": list(queries),
+        }
+
+    def _processes_of(self, query: str) -> list[str]:
+        """Those that some supervisor still runs."""
+        return sorted(
+            process["name"]
+            for name, status in self.statuses().items()
+            if name.partition(".")[0] == "supervisor"
+            for process in status["processes"]
+            if process["query"] == query
+        )
+
+
+def process_names(layout: Layout) -> list[str]:
+    """All processes of a query."""
+    query = layout.plan.query
+    return [
+        *(f"source.{query}.{stream}" for stream in sorted({edge.operator for edge in layout.plan.sources})),
+        *(f"node.{query}.{replica}" for replica in layout.replicas),
+        *(f"egress.{query}.{site}" for site in layout.sites),
+    ]
+
+
+def with_engine(query: Query, engine: str) -> Query:
+    """The query with all its fragments on this engine."""
+    file = query.dump()
+    fragments = file.get("fragments") or {}
+    plain = {name: {key: value for key, value in part.items() if key != "engine"} for name, part in fragments.items()}
+    return load_query({**file, "engine": engine, **({"fragments": plain} if plain else {})})
+
+
+def _refuse_spark(planned: Plan) -> None:
+    for fragment in planned.fragments:
+        if fragment.engine == "spark":
+            problem = f"the stack runs no Spark, which {fragment.name} asks for"
+            raise UserError("engine", "spark", problem, "add --engine native, which gives the same results")
+
+
+def input_topics(query: Query) -> list[str]:
+    """The topics of the streams that reach the output. UserError where one names none."""
+    found = []
+    for stream in sorted({edge.operator for edge in plan(query).sources}):
+        topic = query.streams[stream].topic
+        if topic is None:
+            raise UserError(f"streams.{stream}.topic", None, "is missing: it says what to read", f"add topic: {stream}")
+        found.append(topic)
+    return found
+
+
+def _refuse_other_structure(old: Query, new: Query) -> None:
+    before, after = old.dump(), new.dump()
+    for key in STRUCTURE:
+        if before.get(key) != after.get(key):
+            fix = f"delete it first (boreal query delete {new.name}), or give the new one another name"
+            raise UserError(key, after.get(key), f"is not what {new.name} runs with, and cannot change while it runs", fix)
+
+
+@contextmanager
+def reaching(settings: Settings) -> Iterator[None]:
+    """What Kafka clients raise where nobody answers, as an error that says who did not."""
+    try:
+        yield
+    except (KafkaError, OSError) as error:
+        addresses = ", ".join(f"{site} at {kafka.bootstrap}" for site, kafka in settings.sites.items())
+        problem = f"Kafka does not do what is asked of it ({addresses}): {error}"
+        raise UserError("BOREAL_SITES", None, problem, "see that every site is up and can be reached") from None
+
+
+@contextmanager
+def _reaching_redis() -> Iterator[None]:
+    try:
+        yield
+    except StoreUnavailable as error:
+        problem = f"cannot be reached, and still holds checkpoints: {error}"
+        raise UserError("BOREAL_REDIS__URL", None, problem, "see that it is up, and delete once more") from None

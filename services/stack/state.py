@@ -1,0 +1,73 @@
+"""DATA/run: which supervisor a stack has, and what that last said of its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from boreal.errors import UserError
+
+SAME_SECOND_S = 1.0
+
+
+def state_path(data: Path) -> Path:
+    return data / "run" / "state.json"
+
+
+def read_state(data: Path) -> dict[str, Any] | None:
+    """None where there is none: never up, or down."""
+    path = state_path(data)
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def write_state(data: Path, state: Mapping[str, Any]) -> None:
+    path = state_path(data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(state, indent=1))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Readers see the old content or the new, never a part."""
+    written = path.with_suffix(f".{os.getpid()}")
+    written.write_text(text)
+    written.replace(path)
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """What names a process for good: a pid alone is given to another process one day."""
+    return {"pid": pid, "created": psutil.Process(pid).create_time()}
+
+
+def living(named: Mapping[str, Any]) -> psutil.Process | None:
+    """The process with this identity, if it lives."""
+    if named["pid"] is None:
+        return None
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(named["pid"], os.WNOHANG)  # if it is our own child and has ended: let it go
+    try:
+        process = psutil.Process(named["pid"])
+        is_it = abs(process.create_time() - named["created"]) < SAME_SECOND_S and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None
+    return process if is_it else None
+
+
+@contextmanager
+def only_one(data: Path) -> Iterator[None]:
+    """Holds DATA for this process; UserError where another supervisor has it."""
+    path = data / "run" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError("BOREAL_DATA", str(data), "another supervisor uses it", "stop that one first") from None
+        yield

@@ -1,0 +1,174 @@
+"""What the tests of the egress and of its clients share: an egress's outlet without an instance, and what topics hold."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import confluent_kafka
+import pyarrow as pa
+from kafka import TopicPartition
+
+from boreal.frames import Anchor, Boundary, Data, Frame, LogId, Origin, Start, State
+from boreal.schema import Schema
+from services.clusters import Cluster
+from services.egress.delays import RecentDelays
+from services.egress.headers import ID
+from services.egress.out import OutTopic
+from services.egress.stable import StableTopic
+from services.egress.tail import OutTail, read_out_tail, read_range
+from services.records import Changelog
+from services.settings import Settings
+from services.stack.servers import KafkaServer
+
+SCHEMA = Schema.of({"name": "string", "n": "int"})
+LOG = LogId("out", "r0", 0)
+BUCKET = 100
+
+
+def cluster_of(server: KafkaServer, site: str = "a") -> Cluster:
+    return Cluster(site, Settings(sites={site: {"bootstrap": server.bootstrap}}), "test")  # type: ignore[dict-item]
+
+
+def wait_until(condition: Callable[[], object], what: str, within_s: float = 120) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.005)
+
+
+# What topics hold, and what it means.
+
+
+def records_of(cluster: Cluster, topic: str, read_committed: bool = False) -> list[Any]:
+    partition = TopicPartition(topic, 0)
+    with closing(cluster.consumer(read_committed=read_committed)) as consumer:
+        consumer.assign([partition])
+        first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+        return list(read_range(consumer, partition, first, end))
+
+
+def stable_of(cluster: Cluster, topic: str) -> tuple[list[int], list[str]]:
+    """Ids and values of q.stable, as a committed reader of kafka-python sees them."""
+    found = records_of(cluster, topic, read_committed=True)
+    return [int(dict(record.headers)[ID]) for record in found], [record.value.decode() for record in found]
+
+
+def stable_by_confluent(server: KafkaServer, topic: str) -> list[str]:
+    """Values of q.stable, as another client sees them with its usual settings (read_committed)."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": server.bootstrap, "group.id": "any", "enable.partition.eof": True, "enable.auto.commit": False}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+    found: list[str] = []
+    try:
+        while True:
+            message = consumer.poll(10)
+            assert message is not None, f"{topic} does not answer"
+            if message.error() is not None:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                return found
+            found.append(message.value().decode())
+    finally:
+        consumer.close()
+
+
+def replayed(records: list[dict[str, Any]]) -> list[str]:
+    """What the changelog leaves, by the contract's rules, which it must keep."""
+    held: list[tuple[int, str, str]] = []
+    seq = stable_seq = epoch = 0
+    for record in records:
+        kind = record["type"]
+        assert record["seq"] == seq + 1
+        seq = record["seq"]
+        stable_seq = seq if kind == "stable" else stable_seq
+        assert record["stable_seq"] == stable_seq
+        assert record["epoch"] > epoch if kind == "undo" else record["epoch"] >= epoch
+        epoch = record["epoch"]
+        if kind == "stable":
+            assert all(kind == "stable" for _, kind, _ in held), "a stable row follows tentative ones"
+        if kind in ("stable", "tentative"):
+            held.append((seq, kind, json.dumps(record["data"])))
+        elif kind == "undo":
+            assert all(kind == "tentative" for at, kind, _ in held if at > record["after_seq"])
+            held = [row for row in held if row[0] <= record["after_seq"]]
+    return [data for _, _, data in held]
+
+
+def values_of(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(record.value) for record in records_of(cluster, topic)]
+
+
+# The outlet by itself: frames in, records out, no instance.
+
+
+def data(first_id: int, count: int = 1, tentative: bool = False, epoch: int = 0, at: int | None = None) -> Data:
+    """Rows whose times and values are their ids (or begin with `at`)."""
+    first = first_id if at is None else at
+    rows = [{"time": n, "name": f"k{n % 3}é", "n": n} for n in range(first, first + count)]
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA.arrow)
+    return Data(Origin("r0", 1), epoch, first_id, batch, tentative, ((1, 0),), 0, ("jfk",) if tentative else ())
+
+
+def boundary(time_us: int, next_id: int, epoch: int = 0) -> Boundary:
+    anchor = Anchor(time_us, time_us - 1, (("out/0", next_id),), (("f/0", next_id),))
+    return Boundary(Origin("r0", 1), epoch, time_us, False, 7, 8, State.STABLE, anchor)
+
+
+@dataclass
+class Life:
+    """One life of an egress's outlet, at the home site or (site given) at one of several that has no q.stable."""
+
+    cluster: Cluster
+    name: str
+    site: str = ""
+    skip_to: int = 0
+    codes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        out_topic, stable_topic = f"{self.name}.out{self.site and '.'}{self.site}", f"{self.name}.stable"
+        self.stable: StableTopic | None = None
+        if not self.site:
+            self.stable = StableTopic(self.cluster, stable_topic, f"boreal.{stable_topic}", out_topic, self.codes.append)
+        self.tail: OutTail = read_out_tail(self.cluster, out_topic, self.stable.next_id if self.stable else None)
+        changelog = Changelog("q", SCHEMA, ("name",), BUCKET, place=self.tail.place)
+        incarnation = self.tail.incarnation + 1
+        self.delays = RecentDelays(1_000_000)
+        self.out = OutTopic(
+            self.cluster,
+            out_topic,
+            changelog,
+            incarnation,
+            self.tail.end,
+            lambda: "r0",
+            self.stable,
+            self.delays,
+            self.codes.append,
+        )
+        if self.stable is not None:
+            self.stable.begin(incarnation, self.tail.lacking_from, self.tail.end)
+        self.epoch = self.tail.place.epoch + 1 if self.tail.place else 0
+        self.give(Start(Origin("r0", incarnation), self.epoch, max(changelog.place.next_stable_id, self.skip_to)))
+
+    @property
+    def next_id(self) -> int:
+        return self.out.changelog.place.next_stable_id
+
+    def give(self, *frames: Frame) -> None:
+        for frame in frames:
+            self.out.append(LOG, frame)
+
+    def give_rows(self, count: int = 1) -> None:
+        self.give(data(self.next_id, count, epoch=self.epoch))
+
+    def settle(self) -> None:
+        wait_until(lambda: self.out.confirmed == self.out.appended, "all frames are confirmed")
+
+    def close(self) -> None:
+        self.out.close()
+        if self.stable is not None:
+            self.stable.close()

@@ -1,0 +1,496 @@
+"""Following, watching and reading logs in a real Kafka, as an instance's process does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import TopicPartition
+
+from boreal.errors import CorruptError, ProtocolError
+from boreal.frames import Boundary, Data, Frame, LogId
+from reconcile.events import Frames, Read, ReadDone, Tail
+from services.log import follow as follow_module
+from services.log.follow import EVENT_FRAMES, Broken, Failed, Lacking, LogReader
+from services.log.kafka import KafkaLog, KafkaLogStore
+from services.stack.servers import KafkaServer
+from services.wire import encode_record
+from tests.stack.logs import (
+    ALL,
+    LOG,
+    Inbox,
+    Topic,
+    boundary,
+    cluster_of,
+    data,
+    in_memory,
+    rec_done,
+    start,
+    troubled_history,
+    undo,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("servers")
+
+ONE, TWO, THREE = (LogId(LOG.stream, LOG.replica, partition) for partition in range(3))
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer, fresh_name: str) -> Topic:
+    return Topic(cluster_of(kafka), fresh_name, partitions=3)
+
+
+@pytest.fixture
+def inbox(topic: Topic) -> Iterator[Inbox]:
+    with reading(topic) as opened:
+        yield opened
+
+
+class reading(closing[Inbox]):
+    """An inbox and its reader, as a context."""
+
+    def __init__(self, topic: Topic) -> None:
+        inbox = Inbox()
+        inbox.reader = LogReader(topic.cluster, topic, inbox.events.put)
+        super().__init__(inbox)
+
+
+def writing(topic: Topic) -> closing[KafkaLogStore]:
+    return closing(KafkaLogStore({topic.cluster.site: topic.cluster}, topic))
+
+
+def follow(inbox: Inbox, log: LogId, after_id: int) -> LogReader:
+    assert inbox.reader is not None
+    inbox.reader.follow(log, after_id)
+    return inbox.reader
+
+
+def is_tentative(frame: Frame) -> bool:
+    return isinstance(frame, Data | Boundary) and frame.tentative
+
+
+# Following
+
+
+def test_an_empty_log_is_followed_from_its_beginning(topic: Topic, inbox: Inbox) -> None:
+    reader = follow(inbox, LOG, -1)
+    assert inbox.next() == Frames(LOG, (), 0)
+    reader.taken(LOG)
+    topic.put_frames([start(1), data(0, 3)])
+    assert inbox.frames(2) == [(0, start(1)), (1, data(0, 3))]
+    inbox.none(0.3)
+
+
+@pytest.mark.parametrize("after_id", [-1, 0, 9, 24, 25, 93, 150, 10_000])
+def test_what_an_undo_has_revoked_is_not_delivered(topic: Topic, inbox: Inbox, after_id: int) -> None:
+    frames: list[Frame] = []
+    for part in troubled_history():
+        topic.put_frames(part, in_memory(frames).next_stable_id)
+        frames += part
+    log = in_memory(frames)
+    expected = log.read(log.offset_after(after_id), ALL, skip_revoked=True)
+    follow(inbox, LOG, after_id)
+    found = inbox.frames(len(expected))
+    firm = [item for item in found if not is_tentative(item[1])]
+    assert firm == [item for item in expected if not is_tentative(item[1])]
+    assert sorted(found, key=lambda item: item[0]) == expected
+    # What is tentative still comes last, and then all as it is written.
+    life = log.last_incarnation
+    later: list[Frame] = [
+        data(log.next_stable_id + 2, 2, True, life),
+        undo(log.next_stable_id - 1, life),
+        data(log.next_stable_id, 4, life=life),
+    ]
+    topic.put_frames(later, log.next_stable_id)
+    assert inbox.frames(3) == list(enumerate(later, log.end))
+    inbox.none(0.2)
+
+
+def test_tentative_frames_are_delivered_live_and_so_is_the_undo(topic: Topic, inbox: Inbox) -> None:
+    topic.put_frames([start(1), data(0, 5), data(5, 2, tentative=True)])
+    follow(inbox, LOG, 4)
+    assert inbox.frames(1) == [(2, data(5, 2, tentative=True))]
+    later: list[Frame] = [data(7, 2, tentative=True), boundary(9, tentative=True), undo(4), data(5, 5), rec_done()]
+    topic.put_frames(later, next_id=5)
+    assert inbox.frames(5) == list(enumerate(later, 3))
+
+
+def test_only_one_event_is_outstanding_and_it_is_bounded(topic: Topic, inbox: Inbox) -> None:
+    frames: list[Frame] = [start(1), *(boundary(n) for n in range(1000))]
+    topic.put_frames(frames)
+    reader = follow(inbox, LOG, -1)
+    found: list[tuple[int, Frame]] = []
+    while len(found) < len(frames):
+        event = inbox.next(Frames)
+        assert len(event.items) <= EVENT_FRAMES
+        assert event.end == len(frames)
+        found += event.items
+        inbox.none(0.05)
+        reader.taken(LOG)
+    assert found == list(enumerate(frames))
+
+
+def test_large_frames_are_bounded_in_bytes(topic: Topic, inbox: Inbox) -> None:
+    sizes = [100_000] * 12 + [900_000] + [10]
+    frames = [data(sum(sizes[:n]), size) for n, size in enumerate(sizes)]
+    topic.put_frames(frames)
+    reader = follow(inbox, LOG, -1)
+    found: list[tuple[int, Frame]] = []
+    while len(found) < len(frames):
+        event = inbox.next(Frames)
+        rows = [frame.batch.num_rows for _, frame in event.items]
+        assert sum(rows) * 8 <= follow_module.EVENT_BYTES or len(rows) == 1
+        found += event.items
+        reader.taken(LOG)
+    assert found == list(enumerate(frames))
+
+
+def test_a_slow_log_holds_up_no_other(topic: Topic, inbox: Inbox) -> None:
+    for partition in range(3):
+        topic.put_frames([start(1), *(boundary(n) for n in range(600))], partition=partition)
+    for log in (ONE, TWO, THREE):
+        follow(inbox, log, -1)
+    assert inbox.reader is not None
+    found: dict[LogId, list[tuple[int, Frame]]] = {ONE: [], TWO: [], THREE: []}
+    while len(found[TWO]) < 601 or len(found[THREE]) < 601:
+        event = inbox.next(Frames)
+        found[event.log] += event.items
+        if event.log != ONE:
+            inbox.reader.taken(event.log)
+    assert len(found[ONE]) <= EVENT_FRAMES
+    inbox.reader.taken(ONE)
+    found[ONE] += inbox.frames(601 - len(found[ONE]), ONE)
+    for items in found.values():
+        assert items == list(enumerate([start(1), *(boundary(n) for n in range(600))]))
+
+
+def test_unfollowed_is_silent_and_followed_again_begins_where_it_is_told(topic: Topic, inbox: Inbox) -> None:
+    topic.put_frames([start(1), data(0, 5), data(5, 5)])
+    reader = follow(inbox, LOG, -1)
+    inbox.frames(2)
+    reader.unfollow(LOG)
+    topic.put_frames([data(10, 5)], next_id=10)
+    inbox.none(0.4)
+    follow(inbox, LOG, 6)
+    assert inbox.frames(2) == [(2, data(5, 5)), (3, data(10, 5))]
+
+
+def test_a_frame_is_delivered_within_milliseconds(topic: Topic, inbox: Inbox) -> None:
+    with writing(topic) as store:
+        log = store.open(LOG)
+        log.append(start(1))
+        follow(inbox, LOG, -1)
+        inbox.frames(1)
+        taken: list[float] = []
+        for n in range(40):
+            begun = time.perf_counter()
+            log.append_later(boundary(n))
+            inbox.frames(1)
+            taken.append(time.perf_counter() - begun)
+            time.sleep(0.005)
+    assert sorted(taken)[20] < 0.05
+
+
+def test_a_zombie_is_not_heard_even_where_reading_begins_among_its_frames(topic: Topic, inbox: Inbox) -> None:
+    frames: list[Frame] = [
+        start(1),
+        data(0, 5),
+        start(2),
+        data(5, 5, life=2),
+        boundary(99),
+        data(10, 5),
+        undo(3),
+        boundary(10, life=2),
+    ]
+    topic.put_frames(frames)
+    follow(inbox, LOG, 9)
+    assert inbox.frames(1) == [(7, boundary(10, life=2))]
+    topic.put_frames([boundary(100), start(1), boundary(11, life=2)], next_id=10)
+    assert inbox.frames(1) == [(10, boundary(11, life=2))]
+
+
+# What a log cannot give
+
+
+def test_rows_that_are_gone_are_lacking(topic: Topic, inbox: Inbox) -> None:
+    with writing(topic) as store:
+        log = fill(store.open(LOG), start(1), data(0, 5), data(5, 5), boundary(10), data(10, 5))
+        log.trim(7)
+        assert log.start == 2
+        log.trim(12)
+        assert log.start == 3
+        follow(inbox, LOG, 3)
+        assert inbox.next() == Lacking(LOG, 4, trimmed=True)
+        assert inbox.reader is not None
+        inbox.reader.read(Read(LOG, 3, 1 << 20, 7))
+        assert inbox.next() == Lacking(LOG, 4, trimmed=True)
+        follow(inbox, LOG, 9)
+        assert inbox.frames(1) == [(4, data(10, 5))]
+
+
+def fill(log: KafkaLog, *frames: Frame) -> KafkaLog:
+    for frame in frames:
+        log.append(frame)
+    return log
+
+
+def test_rows_that_were_skipped_are_lacking(topic: Topic, inbox: Inbox) -> None:
+    topic.put_frames([start(1), data(0, 5), boundary(5), start(2), data(50, 5, life=2), boundary(55, life=2)])
+    follow(inbox, LOG, 20)
+    assert inbox.next() == Lacking(LOG, 21, trimmed=False)
+
+
+def test_what_is_trimmed_beneath_a_reader_is_lacking(topic: Topic, inbox: Inbox) -> None:
+    frames: list[Frame] = [start(1), *(data(10_000 * n, 10_000) for n in range(400))]
+    topic.put_frames(frames)
+    reader = follow(inbox, LOG, -1)
+    event = inbox.next(Frames)
+    with closing(topic.cluster.admin()) as admin:
+        admin.delete_records({TopicPartition(topic.name, 0): 401})
+    needed = 0
+    while isinstance(event, Frames):
+        needed = max([needed, *(f.first_id + f.batch.num_rows for _, f in event.items if isinstance(f, Data))])
+        reader.taken(LOG)
+        event = inbox.next((Frames, Lacking))
+    assert event == Lacking(LOG, needed, trimmed=True)
+    assert needed < 4_000_000
+    inbox.none(0.3)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda value: value[:-30],
+    "damaged": lambda value: value[:-30] + bytes([value[-30] ^ 1]) + value[-29:],
+    "of a future version": lambda value: value[:2] + b"\x63" + value[3:],
+    "empty": lambda value: b"",
+    "no frame": lambda value: b"hello",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_broken_record_stops_its_log_and_no_other(topic: Topic, inbox: Inbox, damage: Callable[[bytes], bytes]) -> None:
+    value, headers = encode_record(data(5, 5), 10, 1)
+    for partition in (0, 1):
+        topic.put_frames([start(1), data(0, 5)], partition=partition)
+    topic.put((damage(value), headers))
+    topic.put_frames([boundary(10)], next_id=10)
+    follow(inbox, ONE, -1)
+    assert inbox.frames(1, ONE) == [(1, data(0, 5))]
+    broken = inbox.next()
+    assert (broken.log, broken.offset, type(broken.error)) == (ONE, 2, CorruptError)
+    assert f"{topic.name}, partition 0, offset 2" in str(broken.error)
+    follow(inbox, TWO, -1)
+    assert inbox.frames(1, TWO) == [(1, data(0, 5))]
+    assert inbox.reader is not None
+    inbox.reader.read(Read(ONE, 4, 1 << 20, 1))
+    assert inbox.next(Broken).offset == 2
+    topic.put_frames([data(5, 5)], partition=1)
+    assert inbox.frames(1, TWO) == [(2, data(5, 5))]
+
+
+def test_a_record_without_headers_is_broken_too(topic: Topic, inbox: Inbox) -> None:
+    topic.put_frames([start(1), data(0, 5)])
+    follow(inbox, LOG, -1)
+    inbox.frames(1)
+    topic.put_frames([boundary(5)], next_id=5)
+    topic.put((b"hello", []))
+    assert inbox.frames(1) == [(2, boundary(5))]
+    broken = inbox.next(Broken)
+    assert (broken.log, broken.offset) == (LOG, 3)
+    assert "no header next_id" in str(broken.error)
+
+
+# Watching
+
+
+def write_until_heard(topic: Topic, inbox: Inbox, frame: Frame, partition: int = 0) -> None:
+    def is_heard() -> bool:
+        topic.put_frames([frame], partition=partition)
+        return not inbox.events.empty()
+
+    wait_until(is_heard, within_s=30)
+
+
+def test_a_watched_log_tells_its_newest_boundary_only_when_it_grows(topic: Topic, inbox: Inbox) -> None:
+    topic.put_frames([start(1), data(0, 5), boundary(5)])
+    assert inbox.reader is not None
+    inbox.reader.watch(LOG)
+    inbox.none(0.5)
+    topic.put_frames([data(5, 5), boundary(10), boundary(11), data(10, 5)], next_id=5)
+    assert inbox.next() == Tail(LOG, boundary(11))
+    inbox.none(0.3)
+    topic.put_frames([data(15, 5)], next_id=15)
+    inbox.none(0.3)
+    topic.put_frames([start(2), boundary(12), boundary(12, life=2)], next_id=20)
+    assert inbox.next() == Tail(LOG, boundary(12, life=2))
+    topic.put_frames([boundary(13)], next_id=20)
+    inbox.none(0.3)
+
+
+def test_a_followed_log_gives_no_tails_until_it_is_left(topic: Topic, inbox: Inbox) -> None:
+    assert inbox.reader is not None
+    for log in (ONE, TWO):
+        inbox.reader.watch(log)
+    reader = follow(inbox, ONE, -1)
+    assert inbox.next() == Frames(ONE, (), 0)
+    reader.taken(ONE)
+    seen: list[LogId] = []
+    stopping = threading.Event()
+
+    def write() -> None:
+        n = 0
+        while not stopping.wait(0.02):
+            for partition in (0, 1):
+                topic.put_frames([boundary(n)], partition=partition)
+            n += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while seen.count(TWO) < 5:
+            event = inbox.next()
+            assert not (isinstance(event, Tail) and event.log == ONE)
+            seen.append(event.log)
+            if isinstance(event, Frames):
+                reader.taken(ONE)
+        reader.unfollow(ONE)
+        wait_until(lambda: inbox.next((Tail, Frames)) and isinstance(inbox.next((Tail, Frames)), Tail))
+        while not (isinstance(event := inbox.next((Tail, Frames)), Tail) and event.log == ONE):
+            pass
+    finally:
+        stopping.set()
+        writer.join()
+
+
+def test_a_watched_log_that_grows_fast_is_told_of_its_end(topic: Topic, inbox: Inbox) -> None:
+    assert inbox.reader is not None
+    inbox.reader.watch(LOG)
+    topic.put_frames([boundary(0)])
+    write_until_heard(topic, inbox, boundary(1))
+    topic.put_frames([frame for n in range(40) for frame in (data(20_000 * n, 20_000), boundary(n + 2))])
+    tails = 0
+    while inbox.next(Tail).frame != boundary(41):
+        tails += 1
+    assert tails < 20
+
+
+# Reading
+
+
+def test_a_read_gives_stable_frames_from_a_row_on(topic: Topic, inbox: Inbox) -> None:
+    frames: list[Frame] = []
+    for part in troubled_history():
+        topic.put_frames(part, in_memory(frames).next_stable_id)
+        frames += part
+    log = in_memory(frames)
+    assert inbox.reader is not None
+    after_id, rows, token = 6, [], 0
+    while True:
+        inbox.reader.read(Read(LOG, after_id, 2000, token))
+        answer = inbox.next(ReadDone)
+        assert (answer.log, answer.token) == (LOG, token)
+        if not answer.items:
+            break
+        stable = [frame for _, frame in answer.items if isinstance(frame, Data)]
+        assert stable and not any(frame.tentative for frame in stable)
+        assert sum(len(encode_record(frame, 0, 1)[0]) for _, frame in answer.items) <= 2000
+        rows += [row for frame in stable for row in frame.batch.column(0).to_pylist()]
+        after_id, token = stable[-1].first_id + stable[-1].batch.num_rows - 1, token + 1
+    assert token > 5
+    assert rows[rows.index(7) :] == list(range(7, log.next_stable_id))
+
+
+def test_a_read_of_a_row_that_is_not_there_yet_is_empty(topic: Topic, inbox: Inbox) -> None:
+    assert inbox.reader is not None
+    inbox.reader.read(Read(LOG, -1, 1000, 1))
+    assert inbox.next() == ReadDone(LOG, 1, ())
+    topic.put_frames([start(1), data(0, 5), data(5, 1000)])
+    for after_id, items in ((4, ((2, data(5, 1000)),)), (1004, ())):
+        inbox.reader.read(Read(LOG, after_id, 1000, 2))
+        assert inbox.next() == ReadDone(LOG, 2, items)
+
+
+# When Kafka is away
+
+
+def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(tmp_path: Path, fresh_name: str) -> None:
+    with KafkaServer(tmp_path / "kafka") as server:
+        topic = Topic(cluster_of(server), fresh_name, partitions=3)
+        with reading(topic) as inbox, writing(topic) as store:
+            assert inbox.reader is not None
+            log = store.open(ONE)
+            inbox.reader.watch(TWO)
+            follow(inbox, ONE, -1)
+            for n in range(200):
+                log.append_later(boundary(n))
+            found = inbox.frames(200, ONE)
+            server.kill()
+            for n in range(200, 400):
+                log.append_later(boundary(n))
+            inbox.reader.read(Read(ONE, -1, 1000, 1))
+            follow(inbox, THREE, -1)
+            inbox.none(1.0)
+            server.start()
+            others: list[object] = []
+            while len(found) < 400 or len(others) < 2:
+                event = inbox.next((Frames, ReadDone), within_s=40)
+                if isinstance(event, Frames):
+                    inbox.reader.taken(event.log)
+                if isinstance(event, Frames) and event.log == ONE:
+                    found += event.items
+                else:
+                    others.append(event)
+            assert found == list(enumerate(boundary(n) for n in range(400)))
+            assert Frames(THREE, (), 0) in others
+            assert ReadDone(ONE, 1, ()) in others
+            write_until_heard(topic, inbox, boundary(5), partition=1)
+            assert inbox.next() == Tail(TWO, boundary(5))
+
+
+def test_a_frozen_broker_is_silence(tmp_path: Path, fresh_name: str) -> None:
+    with KafkaServer(tmp_path / "kafka") as server:
+        topic = Topic(cluster_of(server), fresh_name)
+        with reading(topic) as inbox:
+            topic.put_frames([start(1), data(0, 5)])
+            follow(inbox, LOG, -1)
+            inbox.frames(1)
+            server.pause()
+            inbox.none(5.0)
+            server.resume()
+            topic.put_frames([boundary(5)], next_id=5)
+            assert inbox.frames(1, within_s=20) == [(2, boundary(5))]
+
+
+def test_a_log_that_lost_what_we_had_read_is_broken(tmp_path: Path, fresh_name: str) -> None:
+    with KafkaServer(tmp_path / "kafka") as server:
+        topic = Topic(cluster_of(server), fresh_name)
+        with reading(topic) as inbox:
+            topic.put_frames([start(1), data(0, 5)])
+            follow(inbox, LOG, -1)
+            inbox.frames(1)
+            server.wipe()
+            Topic(topic.cluster, fresh_name)
+            broken = inbox.next(Broken, within_s=60)
+            assert isinstance(broken.error, ProtocolError)
+
+
+def test_the_unforeseen_is_delivered_and_not_swallowed(topic: Topic, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic.put_frames([start(1)])
+    monkeypatch.setattr(follow_module.Partition, "frame", lambda *_: 1 // 0)
+    follow(inbox, LOG, -1)
+    assert inbox.next() == Frames(LOG, (), 1)
+    assert isinstance(inbox.next(Failed).error, ZeroDivisionError)
+
+
+def test_close_ends_all_threads(topic: Topic) -> None:
+    before = set(threading.enumerate())
+    with reading(topic) as inbox:
+        assert inbox.reader is not None
+        inbox.reader.watch(TWO)
+        follow(inbox, ONE, -1)
+        inbox.next(Frames)
+    wait_until(lambda: set(threading.enumerate()) <= before)

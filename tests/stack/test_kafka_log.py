@@ -1,0 +1,247 @@
+"""Logs in a real Kafka: what the contract cannot see, because it needs several writers, long logs or a broker that dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka.errors import MessageSizeTooLargeError
+
+from boreal.errors import CorruptError, ProtocolError
+from boreal.frames import Frame, LogId
+from services.log import kafka as kafka_module
+from services.log.base import Trimmed
+from services.log.kafka import KafkaLog, KafkaLogStore
+from services.log.memory import MemoryLog
+from services.stack.servers import KafkaServer
+from services.topics import TopicSpec, ensure
+from tests.stack.logs import (
+    ALL,
+    LOG,
+    Topic,
+    boundary,
+    cluster_of,
+    data,
+    in_memory,
+    start,
+    troubled_history,
+)
+
+pytestmark = pytest.mark.usefixtures("servers")
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer, fresh_name: str) -> Topic:
+    return Topic(cluster_of(kafka), fresh_name, partitions=2)
+
+
+@pytest.fixture
+def store(topic: Topic) -> Iterator[KafkaLogStore]:
+    with closing(store_of(topic)) as opened:
+        yield opened
+
+
+def store_of(topic: Topic, window_frames: int = 1024) -> KafkaLogStore:
+    return KafkaLogStore({topic.cluster.site: topic.cluster}, topic, window_frames)
+
+
+def reopened(topic: Topic, window_frames: int = 1024) -> closing[KafkaLogStore]:
+    return closing(store_of(topic, window_frames))
+
+
+def test_pipelined_frames_keep_their_order_and_are_there_after_reopening(topic: Topic, store: KafkaLogStore) -> None:
+    frames: list[Frame] = [start(1), *(frame for n in range(1500) for frame in (data(n, 1), boundary(n + 1)))]
+    log = store.open(LOG)
+    assert [log.append_later(frame) for frame in frames] == list(range(3001))
+    assert log.flush(30)
+    assert (log.unacknowledged, log.fenced, log.next_stable_id, log.end) == (0, False, 1500, 3001)
+    with reopened(topic) as again:
+        other = again.open(LOG)
+        assert (other.end, other.next_stable_id, other.last_incarnation) == (3001, 1500, 1)
+        assert other.read(0, ALL) == list(enumerate(frames))
+
+
+def test_frames_of_several_megabytes_are_written_and_read(topic: Topic, store: KafkaLogStore) -> None:
+    frames: list[Frame] = [start(1), data(0, 700_000), boundary(1), data(700_000, 700_000), boundary(2)]
+    log = store.open(LOG)
+    for frame in frames:
+        log.append_later(frame)
+    assert log.flush(30)
+    with reopened(topic) as again:
+        assert again.open(LOG).read(0, ALL) == list(enumerate(frames))
+
+
+def test_unacknowledged_frames_are_bounded_in_bytes(store: KafkaLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_module, "UNACKNOWLEDGED_BYTES", 1 << 20)
+    log = store.open(LOG)
+    for n in range(30):
+        log.append_later(data(20_000 * n, 20_000))
+        assert log.unacknowledged <= 7
+    assert log.flush(30)
+
+
+def test_a_frame_that_kafka_refuses_raises_and_leaves_the_log_as_it_was(kafka: KafkaServer, fresh_name: str) -> None:
+    cluster = cluster_of(kafka)
+    ensure(cluster, [TopicSpec(fresh_name, 1, {"max.message.bytes": "100000"})])
+    topic = Topic.__new__(Topic)
+    topic.cluster, topic.name, topic.partitions = cluster, fresh_name, 1
+    with reopened(topic) as store:
+        log = store.open(LOG)
+        log.append(start(1))
+        with pytest.raises(MessageSizeTooLargeError):
+            log.append(data(0, 100_000))
+        with pytest.raises(MessageSizeTooLargeError):
+            log.append_later(data(0, 1))
+    with reopened(topic) as store:
+        assert store.open(LOG).read(0, ALL) == [(0, start(1))]
+
+
+def test_a_zombie_is_fenced_by_the_next_life(topic: Topic, store: KafkaLogStore) -> None:
+    zombie = store.open(LOG)
+    fenced = threading.Event()
+    zombie.on_fenced = fenced.set
+    zombie.append(start(1))
+    zombie.append(data(0, 3))
+    with reopened(topic) as later:
+        log = later.open(LOG)
+        log.append(start(log.last_incarnation + 1))
+        offset = zombie.append_later(data(3, 3))
+        assert fenced.wait(10)
+        assert zombie.fenced
+        assert zombie.unacknowledged == 1
+        assert not zombie.flush(10)
+        for write in (zombie.append, zombie.append_later):
+            with pytest.raises(ProtocolError, match="another writer"):
+                write(data(6, 3))
+        assert offset == 2
+    with reopened(topic) as last:
+        log = last.open(LOG)
+        assert (log.end, log.last_incarnation, log.next_stable_id) == (4, 2, 3)
+        assert [place for place, _ in log.read(0, ALL, skip_revoked=True)] == [0, 1, 2]
+
+
+def test_two_logs_of_one_store_do_not_mix(store: KafkaLogStore) -> None:
+    one, two = store.open(LOG), store.open(LogId(LOG.stream, LOG.replica, 1))
+    for n in range(20):
+        one.append_later(data(n, 1))
+        two.append_later(data(10 * n, 10))
+    assert one.flush(10)
+    assert two.flush(10)
+    for _ in range(2):
+        assert (one.next_stable_id, two.next_stable_id) == (20, 200)
+        assert one.read(7, 1) == [(7, data(7, 1))]
+        assert two.read(7, 1) == [(7, data(70, 10))]
+
+
+@pytest.mark.parametrize("window_frames", [1, 8, 1024])
+def test_rows_are_found_among_tentative_runs_and_zombies(topic: Topic, window_frames: int) -> None:
+    frames: list[Frame] = []
+    for part in troubled_history():
+        next_id = in_memory(frames).next_stable_id
+        topic.put_frames(part, next_id)
+        frames += part
+    with reopened(topic, window_frames) as store:
+        log = store.open(LOG)
+        assert_alike(log, in_memory(frames))
+        trimmed = in_memory(frames)
+        for stable_id in (40, 41, 90):
+            trimmed.trim(stable_id)
+            log.trim(stable_id)
+            assert log.start <= trimmed.start
+        assert log.start > 0
+        for row in range(91, log.next_stable_id, 9):
+            assert log.offset_after(row - 1) == trimmed.offset_after(row - 1)
+
+
+def assert_alike(log: KafkaLog, expected: MemoryLog) -> None:
+    assert (log.end, log.next_stable_id, log.last_incarnation) == (
+        expected.end,
+        expected.next_stable_id,
+        expected.last_incarnation,
+    )
+    assert (log.last_anchor(), log.tail()) == (expected.last_anchor(), expected.tail())
+    for stable_id in (-1, *range(3, expected.next_stable_id, 7), expected.next_stable_id - 1, expected.next_stable_id + 9):
+        assert log.offset_after(stable_id) == expected.offset_after(stable_id), stable_id
+    for offset in range(0, expected.end, 11):
+        assert log.read(offset, ALL, skip_revoked=True) == expected.read(offset, ALL, skip_revoked=True)
+
+
+def test_rows_that_a_later_life_skipped_are_missed_whatever_the_window(topic: Topic) -> None:
+    frames: list[Frame] = [
+        start(1),
+        data(0, 10),
+        boundary(10),
+        start(2),
+        data(50, 10, life=2),
+        *(boundary(60, life=2) for _ in range(9)),
+    ]
+    topic.put_frames(frames)
+    for window_frames in (1, 1024):
+        with reopened(topic, window_frames) as store:
+            log = store.open(LOG)
+            assert (log.offset_after(8), log.offset_after(49), log.offset_after(59)) == (1, 4, 5)
+            for stable_id in (9, 20, 48):
+                with pytest.raises(Trimmed):
+                    log.offset_after(stable_id)
+
+
+def test_a_log_that_is_written_for_long_keeps_a_bounded_index(
+    topic: Topic, store: KafkaLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_module, "INDEXED_FRAMES", 64)
+    log, expected = store.open(LOG), MemoryLog(LOG)
+    for n in range(150):
+        for frame in (data(3 * n, 3), boundary(3 * n + 3, anchored=n % 50 == 0)):
+            log.append_later(frame)
+            expected.append(frame)
+    assert log.flush(10)
+    assert [log.offset_after(row) for row in range(-1, 450, 17)] == [expected.offset_after(row) for row in range(-1, 450, 17)]
+    assert log.last_anchor() == expected.last_anchor()
+    for row in (100, 200, 440):
+        log.trim(row)
+        expected.trim(row)
+        assert log.start == expected.start
+    assert 0.9 < log.nbytes / sum(len(value) for value in values(topic, log)) < 1.1
+
+
+def values(topic: Topic, log: KafkaLog) -> Iterator[bytes]:
+    from services.wire import encode_record
+
+    for _, frame in log.read(log.start, ALL):
+        yield encode_record(frame, 0, 1)[0]
+
+
+def test_damage_in_the_window_is_named(topic: Topic) -> None:
+    topic.put_frames([start(1), data(0, 5)])
+    topic.put((b"bF\x09 of another version", [("next_id", b"5"), ("incarnation", b"1")]))
+    topic.put_frames([boundary(5)], next_id=5)
+    with reopened(topic) as store, pytest.raises(CorruptError, match=rf"{topic.name}, partition 0, offset 2: .*version"):
+        store.open(LOG)
+    with reopened(topic, 1) as store:
+        log = store.open(LogId(LOG.stream, "", 0))
+        assert log.end == 4
+        with pytest.raises(CorruptError, match="offset 2"):
+            log.read(0, ALL)
+        assert log.read(0, 2) == [(0, start(1)), (1, data(0, 5))]
+
+
+def test_appends_wait_out_a_dead_broker(tmp_path: Path, fresh_name: str) -> None:
+    with KafkaServer(tmp_path / "kafka") as server:
+        topic = Topic(cluster_of(server), fresh_name)
+        with reopened(topic) as store:
+            log = store.open(LOG)
+            log.append(start(1))
+            frames: list[Frame] = [frame for n in range(400) for frame in (data(n, 1), boundary(n + 1))]
+            for count, frame in enumerate(frames):
+                log.append_later(frame)
+                if count == 300:
+                    server.kill()
+            assert not log.flush(0.5)
+            server.start()
+            assert log.flush(30)
+            assert not log.fenced
+        with reopened(topic) as store:
+            assert store.open(LOG).read(0, ALL) == list(enumerate([start(1), *frames]))

@@ -1,0 +1,214 @@
+"""Links between a process and its broker: cut, they are black holes; healed, nothing is lost. Real clients, a real broker."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from services.clusters import Cluster
+from services.settings import KafkaSettings, Settings
+from services.stack.links import Link
+from services.stack.servers import KafkaServer
+from services.topics import TopicSpec, ensure
+
+CUT_S = 2.0
+LOOK_S = 0.5
+"""How long nothing must come through a link that is cut."""
+
+
+class Echo:
+    """A server that sends back what it is sent, on connections that it counts."""
+
+    def __init__(self) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+        self._connections: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listening.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,)).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(1 << 16):
+                    connection.sendall(data)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    with closing(Echo()) as server:
+        yield server
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    with Link() as made:
+        yield made
+
+
+def dial(link: Link, port: int) -> socket.socket:
+    """A connection to a local port through the link."""
+    connection = socket.create_connection(("127.0.0.1", link.port), 5)
+    try:
+        connection.sendall(b"\x05\x01\x00")
+        assert receive(connection, 2) == b"\x05\x00"
+        connection.sendall(b"\x05\x01\x00\x01\x7f\x00\x00\x01" + port.to_bytes(2))
+        answer = receive(connection, 10)
+        if answer[1]:
+            raise ConnectionRefusedError(answer[1])
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    got = b""
+    while len(got) < size:
+        more = connection.recv(size - len(got))
+        if not more:
+            raise ConnectionAbortedError
+        got += more
+    return got
+
+
+def test_what_is_sent_arrives(link: Link, echo: Echo) -> None:
+    sent = bytes(range(256)) * 4096
+    with dial(link, echo.port) as connection:
+        threading.Thread(target=connection.sendall, args=(sent,)).start()
+        assert receive(connection, len(sent)) == sent
+
+
+def test_a_cut_link_holds_all_back_and_gives_it_once_healed(link: Link, echo: Echo) -> None:
+    with dial(link, echo.port) as connection:
+        link.cut()
+        connection.sendall(b"late")
+        connection.settimeout(LOOK_S)
+        with pytest.raises(TimeoutError):
+            connection.recv(4)
+        link.heal()
+        connection.settimeout(5)
+        assert receive(connection, 4) == b"late"
+
+
+def test_a_new_connection_hangs_while_the_link_is_cut(link: Link, echo: Echo) -> None:
+    link.cut()
+    with socket.create_connection(("127.0.0.1", link.port), LOOK_S) as connection:
+        connection.sendall(b"\x05\x01\x00")
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+    link.heal()
+    with dial(link, echo.port) as connection:
+        connection.sendall(b"x")
+        assert receive(connection, 1) == b"x"
+
+
+def test_a_reset_link_breaks_connections_and_refuses_new_ones(link: Link, echo: Echo) -> None:
+    with dial(link, echo.port) as connection:
+        link.cut(reset=True)
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    with pytest.raises(ConnectionRefusedError):
+        dial(link, echo.port)
+    link.heal()
+    with dial(link, echo.port) as connection:
+        connection.sendall(b"x")
+        assert receive(connection, 1) == b"x"
+
+
+def test_a_link_that_is_cut_can_still_be_reset(link: Link, echo: Echo) -> None:
+    with dial(link, echo.port) as connection:
+        link.cut()
+        connection.sendall(b"never")
+        link.cut(reset=True)
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+
+
+def test_a_slow_link_delays_each_way(link: Link, echo: Echo) -> None:
+    with dial(link, echo.port) as connection:
+        link.slow(0.2)
+        begun = time.monotonic()
+        connection.sendall(b"x")
+        receive(connection, 1)
+        assert time.monotonic() - begun >= 0.4
+        link.heal()
+        begun = time.monotonic()
+        connection.sendall(b"x")
+        receive(connection, 1)
+        assert time.monotonic() - begun < 0.2
+
+
+def test_a_port_that_nobody_listens_on_is_refused(link: Link) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        dial(link, port)
+
+
+def test_a_peer_that_ends_ends_the_connection(link: Link, echo: Echo) -> None:
+    with dial(link, echo.port) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+
+
+def test_kafka_clients_lose_nothing_over_a_cut(link: Link, kafka: KafkaServer, fresh_name: str) -> None:
+    """Producer and consumer both speak through the link; what was sent before, during and after arrives once, in order."""
+    sites = {"a": KafkaSettings(bootstrap=kafka.bootstrap)}
+    near = Cluster("a", Settings(sites=sites), "test")
+    cut_off = Cluster("a", Settings(sites=sites, proxies={"a": link.url}), "test")
+    ensure(near, [TopicSpec(fresh_name, 1)])
+    partition = TopicPartition(fresh_name, 0)
+    producer: KafkaProducer
+    consumer: KafkaConsumer
+    with closing(cut_off.producer()) as producer, closing(cut_off.consumer()) as consumer, closing(near.consumer()) as beside:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        beside.assign([partition])
+
+        def send(numbers: range) -> None:
+            for number in numbers:
+                producer.send(fresh_name, b"%d" % number, partition=0)
+
+        def receive_all(until: int) -> list[int]:
+            got: list[int] = []
+            deadline = time.monotonic() + 30
+            while len(got) < until and time.monotonic() < deadline:
+                got += [int(record.value) for record in consumer.poll(timeout_ms=200).get(partition, [])]
+            return got
+
+        send(range(100))
+        assert receive_all(100) == list(range(100))
+        link.cut()
+        begun = time.monotonic()
+        before = beside.end_offsets([partition])[partition]
+        send(range(100, 200))
+        while time.monotonic() - begun < CUT_S:
+            assert not consumer.poll(timeout_ms=100)
+        assert beside.end_offsets([partition])[partition] == before, "something got through"
+        link.heal()
+        send(range(200, 300))
+        assert receive_all(200) == list(range(100, 300))
+        producer.flush(10)
+        assert beside.end_offsets([partition])[partition] == 300

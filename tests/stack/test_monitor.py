@@ -1,0 +1,302 @@
+"""The monitor as a process, on a real Kafka and a real Redis; the test speaks for the query's processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boreal.planner import plan
+from boreal.spec import load_query
+from services.clusters import Cluster, clusters
+from services.control import ControlPlane, Item, acknowledge_item, instance_of
+from services.layout import Layout
+from services.monitor.reports import QueryReports
+from services.process import StatusPublisher
+from services.queries import QueryRecord, QueryRegistry
+from services.settings import Settings
+from services.stack.servers import KafkaServer, RedisServer
+from services.statuses import Statuses
+from services.store.base import Checkpoint
+from services.store.redis import RedisCheckpointStore, connect_redis
+from services.topics import STATUS, control_topic, ensure, query_topics, system_topics
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+
+PATIENCE_S = 90.0
+R0, R1, OUT = (instance_of(name) for name in ("main.r0.0", "main.r1.0", "egress.r0.0"))
+
+
+def spec(name: str, **changes: object) -> dict[str, Any]:
+    return {
+        "name": name,
+        "streams": {"jfk": {"topic": "flights.jfk", "time": "at", "schema": {"carrier": "string"}}},
+        "operators": {"some": {"filter": "jfk", "where": "carrier = 'UA'"}},
+        "output": "some",
+        "delay_threshold": "1s",
+        "replicas": 2,
+        **changes,
+    }
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+@dataclass
+class Site:
+    """The servers, and the monitor's process."""
+
+    root: Path
+    kafka: KafkaServer
+    redis: RedisServer
+    name: str
+    """The query's: no other test on these servers has it."""
+    process: subprocess.Popen[bytes] | None = None
+    statuses: Statuses = field(init=False)
+    reports: QueryReports = field(init=False)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.model_validate(
+            {"sites": {"a": {"bootstrap": self.kafka.bootstrap}}, "redis": {"url": self.redis.url}, "data": self.root}
+        )
+
+    @property
+    def home(self) -> Cluster:
+        return clusters(self.settings, "test")["a"]
+
+    @property
+    def log(self) -> str:
+        return (self.root / "monitor.log").read_text()
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            "BOREAL_SITES__A__BOOTSTRAP": self.kafka.bootstrap,
+            "BOREAL_REDIS__URL": self.redis.url,
+            "BOREAL_DATA": str(self.root),
+        }
+        with (self.root / "monitor.log").open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-m", "services.monitor"], env=environment, stderr=log)
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """The exit code. A process that takes longer than ten seconds fails the test."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        try:
+            return self.process.wait(10)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def monitor(self) -> dict[str, Any]:
+        """What the monitor last said of itself; empty if it never did."""
+        return self.statuses.newest().get("monitor", {})
+
+    @property
+    def query(self) -> dict[str, Any]:
+        """What it last said of the query."""
+        return self.reports.newest().get(self.name, {})
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        return self.query.get("journal", [])
+
+
+@pytest.fixture(scope="module")
+def machines(servers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaServer, RedisServer]]:
+    """Not the shared ones: a monitor watches all queries that there are, and one test kills them."""
+    root = tmp_path_factory.mktemp("monitor")
+    with KafkaServer(root / "kafka") as kafka, RedisServer(root / "redis") as redis:
+        yield kafka, redis
+
+
+@pytest.fixture
+def site(tmp_path: Path, machines: tuple[KafkaServer, RedisServer], fresh_name: str) -> Iterator[Site]:
+    site = Site(tmp_path, *machines, fresh_name)
+    for server in machines:
+        server.start()
+    ensure(site.home, system_topics())
+    site.start()
+    with closing(Statuses(site.home)) as site.statuses, closing(QueryReports(site.home)) as site.reports:
+        yield site
+    if site.is_running:
+        site.end()
+
+
+@dataclass
+class Players:
+    """Speak for the processes of a query. Who is in `readers` acknowledges all the while what stands there."""
+
+    site: Site
+    spec: dict[str, Any]
+    readers: dict[Any, dict[str, int]] = field(default_factory=dict)
+    trims: list[dict[str, int]] = field(default_factory=list)
+
+    def __enter__(self) -> Players:
+        query = load_query(self.spec)
+        layout = Layout(plan(query), ("a",))
+        self.key = next(key for key in layout.readers() if key.startswith("jfk"))
+        self.out = next(key for key in layout.readers() if not key.startswith("jfk"))
+        for specs in query_topics(layout).values():
+            ensure(self.site.home, specs)
+        QueryRegistry(self.site.home).put(QueryRecord(self.site.name, query.dump(), 1))
+        self._stopping = threading.Event()
+        self._control = ControlPlane(clusters(self.site.settings, "players"), control_topic(self.site.name), "players", "a")
+        self._control.listen(self._hear)
+        self._thread = threading.Thread(target=self._speak, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._control.close()
+        if self.site.kafka.pid is not None:
+            QueryRegistry(self.site.home).delete(self.site.name)
+
+    @property
+    def trimmed_before(self) -> int:
+        """How far the readers' input was said to be free."""
+        return max((trim.get(self.key, 0) for trim in self.trims), default=0)
+
+    def _hear(self, sender: str, items: list[Item]) -> None:
+        if sender == "monitor":
+            self.trims += [dict(item["trim"]) for item in items]
+
+    def _speak(self) -> None:
+        while not self._stopping.wait(0.1):
+            self._control.send([acknowledge_item(who, tuple(needs.items())) for who, needs in list(self.readers.items())])
+
+
+def test_trims_follow_the_slowest_reader_and_a_new_life_holds_back_what_it_does_not_know(site: Site):
+    with Players(site, spec(site.name)) as players:
+        players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
+        eventually(lambda: {players.key: 20, players.out: 5} in players.trims, "the first trim")
+        players.readers[R1] = {players.key: 40}
+        eventually(lambda: players.trimmed_before == 40, "the next trim")
+        # A new life that hears only one of the two lets nothing go.
+        site.end()
+        del players.readers[R1]
+        players.readers[R0] = {players.key: 900}
+        site.start()
+        eventually(lambda: site.query, "a status")
+        before = site.query["at_ms"]
+        eventually(lambda: site.query["at_ms"] > before + 3_000, "three seconds of the new life")
+        assert players.trimmed_before == 40
+        players.readers[R1] = {players.key: 70}
+        eventually(lambda: players.trimmed_before == 70, "the trim once all are heard")
+        assert max(trim.get(players.out, 0) for trim in players.trims) == 5
+        players.readers[R0] = {players.key: 60}
+        assert site.end(signal.SIGTERM) == 0
+
+
+def test_a_silent_reader_loses_its_claim_until_it_is_heard_again(site: Site):
+    with Players(site, spec(site.name, tuning={"retention": "12s"})) as players:
+        players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
+        eventually(lambda: players.trimmed_before == 20, "the first trim")
+        del players.readers[R1]
+        eventually(lambda: players.trimmed_before == 50, "the trim without the dead reader")
+        eventually(lambda: site.query["claims"]["lost"] == [str(R1)], "the loss in the status")
+        assert any(entry["who"] == str(R1) and entry["kind"] == "claim" for entry in site.query["journal"])
+        assert "WARNING" in site.log and f"{site.name}: {R1} was silent for" in site.log
+        # A later life goes on with the journal.
+        site.end()
+        site.start()
+        eventually(lambda: any(entry["kind"] == "claim" for entry in site.journal), "the journal")
+        players.readers[R1] = {players.key: 45}
+        eventually(lambda: site.query["claims"]["lost"] == [], "the claim is back")
+
+
+def test_the_status_of_a_query_is_made_of_what_its_processes_say_and_goes_with_it(site: Site):
+    entry = {"fragment": "main", "shard": 0, "position": 7, "state": "STABLE", "alpha_x_ms": 800.0, "missing": []}
+    source = {"ready": True, "state": "live", "last_boundary": "2013-01-01T00:00:00.000000Z", "last_ingest_ms": 1.0, "rows": 3}
+    egress = {"ready": True, "state": "STABLE", "counts": {"stable": 9, "tentative": 1, "undone": 1}, "violations": 2}
+    with Players(site, spec(site.name)), ExitStack() as publishers:
+        for replica in ("r0", "r1"):
+            said = {"ready": True, "instances": [{**entry, "replica": replica}]}
+            publishers.enter_context(closing(StatusPublisher(site.home, f"node.{site.name}.{replica}", lambda said=said: said)))
+        publishers.enter_context(closing(StatusPublisher(site.home, f"source.{site.name}.jfk", lambda: source)))
+        publishers.enter_context(closing(StatusPublisher(site.home, f"egress.{site.name}.a", lambda: egress)))
+        eventually(lambda: site.query.get("ready"), "the query is ready")
+        status = site.query
+        assert (status["state"], status["x_ms"], status["alpha_x_ms"], status["violations"]) == ("STABLE", 1000.0, 800.0, 2)
+        assert status["counts"] == {"stable": 9, "tentative": 1, "undone": 1}
+        assert [replica["state"] for replica in status["replicas"]] == ["STABLE", "STABLE"]
+        QueryRegistry(site.home).put(QueryRecord(site.name, load_query(spec(site.name, delay_threshold="2s")).dump(), 2))
+        eventually(lambda: site.query["x_ms"] == 2000.0, "a new X")
+    eventually(lambda: not site.query, "the status goes with the query")
+    assert site.monitor["ready"]
+
+
+def test_old_checkpoints_are_dropped_and_damaged_ones_are_told_of(site: Site):
+    with closing(connect_redis(site.settings.redis)) as client:
+        store = RedisCheckpointStore(client, site.name)
+        for number in range(1, 7):
+            store.put(Checkpoint(str(R0), number, number, 0, (), (), b"state"))
+        store.put(Checkpoint(str(R1), 1, 1, 0, (), (), b"state"))
+        blob = json.loads(client.hget(f"boreal:{site.name}:{R0}:manifests", "6"))["blob"]  # type: ignore[arg-type]
+        client.hset(f"boreal:{site.name}:{R0}:blob:{blob}", "0", b"damaged")
+        with Players(site, spec(site.name)):
+            eventually(lambda: store.numbers(str(R0)) == [5, 6], "the old ones are dropped")
+            assert store.numbers(str(R1)) == [1]
+            eventually(lambda: any(e["kind"] == "checkpoint" for e in site.journal), "the damage is told")
+
+
+def test_it_outlasts_kafka_and_redis(site: Site):
+    with Players(site, spec(site.name)) as players:
+        players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
+        eventually(lambda: players.trimmed_before == 20, "the first trim")
+        site.redis.kill()
+        eventually(lambda: site.monitor.get("redis") == "out of reach", "the outage of Redis in the status")
+        site.kafka.kill()
+        time.sleep(3)
+        players.readers[R1] = {players.key: 44}
+        site.kafka.start()
+        site.redis.start()
+        eventually(lambda: players.trimmed_before == 44, "trims after the outage")
+        eventually(lambda: site.monitor.get("redis") == "reachable", "Redis is back in the status")
+        assert site.is_running
+        site.kafka.kill()
+        assert site.end(signal.SIGTERM) == 0
+
+
+def test_garbage_on_its_topics_is_passed_over(site: Site):
+    with Players(site, spec(site.name)) as players:
+        producer = site.home.producer()
+        common = {"pid": 1, "at_ms": 0, "ready": True}
+        nonsense = {**common, "v": 1, "process": f"node.{site.name}.r0", "kind": "node", "query": site.name, "instances": 3}
+        bad: list[object] = [
+            3,
+            {"v": 1, "sender": "x", "items": [3, {"acknowledge": {}}]},
+            {"v": 9},
+            {"v": 1, "process": "x"},
+            nonsense,
+        ]
+        for value in bad:
+            producer.send(control_topic(site.name), json.dumps(value).encode(), partition=0)
+            producer.send(STATUS, json.dumps(value).encode(), key=b"x", partition=0)
+        producer.close()
+        players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
+        eventually(lambda: players.trimmed_before == 20, "the trim")
+        assert site.is_running

@@ -1,0 +1,139 @@
+"""The registry of queries, on a real Kafka."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka.errors import KafkaError
+
+from boreal.spec import load_query
+from services import queries
+from services.clusters import Cluster
+from services.queries import QueryRecord, QueryRegistry
+from services.settings import Settings
+from services.stack.servers import KafkaServer
+from services.topics import QUERIES, ensure, system_topics
+
+pytestmark = pytest.mark.usefixtures("servers")
+
+SPEC = {
+    "name": "departures",
+    "streams": {"jfk": {"topic": "flights.jfk", "time": "at", "schema": {"carrier": "string"}}},
+    "operators": {"some": {"filter": "jfk", "where": "carrier = 'UA'"}},
+    "output": "some",
+    "delay_threshold": "3s",
+}
+
+
+def cluster_of(server: KafkaServer) -> Cluster:
+    return Cluster("a", Settings(sites={"a": {"bootstrap": server.bootstrap}}), "test")  # type: ignore[dict-item]
+
+
+@pytest.fixture
+def home(kafka: KafkaServer) -> Cluster:
+    cluster = cluster_of(kafka)
+    ensure(cluster, system_topics())
+    return cluster
+
+
+@pytest.fixture
+def registry(home: Cluster) -> QueryRegistry:
+    return QueryRegistry(home)
+
+
+def record(name: str, revision: int = 1, **changes: object) -> QueryRecord:
+    return QueryRecord(name, load_query({**SPEC, "name": name, **changes}).dump(), revision)
+
+
+@pytest.fixture
+def watched(registry: QueryRegistry) -> Iterator[queue.Queue[tuple[str, QueryRecord | None]]]:
+    seen: queue.Queue[tuple[str, QueryRecord | None]] = queue.Queue()
+    watch = registry.watch(lambda name, record: seen.put((name, record)))
+    yield seen
+    watch.close()
+
+
+def next_of(seen: queue.Queue[tuple[str, QueryRecord | None]], name: str, within_s: float = 10) -> QueryRecord | None:
+    """The next change of one query; other tests may change others."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found, change = seen.get(timeout=max(deadline - time.monotonic(), 0.01))
+        if found == name:
+            return change
+
+
+def test_what_was_put_is_loaded_and_the_last_put_counts(registry: QueryRegistry, fresh_name: str):
+    first, other = record(fresh_name), record(fresh_name + "x")
+    registry.put(first)
+    registry.put(other)
+    changed = QueryRecord(fresh_name, record(fresh_name, delay_threshold="1s").spec, 2, paused=True)
+    registry.put(changed)
+    found = registry.load()
+    assert found[fresh_name] == changed
+    assert found[fresh_name].query == load_query({**SPEC, "name": fresh_name, "delay_threshold": "1s"})
+    assert found[other.name] == other
+    assert list(found) == sorted(found)
+    registry.delete(fresh_name)
+    registry.delete(fresh_name)
+    found = registry.load()
+    assert fresh_name not in found
+    assert found[other.name] == other
+
+
+def test_a_watch_tells_what_is_there_and_then_what_changes(registry: QueryRegistry, fresh_name: str, request):
+    registry.put(record(fresh_name))
+    watched = request.getfixturevalue("watched")
+    assert next_of(watched, fresh_name) == record(fresh_name)
+    registry.put(record(fresh_name, 2, delay_threshold="1s"))
+    assert next_of(watched, fresh_name) == record(fresh_name, 2, delay_threshold="1s")
+    registry.delete(fresh_name)
+    assert next_of(watched, fresh_name) is None
+
+
+def test_a_record_that_cannot_be_read_holds_up_no_other(
+    registry: QueryRegistry, home: Cluster, watched, fresh_name: str, caplog: pytest.LogCaptureFixture
+):
+    values = [b"{", b"[]", b'{"v":9,"spec":{},"revision":1,"paused":false}', b'{"v":1}', b'{"v":1,"spec":3}']
+    producer = home.producer()
+    for number, value in enumerate(values):
+        producer.send(QUERIES, value, key=f"{fresh_name}bad{number}".encode(), partition=0)
+    producer.send(QUERIES, b"{}", key=b"\xff", partition=0).get(timeout=10)
+    producer.close()
+    registry.put(record(fresh_name))
+    assert next_of(watched, fresh_name) == record(fresh_name)
+    found = registry.load()
+    assert found[fresh_name] == record(fresh_name)
+    assert not any(name.startswith(f"{fresh_name}bad") for name in found)
+    assert "unknown version of query record: 9" in caplog.text
+
+
+def test_an_outage_is_an_error_to_a_caller_and_silence_to_a_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str
+):
+    monkeypatch.setattr(queries, "ANSWERED_WITHIN_MS", 3_500)
+    with KafkaServer(tmp_path / "kafka") as server:
+        home = cluster_of(server)
+        ensure(home, system_topics())
+        registry = QueryRegistry(home)
+        registry.put(record(fresh_name))
+        seen: queue.Queue[tuple[str, QueryRecord | None]] = queue.Queue()
+        watch = registry.watch(lambda name, record: seen.put((name, record)))
+        try:
+            assert next_of(seen, fresh_name) == record(fresh_name)
+            server.kill()
+            started = time.monotonic()
+            with pytest.raises(KafkaError):
+                registry.put(record(fresh_name, 2))
+            with pytest.raises(KafkaError):
+                registry.load()
+            assert time.monotonic() - started < 30
+            server.start()
+            registry.put(record(fresh_name, 3))
+            while next_of(seen, fresh_name) != record(fresh_name, 3):
+                pass
+        finally:
+            watch.close()

@@ -1,0 +1,555 @@
+"""The source's process on a real broker: rows in are rows in the logs, once, whatever is killed or cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from boreal.frames import INFINITY, Boundary, Data, Start
+from boreal.planner import plan
+from boreal.spec import Query, load_query
+from services.clusters import Cluster, clusters
+from services.control import trim_item
+from services.embedded.sources import Pace
+from services.feed import feed
+from services.layout import Layout
+from services.log.kafka import KafkaLogStore
+from services.process import EXIT_FENCED
+from services.queries import QueryRecord, QueryRegistry
+from services.replay import read_source
+from services.settings import KafkaSettings, Settings
+from services.stack.servers import KafkaServer, free_port
+from services.topics import STATUS, TopicSpec, control_topic, dead_letter_topic, ensure, query_topics, system_topics
+from sunion.tape import BEGINNING
+
+SECONDS = 60.0
+
+
+@dataclass
+class Bench:
+    """A broker with one query that is applied, and the sources that a test has started."""
+
+    bootstrap: str
+    name: str
+    data: Path
+    stream: dict[str, Any]
+    shards: int = 1
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settings = Settings(sites={"a": KafkaSettings(bootstrap=self.bootstrap)}, data=self.data)
+        self.home: Cluster = clusters(self.settings, "test")["a"]
+        self.topic = f"in.{self.name}"
+        spec = {
+            "name": self.name,
+            "streams": {"s": {"topic": self.topic, "time": "at", "schema": {"user": "string", "n": "int"}, **self.stream}},
+            # Two edges: one by key, for the shards that count, one for what has no key.
+            "operators": {
+                "counted": {"aggregate": "s", "window": {"tumbling": "1s"}, "by": ["user"], "compute": {"rows": "count(*)"}},
+            },
+            "output": "counted",
+            "delay_threshold": "3s",
+            "replicas": 1,
+            "shards": self.shards,
+            "engine": "native",
+        }
+        self.query: Query = load_query(spec)
+        self.layout = Layout(plan(self.query), ("a",))
+        topics = [*system_topics(), *query_topics(self.layout)["a"], TopicSpec(self.topic, 2)]
+        ensure(self.home, topics)
+        QueryRegistry(self.home).put(QueryRecord(self.name, self.query.dump(), 1))
+        self.producer: KafkaProducer = self.home.producer()
+
+    @property
+    def log_file(self) -> Path:
+        return self.data / "source.log"
+
+    def start(self, **environment: str) -> subprocess.Popen[bytes]:
+        """A source, running; it says what it does in `log_file`."""
+        settings = {"BOREAL_SITES__A__BOOTSTRAP": self.bootstrap, "BOREAL_DATA": str(self.data), **environment}
+        with self.log_file.open("ab") as log:
+            command = [sys.executable, "-m", "services.source", self.name, "s"]
+            self.processes.append(subprocess.Popen(command, env={**os.environ, **settings}, stderr=log))
+        return self.processes[-1]
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.producer.close(timeout=1)
+        with suppress(KafkaError):
+            QueryRegistry(self.home).delete(self.name)
+
+    def send(self, first: int, count: int, partition: int = 0) -> None:
+        """Rows numbered from `first` on, a millisecond apart."""
+        for n in range(first, first + count):
+            self.send_text(json.dumps(row(n)).encode(), partition)
+        self.producer.flush()
+
+    def send_text(self, value: bytes | None, partition: int = 0, headers: tuple[tuple[str, bytes], ...] = ()) -> None:
+        self.producer.send(self.topic, value, key=b"any", partition=partition, headers=list(headers))
+
+    def logs(self) -> list[list[Any]]:
+        """The frames of each log of the stream, without fenced ones; ids are contiguous and no boundary is passed."""
+        with closing(KafkaLogStore({"a": self.home}, self.layout)) as store:
+            found = [store.open(log) for _, log in self.layout.source_logs("s")]
+            frames = [[frame for _, frame in log.read(log.start, 1 << 30, skip_revoked=True)] for log in found]
+        for log in frames:
+            check(log)
+        return frames
+
+    def rows(self) -> list[int]:
+        """The numbers of all rows in the logs, in their order (log by log)."""
+        batches = [frame.batch for log in self.logs() for frame in log if isinstance(frame, Data)]
+        return [n for batch in batches for n in batch.column("n").to_pylist()]
+
+    def lives(self) -> int:
+        """How often a source has begun."""
+        return sum(isinstance(frame, Start) for frame in self.logs()[0])
+
+    def letters(self) -> list[dict[str, Any]]:
+        return [json.loads(value) for value in self.records(dead_letter_topic(self.name))]
+
+    def status(self) -> dict[str, Any]:
+        """The last that the source said of itself."""
+        name = f"source.{self.name}.s"
+        found = [json.loads(value) for value in self.records(STATUS, name.encode())]
+        return found[-1] if found else {}
+
+    def records(self, topic: str, key: bytes | None = None) -> list[bytes]:
+        partition = TopicPartition(topic, 0)
+        consumer: KafkaConsumer = self.home.consumer()
+        with closing(consumer):
+            consumer.assign([partition])
+            consumer.seek_to_beginning(partition)
+            end = consumer.end_offsets([partition])[partition]
+            found = []
+            while consumer.position(partition) < end:
+                for records in consumer.poll(timeout_ms=100).values():
+                    found += [record.value for record in records if key in (None, record.key)]
+        return found
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            said = self.log_file.read_text()[-4000:]
+            assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}\n{said}"
+            assert not [one for one in self.processes if one.poll() == 1], f"the source broke down: {said}"
+            time.sleep(0.05)
+
+    def wait_rows_or_end(self, count: int, process: subprocess.Popen[bytes]) -> None:
+        self.wait(lambda: process.poll() is not None or len(self.rows()) >= count, f"{count} rows, or the end")
+
+    def wait_lives(self, count: int) -> None:
+        self.wait(lambda: self.lives() >= count, f"life {count}")
+
+    def wait_rows(self, count: int) -> None:
+        self.wait(lambda: len(self.rows()) >= count, f"{count} rows")
+
+
+def row(n: int) -> dict[str, Any]:
+    return {"at": 1_000_000 + n, "user": f"u{n % 7}", "n": n}
+
+
+def check(frames: list[Any]) -> None:
+    next_id: int | None = None
+    promise, life = BEGINNING, 0
+    for frame in frames:
+        assert frame.origin.incarnation >= life
+        life = frame.origin.incarnation
+        if isinstance(frame, Data):
+            assert next_id is None or frame.first_id == next_id
+            next_id = frame.first_id + frame.batch.num_rows
+            assert frame.batch.column(0)[0].as_py() >= promise
+        elif isinstance(frame, Boundary):
+            assert frame.time >= promise
+            promise = frame.time
+
+
+@pytest.fixture
+def make_bench(kafka: KafkaServer, fresh_name: str, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(shards: int = 1, bootstrap: str | None = None, **stream: Any) -> Bench:
+        made.append(Bench(bootstrap or kafka.bootstrap, fresh_name, tmp_path, stream, shards))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+def test_rows_in_are_rows_in_the_logs(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(shards=2)
+    bench.start()
+    bench.send(0, 1000)
+    bench.wait_rows(1000)
+    assert sorted(bench.rows()) == list(range(1000))
+    assert len([log for log in bench.logs() if any(isinstance(frame, Data) for frame in log)]) == 2
+    bench.wait(lambda: bench.status().get("rows") == 1000, "status")
+    assert bench.status()["ready"] and bench.status()["last_boundary"] == "1970-01-01T00:16:40.999000Z"
+
+
+def test_stopping_is_a_matter_of_moments_and_the_next_life_goes_on(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    process = bench.start()
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    process.terminate()
+    assert process.wait(timeout=10) == 0
+    bench.send(10, 10)
+    bench.start()
+    bench.wait_rows(20)
+    assert bench.rows() == list(range(20))
+    assert bench.lives() == 2
+
+
+# Crashes
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "source.started",
+        "source.letters_sent:2",
+        "source.between_announcements:2",
+        "source.announced:2",
+        "source.between_logs",
+        "source.between_logs:3",
+    ],
+)
+def test_a_source_that_is_killed_between_two_effects_loses_and_repeats_nothing(
+    make_bench: Callable[..., Bench], failpoint: str
+) -> None:
+    bench = make_bench(shards=2)
+    process = bench.start(BOREAL_FAILPOINT=failpoint)
+    for first in range(0, 400, 100):
+        bench.send_text(b"garbage %d" % first)
+        bench.send(first, 100)
+        if first < 200:
+            bench.wait_rows_or_end(first + 100, process)
+    assert process.wait(timeout=SECONDS) == -signal.SIGKILL
+    bench.start()
+    bench.wait_rows(400)
+    bench.send(400, 10)
+    bench.wait_rows(410)
+    assert sorted(bench.rows()) == list(range(410))
+    assert {letter["record"] for letter in bench.letters()} == {f"garbage {first}" for first in range(0, 400, 100)}
+
+
+def test_a_source_that_is_killed_at_any_time_loses_and_repeats_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(shards=2)
+    bench.send(0, 1, partition=1)
+    count = 0
+    for lives in range(1, 5):
+        process = bench.start()
+        bench.wait_lives(lives)
+        for _ in range(30):
+            bench.send(count, 50)
+            count += 50
+            bench.send(count, 1, partition=1)
+        process.kill()
+        process.wait()
+    bench.start()
+    wanted = sorted([*range(count), *range(0, count + 50, 50)])
+    bench.wait_rows(len(wanted))
+    assert sorted(bench.rows()) == wanted and not bench.letters()
+
+
+def test_a_second_source_fences_the_first(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    first = bench.start()
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    second = bench.start()
+    bench.wait(lambda: first.poll() is not None, "the first one's end")
+    assert first.returncode == EXIT_FENCED
+    bench.send(10, 10)
+    bench.wait(lambda: second.poll() == EXIT_FENCED or len(bench.rows()) == 20, "the second one's rows, or its end")
+    if second.poll() == EXIT_FENCED:
+        # They wrote at the same time, and neither could tell who came first.
+        bench.start()
+    bench.wait_rows(20)
+    assert bench.rows() == list(range(20))
+
+
+# Boundaries and dead letters
+
+
+def boundaries(bench: Bench) -> list[int]:
+    return [frame.time for frame in bench.logs()[0] if isinstance(frame, Boundary)]
+
+
+def test_an_idle_stream_has_boundaries_as_it_has_no_rows(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.start()
+    bench.wait(lambda: len(boundaries(bench)) > 5, "boundaries")
+    assert set(boundaries(bench)) == {BEGINNING}
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    count = len(boundaries(bench))
+    started = time.monotonic()
+    bench.wait(lambda: len(boundaries(bench)) >= count + 20, "boundaries of a stream that has become idle")
+    assert boundaries(bench)[-1] == 1_000_009_000
+    assert time.monotonic() - started < 20 * 10 * bench.layout.plan.boundary_interval_us / 1e6 + 5
+
+
+def test_garbage_and_late_rows_go_to_the_dead_letters_and_cost_others_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(disorder="100ms")
+    bench.send(1000, 100)
+    bench.send_text(b'{"at": 1000000, "user": "late"}')
+    bench.send_text(b"\xff\xfe")
+    bench.send_text(None)
+    bench.send_text(b"{}", headers=(("boundary", b"whenever"),))
+    bench.send(1100, 100)
+    bench.start()
+    bench.wait(lambda: len(bench.letters()) >= 4, "dead letters")
+    bench.wait_rows(200)
+    assert bench.rows() == list(range(1000, 1200))
+    common = {"source": "s", "topic": bench.topic, "partition": 0}
+    late = "late by 1s99ms, disorder allows 100ms"
+    assert bench.letters() == [
+        {**common, "offset": 100, "reason": late, "record": '{"at": 1000000, "user": "late"}'},
+        {**common, "offset": 101, "reason": "not UTF-8", "record": "\\xff\\xfe"},
+        {**common, "offset": 102, "reason": "no value", "record": ""},
+        {**common, "offset": 103, "reason": "header boundary: 'whenever' is neither a time nor 'end'", "record": "{}"},
+    ]
+    bench.wait(lambda: bench.status().get("dlq") == 4, "status")
+
+
+def test_heartbeat_records_are_the_boundary_and_end_is_the_end(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(boundary="producer")
+    bench.start()
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    assert set(boundaries(bench)) == {BEGINNING}
+    bench.send_text(b"", headers=(("boundary", b"1970-01-01T00:10:00Z"),))
+    bench.wait(lambda: boundaries(bench)[-1] == 600_000_000, "the boundary")
+    for partition in (0, 1):
+        bench.send_text(b"", partition, (("boundary", b"end"),))
+    bench.wait(lambda: boundaries(bench)[-1] == INFINITY, "the end")
+    bench.wait(lambda: bench.status().get("last_boundary") == "end", "status")
+
+
+def test_the_clock_is_the_boundary_also_after_a_transaction(make_bench: Callable[..., Bench]) -> None:
+    """A transaction ends with a record that no reader sees, and whose offset is passed all the same."""
+    bench = make_bench(boundary="clock", disorder="1s")
+    bench.start()
+    bench.wait(lambda: boundaries(bench)[-1:] != [] and boundaries(bench)[-1] > (time.time() - 5) * 1e6, "the clock")
+    with closing(bench.home.producer(transactional_id=bench.name)) as producer:
+        producer.init_transactions()
+        for n, end in enumerate((producer.abort_transaction, producer.commit_transaction)):
+            producer.begin_transaction()
+            producer.send(bench.topic, json.dumps({"at": int(time.time() * 1000), "n": n}).encode(), partition=0)
+            end()
+    bench.wait_rows(1)
+    sent = time.time() * 1e6
+    bench.wait(lambda: boundaries(bench)[-1] > sent, "the clock goes on")
+    assert bench.rows() == [1] and not bench.letters()
+
+
+# Trimming
+
+
+def test_logs_are_trimmed_when_nobody_needs_them_and_a_new_life_finds_its_place(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    process = bench.start()
+    for first in range(0, 100, 10):
+        bench.send(first, 10)
+        bench.wait_rows(first + 10)
+    (_, log_id), *_ = bench.layout.source_logs("s")
+    item = json.dumps({"v": 1, "sender": "monitor", "items": [trim_item({log_id.key: 50})]}).encode()
+
+    def is_trimmed() -> bool:
+        bench.producer.send(control_topic(bench.name), item, partition=0)
+        return bench.rows()[0] > 0
+
+    bench.wait(is_trimmed, "a trim")
+    assert bench.rows()[-50:] == list(range(50, 100))
+    process.kill()
+    process.wait()
+    bench.send(100, 10)
+    bench.start()
+    bench.wait(lambda: bench.rows()[-1] == 109, "the rows of the next life")
+    assert bench.rows()[-60:] == list(range(50, 110))
+
+
+def test_records_that_retention_took_are_told_of(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    process = bench.start()
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    process.terminate()
+    process.wait(timeout=10)
+    bench.send(10, 10)
+    with closing(bench.home.admin()) as admin:
+        admin.delete_records({TopicPartition(bench.topic, 0): 15})
+    bench.start()
+    bench.wait_rows(15)
+    assert bench.rows() == [*range(10), *range(15, 20)]
+    assert "what lay between is lost" in bench.log_file.read_text()
+    bench.wait(lambda: bench.status().get("lost_records") == 5, "status")
+
+
+# Posting, and outages
+
+
+@dataclass
+class Posted:
+    status: int
+    answer: dict[str, Any]
+
+
+def post(port: int, body: bytes, kind: str = "application/json") -> Posted:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/tuples", body, {"content-type": kind})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return Posted(response.status, json.load(response))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Posted(error.code, json.load(error))
+
+
+def is_open(port: int) -> bool:
+    try:
+        return post(port, b"[]").status == 202
+    except urllib.error.URLError:
+        return False
+
+
+def test_rows_may_be_posted_in_every_shape(make_bench: Callable[..., Bench]) -> None:
+    import pyarrow as pa
+
+    bench, port = make_bench(), free_port()
+    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.wait(lambda: is_open(port), "the port")
+    assert post(port, json.dumps(row(0)).encode()) == Posted(202, {"accepted": 1, "refused": 0, "durable": "kafka"})
+    refused = post(port, json.dumps([row(1), {"at": "noon"}, 7, row(2)]).encode())
+    reasons = [{"row": 1, "reason": "column at: 'noon' is not a time"}, {"row": 2, "reason": "not a JSON object"}]
+    assert refused == Posted(202, {"accepted": 2, "refused": 2, "reasons": reasons, "durable": "kafka"})
+    lines = b"\n".join(json.dumps(row(n)).encode() for n in (3, 4)) + b"\n\n{\n"
+    assert post(port, lines, "application/x-ndjson").answer["accepted"] == 2
+    sink = pa.BufferOutputStream()
+    table = pa.table({"at": pa.array([1_000_005], pa.timestamp("ms")), "user": ["x"], "n": [5]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert post(port, sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream").answer["accepted"] == 1
+    assert post(port, b"{").status == 400
+    assert post(port, b" " * (17 << 20)).status == 413
+    bench.wait_rows(6)
+    assert bench.rows() == list(range(6)) and not bench.letters()
+
+
+@pytest.fixture
+def own_kafka(servers: Path, tmp_path: Path) -> Iterator[KafkaServer]:
+    with KafkaServer(tmp_path / "kafka") as server:
+        yield server
+
+
+def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order(
+    own_kafka: KafkaServer, make_bench: Callable[..., Bench]
+) -> None:
+    bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
+    process = bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.wait(lambda: is_open(port), "the port")
+    bench.send(0, 100)
+    bench.wait_rows(100)
+    own_kafka.kill()
+    durable = []
+    down_until = time.monotonic() + 3
+    count = 100
+    while time.monotonic() < down_until or "spool" not in durable:
+        posted = post(port, json.dumps([row(n) for n in range(count, count + 10)]).encode())
+        assert posted.status == 202
+        durable.append(posted.answer["durable"])
+        count += 10
+    own_kafka.start()
+    assert post(port, json.dumps([row(n) for n in range(count, count + 10)]).encode()).status == 202
+    count += 10
+    bench.wait_rows(count)
+    assert bench.rows() == list(range(count)) and not bench.letters()
+    bench.wait(lambda: bench.status().get("spooled_bytes") == 0 and bench.status()["state"] != "spooling", "status")
+    assert process.poll() is None
+
+
+def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
+    own_kafka: KafkaServer, make_bench: Callable[..., Bench]
+) -> None:
+    bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
+    process = bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.wait(lambda: is_open(port), "the port")
+    post(port, json.dumps([row(n) for n in range(10)]).encode())
+    bench.wait_rows(10)
+    own_kafka.kill()
+    assert [post(port, json.dumps(row(n)).encode()).answer["durable"] for n in range(10, 20)] == ["spool"] * 10
+    process.kill()
+    process.wait()
+    own_kafka.start()
+    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.wait(lambda: is_open(port), "the port")
+    post(port, json.dumps(row(20)).encode())
+    bench.wait_rows(21)
+    assert bench.rows() == list(range(21)) and not bench.letters()
+
+
+def test_a_full_spool_refuses_what_is_posted_and_says_so(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:
+    bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
+    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_SPOOL_BYTES="100KB")
+    bench.wait(lambda: is_open(port), "the port")
+    own_kafka.kill()
+    count = 0
+    while (posted := post(port, json.dumps([row(n) for n in range(count, count + 100)]).encode())).status == 202:
+        count += 100
+    assert posted.status == 503 and "the spool is full (100000 bytes)" in posted.answer["error"]
+    assert "the spool is full" in bench.log_file.read_text()
+    own_kafka.start()
+    bench.wait_rows(count)
+    assert bench.rows() == list(range(count))
+    bench.wait(lambda: post(port, json.dumps(row(count)).encode()).status == 202, "room in the spool")
+    bench.wait_rows(count + 1)
+
+
+def test_a_source_whose_broker_freezes_goes_on_where_it_was(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(bootstrap=own_kafka.bootstrap, shards=2)
+    process = bench.start()
+    for n in range(0, 500, 50):
+        bench.send(n, 50)
+    own_kafka.pause()
+    time.sleep(4)
+    own_kafka.resume()
+    bench.send(500, 100)
+    bench.wait_rows(600)
+    assert sorted(bench.rows()) == list(range(600)) and process.poll() is None
+
+
+# Feeding
+
+
+def test_a_file_that_is_fed_is_in_the_logs_and_ended(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
+    bench = make_bench()
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row(n)) + "\n" for n in range(2000)))
+    bench.start()
+    stream = bench.query.streams["s"]
+    seen: list[int] = []
+    rows = {"s": read_source("s", stream, str(path))}
+    assert feed(bench.home, {"s": stream}, rows, Pace(rate=2000), ended=True, on_progress=seen.append) == 2000
+    assert seen == sorted(seen) and seen[-1] == 2000 and len(set(seen)) > 10
+    bench.wait_rows(2000)
+    assert sorted(bench.rows()) == list(range(2000)) and not bench.letters()
+    bench.wait(lambda: boundaries(bench)[-1] == INFINITY, "the end")

@@ -1,0 +1,320 @@
+"""The local stack as its users know it, by its commands: up, status, queries, kills, down. In the order of the file: each
+test goes on with the stack as the one before left it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("stack")]
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 90.0
+SECOND_US = 1_000_000
+QUERY = """
+name: counts
+streams:
+  left: {topic: in.left, time: at, time_unit: us, schema: {key: string, value: int}}
+  right: {topic: in.right, time: at, time_unit: us, schema: {key: string, value: int}}
+operators:
+  all: {union: [left, right]}
+  per_key: {aggregate: all, window: {tumbling: 1s}, by: [key], compute: {rows: count(*), total: sum(value)}}
+output: per_key
+delay_threshold: 3s
+replicas: 2
+"""
+
+
+def wait_until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+@dataclass
+class Commands:
+    """Runs boreal's commands on one local stack."""
+
+    data: Path
+
+    def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        run = subprocess.run(
+            [sys.executable, "-m", "boreal", *arguments, "--data", str(self.data)],
+            cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert run.returncode == status, f"{arguments}: {run.returncode}\n{run.stdout}\n{run.stderr}\n{self.logs()}"
+        return run
+
+    def json(self, *arguments: str, status: int = 0) -> dict[str, Any]:
+        return json.loads(self.run(*arguments, "--json", status=status).stdout)
+
+    def refused(self, *arguments: str) -> dict[str, Any]:
+        return json.loads(self.run(*arguments, "--json", status=2).stderr)["error"]
+
+    def state(self) -> dict[str, Any]:
+        return json.loads((self.data / "run" / "state.json").read_text())
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        return {process["name"]: process for process in self.state()["processes"]}
+
+    def pid(self, name: str) -> int:
+        return self.processes()[name]["pid"]
+
+    def is_ready(self) -> bool:
+        return self.state()["ready"]
+
+    def everything(self) -> list[psutil.Process]:
+        """The supervisor and all its descendants."""
+        supervisor = psutil.Process(self.state()["supervisor"]["pid"])
+        return [supervisor, *supervisor.children(recursive=True)]
+
+    def logs(self) -> str:
+        """The ends of all, for a test that has failed."""
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in sorted(self.data.glob("logs/*.log")))
+
+    def guard(self) -> None:
+        """Should the test run be killed, tests/guard.py ends the supervisor, and the kernel all others with it."""
+        guarded = self.data / "run" / "server.json"
+        guarded.write_text(json.dumps(self.state()["supervisor"]))
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("BOREAL_") or name == "BOREAL_CACHE"}
+
+
+def have_ended(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+@pytest.fixture(scope="module")
+def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("stack") / "data")
+    yield commands
+    commands.run("down")
+
+
+@pytest.fixture(scope="module")
+def query_file(boreal: Commands) -> Path:
+    path = boreal.data.parent / "counts.yaml"
+    path.write_text(QUERY)
+    return path
+
+
+def feed(boreal: Commands, begin_s: int, seconds: int) -> None:
+    """A row in each stream every 100 ms of event time."""
+    producer = KafkaProducer(bootstrap_servers=boreal.json("status")["kafka"]["a"], allow_auto_create_topics=False)
+    try:
+        for tick in range(10 * seconds):
+            at = begin_s * SECOND_US + tick * SECOND_US // 10
+            for stream in ("left", "right"):
+                producer.send(f"in.{stream}", json.dumps({"at": at, "key": "k", "value": tick}).encode())
+        producer.flush(10)
+    finally:
+        producer.close()
+
+
+def windows(boreal: Commands, count: int) -> list[str]:
+    """The seconds at which the stable results' windows begin, once there are so many."""
+    partition = TopicPartition("counts.stable", 0)
+    begins: list[str] = []
+    consumer = KafkaConsumer(bootstrap_servers=boreal.json("status")["kafka"]["a"], isolation_level="read_committed")
+    try:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(begins) < count and time.monotonic() < deadline:
+            for record in consumer.poll(timeout_ms=200).get(partition, []):
+                begins.append(json.loads(record.value)["window_start"][-3:-1])
+    finally:
+        consumer.close()
+    return begins
+
+
+def first_rows(boreal: Commands, kind: str, count: int) -> list[dict[str, Any]]:
+    """What `boreal tail` prints first."""
+    command = [sys.executable, "-m", "boreal", "tail", "counts", kind, "--json", "--data", str(boreal.data)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        rows = [json.loads(tail.stdout.readline()) for _ in range(count)]
+        tail.send_signal(signal.SIGINT)
+        tail.stdout.read()
+        assert tail.wait(timeout=30) == 130
+    return rows
+
+
+def test_nothing_is_up_and_commands_say_so(boreal: Commands, query_file: Path) -> None:
+    assert boreal.json("status", status=1) == {
+        "ready": False, "kafka": {}, "redis": None, "api": None, "token": None, "processes": [], "queries": [],
+    }  # fmt: skip
+    assert "boreal up" in boreal.refused("query", "list")["fix"]
+    assert "nothing was up" in boreal.run("down").stdout
+
+
+def test_up_returns_when_all_is_ready(boreal: Commands) -> None:
+    status = boreal.json("up")
+    boreal.guard()
+    assert status == boreal.json("status")
+    assert status["ready"] and status["queries"] == []
+    assert sorted(process["name"] for process in status["processes"]) == ["kafka.a", "monitor", "redis"]
+    for process in status["processes"]:
+        assert process["state"] == "running"
+        assert set(process) == {"name", "kind", "query", "pid", "state", "restarts"}
+        assert psutil.pid_exists(process["pid"])
+    host, port = status["kafka"]["a"].split(":")
+    socket.create_connection((host, int(port))).close()
+    token = boreal.data / "token"
+    assert token.read_text() == status["token"]
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+
+
+def test_up_again_changes_nothing(boreal: Commands) -> None:
+    before = boreal.json("status")
+    assert "up already" in boreal.run("up").stdout
+    assert boreal.json("status") == before
+    assert boreal.refused("up", "--sites", "2")["field"] == "--sites"
+
+
+def test_a_killed_process_is_started_again(boreal: Commands) -> None:
+    killed = boreal.pid("monitor")
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: boreal.processes()["monitor"]["restarts"] == 1, "it is started again")
+    wait_until(boreal.is_ready, "all is ready again")
+    assert boreal.pid("monitor") != killed
+
+
+def test_a_query_that_cannot_run_is_refused_by_the_field_that_is_wrong(boreal: Commands, tmp_path: Path) -> None:
+    path = tmp_path / "query.yaml"
+    for text, field in (
+        (QUERY.replace("topic: in.left, ", ""), "streams.left.topic"),
+        (QUERY + "engine: spark\n", "engine"),
+        (QUERY.replace("sum(value)", "sum(none)"), "operators.per_key.compute.total"),
+    ):
+        path.write_text(text)
+        error = boreal.refused("query", "apply", str(path))
+        assert error["field"] == field
+    assert boreal.json("query", "list") == {"queries": []}
+    assert boreal.refused("query", "show", "none")["field"] == "NAME"
+
+
+def test_a_query_is_live_when_apply_returns(boreal: Commands, query_file: Path) -> None:
+    found = boreal.json("query", "apply", str(query_file))
+    assert found["live"] and found["revision"] == 1
+    assert set(found["states"]) == {"main.r0.0", "main.r1.0"}
+    status = boreal.json("status")
+    assert status["queries"] == ["counts"] and status["ready"]
+    assert {process["name"] for process in status["processes"] if process["query"] == "counts"} == {
+        "source.counts.left", "source.counts.right", "node.counts.r0", "node.counts.r1", "egress.counts.a",
+    }  # fmt: skip
+    assert boreal.json("query", "apply", str(query_file))["revision"] == 1, "the same again changes nothing"
+
+
+def test_rows_that_are_fed_come_out_stable(boreal: Commands) -> None:
+    feed(boreal, 1_700_000_000, 5)
+    rows = first_rows(boreal, "--stable", 3)
+    assert [row["rows"] for row in rows] == [20, 20, 20]
+    assert rows[0] == {
+        "window_start": "2023-11-14T22:13:20Z", "window_end": "2023-11-14T22:13:21Z", "key": "k", "rows": 20, "total": 90,
+    }  # fmt: skip
+    changes = first_rows(boreal, "--all", 1)
+    assert {"v", "type", "seq", "stable_seq", "epoch"} <= set(changes[0])
+
+
+def test_a_new_threshold_restarts_nothing(boreal: Commands) -> None:
+    before = boreal.processes()
+    changed = boreal.json("query", "set", "counts", "delay_threshold=5s")
+    assert changed["revision"] == 2 and changed["delay_threshold"] == "5s"
+    assert boreal.processes() == before
+    assert boreal.json("query", "show", "counts")["spec"]["delay_threshold"] == "5s"
+    assert boreal.refused("query", "set", "counts", "delay_threshold=soon")["field"] == "delay_threshold"
+    assert boreal.refused("query", "set", "counts", "streams=none")["field"] == "streams"
+
+
+def test_another_mode_restarts_replicas_one_after_the_other(boreal: Commands) -> None:
+    before = {name: boreal.pid(name) for name in boreal.processes()}
+    command = [sys.executable, "-m", "boreal", "query", "set", "counts", "reconcile=overlay_redo", "--data", str(boreal.data)]
+    seen: list[dict[str, dict[str, Any]]] = []
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as change:
+        while change.poll() is None:
+            seen.append(boreal.processes())
+            time.sleep(0.01)
+    assert change.returncode == 0, boreal.logs()
+    looks = [(name, process["pid"], process["state"]) for look in seen for name, process in look.items()]
+
+    def first_look(node: str, states: set[str] | None = None) -> int:
+        """When a node was first seen in another life, or in none, and in one of these states."""
+        others = (i for i, (name, pid, state) in enumerate(looks) if name == node and pid != before[node])
+        return next(i for i in others if states is None or looks[i][2] in states)
+
+    first, second = sorted(["node.counts.r0", "node.counts.r1"], key=first_look)
+    assert first_look(first, {"running"}) < first_look(second), "the second ended before the first was ready again"
+    after = {name: boreal.pid(name) for name in boreal.processes()}
+    assert {name for name in after if after[name] != before[name]} == {"node.counts.r0", "node.counts.r1", "egress.counts.a"}
+
+
+def test_a_paused_query_has_no_processes_and_goes_on_where_it_was(boreal: Commands) -> None:
+    assert boreal.json("query", "pause", "counts")["paused"]
+    assert not any(process["query"] for process in boreal.processes().values())
+    feed(boreal, 1_700_000_005, 5)
+    assert boreal.json("query", "resume", "counts")["live"]
+    assert windows(boreal, 9) == [f"{second}" for second in range(20, 29)]
+
+
+def test_when_the_supervisor_is_killed_nothing_is_left(boreal: Commands) -> None:
+    everything = boreal.everything()
+    assert len(everything) >= 9
+    everything[0].kill()
+    wait_until(lambda: have_ended(everything), "all have died with it", within_s=10)
+    assert boreal.json("status", status=1)["processes"] == []
+
+
+def test_up_brings_back_what_there_was(boreal: Commands) -> None:
+    before = json.loads((boreal.data / "stack.json").read_text())
+    status = boreal.json("up")
+    boreal.guard()
+    assert status["queries"] == ["counts"]
+    wait_until(boreal.is_ready, "all is ready")
+    assert json.loads((boreal.data / "stack.json").read_text()) == before
+    feed(boreal, 1_700_000_010, 3)
+    assert windows(boreal, 12) == [f"{second}" for second in range(20, 32)]
+
+
+def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, query_file: Path) -> None:
+    assert boreal.json("query", "delete", "counts") == {"name": "counts", "deleted": True}
+    admin = KafkaAdminClient(bootstrap_servers=boreal.json("status")["kafka"]["a"])
+    topics = {name for name in admin.list_topics() if not name.startswith("__")}
+    admin.close()
+    assert topics == {"in.left", "in.right", "boreal.queries", "boreal.status"}
+    assert boreal.refused("query", "delete", "counts")["problem"] == "there is no such query"
+
+
+def test_down_ends_all_and_nothing_else(boreal: Commands) -> None:
+    everything = boreal.everything()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as bystander:
+        assert "boreal is down" in boreal.run("down").stdout
+        assert have_ended(everything)
+        assert bystander.poll() is None
+        bystander.kill()
+    assert not (boreal.data / "run" / "state.json").exists()
+
+
+def test_an_address_that_another_program_has_taken_is_named(boreal: Commands) -> None:
+    port = json.loads((boreal.data / "redis" / "server.json").read_text())["ports"][0]
+    with socket.create_server(("127.0.0.1", port)):
+        error = boreal.refused("up")
+    assert (error["field"], error["value"]) == ("port", port)
+    assert "redis" in error["problem"]

@@ -1,0 +1,311 @@
+"""The reader's protocol: one site's stream as it is, zombies, switching between sites, gaps; and the current view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo, View
+from boreal.client.corrector import FAR_BEHIND_ROWS, Corrector, Given, Record, Spot
+from boreal.client.stream import _maker
+
+
+def moment(second: int) -> str:
+    return (datetime(2013, 1, 1, tzinfo=UTC) + timedelta(seconds=second)).isoformat()
+
+
+@dataclass
+class Site:
+    """Writes the records of one site's q.out. A row's time is its number, and so is its t_max."""
+
+    name: str = "a"
+    incarnation: int = 1
+    records: list[Record] = field(default_factory=list)
+    taken: int = 0
+
+    def write(self, kind: str, id_: int = -1, **fields: object) -> Site:
+        common = {"type": kind, "missing_inputs": [], "cause": None, "ingest_ms": 1.0, "emitted_ms": 2.0}
+        self.records.append(Record(len(self.records), id_, self.incarnation, {**common, **fields}))
+        return self
+
+    def stable(self, *ids: int) -> Site:
+        for id_ in ids:
+            self.write("stable", id_, data={"n": id_}, key=id_ % 3, event_time=moment(id_), t_max=moment(id_))
+        return self
+
+    def tentative(self, *numbers: int) -> Site:
+        for n in numbers:
+            self.write(
+                "tentative",
+                data={"n": n},
+                key=n % 3,
+                event_time=moment(n),
+                t_max=moment(n),
+                missing_inputs=["jfk"],
+                cause=f"{self.name}#1",
+            )
+        return self
+
+    def undo(self) -> Site:
+        return self.write("undo", cause="healed")
+
+    def rec_done(self) -> Site:
+        return self.write("rec_done")
+
+    def boundary(self, second: int, tentative: bool = False) -> Site:
+        return self.write("boundary", through=moment(second), tentative=tentative)
+
+    def news(self) -> tuple[str, list[Record]]:
+        """What was written since the last call."""
+        new, self.taken = self.records[self.taken :], len(self.records)
+        return self.name, new
+
+
+def reader(*sites: str, next_id: int | None = None, stable_only: bool = False) -> Corrector:
+    return Corrector(dict.fromkeys(sites, Spot(0, 0)), lambda data: data["n"], 0.0, next_id, stable_only)
+
+
+def short(given: Sequence[Given]) -> list[object]:
+    """s3, t4, undo(t4), b5, done, missing(1-2)."""
+    return [_short(one.change) for one in given]
+
+
+def _short(change: Change) -> str:
+    match change:
+        case Stable(data=n):
+            return f"s{n}"
+        case Tentative(data=n):
+            return f"t{n}"
+        case Undo(revoked):
+            return f"undo({' '.join(_short(row) for row in revoked)})"
+        case Boundary(through, tentative):
+            return f"b{'?' if tentative else ''}{through.second}"
+        case RecDone():
+            return "done"
+        case Missing(first_id, last_id):
+            return f"missing({first_id}-{last_id})"
+    raise AssertionError(change)
+
+
+def test_one_site_is_given_as_it_is() -> None:
+    a = Site().stable(0, 1).boundary(2).tentative(2, 3).boundary(4, True).undo().stable(2, 3).rec_done().boundary(4)
+    given = reader("a").take([a.news()], 0)
+    assert short(given) == ["s0", "s1", "b2", "t2", "t3", "b?4", "undo(t2 t3)", "s2", "s3", "done", "b4"]
+    row, tentative = given[0].change, given[3].change
+    assert row == Stable(0, 0, 0, datetime(2013, 1, 1, tzinfo=UTC), "a", 1.0, 2.0)
+    assert isinstance(tentative, Tentative) and (tentative.missing_inputs, tentative.cause) == (("jfk",), "a#1")
+
+
+def test_stable_rows_alone() -> None:
+    a = Site().stable(0).tentative(1).boundary(3, True).undo().stable(1).rec_done().boundary(2)
+    assert short(reader("a", stable_only=True).take([a.news()], 0)) == ["s0", "s1"]
+
+
+def test_a_place_is_after_the_last_stable_row() -> None:
+    a = Site().stable(0, 1).boundary(2).tentative(2)
+    given = reader("a").take([a.news()], 0)
+    assert [(one.next_id, one.spot) for one in given] == [(1, Spot(1, 1)), *[(2, Spot(2, 2))] * 3]
+    again = Corrector({"a": Spot(2, 2)}, lambda data: data["n"], 0.0, next_id=2)
+    assert short(again.take([("a", a.undo().stable(2).records[2:])], 0)) == ["b2", "t2", "undo(t2)", "s2"]
+
+
+def test_what_lies_before_a_place_is_history() -> None:
+    a = Site().stable(0, 1).boundary(2).tentative(2, 3).undo().stable(2).tentative(3)
+    assert short(reader("a", next_id=3).take([a.news()], 0)) == ["t3"]
+
+
+def test_a_repeat_is_dropped_and_a_zombie_is_not_heard() -> None:
+    a = Site().stable(0, 1)
+    a.incarnation = 2
+    a.undo().stable(1, 2)
+    a.incarnation = 1
+    a.tentative(9).undo().stable(2)
+    a.incarnation = 2
+    a.stable(3)
+    assert short(reader("a").take([a.news()], 0)) == ["s0", "s1", "s2", "s3"]
+
+
+def test_a_restart_with_nothing_tentative_tells_the_reader_nothing() -> None:
+    assert short(reader("a").take([Site().stable(0).undo().stable(1).rec_done().news()], 0)) == ["s0", "s1"]
+
+
+def test_a_stable_boundary_never_goes_back() -> None:
+    a, b = Site("a").boundary(5), Site("b").boundary(3).boundary(4).boundary(6)
+    corrector = reader("a", "b")
+    assert short(corrector.take([a.news()], 0)) == ["b5"]
+    assert short(corrector.take([b.news()], 5)) == []
+    assert short(corrector.take([b.boundary(7).news()], 5.1)) == ["b7"]
+
+
+# Several sites.
+
+
+def test_the_live_sites_stream_is_given_and_the_others_wait() -> None:
+    a, b = Site("a").stable(0).tentative(1), Site("b").stable(0, 1, 2).tentative(3)
+    corrector = reader("a", "b")
+    assert short(corrector.take([a.news(), b.news()], 0)) == ["s0", "t1"]
+    assert short(corrector.take([a.undo().stable(1, 2, 3).news()], 0.1)) == ["undo(t1)", "s1", "s2", "s3"]
+    assert not corrector.sites["b"].waiting
+
+
+def test_a_silent_site_is_left_for_one_that_is_ahead() -> None:
+    a, b = Site("a").stable(0).tentative(1), Site("b").stable(0, 1, 2)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    assert short(corrector.take([b.boundary(2).news()], 0.9)) == []
+    assert short(corrector.take([b.boundary(3).news()], 1.1)) == ["undo(t1)", "s1", "s2"]
+    assert corrector.live == "b"
+    assert short(corrector.take([a.undo().stable(1, 2, 3).news(), b.stable(3).news()], 1.2)) == ["s3"]
+
+
+def test_nobody_is_left_for_a_site_that_is_silent_too() -> None:
+    a, b = Site("a").stable(0), Site("b").stable(0)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    assert short(corrector.take([], 9)) == []
+    assert corrector.live == "a"
+
+
+def test_a_stable_site_is_preferred() -> None:
+    a, b, c = Site("a").stable(0).tentative(1), Site("b").stable(0, 1).tentative(2), Site("c").stable(0, 1)
+    corrector = reader("a", "b", "c")
+    corrector.take([a.news(), b.news(), c.news()], 0)
+    assert short(corrector.take([b.boundary(2).news(), c.boundary(2).news()], 2)) == ["undo(t1)", "s1"]
+    assert corrector.live == "c"
+
+
+def test_a_tentative_site_adds_only_what_is_later() -> None:
+    """R23: no t_max is given twice, what lies between is lost, and the new site's undo revokes both sites' rows."""
+    a, b = Site("a").stable(0).tentative(1, 2, 3), Site("b").stable(0).tentative(2, 3, 5)
+    corrector = reader("a", "b")
+    assert short(corrector.take([a.news(), b.news()], 0)) == ["s0", "t1", "t2", "t3"]
+    assert short(corrector.take([b.tentative(6).news()], 2)) == ["t5", "t6"]
+    assert short(corrector.take([b.undo().stable(1, 2).tentative(3).news()], 2)) == [
+        "undo(t1 t2 t3 t5 t6)", "s1", "s2", "t3",
+    ]  # fmt: skip
+
+
+def test_a_site_that_is_behind_repeats_nothing() -> None:
+    a, b = Site("a").stable(0, 1, 2), Site("b").stable(0).tentative(1, 2, 3)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    assert short(corrector.take([b.tentative(4).news()], 2)) == ["t3", "t4"]
+    assert short(corrector.take([b.undo().stable(1).tentative(2, 3).news()], 2)) == ["undo(t3 t4)", "t3"]
+    assert short(corrector.take([b.undo().stable(2, 3).rec_done().news()], 2)) == ["undo(t3)", "s3", "done"]
+
+
+def test_a_site_that_is_far_behind_is_as_good_as_silent() -> None:
+    a, b = Site("a").stable(0), Site("b").stable(*range(FAR_BEHIND_ROWS + 2))
+    corrector = reader("a", "b")
+    corrector.take([a.news()], 0)
+    given = corrector.take([b.news(), a.boundary(1).news()], 0.1)
+    assert (corrector.live, len(given)) == ("b", FAR_BEHIND_ROWS + 2)
+
+
+def test_any_site_may_give_the_next_stable_row() -> None:
+    a, b = Site("a").stable(0), Site("b").stable(0, 1, 2)
+    corrector = reader("a", "b", stable_only=True)
+    assert short(corrector.take([a.news(), b.news()], 0)) == ["s0", "s1", "s2"]
+    assert short(corrector.take([a.stable(1, 2, 3).news()], 0)) == ["s3"]
+
+
+def test_what_is_kept_nowhere_is_said_to_be_missing() -> None:
+    for stable_only in (False, True):
+        a, b = Site("a").stable(4, 5), Site("b").stable(7)
+        corrector = reader("a", "b", next_id=2, stable_only=stable_only)
+        given = corrector.take([a.news(), b.news()], 0)
+        assert short(given) == ["missing(2-3)", "s4", "s5"]
+        assert given[0].next_id == 4
+
+
+def test_a_site_that_may_still_give_a_row_is_waited_for() -> None:
+    for stable_only in (False, True):
+        a, b = Site("a").stable(4), Site("b").stable(0)
+        corrector = reader("a", "b", next_id=2, stable_only=stable_only)
+        assert short(corrector.take([a.news(), b.news()], 0)) == []
+        assert short(corrector.take([b.stable(1, 2, 3).news()], 0.5)) == (["s2", "s3", "s4"] if stable_only else ["s2", "s3"])
+        assert short(corrector.take([b.stable(4).news()], 0.5)) == ([] if stable_only else ["s4"])
+
+
+class Row(BaseModel):
+    n: int
+
+
+def test_rows_are_of_the_readers_model() -> None:
+    assert _maker(Row)({"n": 1}) == Row(n=1)
+    assert _maker(None)({"n": 1}) == {"n": 1}
+
+
+def test_the_view_is_the_newest_row_of_every_key() -> None:
+    a = Site().stable(0, 1).tentative(3, 2).undo().stable(2)
+    view: View = View()
+    seen = []
+    for one in reader("a").take([a.news()], 0):
+        assert view.take(one.change)
+        seen.append(({key: row.data for key, row in view.items()}, view.is_tentative))
+    assert seen == [
+        ({0: 0}, False),
+        ({0: 0, 1: 1}, False),
+        ({0: 3, 1: 1}, True),
+        ({0: 3, 1: 1, 2: 2}, True),
+        ({0: 0, 1: 1}, False),
+        ({0: 0, 1: 1, 2: 2}, False),
+    ]
+    assert not view.take(RecDone(None)) and len(view) == 3
+
+
+# Whatever happens.
+
+
+@st.composite
+def site_logs(draw: st.DrawFn) -> list[Site]:
+    """Two sites that each give the rows 0, 1, ... with tentative spells of their own."""
+    sites = [Site("a"), Site("b")]
+    for site in sites:
+        at = 0
+        for spell in draw(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=6)):
+            rows, ahead = spell
+            site.stable(*range(at, at + rows))
+            at += rows
+            site.boundary(min(at, 59))
+            if ahead:
+                site.tentative(*range(at, at + ahead))
+                site.undo()
+    return sites
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(site_logs(), st.lists(st.tuples(st.booleans(), st.integers(1, 6), st.floats(0, 2)), max_size=40), st.booleans())
+def test_any_interleaving_gives_each_stable_row_once(
+    sites: list[Site], reads: list[tuple[bool, int, float]], stable_only: bool
+) -> None:
+    corrector = reader("a", "b", next_id=0, stable_only=stable_only)
+    now = 0.0
+    changes: list[Change] = []
+    for is_a, count, seconds in reads:
+        now += seconds
+        site = sites[not is_a]
+        batch, site.taken = site.records[site.taken : site.taken + count], min(site.taken + count, len(site.records))
+        changes += [one.change for one in corrector.take([(site.name, batch)] if batch else [], now)]
+    for site in sites * 2:
+        now += 2
+        changes += [one.change for one in corrector.take([site.boundary(0).news()], now)]
+    ids = [change.id for change in changes if isinstance(change, Stable)]
+    assert ids == list(range(max(record.id for site in sites for record in site.records) + 1))
+    held: list[Change] = []
+    for change in changes:
+        if isinstance(change, Undo):
+            count = len(change.revoked)
+            assert count and held[-count:] == list(change.revoked)
+            del held[-count:]
+        elif isinstance(change, Stable | Tentative):
+            held.append(change)
+    assert [kind for kind, _ in groupby(held, type)] in ([Stable], [Stable, Tentative])
+    tentative = [change.data for change in held if isinstance(change, Tentative)]
+    assert tentative == sorted(set(tentative))

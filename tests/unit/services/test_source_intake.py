@@ -1,0 +1,386 @@
+"""The source's intake: records in, frames, boundaries and dead letters out; and what a crash leaves to be done again."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
+from boreal.plan import Edge
+from boreal.schema import Schema
+from boreal.spec import Stream
+from services.log.memory import MemoryLog
+from services.source.intake import ANCHOR_EVERY, Batch, DeadLetter, Intake, beyond
+from services.source.place import Partition, Place, announced
+from services.source.recovery import former_life
+from sunion.tape import BEGINNING
+
+TOPIC = "clicks"
+SECOND = 1_000_000
+BUCKET_US = 100_000
+SCHEMA = {"user": "string", "n": "int"}
+
+
+@dataclass(frozen=True)
+class Record:
+    offset: int
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+def row(offset: int, seconds: float, user: str = "u", n: int = 0, **headers: str) -> Record:
+    value = json.dumps({"at": int(seconds * 1000), "user": user, "n": n}).encode()
+    return Record(offset, value, [(name.replace("_", "-"), text.encode()) for name, text in headers.items()])
+
+
+def heartbeat(offset: int, boundary: str) -> Record:
+    return Record(offset, b"", [("boundary", boundary.encode())])
+
+
+def stream(**fields: Any) -> Stream:
+    return Stream.model_validate({"topic": TOPIC, "time": "at", "schema": SCHEMA, **fields})
+
+
+def edge(name: str, partitions: int = 1, key: tuple[str, ...] = ()) -> Edge:
+    return Edge(name, "s", Schema.of(dict(SCHEMA)), 1, partitions, key, True)
+
+
+def intake(spec: Stream, edges: Sequence[Edge] = (edge("s"),), place: Place | None = None, life: int = 1) -> Intake:
+    logs = [f"{e.name}/{p}" for e in edges for p in range(e.partitions)]
+    return Intake("s", spec, TOPIC, edges, BUCKET_US, Origin("", life), place or Place(dict.fromkeys(logs, 0)))
+
+
+def rows_of(frames: Sequence[tuple[LogId, Frame]]) -> list[tuple[float, str]]:
+    """Of the frames: (seconds, user) of each row, in order."""
+    return [
+        (time / SECOND, user)
+        for _, frame in frames
+        if isinstance(frame, Data)
+        for time, user in zip(*(frame.batch.column(place).to_pylist() for place in (0, 1)), strict=True)
+    ]
+
+
+def letters_of(batch: Batch) -> dict[int, str]:
+    return {letter.offset: letter.reason for letter in batch.letters}
+
+
+# Rows
+
+
+def test_rows_become_one_frame_a_log_ordered_by_time_with_contiguous_ids() -> None:
+    source = intake(stream(disorder="2s"))
+    first = source.take({0: [row(0, 3, "a"), row(1, 2, "b"), row(2, 3, "c")]}, now=70)
+    second = source.take({0: [row(3, 4, "d")]}, now=80)
+    data = [frame for _, frame in [*first.frames, *second.frames] if isinstance(frame, Data)]
+    assert rows_of(first.frames) == [(2, "b"), (3, "a"), (3, "c")]
+    assert [(frame.first_id, frame.batch.num_rows) for frame in data] == [(0, 3), (3, 1)]
+    assert [frame.ingest for frame in data] == [((INFINITY, 70),), ((INFINITY, 80),)]
+    assert data[0].t_max == 3 * SECOND + BUCKET_US
+    assert data[0].batch.schema == Schema.of(dict(SCHEMA)).arrow
+
+
+def test_each_edge_has_all_rows_and_each_of_its_partitions_those_of_its_keys() -> None:
+    source = intake(stream(), [edge("plain"), edge("keyed", 3, ("user",))])
+    batch = source.take({0: [row(i, i, f"u{i % 5}") for i in range(30)]}, now=0)
+    found: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    where: dict[str, set[int]] = defaultdict(set)
+    for log, frame in batch.frames:
+        found[log.stream] += (rows := rows_of([(log, frame)]))
+        for _, user in rows if log.stream == "keyed" else ():
+            where[user].add(log.partition)
+    assert sorted(found["plain"]) == sorted(found["keyed"]) == [(i, f"u{i % 5}") for i in range(30)]
+    assert all(len(partitions) == 1 for partitions in where.values()) and len(set.union(*where.values())) > 1
+
+
+GARBAGE = [
+    (b"", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+    (b"[1]", "not a JSON object"),
+    (b"null", "not a JSON object"),
+    (b'{"at": 1000', "not JSON: Expecting ',' delimiter: line 1 column 12 (char 11)"),
+    (b'{"at": 1000}{"at": 2000}', "not JSON: Extra data: line 1 column 13 (char 12)"),
+    (b'{"at": 1000}, "more": {}', "not JSON: Extra data: line 1 column 13 (char 12)"),
+    (b'1}{"at": 2000}', "not JSON: Extra data: line 1 column 2 (char 1)"),
+    (b'{"at": 1000, "user": "\xff"}', "not UTF-8"),
+    (b'{"user": "x"}', "column at: no time"),
+    (b'{"at": "noon"}', "column at: 'noon' is not a time"),
+    (b'{"at": 1000, "n": 5.5}', "column n: '5.5' is not an int"),
+    (b'{"at": 1000, "user": {"name": "x"}}', "column user: {'name': 'x'} is not a plain value"),
+    (None, "no value"),
+]
+
+
+@pytest.mark.parametrize(("value", "reason"), GARBAGE)
+def test_a_malformed_record_becomes_a_dead_letter_and_costs_its_neighbours_nothing(value: bytes | None, reason: str) -> None:
+    source = intake(stream())
+    batch = source.take({4: [row(10, 1, "a"), Record(11, value), row(12, 2, "b")]}, now=0)
+    text = (value or b"").decode("utf-8", "backslashreplace")
+    assert batch.letters == [DeadLetter("s", TOPIC, 4, 11, reason, text)]
+    assert rows_of(batch.frames) == [(1, "a"), (2, "b")]
+    assert json.loads(batch.letters[0].to_json())["reason"] == reason
+
+
+def test_broken_records_cannot_make_up_for_each_other() -> None:
+    """One record short and one too long leave the number of objects as it was."""
+    records = [row(0, 1, "a"), Record(1, b'{"at":'), Record(2, b'{"at": 2000}}'), Record(3, b'{"at": 3000}{"at": 4000}')]
+    batch = intake(stream()).take({0: [*records, row(4, 5, "e")]}, now=0)
+    assert rows_of(batch.frames) == [(1, "a"), (5, "e")]
+    assert sorted(letters_of(batch)) == [1, 2, 3]
+
+
+def test_values_are_read_alike_on_both_paths() -> None:
+    texts = [b'{"at": 1000, "user": "NA", "n": 5.0}', b'{"at": "1970-01-01T00:00:01Z", "n": "7"}', b' {"at": 1000} ']
+    batch = intake(stream()).take({0: [Record(i, text) for i, text in enumerate(texts)]}, now=0)
+    (frame,) = [frame for _, frame in batch.frames if isinstance(frame, Data)]
+    assert not batch.letters
+    assert frame.batch.to_pydict() == {"time": [SECOND] * 3, "user": [None] * 3, "n": [5, 7, None]}
+
+
+# Boundaries and lateness
+
+
+def promised(source: Intake) -> int:
+    boundaries = [frame for _, frame in source.heartbeat(now=0)]
+    assert all(isinstance(frame, Boundary) and not frame.tentative for frame in boundaries)
+    (time,) = {frame.time for frame in boundaries if isinstance(frame, Boundary)}
+    return time
+
+
+def test_a_stream_of_which_nothing_is_known_has_heartbeats_all_the_same() -> None:
+    assert promised(intake(stream())) == BEGINNING
+
+
+def test_data_policy_promises_the_newest_time_less_disorder_of_the_slowest_partition() -> None:
+    source = intake(stream(disorder="2s"))
+    source.take({0: [row(0, 10)], 1: [row(0, 7)]}, now=0)
+    assert promised(source) == 5 * SECOND
+    source.take({1: [row(1, 20)]}, now=0)
+    assert promised(source) == 8 * SECOND
+
+
+def test_a_partition_that_is_known_to_hold_records_holds_back_the_stream_until_they_are_read() -> None:
+    source = intake(stream())
+    source.expect(1, 100)
+    source.take({0: [row(0, 10)]}, now=0)
+    assert promised(source) == BEGINNING
+    batch = source.take({1: [row(100, 3)]}, now=0)
+    assert not batch.letters and promised(source) == 3 * SECOND
+
+
+def test_a_partition_without_any_record_holds_back_nothing_and_its_first_ones_may_be_late() -> None:
+    source = intake(stream())
+    source.take({0: [row(0, 10)]}, now=0)
+    assert promised(source) == 10 * SECOND
+    batch = source.take({1: [row(0, 9), row(1, 11)]}, now=0)
+    assert letters_of(batch) == {0: "late by 1s, disorder allows 0s"} and rows_of(batch.frames) == [(11, "u")]
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_lateness_goes_by_the_order_in_the_partition_however_it_is_cut_into_batches(cut: int) -> None:
+    records = [row(0, 10), row(1, 8), row(2, 7.9), row(3, 12), row(4, 10)]
+    source = intake(stream(disorder="2s"))
+    letters = {**letters_of(source.take({0: records[:cut]}, 0)), **letters_of(source.take({0: records[cut:]}, 0))}
+    assert letters == {2: "late by 2s100ms, disorder allows 2s"}
+
+
+def test_what_is_late_in_one_partition_is_not_in_another() -> None:
+    source = intake(stream())
+    batch = source.take({0: [row(0, 10)], 1: [row(0, 5)]}, now=0)
+    assert not batch.letters and promised(source) == 5 * SECOND
+
+
+def test_heartbeat_records_raise_their_partition_and_refuse_what_comes_too_late() -> None:
+    source = intake(stream(boundary="producer"))
+    batch = source.take({0: [row(0, 5), heartbeat(1, "1970-01-01T00:00:04Z"), row(2, 3.5), row(3, 4)]}, now=0)
+    assert letters_of(batch) == {2: "late by 500ms: a boundary had passed it"}
+    assert promised(source) == 4 * SECOND
+    source.take({0: [heartbeat(4, "6000"), heartbeat(5, "1000")]}, now=0)
+    assert promised(source) == 6 * SECOND
+
+
+def test_heartbeats_work_under_the_data_policy_too_and_end_is_the_end() -> None:
+    source = intake(stream())
+    source.take({0: [row(0, 5)], 1: [row(0, 4)]}, now=0)
+    source.take({0: [heartbeat(1, "end")], 1: [heartbeat(1, "1970-01-01T00:00:09Z")]}, now=0)
+    assert promised(source) == 9 * SECOND
+    batch = source.take({1: [heartbeat(2, "end"), row(3, 50)]}, now=0)
+    assert promised(source) == INFINITY and letters_of(batch) == {3: "late: the stream has ended"}
+
+
+def test_a_heartbeat_that_cannot_be_read_becomes_a_dead_letter() -> None:
+    batch = intake(stream()).take({0: [heartbeat(0, "soon"), heartbeat(1, "")]}, now=0)
+    assert letters_of(batch)[0] == "header boundary: 'soon' is neither a time nor 'end'"
+    assert sorted(letters_of(batch)) == [0, 1]
+
+
+def test_clock_policy_promises_the_clock_less_disorder() -> None:
+    source = intake(stream(boundary="clock", disorder="1s"))
+    source.clock(10 * SECOND, now=0)
+    assert promised(source) == 9 * SECOND
+    batch = source.take({0: [row(0, 8.5), row(1, 100), row(2, 9)]}, now=0)
+    assert letters_of(batch) == {0: "late by 1s500ms, disorder allows 1s"}
+    assert rows_of(batch.frames) == [(9, "u"), (100, "u")] and promised(source) == 9 * SECOND
+
+
+def test_a_boundary_counts_as_ingested_when_it_was_first_so_high() -> None:
+    source = intake(stream())
+    source.take({0: [row(0, 5)]}, now=100)
+    source.take({0: [row(1, 5)]}, now=200)
+    assert {(frame.ingest, frame.sent) for _, frame in source.heartbeat(300) if isinstance(frame, Boundary)} == {(100, 300)}
+
+
+def test_an_idle_log_has_an_anchor_now_and_then() -> None:
+    source = intake(stream())
+    anchored = [frame.anchor is not None for _ in range(ANCHOR_EVERY) for _, frame in source.heartbeat(0)]  # type: ignore[union-attr]
+    assert anchored == [False] * (ANCHOR_EVERY - 1) + [True]
+
+
+# Records that were posted
+
+
+def test_a_posted_record_is_taken_once_however_often_the_topic_has_it() -> None:
+    source = intake(stream())
+    posted = [row(i, 1 + i / 10, f"u{n}", boreal_posted=str(n)) for i, n in enumerate([5, 6, 5, 6, 7])]
+    batch = source.take({0: posted}, now=0)
+    assert [user for _, user in rows_of(batch.frames)] == ["u5", "u6", "u7"]
+    assert not rows_of(source.take({0: [row(5, 9, boreal_posted="7")]}, now=0).frames)
+    assert rows_of(source.take({0: [row(6, 9, "x", boreal_posted="what?"), row(7, 9, "y")]}, now=0).frames)[1:] == [(9, "y")]
+
+
+# Crashes
+
+
+EDGES = (edge("plain"), edge("keyed", 2, ("user",)))
+LOGS = [LogId(e.name, "", p) for e in EDGES for p in range(e.partitions)]
+
+
+class Life:
+    """A life of a source over logs in memory, as services.source.source leads it."""
+
+    def __init__(self, spec: Stream, logs: dict[LogId, MemoryLog], topic: dict[int, list[Record]]) -> None:
+        self.logs = logs
+        self.topic = topic
+        former = former_life(list(logs.values()), TOPIC)
+        self.intake = intake(spec, EDGES, former.place, former.incarnation + 1)
+        for log in logs.values():
+            log.append(Start(Origin("", former.incarnation + 1), 0, log.next_stable_id))
+        if former.until:
+            at = former.place.partitions
+            again = {p: self.topic[p][at[p].next_offset : end] for p, end in former.until.items()}
+            for log_id, frame in beyond(self.intake.take(again, 0).frames, former.written):
+                logs[log_id].append(frame)
+        self.intake.place.promise = max(self.intake.place.promise, former.promise)
+        for partition in topic:
+            self.intake.expect(partition, 0)
+
+    def log(self, frames: Sequence[tuple[LogId, Frame]], upto: dict[LogId, int] | None = None) -> None:
+        """Append the frames, or of each log the first so many."""
+        left = upto or dict.fromkeys(self.logs, len(frames))
+        left = dict(left)
+        for log_id, frame in frames:
+            if left[log_id] > 0:
+                left[log_id] -= 1
+                self.logs[log_id].append(frame)
+
+    def unread(self, partition: int) -> list[Record]:
+        known = self.intake.place.partitions[partition].next_offset
+        return self.topic[partition][known:]
+
+
+def all_rows(log: MemoryLog) -> list[dict[str, Any]]:
+    """The rows that a reader of the log takes; its ids must be contiguous, and no boundary may be passed."""
+    found: list[dict[str, Any]] = []
+    promise, life = BEGINNING, 0
+    for _, frame in log.read(log.start, 1 << 30):
+        assert frame.origin.incarnation >= life
+        life = frame.origin.incarnation
+        if isinstance(frame, Data):
+            assert frame.first_id == len(found)
+            rows = frame.batch.to_pylist()
+            assert all(entry["time"] >= promise for entry in rows)
+            found += rows
+        elif isinstance(frame, Boundary):
+            assert frame.time >= promise
+            promise = frame.time
+    return found
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> dict[int, list[Record]]:
+    topic: dict[int, list[Record]] = {}
+    for partition in range(draw(st.integers(1, 3))):
+        records: list[Record] = []
+        seconds = 0.0
+        for offset in range(draw(st.integers(1, 12))):
+            seconds += draw(st.sampled_from([0, 0.5, 1, 3]))
+            back = draw(st.sampled_from([0, 0, 0, 1, 2.5]))
+            kind = draw(st.sampled_from(["row"] * 8 + ["garbage", "heartbeat"]))
+            if kind == "row":
+                records.append(row(offset, seconds - back, draw(st.sampled_from("abc")), partition * 1000 + offset))
+            elif kind == "garbage":
+                records.append(Record(offset, b"{"))
+            else:
+                records.append(heartbeat(offset, str(int((seconds - back) * 1000))))
+        topic[partition] = records
+    return topic
+
+
+@settings(max_examples=150, deadline=None)
+@given(topic=topics(), policy=st.sampled_from(["data", "producer"]), data=st.data())
+def test_whatever_crashes_each_log_gets_each_row_once(topic: dict[int, list[Record]], policy: str, data: st.DataObject) -> None:
+    spec = stream(disorder="1s", boundary=policy)
+    whole = Life(spec, {log: MemoryLog(log) for log in LOGS}, topic)
+    batch = whole.intake.take(topic, 0)
+    whole.log(batch.frames)
+    wanted = {log.id: sorted(all_rows(log), key=repr) for log in whole.logs.values()}
+    wanted_letters = {(letter.partition, letter.offset): letter.reason for letter in batch.letters}
+
+    life = Life(spec, {log: MemoryLog(log) for log in LOGS}, topic)
+    letters: dict[tuple[int, int], str] = {}
+    crashes = 0
+    while any(life.unread(partition) for partition in topic):
+        takes = {p: life.unread(p)[: data.draw(st.integers(0, 4))] for p in data.draw(st.permutations(sorted(topic)))}
+        if data.draw(st.booleans()):
+            life.log(life.intake.heartbeat(0))
+        if not any(takes.values()):
+            takes = {p: life.unread(p)[:1] for p in topic}
+        batch = life.intake.take(takes, 0)
+        for letter in batch.letters:
+            assert letters.setdefault((letter.partition, letter.offset), letter.reason) == letter.reason
+        if crashes < 6 and data.draw(st.booleans()):
+            crashes += 1
+            life.log(batch.frames, {log: data.draw(st.integers(0, 2)) for log in LOGS})
+            life = Life(spec, life.logs, topic)
+        else:
+            life.log(batch.frames)
+    life = Life(spec, life.logs, topic)
+    assert {log.id: sorted(all_rows(log), key=repr) for log in life.logs.values()} == wanted
+    assert letters == wanted_letters
+
+
+def test_a_life_that_ended_just_after_its_start_is_followed_by_one_that_keeps_its_promises() -> None:
+    logs = {log: MemoryLog(log) for log in LOGS}
+    topic = {0: [row(0, 10), row(1, 9)]}
+    life = Life(stream(), logs, topic)
+    life.log(life.intake.take({0: topic[0][:1]}, 0).frames)
+    life.log(life.intake.heartbeat(0))
+    for number in (2, 3):
+        for log in logs.values():
+            log.append(Start(Origin("", number), 0, log.next_stable_id))
+    again = Life(stream(), logs, topic)
+    assert again.intake.place.promise == 10 * SECOND
+    assert letters_of(again.intake.take({0: topic[0][1:]}, 0)) == {1: "late by 1s, disorder allows 0s"}
+
+
+def test_the_place_survives_in_its_anchor() -> None:
+    place = Place({"s/0": 7, "s/1": 9}, {0: Partition(5), 3: Partition(8, -2, 4), 12: Partition(1, 2)}, promise=44)
+    found, until = announced(place.announce(TOPIC, {3: 11}), TOPIC)
+    assert (found, until) == (place, {3: 11})
+    other, _ = announced(place.announce("another", {3: 11}), TOPIC)
+    assert other == replace(place, partitions={})

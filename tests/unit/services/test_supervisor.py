@@ -1,0 +1,162 @@
+"""The supervisor's hands: processes that die with it, logs that do not grow for ever, names that outlive a pid."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from boreal.errors import UserError
+from services.settings import KafkaSettings, Settings
+from services.stack import supervisor, tied
+from services.stack.state import identity, living, only_one
+from services.stack.supervision import Child
+from services.stack.supervisor import Runner
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
+PATIENCE_S = 20.0
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}"
+        time.sleep(0.01)
+
+
+def settings(data: Path) -> Settings:
+    return Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=data)
+
+
+@pytest.fixture
+def ended() -> queue.SimpleQueue[tuple[str, int]]:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def runner(tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]]) -> Iterator[Runner]:
+    made = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
+    yield made
+    for child in psutil.Process().children():
+        child.kill()
+        child.wait()
+
+
+def test_a_process_dies_with_the_one_that_looks_after_it() -> None:
+    """Killed at once, so that nobody could tell the child."""
+    program = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-IS", {tied.__file__!r}, str(os.getpid()), *{SLEEP!r}])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        wait_until(lambda: child.cmdline() == list(SLEEP), "the child has become its command")
+        parent.kill()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child has died")
+
+
+def test_a_process_whose_parent_is_gone_already_does_not_begin() -> None:
+    run = subprocess.run([sys.executable, "-IS", tied.__file__, "1", *SLEEP], stderr=subprocess.PIPE, text=True, timeout=20)
+    assert run.returncode == 1
+    assert "is gone" in run.stderr
+
+
+def test_a_process_is_started_logged_and_its_end_is_told(
+    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+) -> None:
+    program = "import os, sys; print('said', os.environ['BOREAL_TEST']); sys.exit(7)"
+    os.environ["BOREAL_TEST"] = "this"
+    try:
+        runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", program)))
+    finally:
+        del os.environ["BOREAL_TEST"]
+    pid, created = runner.pid("monitor"), runner.created("monitor")
+    assert pid is not None and created is not None
+    assert ended.get(timeout=PATIENCE_S) == ("monitor", 7)
+    assert (tmp_path / "logs" / "monitor.log").read_text() == "said this\n"
+    runner.forget("monitor")
+    assert runner.pid("monitor") is None
+
+
+def test_a_frozen_process_ends_when_it_is_asked_to(
+    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+) -> None:
+    program = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+print("listens", flush=True)
+time.sleep(600)
+"""
+    runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", program)))
+    pid, log = runner.pid("monitor"), tmp_path / "logs" / "monitor.log"
+    assert pid is not None
+    wait_until(lambda: log.read_text() == "listens\n", "it listens to signals")
+    os.kill(pid, signal.SIGSTOP)
+    runner.signal("monitor", signal.SIGTERM)
+    assert ended.get(timeout=PATIENCE_S) == ("monitor", 5)
+
+
+def test_a_long_log_begins_anew_and_its_end_is_kept(
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOG_BYTES_MAX", 1_000)
+    go = tmp_path / "go"
+    program = f"""
+import os, sys, time
+print('x' * 2000, flush=True)
+while not os.path.exists({str(go)!r}): time.sleep(0.01)
+print('after', flush=True)
+time.sleep(600)
+"""
+    log = tmp_path / "logs" / "monitor.log"
+    runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", program)))
+    wait_until(lambda: log.stat().st_size > 2_000, "it has written")
+    runner.shorten_logs()
+    assert log.stat().st_size == 0
+    go.touch()
+    wait_until(lambda: log.read_text() == "after\n", "it writes on, from the beginning")
+    assert log.with_suffix(".log.1").read_text() == "x" * 2000 + "\n"
+    runner.shorten_logs()
+    assert log.read_text() == "after\n"
+
+
+def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
+    tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]]
+) -> None:
+    runner = Runner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
+    program = "import os; print(os.environ.get('BOREAL_PROXIES__A'))"
+    for name, kind in (("node.q.r0", "node"), ("node.q.r1", "node"), ("node.q.r0", "node"), ("redis", "redis")):
+        runner.start(Child(name, kind, None, (sys.executable, "-c", program)))
+        assert ended.get(timeout=PATIENCE_S) == (name, 0)
+        runner.forget(name)
+    first, again = (tmp_path / "logs" / "node.q.r0.log").read_text().split()
+    (other,) = (tmp_path / "logs" / "node.q.r1.log").read_text().split()
+    assert first.startswith("socks5://127.0.0.1:")
+    assert first == again != other
+    assert (tmp_path / "logs" / "redis.log").read_text() == "None\n"
+    runner.close()
+
+
+def test_a_pid_that_has_been_given_to_another_process_is_not_taken_for_it() -> None:
+    me = identity(os.getpid())
+    assert living(me) is not None
+    assert living({**me, "created": me["created"] - 60}) is None
+    assert living({"pid": None, "created": None}) is None
+
+
+def test_a_directory_has_one_supervisor(tmp_path: Path) -> None:
+    with only_one(tmp_path), pytest.raises(UserError, match="another supervisor"), only_one(tmp_path):
+        pass
+    with only_one(tmp_path):
+        pass

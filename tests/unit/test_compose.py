@@ -1,0 +1,118 @@
+"""The containers run what the local stack runs: the same processes, the same settings of the servers, the same variables."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.queries import QueryRecord
+from services.stack.children import MONITOR, query_children
+from services.stack.launcher import LocalStack, supervisor_command
+from services.stack.servers import KafkaServer, RedisServer
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+
+OF_ITS_PLACE = {"listeners", "advertised.listeners", "log.dirs", "controller.quorum.voters", "listener.security.protocol.map"}
+"""Settings of a broker that say where it is, and so differ."""
+
+QUERY = {
+    "name": "q",
+    "streams": {name: {"topic": name, "time": "at", "schema": {"k": "int"}} for name in ("left", "right")},
+    "operators": {"all": {"union": ["left", "right"]}},
+    "output": "all",
+    "replicas": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    return yaml.safe_load(COMPOSE.read_text())["services"]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> LocalStack:
+    """A local stack of as many sites, described but never up."""
+    stack = LocalStack(tmp_path_factory.mktemp("local"))
+    stack.describe(2, None)
+    return stack
+
+
+def supervisors(services: dict[str, Any]) -> dict[str, Any]:
+    return {name: service for name, service in services.items() if name.startswith("supervisor-")}
+
+
+def option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+def test_each_local_server_has_its_container(services: dict[str, Any], local: LocalStack) -> None:
+    containers = {name for name in services if not name.startswith("supervisor-")}
+    assert containers == {name.replace(".", "-") for name in local.servers()}
+
+
+def test_each_site_has_a_supervisor_that_is_started_as_the_local_one_is(services: dict[str, Any], local: LocalStack) -> None:
+    python, *common = (part for part in supervisor_command(allow_chaos=False) if part != "--local")
+    for service in supervisors(services).values():
+        assert service["command"][:-2] == ["python", *common], python
+    assert [option(service["command"], "--site") for service in supervisors(services).values()] == list(local.sites)
+
+
+def test_the_variables_are_those_of_the_local_stack(services: dict[str, Any], local: LocalStack) -> None:
+    for service in supervisors(services).values():
+        assert set(service["environment"]) == set(local.environment())
+
+
+def test_the_supervisors_together_run_what_the_local_one_runs(services: dict[str, Any], local: LocalStack) -> None:
+    record = QueryRecord("q", QUERY, 1)
+    everything = query_children(record, local.sites, local.sites)
+    own = [(option(service["command"], "--site"),) for service in supervisors(services).values()]
+    apart = [child for sites in own for child in query_children(record, local.sites, sites)]
+    assert sorted(child.name for child in apart) == sorted(child.name for child in everything)
+    assert sorted(child.name for child in everything) == [
+        "egress.q.a", "egress.q.b", "node.q.r0", "node.q.r1", "node.q.r2", "source.q.left", "source.q.right",
+    ]  # fmt: skip
+    assert MONITOR.kind == "monitor"
+
+
+def test_the_brokers_are_set_as_the_local_ones_are(services: dict[str, Any], tmp_path: Path) -> None:
+    server = KafkaServer(tmp_path)
+    server.data.mkdir()
+    (server.data / "meta.properties").touch()  # formatted already, so that preparing it takes no Java
+    server.prepare()
+    lines = (line.split("=", 1) for line in (tmp_path / "server.properties").read_text().splitlines())
+    local = {name: value for name, value in lines if name not in OF_ITS_PLACE}
+    for name, service in services.items():
+        if name.startswith("kafka-"):
+            given = service["environment"]
+            there = {key.removeprefix("KAFKA_").lower().replace("_", "."): value for key, value in given.items()}
+            assert {key: there.get(key) for key in local} == local
+            assert set(there) - set(local) - OF_ITS_PLACE == {"heap.opts"}
+
+
+def test_redis_is_set_as_the_local_one_is(services: dict[str, Any], tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.prepare()
+    lines = (line.split(" ", 1) for line in (tmp_path / "redis.conf").read_text().splitlines())
+    local = {name: value.strip('"') for name, value in lines if name not in ("bind", "port", "dir", "daemonize")}
+    program, *arguments = services["redis"]["command"]
+    assert program == "redis-server"
+    assert dict(zip((name.removeprefix("--") for name in arguments[::2]), arguments[1::2], strict=True)) == local
+
+
+def test_what_the_image_holds_is_what_the_package_holds() -> None:
+    copied = {line.split()[1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")}
+    for room in ("boreal", "sunion", "operators", "reconcile", "services"):
+        assert room in copied
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="needs docker compose")
+def test_docker_compose_accepts_it() -> None:
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker has no compose here")
+    subprocess.run(["docker", "compose", "-f", str(COMPOSE), "config", "--quiet"], check=True, capture_output=True)
