@@ -314,12 +314,16 @@ def wait_until(
 
 @dataclass
 class Feeder:
-    """Feeds rows of the time that it is, in a thread: {at, key, value} into each stream's topic, in order of time."""
+    """Feeds rows of the time that it is, in a thread: {at, key, value} into each stream's topic, in order of time.
+
+    worst_pause_s: how long the machine, or who shares it, has kept the feeder from its work at worst.
+    """
 
     deployment: Deployment
     rows_per_second: int = 200
     keys: int = 5
     period_s: float = 0.02
+    worst_pause_s: float = 0.0
     rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def __enter__(self) -> Feeder:
@@ -335,7 +339,10 @@ class Feeder:
     def _run(self) -> None:
         number, started, sent = 0, time.monotonic(), 0
         topics = {name: stream.topic for name, stream in self.deployment.spec.streams.items()}
+        before = time.monotonic()
         while not self._stopping.wait(self.period_s):
+            now = time.monotonic()
+            self.worst_pause_s, before = max(self.worst_pause_s, now - before - self.period_s), now
             at = time.time_ns() // 1000
             due = int((time.monotonic() - started) * self.rows_per_second)
             count, sent = due - sent, due

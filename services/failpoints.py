@@ -16,6 +16,7 @@ NAMES = {
     "node.after_checkpoint": "a checkpoint is in the store, and the instance does not know it yet",
     "egress.before_out": "a frame's records are made, none of them is sent yet",
     "egress.between_out_and_stable": "q.out has some stable rows, q.stable has not",
+    "egress.between_out_and_latest": "a frame's records are sent to q.out, what q.latest shows is as before",
     "egress.before_commit": "stable rows are sent to q.stable, and not committed",
     "egress.after_commit": "stable rows are on q.stable, and the egress does not know it yet",
     "source.started": "a new life has written START, and nothing else",

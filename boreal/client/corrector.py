@@ -3,12 +3,13 @@
 Pure: it knows no socket and no clock; `now` is any time in seconds that never falls, and stands still while nobody reads.
 
 A stable row's id is the same at every site, so whoever has the next one can give it. What is tentative differs from site
-to site: the reader sees one site's, the live one's. When that falls silent, or far behind, it switches (R23, R28):
+to site: the reader sees one site's, the live one's. When that falls silent, or another's stable rows wait for it as long
+as silence may last, the reader switches (R23, R28):
 
-    to a site that is ahead of us, or holds nothing tentative    our tentative rows are undone, and that site's stream
-                                                                 follows from our next id on
-    to one that holds tentative rows, and no stable news         ours stay, and of that site's only those of a later t_max
-                                                                 are added; its undo will revoke them all
+    to a site that has stable rows for us, or nothing tentative    our tentative rows are undone, and that site's stream
+                                                                   follows from our next id on
+    to one that has only tentative rows                            ours stay, and of that site's those of a later t_max
+                                                                   are added; its undo will revoke them all
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ from typing import Any, Generic, TypeVar
 from boreal.client.changes import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo
 
 T = TypeVar("T")
-
-FAR_BEHIND_ROWS = 10_000
-"""A live site that another is so far ahead of is as good as silent."""
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
@@ -59,18 +57,31 @@ class Given(Generic[T]):
     spot: Spot
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A stable row that was not given yet, and since when."""
+
+    record: Record
+    since: float
+
+
 @dataclass(slots=True)
 class _Site:
-    """One site's log as far as it was read. waiting: stable rows that were not given yet, from our next id on or after a
-    gap; tentative: rows after its last stable one. spot: nothing that we still need lies before it."""
+    """One site's log as far as it was read. waiting: stable rows from our next id on, or after a gap; tentative: rows after
+    its last stable one. spot: nothing that we still need lies before it."""
 
     name: str
     heard: float
     spot: Spot
     next_id: int
     incarnation: int = 0
-    waiting: deque[Record] = field(default_factory=deque)
+    waiting: deque[_Waiting] = field(default_factory=deque)
     tentative: list[Record] = field(default_factory=list)
+
+    @property
+    def waiting_id(self) -> int | None:
+        """The first stable row that waits."""
+        return self.waiting[0].record.id if self.waiting else None
 
 
 class Corrector(Generic[T]):
@@ -153,7 +164,7 @@ class Corrector(Generic[T]):
         if self.next_id is not None and record.id < self.next_id:
             state.spot = _after(record)
             return
-        state.waiting.append(record)
+        state.waiting.append(_Waiting(record, state.heard))
         if state.name == self.live or self._stable_only:
             self._give_waiting([state], given)
 
@@ -166,18 +177,17 @@ class Corrector(Generic[T]):
         """All stable rows of these sites that follow ours. What any site holds of them is let go."""
         for state in states:
             before = self.next_id
-            while state.waiting and self.next_id is not None and state.waiting[0].id <= self.next_id:
-                record = state.waiting.popleft()
+            while state.waiting_id is not None and state.waiting_id == self.next_id:
+                record = state.waiting.popleft().record
                 state.spot = _after(record)
-                if record.id == self.next_id:
-                    self._give_stable(state, record, given)
+                self._give_stable(state, record, given)
             if self.next_id != before:
                 self._forget_given()
 
     def _forget_given(self) -> None:
         for state in self.sites.values():
-            while state.waiting and self.next_id is not None and state.waiting[0].id < self.next_id:
-                state.spot = _after(state.waiting.popleft())
+            while state.waiting and state.waiting[0].record.id < (self.next_id or 0):
+                state.spot = _after(state.waiting.popleft().record)
 
     def _give_stable(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
         if self._visible:
@@ -230,17 +240,30 @@ class Corrector(Generic[T]):
             self._is_correcting = True
             given.append(self._given(undo, state))
 
-    def _is_history(self, state: _Site) -> bool:
-        """We began in the midst of a log, and this site is read from before the row that we began with."""
-        return not self._stable_t_max and self._is_behind(state)
+    # Where a site is
+
+    def _is_heard(self, state: _Site, now: float) -> bool:
+        return now - state.heard <= self._silence_s
 
     def _is_behind(self, state: _Site) -> bool:
         return state.next_id < (self.next_id or 0)
 
+    def _is_history(self, state: _Site) -> bool:
+        """We began in the midst of a log, and this site is read from before the row that we began with."""
+        return not self._stable_t_max and self._is_behind(state)
+
+    def _lacks(self, state: _Site) -> bool:
+        """Whether a site goes on beyond the stable row that follows ours."""
+        return state.waiting_id is not None and self.next_id is not None and state.waiting_id > self.next_id
+
+    def _has_long(self, state: _Site, now: float) -> bool:
+        """Whether a site has had the row that follows ours for as long as silence may last."""
+        return bool(state.waiting) and not self._lacks(state) and now - state.waiting[0].since > self._silence_s
+
     # Other sites
 
     def _better_site(self, now: float) -> _Site | None:
-        """Where to switch, if the live site is silent or far behind, or lacks the rows that follow ours."""
+        """Where to switch, if the live site is silent or late, or lacks the row that follows ours."""
         if self.live is None:
             return None
         live = self.sites[self.live]
@@ -248,44 +271,32 @@ class Corrector(Generic[T]):
         if self._lacks(live):
             others = [state for state in others if state.waiting and not self._lacks(state)]
         elif self._is_heard(live, now):
-            others = [state for state in others if len(state.waiting) > FAR_BEHIND_ROWS and not self._lacks(state)]
+            others = [state for state in others if self._has_long(state, now)]
         return max(others, key=lambda state: (not state.tentative, state.next_id), default=None)
-
-    def _is_heard(self, state: _Site, now: float) -> bool:
-        return now - state.heard <= self._silence_s
-
-    def _lacks(self, state: _Site) -> bool:
-        """Whether a site goes on beyond the stable row that follows ours."""
-        return bool(state.waiting) and self.next_id is not None and state.waiting[0].id > self.next_id
 
     def _switch(self, to: _Site, given: list[Given[T]]) -> None:
         self.live = to.name
-        if self.next_id is None and to.waiting:
-            self.next_id = to.waiting[0].id
-        if to.waiting or not to.tentative:
-            self._revoke(to, None, given)
+        if self.next_id is None:
+            self.next_id = to.waiting_id
         self._give_waiting([to], given)
+        if not to.tentative:
+            self._revoke(to, None, given)
         self._floor = max(self._visible_t_max, self._stable_t_max if self._is_behind(to) else "")
         for record in to.tentative:
             self._give_tentative(to, record, given)
 
     def _pass_over(self, now: float, given: list[Given[T]]) -> None:
-        """Rows that the live site lacks, and that no other can be waited for to give, are missing."""
-        if self.live is None or self.next_id is None:
+        """Rows that no site has which may still speak are missing."""
+        lacking = {state.waiting_id: state for state in self.sites.values() if self._lacks(state)}
+        if not lacking or any(self._is_heard(state, now) and not self._lacks(state) for state in self.sites.values()):
             return
-        live = self.sites[self.live]
-        lacking = [state for state in self.sites.values() if self._lacks(state)]
-        if not lacking or not (self._stable_only or self._lacks(live)):
-            return
-        if any(self._is_heard(state, now) and not self._lacks(state) for state in self.sites.values()):
-            return
-        nearest = min(lacking, key=lambda state: state.waiting[0].id)
-        first_id, self.next_id = self.next_id, nearest.waiting[0].id
+        first_id, self.next_id = self.next_id or 0, min(id_ for id_ in lacking if id_ is not None)
+        nearest = lacking[self.next_id]
         given.append(self._given(Missing(first_id, self.next_id - 1), nearest))
         if self._stable_only:
             self._give_waiting(self.sites.values(), given)
-        elif nearest is live:
-            self._give_waiting([live], given)
+        elif nearest.name == self.live:
+            self._give_waiting([nearest], given)
         else:
             self._switch(nearest, given)
 

@@ -88,7 +88,9 @@ class Feed:
     def _read(self) -> None:
         from kafka import KafkaConsumer, TopicPartition
 
-        consumer: KafkaConsumer = KafkaConsumer(**self._options)
+        from services.clusters import make_client
+
+        consumer: KafkaConsumer = make_client(KafkaConsumer, self._options)
         partition = TopicPartition(self._topic, 0)
         try:
             consumer.assign([partition])

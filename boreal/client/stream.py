@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 from boreal.client.changes import Change, Missing, MissingRows, Stable
 from boreal.client.corrector import Corrector, Given, Spot
@@ -42,6 +42,32 @@ class CorrectedStream(Generic[T]):
     Iterate over one of `stable()`, `changes()` and `latest()` at a time; none ends before `close()`. A row counts as taken
     when the next one is asked for or `place()` is called after it.
     """
+
+    @overload
+    def __init__(
+        self: CorrectedStream[dict[str, Any]],
+        query: str,
+        bootstrap: str | Mapping[str, str],
+        *,
+        model: None = None,
+        place: Place | None = None,
+        group: str | None = None,
+        silence_s: float = 1.0,
+        **options: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        query: str,
+        bootstrap: str | Mapping[str, str],
+        *,
+        model: type[T],
+        place: Place | None = None,
+        group: str | None = None,
+        silence_s: float = 1.0,
+        **options: Any,
+    ) -> None: ...
 
     def __init__(
         self,
@@ -185,6 +211,7 @@ class CorrectedStream(Generic[T]):
             "auto_offset_reset": "none",
             "reconnect_backoff_max_ms": 200,
             "request_timeout_ms": 3_000,
+            "bootstrap_timeout_ms": 5_000,
             "fetch_max_wait_ms": 100,
             "metrics_enabled": False,
             "allow_auto_create_topics": False,
@@ -222,11 +249,13 @@ class CorrectedStream(Generic[T]):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
 
+        from services.clusters import make_client
+
         errors: list[Exception] = []
         for site, topic in self._topics(stable_only=True).items():
             consumer = None
             try:
-                consumer = KafkaConsumer(**{**self._consumer_options(site), "group_id": group})
+                consumer = make_client(KafkaConsumer, {**self._consumer_options(site), "group_id": group})
                 consumer.assign([TopicPartition(topic, 0)])
                 act(consumer, topic)
             except (KafkaError, OSError) as error:

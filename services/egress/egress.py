@@ -15,6 +15,7 @@ from reconcile.recovery import Restart
 from services.clusters import clusters
 from services.control import ControlPlane, Item, instance_of, message_of
 from services.egress.delays import RecentDelays
+from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
 from services.egress.restart import egress_restart
 from services.egress.stable import StableTopic
@@ -28,7 +29,7 @@ from services.queries import QueryRecord, QueryRegistry
 from services.records import Changelog
 from services.restart import holds
 from services.settings import Settings
-from services.topics import control_topic, out_topic, stable_topic
+from services.topics import control_topic, latest_topic, out_topic, stable_topic
 
 _logger = logging.getLogger("boreal.egress")
 
@@ -59,11 +60,15 @@ class Egress:
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         self.stable = self._stable_topic()
-        tail = read_out_tail(self.clusters[self.site], self._out_topic, self.stable.next_id if self.stable else None)
+        self.latest = self._latest_topic()
+        needed = min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
+        tail = read_out_tail(self.clusters[self.site], self._out_topic, needed)
         restart = self._restart(tail)
         self.out = self._outlet(tail, restart)
         if self.stable is not None:
             self.stable.begin(restart.incarnation, tail.lacking_from, tail.end)
+        if self.latest is not None:
+            self.latest.begin(tail.lacking_from, tail.end)
         control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
         self.host = self._host(restart, control)
         control.listen(self._hear)
@@ -73,7 +78,7 @@ class Egress:
         watch = self.registry.watch(self._take_change)
         while not stopping.is_set() and not self._over.is_set():
             stopping.wait(0.1)
-        for closing in (self.host, control, watch, self.out, self.stable):
+        for closing in (self.host, control, watch, self.out, self.stable, self.latest):
             if closing is not None:
                 closing.close()
         status.now()
@@ -99,6 +104,11 @@ class Egress:
         query = self.plan.query
         return StableTopic(self.clusters[self.site], stable_topic(query), f"boreal.{query}.stable", self._out_topic, self.exit)
 
+    def _latest_topic(self) -> LatestTopic | None:
+        if self.site != self.layout.home or not self.plan.latest:
+            return None
+        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.exit)
+
     def _restart(self, tail: OutTail) -> Restart:
         logs = KafkaLogStore(self.clusters, self.layout)
         try:
@@ -119,6 +129,7 @@ class Egress:
             tail.end,
             self._read_replica,
             self.stable,
+            self.latest,
             self.delays,
             self.exit,
         )

@@ -1,7 +1,7 @@
 """q.out: the whole corrected stream, one JSON record for each row and each control frame (contract: changes.jsonl).
 
 This is the outlet of the egress's instance: each frame becomes records of one changelog, is sent at once, and counts as
-given when Kafka has it. From then on its stable rows go to q.stable.
+given when Kafka has it. From then on its stable rows go to q.stable. What q.latest shows follows the changelog too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from boreal.frames import Boundary, Data, Frame, LogId
 from services.clusters import Cluster
 from services.egress.delays import RecentDelays
 from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, Headers, encode_anchor, encode_place, number
-from services.egress.stable import StableRow, StableTopic
+from services.egress.latest import LatestTopic
+from services.egress.stable import StableTopic
+from services.egress.tail import StableRow
 from services.failpoints import failpoint
 from services.process import EXIT_FENCED, now_us
 from services.records import Changelog, Control, Rows
@@ -41,8 +43,8 @@ class _Sent:
     count: int
     nbytes: int
     emitted_us: int
-    delays_us: np.ndarray | None
-    stable: list[StableRow] | None
+    given: Rows | Control
+    stable: list[StableRow]
     is_given: bool = False
 
     @property
@@ -63,6 +65,7 @@ class OutTopic:
         end: int,
         replica: Callable[[], str],
         stable: StableTopic | None,
+        latest: LatestTopic | None,
         delays: RecentDelays,
         exit: Callable[[int], None],
     ) -> None:
@@ -76,6 +79,7 @@ class OutTopic:
         self._end = end
         self._replica = replica
         self._stable = stable
+        self._latest = latest
         self._delays = delays
         self._exit = exit
         self._sent: deque[_Sent] = deque()
@@ -116,7 +120,7 @@ class OutTopic:
         frame = rows.frame
         records: list[bytes] = rows.records.view("binary").to_pylist()
         keys: list[bytes | None] = rows.keys.view("binary").to_pylist() if rows.keys is not None else [None] * len(records)
-        stable = None
+        stable: list[StableRow] = []
         if frame.tentative:
             headers: list[Headers] = [[self._incarnation]] * len(records)
         else:
@@ -125,13 +129,13 @@ class OutTopic:
             if self._stable is not None:
                 data: list[bytes] = rows.data.view("binary").to_pylist()
                 stable = [StableRow(*row, frame.epoch) for row in zip(ids, keys, data, strict=True)]
-        self._send(records, keys, headers, emitted_us, rows.delays_us, stable)
+        self._send(records, keys, headers, emitted_us, rows, stable)
 
     def _send_control(self, control: Control, frame: Frame, emitted_us: int) -> None:
         headers: Headers = [self._incarnation]
         if isinstance(frame, Boundary) and frame.anchor is not None:
             headers += [(ANCHOR, encode_anchor(frame.anchor)), (PLACE, encode_place(self.changelog.place))]
-        self._send([control.record.encode()], [None], [headers], emitted_us)
+        self._send([control.record.encode()], [None], [headers], emitted_us, control, [])
 
     def _send(
         self,
@@ -139,10 +143,10 @@ class OutTopic:
         keys: list[bytes | None],
         headers: list[Headers],
         emitted_us: int,
-        delays_us: np.ndarray | None = None,
-        stable: list[StableRow] | None = None,
+        given: Rows | Control,
+        stable: list[StableRow],
     ) -> None:
-        sent = _Sent(self.appended, self._end, len(records), sum(map(len, records)), emitted_us, delays_us, stable)
+        sent = _Sent(self.appended, self._end, len(records), sum(map(len, records)), emitted_us, given, stable)
         self._end = sent.end
         with self._changed:
             self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
@@ -157,31 +161,39 @@ class OutTopic:
 
     def _give(self, sent: _Sent, metadata: Any) -> None:
         """Kafka has a frame's last record, and so all before it."""
+        if self._is_closed:
+            return
         # A record that Kafka had already, when it was sent again, may come without its offset.
         if metadata.offset not in (sent.end - 1, -1):
-            _logger.error("%s has another writer: a later life of ours has begun", self._topic)
-            self._exit(EXIT_FENCED)
+            self._stop(EXIT_FENCED, "has another writer: a later life of ours has begun")
             return
         given_us = now_us()
         took_us = given_us - sent.emitted_us
         self.latency.add(given_us, np.array([took_us]))
-        if sent.delays_us is not None:
-            self._delays.add(given_us, sent.delays_us + took_us)
-        if sent.stable is not None and self._stable is not None:
+        if isinstance(sent.given, Rows):
+            self._delays.add(given_us, sent.given.delays_us + took_us)
+        if sent.stable and self._stable is not None:
             self._stable.put(sent.stable, sent.offset)
+        if self._latest is not None:
+            failpoint("egress.between_out_and_latest")
+            self._latest.take(sent.given)
         with self._changed:
             sent.is_given = True
             self._on_the_way -= sent.nbytes
             self._changed.notify()
 
     def _fail(self, error: BaseException) -> None:
-        if self._is_closed:
-            return
-        _logger.error("%s cannot be written: %r", self._topic, error)
-        self._exit(1)
+        self._stop(1, f"cannot be written: {error!r}")
+
+    def _stop(self, code: int, why: str) -> None:
+        """Nothing is given any more, and the process ends."""
+        if not self._is_closed:
+            self._is_closed = True
+            _logger.error("%s %s", self._topic, why)
+            self._exit(code)
 
     def _is_safe(self, sent: _Sent) -> bool:
-        if not sent.is_given or sent.stable is None or self._stable is None:
+        if not sent.is_given or not sent.stable or self._stable is None:
             return sent.is_given
         return sent.stable[-1].id < self._stable.next_id
 

@@ -11,21 +11,18 @@ q.out itself:
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafka import TopicPartition
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
 from services.clusters import Cluster
 from services.egress.headers import EPOCH, ID, INCARNATION, number
-from services.egress.tail import read_range, read_stable_tail
+from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.failpoints import failpoint
 from services.process import EXIT_FENCED
 
@@ -35,17 +32,6 @@ WAITING_BYTES = 64 << 20
 BATCH_BYTES = 256 << 10
 
 _logger = logging.getLogger("boreal.egress")
-_DECODER = json.JSONDecoder()
-
-
-@dataclass(frozen=True, slots=True)
-class StableRow:
-    """One row as q.stable will have it."""
-
-    id: int
-    key: bytes | None
-    value: bytes
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +144,13 @@ class StableTopic:
     def _copy(self, until: int) -> None:
         """What q.out holds before the offset `until`, and q.stable does not."""
         batch: list[StableRow] = []
-        for row in self._rows_of_out(self._place, until):
+        for row in stable_rows(self._cluster, self._out_topic, self._place, until):
             batch.append(row)
             if len(batch) == TRANSACTION_ROWS:
                 self._commit(batch)
                 batch = []
         self._commit(batch)
         self._place = until
-
-    def _rows_of_out(self, start: int, until: int) -> Iterator[StableRow]:
-        with closing(self._cluster.consumer()) as consumer:
-            partition = TopicPartition(self._out_topic, 0)
-            consumer.assign([partition])
-            start = max(start, consumer.beginning_offsets([partition])[partition])
-            for record in read_range(consumer, partition, start, until):
-                id_ = dict(record.headers).get(ID)
-                if id_ is not None:
-                    value, epoch = _data_of(record.value.decode())
-                    yield StableRow(int(id_), record.key, value, epoch)
 
     def _commit(self, rows: list[StableRow]) -> None:
         """Rows that q.stable has already are passed over: stable rows of one id are the same in all lives (I1)."""
@@ -204,11 +179,3 @@ class StableTopic:
         with self._changed:
             left = COMMIT_INTERVAL_S - (time.monotonic() - started)
             self._changed.wait_for(lambda: self._is_closed, timeout=max(left, 0))
-
-
-def _data_of(record: str) -> tuple[bytes, int]:
-    """The text of a record's `data`, byte for byte, and its epoch."""
-    name = '"data":'
-    start = record.index(name) + len(name)
-    _, end = _DECODER.raw_decode(record, start)
-    return record[start:end].encode(), json.loads(record)["epoch"]

@@ -24,7 +24,18 @@ from services.records import Place
 from sunion.tape import BEGINNING
 
 FIRST_WINDOW = 1_024
+_DECODER = json.JSONDecoder()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class StableRow:
+    """A stable row as q.stable has it."""
+
+    id: int
+    key: bytes | None
+    value: bytes
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,7 @@ class OutTail:
     """The end of q.out.
 
     place: None where nothing was ever written. written_to: the time of the last stable row. end: the offset that the next
-    record will get. lacking_from: the first offset that may hold a row which q.stable lacks.
+    record will get. lacking_from: the first offset that may hold a row from `needed` on.
     """
 
     place: Place | None
@@ -56,8 +67,8 @@ def read_stable_tail(cluster: Cluster, topic: str) -> int:
     return 0
 
 
-def read_out_tail(cluster: Cluster, topic: str, next_stable: int | None) -> OutTail:
-    """next_stable: the next id of q.stable, None where this egress does not write it."""
+def read_out_tail(cluster: Cluster, topic: str, needed: int | None) -> OutTail:
+    """needed: the first stable row that q.stable or q.latest lacks, None where this egress does not write these."""
     partition = TopicPartition(topic, 0)
     with closing(cluster.consumer()) as consumer:
         consumer.assign([partition])
@@ -65,15 +76,27 @@ def read_out_tail(cluster: Cluster, topic: str, next_stable: int | None) -> OutT
         if end == 0:
             return OutTail(None, 0, None, BEGINNING, 0, 0)
         for start in _windows(first, end):
-            fold = _Fold(Place() if start == 0 else None, next_stable)
+            fold = _Fold(Place() if start == 0 else None, needed)
             for record in read_range(consumer, partition, start, end):
                 fold.take(record)
             if fold.place is not None and fold.anchor is not None and fold.lacking_from is not None:
                 break
         lacking_from = start if fold.lacking_from is None else fold.lacking_from
         # Where all was deleted by age, its end still tells: a record has one offset, and neither lives nor epochs are more.
-        place = fold.place or Place(seq=end, epoch=end, next_stable_id=max(next_stable or 0, fold.next_id))
+        place = fold.place or Place(seq=end, epoch=end, next_stable_id=max(needed or 0, fold.next_id))
         return OutTail(place, fold.incarnation or end, fold.anchor, fold.written_to, end, lacking_from)
+
+
+def stable_rows(cluster: Cluster, topic: str, start: int, end: int) -> Iterator[StableRow]:
+    """The stable rows that q.out holds at offsets from `start` up to `end`; where a zombie wrote, some ids come again."""
+    partition = TopicPartition(topic, 0)
+    with closing(cluster.consumer()) as consumer:
+        consumer.assign([partition])
+        for record in read_range(consumer, partition, max(start, _range(consumer, partition)[0]), end):
+            id_ = dict(record.headers).get(ID)
+            if id_ is not None:
+                value, epoch = _data_of(record.value.decode())
+                yield StableRow(int(id_), record.key, value, epoch)
 
 
 def read_range(consumer: KafkaConsumer, partition: TopicPartition, start: int, end: int) -> Iterator[ConsumerRecord]:
@@ -101,14 +124,14 @@ def _windows(first: int, end: int) -> Iterator[int]:
 class _Fold:
     """Records of q.out folded into the place where they leave it."""
 
-    def __init__(self, place: Place | None, next_stable: int | None) -> None:
+    def __init__(self, place: Place | None, needed: int | None) -> None:
         self.place = place
         self.incarnation = 0
         self.anchor: Anchor | None = None
         self.written_to = BEGINNING
         self.next_id = 0
-        self.lacking_from = 0 if next_stable is None else None
-        self._next_stable = next_stable
+        self.lacking_from = 0 if needed is None else None
+        self._needed = needed
 
     def take(self, record: ConsumerRecord) -> None:
         headers = dict(record.headers)
@@ -126,7 +149,7 @@ class _Fold:
             self.next_id = self.place.next_stable_id
         elif self.place is not None:
             self.place = self._after(self.place, fields)
-        if self._next_stable is not None and self.next_id <= self._next_stable and (self.place or self.next_id):
+        if self._needed is not None and self.next_id <= self._needed and (self.place or self.next_id):
             self.lacking_from = record.offset + 1
 
     def _after(self, place: Place, fields: dict[str, Any]) -> Place:
@@ -142,6 +165,14 @@ class _Fold:
             case "undo":
                 given |= {"outstanding": 0, "n_undone": place.n_undone + place.outstanding}
         return replace(place, **given)
+
+
+def _data_of(record: str) -> tuple[bytes, int]:
+    """The text of a record's `data`, byte for byte, and its epoch."""
+    name = '"data":'
+    start = record.index(name) + len(name)
+    _, end = _DECODER.raw_decode(record, start)
+    return record[start:end].encode(), json.loads(record)["epoch"]
 
 
 def time_us(text: str) -> int:

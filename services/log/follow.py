@@ -459,7 +459,9 @@ class _Tails(_Worker):
             while not self.stopping.is_set():
                 chosen = self._await_any()
                 self._assign(consumer, list(chosen))
-                for place, records in consumer.poll(timeout_ms=TAIL_MS).items():
+                found = consumer.poll(timeout_ms=TAIL_MS)
+                chosen = self._chosen
+                for place, records in found.items():
                     if place in chosen:
                         self._tell(chosen[place], records)
                         end = consumer.highwater(place)
@@ -492,6 +494,16 @@ class _Tails(_Worker):
             self._deliver(Tail(log, frame))
 
 
+@dataclass(slots=True)
+class _Reached:
+    """How far a log has been read: the id and the offset to go on from, and its end when that was last asked for."""
+
+    next_id: int
+    offset: int
+    end: int
+    fence: _Fence
+
+
 class _Reads(_Worker):
     """Single reads, in the order in which they were asked for."""
 
@@ -501,8 +513,8 @@ class _Reads(_Worker):
         self._places = places
         self._asked: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
         self._current: Read | None = None
-        # Where the last answer from a log ended: the first id after it, and its offset. Most reads go on from there.
-        self._ends: dict[LogId, tuple[int, int]] = {}
+        # Where the last answer from a log ended. Most reads go on from there.
+        self._reached: dict[LogId, _Reached] = {}
         self.start()
 
     def put(self, read: Read) -> None:
@@ -533,24 +545,39 @@ class _Reads(_Worker):
             return Broken(read.log, partition.offset, error)
 
     def _items(self, partition: Partition, read: Read) -> list[tuple[int, Frame]]:
-        start, end = partition.bounds()
-        next_stable_id = partition.one(end - 1).next_id if end > start else 0
-        if next_stable_id <= read.after_id + 1:
-            return []
-        next_id, offset = self._ends.get(read.log, (-1, -1))
-        if next_id != read.after_id + 1 or offset < start:
-            offset = partition.offset_after(read.after_id, start, end, next_stable_id)
+        reached = self._reached.pop(read.log, None)
+        if reached is not None and reached.next_id == read.after_id + 1:
+            found = self._read_on(partition, reached, read.max_bytes)
+            if reached.next_id > read.after_id + 1:
+                return found
+        reached = self._find(partition, read.after_id)
+        return self._read_on(partition, reached, read.max_bytes) if reached is not None else []
+
+    def _read_on(self, partition: Partition, reached: _Reached, max_bytes: int) -> list[tuple[int, Frame]]:
         found: list[tuple[int, Frame]] = []
-        size, fence = 0, _Fence(partition.incarnation_before(offset, start))
-        for records in partition.read(offset, end):
+        size = 0
+        for records in partition.read(reached.offset, reached.end):
             for record in records:
-                frame = partition.frame(record)
-                if not fence.admits(frame, record.incarnation) or (isinstance(frame, Data | Boundary) and frame.tentative):
-                    continue
                 size += len(record.value)
-                if len(found) == EVENT_FRAMES or (found and size > read.max_bytes):
+                if len(found) == EVENT_FRAMES or (found and size > max_bytes):
                     return found
+                frame = partition.frame(record)
+                reached.offset = record.offset + 1
+                is_dead = not reached.fence.admits(frame, record.incarnation)
+                if is_dead or (isinstance(frame, Data | Boundary) and frame.tentative):
+                    size -= len(record.value)
+                    continue
                 found.append((record.offset, frame))
                 if isinstance(frame, Data):
-                    self._ends[read.log] = (frame.first_id + frame.batch.num_rows, record.offset + 1)
+                    reached.next_id = frame.first_id + frame.batch.num_rows
+                    self._reached[partition.log] = reached
         return found
+
+    def _find(self, partition: Partition, after_id: int) -> _Reached | None:
+        """Where to read on after a row; None if there is no later one."""
+        start, end = partition.bounds()
+        next_stable_id = partition.one(end - 1).next_id if end > start else 0
+        if next_stable_id <= after_id + 1:
+            return None
+        offset = partition.offset_after(after_id, start, end, next_stable_id)
+        return _Reached(after_id + 1, offset, end, _Fence(partition.incarnation_before(offset, start)))

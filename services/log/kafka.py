@@ -372,7 +372,7 @@ class KafkaLogStore:
         self._logs: dict[LogId, KafkaLog] = {}
 
     def open(self, log: LogId) -> KafkaLog:
-        """As `LogStore.open`. KafkaError if the log's cluster cannot be reached."""
+        """As `LogStore.open`, but damage is found by what is asked. KafkaError if the log's cluster cannot be reached."""
         if log not in self._logs:
             site = self._sites[self._places.site_of(log)]
             self._logs[log] = KafkaLog(log, self._places.topic_of(log), site, self._window_frames)

@@ -42,7 +42,8 @@ POSTED_HEADER = "boreal-posted"
 LONGEST_TEXT = 100_000
 """Of a dead letter's record, in characters: what is longer is cut off, since Kafka would refuse the letter."""
 ANCHOR_EVERY = 256
-"""Every so many boundaries at least one carries an anchor, so that a restart finds one near the end of an idle log."""
+"""The first boundary of a life carries an anchor, and at least one of every so many, so that a restart finds one near the
+end of an idle log."""
 
 
 class UserRecord(Protocol):
@@ -117,7 +118,7 @@ class Intake:
         self._clock = BEGINNING
         self._reach = place.promise
         self._reached_at = 0
-        self._unanchored = 0
+        self._unanchored = ANCHOR_EVERY
 
     @property
     def logs(self) -> list[LogId]:
@@ -293,15 +294,10 @@ class Intake:
         return frames
 
 
-def beyond(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) -> list[tuple[LogId, Data]]:
-    """Of a batch that is done again, the rows that each log, by its next id, does not hold yet."""
-    found = []
-    for log, frame in frames:
-        if isinstance(frame, Data) and frame.first_id + frame.batch.num_rows > written[log.key]:
-            skip = max(written[log.key] - frame.first_id, 0)
-            rest = frame.batch.slice(skip)
-            found.append((log, Data(frame.origin, 0, frame.first_id + skip, rest, False, frame.ingest, frame.t_max)))
-    return found
+def beyond(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) -> list[tuple[LogId, Frame]]:
+    """Of a batch that is done again, the rows that each log, by its next id, does not hold yet: all of them or none, since
+    a batch has one frame of rows for each log."""
+    return [(log, frame) for log, frame in frames if isinstance(frame, Data) and frame.first_id >= written[log.key]]
 
 
 def _number(header: bytes | None) -> int | None:

@@ -21,11 +21,11 @@ import time
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from services.clusters import Cluster
 from services.source.intake import POSTED_HEADER
-from services.source.spool import Spool, SpoolFull
+from services.source.spool import Chunk, Spool, SpoolFull
 
 STALLED_S = 1.0
 """How long Kafka may take for what is posted before it is spooled."""
@@ -99,6 +99,16 @@ class PostBox:
             return False
         return True
 
+    def _deliver(self, chunk: Chunk) -> bool:
+        """As `_send`; what Kafka refuses (it may not let us write now) is tried again."""
+        try:
+            return self._send(chunk.first, chunk.records, time.monotonic() + STALLED_S)
+        except KafkaError as error:
+            _logger.error("what is spooled for %s is refused, and stays spooled: %r", self._topic, error)
+            with self._condition:
+                self._condition.wait(STALLED_S)
+            return False
+
     def _drain(self) -> None:
         while True:
             with self._condition:
@@ -108,7 +118,7 @@ class PostBox:
                 chunks = self._spool.head()
             # Without the lock: those who post meanwhile spool, as long as there is something to drain.
             for chunk in chunks:
-                while not self._send(chunk.first, chunk.records, time.monotonic() + STALLED_S):
+                while not self._deliver(chunk):
                     if self._is_closed:
                         return
             with self._condition:

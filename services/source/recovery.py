@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from boreal.errors import CorruptError
 from boreal.frames import Boundary
 from services.log.base import Log
 from services.source.place import Place, announced, progress
@@ -33,9 +34,11 @@ class FormerLife:
 
 
 def former_life(logs: Sequence[Log], topic: str) -> FormerLife:
-    """What the logs of one stream say of the lives before this one."""
+    """What the logs of one stream say of the lives before this one. CorruptError: they cannot be a source's."""
     written = {log.id.key: log.next_stable_id for log in logs}
     anchors = [anchor for anchor in (log.last_anchor() for log in logs) if anchor is not None]
+    if not anchors and any(written.values()):
+        raise CorruptError(f"the logs of {logs[0].id.stream} hold rows, and nothing says which records these were")
     place, until = announced(max(anchors, key=progress), topic) if anchors else (Place(dict(written)), {})
     return FormerLife(max(log.last_incarnation for log in logs), place, until, written, max(map(_promise, logs)))
 

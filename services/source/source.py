@@ -105,7 +105,8 @@ class Source:
             # At once: an earlier life that still writes makes us begin again, the more likely the longer we wait.
             start = Start(Origin("", former.incarnation + 1), 0)
             self._append((log, replace(start, next_id=former.written[log.key])) for log in self.logs)
-            self.letters = stack.enter_context(closing(home.producer()))
+            self.letters = home.producer()
+            stack.callback(self.letters.close, timeout=1)
             self.topic = stack.enter_context(closing(UserTopic(home, topic)))
             spool = Spool(self.spool_directory, self.options.spool_bytes)
             self.box = stack.enter_context(closing(PostBox(home, topic, spool)))

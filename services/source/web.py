@@ -25,6 +25,8 @@ from services.source.post import PostBox
 from services.source.spool import SpoolFull
 
 LARGEST_BODY = 16 << 20
+LARGEST_RECORD = 900_000
+"""In bytes: a broker's usual bound, less what a record needs besides."""
 MOST_REASONS = 100
 ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
@@ -59,6 +61,8 @@ def _post(box: PostBox, shape: Shape, kind: str, body: bytes) -> tuple[int, dict
     except (ValueError, RecursionError, pa.ArrowException) as error:
         return 400, {"error": f"the body cannot be read: {error}"}
     reasons = read_records(shape, records).reasons
+    too_large = f"more than {LARGEST_RECORD} bytes"
+    reasons.update({row: too_large for row, record in enumerate(records) if len(record) > LARGEST_RECORD})
     accepted = [record for row, record in enumerate(records) if row not in reasons]
     answer: dict[str, Any] = {"accepted": len(accepted), "refused": len(reasons)}
     if reasons:

@@ -106,8 +106,9 @@ def kafka_logs_of_short_windows(request: pytest.FixtureRequest) -> LogBackend:
 
 
 class FreshPlaces:
-    """Each log lies in a topic that no other test has. Topics are made many at a time, which takes no longer than one."""
+    """Each log lies in a topic that no other test has. Most are made many at a time, which takes little longer than one."""
 
+    READY_PARTITIONS = 3
     ready: ClassVar[list[str]] = []
 
     def __init__(self, cluster: Cluster) -> None:
@@ -117,10 +118,17 @@ class FreshPlaces:
     def create(self, log: LogId) -> None:
         if log in self._topics:
             return
+        if log.partition >= self.READY_PARTITIONS:
+            self._topics[log] = self._make(1, log.partition + 1)[0]
+            return
         if not self.ready:
-            self.ready.extend(f"contract-{uuid.uuid4().hex}" for _ in range(40))
-            ensure(self._cluster, [TopicSpec(topic, 12) for topic in self.ready])
+            self.ready.extend(self._make(30, self.READY_PARTITIONS))
         self._topics[log] = self.ready.pop()
+
+    def _make(self, count: int, partitions: int) -> list[str]:
+        topics = [f"contract-{uuid.uuid4().hex}" for _ in range(count)]
+        ensure(self._cluster, [TopicSpec(topic, partitions) for topic in topics])
+        return topics
 
     def site_of(self, log: LogId) -> str:
         return self._cluster.site
@@ -197,7 +205,8 @@ def redis_checkpoints(request: pytest.FixtureRequest) -> CheckpointBackend:
     query = request.getfixturevalue("fresh_name")
 
     def damage(instance: str, number: int, change: Callable[[bytes], bytes]) -> None:
-        with closing(connect_redis(settings)) as client:
+        client: Any = connect_redis(settings)
+        with closing(client):
             root = f"boreal:{query}:{quote(instance, safe='')}"
             blob = json.loads(client.hget(f"{root}:manifests", str(number)))["blob"]
             client.hset(f"{root}:blob:{blob}", "0", change(client.hget(f"{root}:blob:{blob}", "0")))

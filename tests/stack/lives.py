@@ -18,6 +18,7 @@ from boreal.schema import Schema
 from services.clusters import Cluster
 from services.egress.delays import RecentDelays
 from services.egress.headers import ID
+from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
@@ -69,10 +70,12 @@ def stable_by_confluent(server: KafkaServer, topic: str) -> list[str]:
         while True:
             message = consumer.poll(10)
             assert message is not None, f"{topic} does not answer"
-            if message.error() is not None:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            error, value = message.error(), message.value()
+            if error is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
                 return found
-            found.append(message.value().decode())
+            assert value is not None, "a row without a value"
+            found.append(value.decode())
     finally:
         consumer.close()
 
@@ -127,6 +130,7 @@ class Life:
     name: str
     site: str = ""
     skip_to: int = 0
+    has_latest: bool = False
     codes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -134,7 +138,11 @@ class Life:
         self.stable: StableTopic | None = None
         if not self.site:
             self.stable = StableTopic(self.cluster, stable_topic, f"boreal.{stable_topic}", out_topic, self.codes.append)
-        self.tail: OutTail = read_out_tail(self.cluster, out_topic, self.stable.next_id if self.stable else None)
+        self.latest: LatestTopic | None = None
+        if self.has_latest:
+            self.latest = LatestTopic(self.cluster, f"{self.name}.latest", out_topic, self.codes.append)
+        needed = min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
+        self.tail: OutTail = read_out_tail(self.cluster, out_topic, needed)
         changelog = Changelog("q", SCHEMA, ("name",), BUCKET, place=self.tail.place)
         incarnation = self.tail.incarnation + 1
         self.delays = RecentDelays(1_000_000)
@@ -146,11 +154,14 @@ class Life:
             self.tail.end,
             lambda: "r0",
             self.stable,
+            self.latest,
             self.delays,
             self.codes.append,
         )
         if self.stable is not None:
             self.stable.begin(incarnation, self.tail.lacking_from, self.tail.end)
+        if self.latest is not None:
+            self.latest.begin(self.tail.lacking_from, self.tail.end)
         self.epoch = self.tail.place.epoch + 1 if self.tail.place else 0
         self.give(Start(Origin("r0", incarnation), self.epoch, max(changelog.place.next_stable_id, self.skip_to)))
 
@@ -170,5 +181,6 @@ class Life:
 
     def close(self) -> None:
         self.out.close()
-        if self.stable is not None:
-            self.stable.close()
+        for topic in (self.stable, self.latest):
+            if topic is not None:
+                topic.close()

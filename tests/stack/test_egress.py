@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -173,6 +174,7 @@ def test_what_no_memory_may_hold_waits_in_q_out(
     monkeypatch.setattr(stable_module, "WAITING_BYTES", 2_000)
     may_commit = threading.Event()
     life = live()
+    assert life.stable is not None
     commit = life.stable._producer.commit_transaction
     monkeypatch.setattr(life.stable._producer, "commit_transaction", lambda: (may_commit.wait(), commit()))
     for _ in range(200):
@@ -207,12 +209,53 @@ def test_a_commit_of_a_zombie_is_refused(live: Callable[[], Life], cluster: Clus
     first.give_rows(1)
     first.settle()
     second = live()
+    assert first.stable is not None
     first.stable.put([stable_module.StableRow(1, None, b"{}", 0)], 7)
     wait_until(lambda: first.codes == [EXIT_FENCED], "the zombie is fenced")
     second.give_rows(1)
     second.settle()
     ids, lines = stable_of(cluster, f"{first.name}.stable")
     assert ids == [0, 1] and lines[1] != "{}"
+
+
+# q.latest.
+
+
+def table_of(cluster: Cluster, topic: str) -> dict[str, int]:
+    """What a table over q.latest shows: the rows' n by their keys."""
+    table: dict[str, int] = {}
+    for record in records_of(cluster, topic):
+        key = json.loads(record.key)
+        table.pop(key, None)
+        if record.value is not None:
+            table[key] = json.loads(record.value)["n"]
+    return table
+
+
+def test_the_newest_row_of_every_key(cluster: Cluster, fresh_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])
+    topic = f"{fresh_name}.latest"
+
+    def shows(expected: dict[str, int]) -> None:
+        wait_until(lambda: table_of(cluster, topic) == expected, f"q.latest shows {expected}")
+
+    first = Life(cluster, fresh_name, has_latest=True)
+    first.give(data(0, 2), boundary(100, 2), data(2, 3, tentative=True))
+    shows({"k0é": 3, "k1é": 4, "k2é": 2})
+    first.give(Undo(Origin("r0", 1), 1, 1))
+    shows({"k0é": 0, "k1é": 1})
+    first.give(data(2, 2, tentative=True, epoch=1))
+    shows({"k0é": 3, "k1é": 1, "k2é": 2})
+    first.settle()
+    monkeypatch.setattr(first.out, "_latest", None)
+    first.give(Undo(Origin("r0", 1), 2, 1), data(2, 1, epoch=2, at=5))
+    first.settle()
+    second = Life(cluster, fresh_name, has_latest=True)
+    shows({"k0é": 0, "k1é": 1, "k2é": 5})
+    second.give_rows(1)
+    shows({"k0é": 3, "k1é": 1, "k2é": 5})
+    first.close()
+    second.close()
 
 
 # Where to begin.
@@ -280,6 +323,7 @@ def spec_of(name: str) -> dict[str, Any]:
         "delay_threshold": "600ms",
         "replicas": 1,
         "engine": "native",
+        "latest": True,
     }
 
 
@@ -351,7 +395,7 @@ class Replica:
         batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA.arrow)
         why = (("s",), "main.r0.0#1") if tentative else ()
         now = now_us()
-        last = rows[-1]["time"]
+        last = ids[-1] * 10_000
         return Data(self.origin, self.epoch, self.next_id, batch, tentative, ((last + 1, now),), last, *why)
 
 
@@ -407,23 +451,33 @@ class Deployment:
         assert lines == stable_by_confluent(self.server, f"{self.name}.stable")
         assert replayed(self.out()) == [json.dumps(json.loads(line)) for line in lines]
         assert [json.loads(line)["n"] for line in lines] == list(range(count))
+        shown = {f"k{n % 3}": n for n in range(count)}
+        wait_until(lambda: table_of(cluster_of(self.server), f"{self.name}.latest") == shown, "q.latest shows the newest rows")
+
+
+@contextmanager
+def deploy(server: KafkaServer, name: str) -> Iterator[Deployment]:
+    cluster = cluster_of(server)
+    ensure(cluster, system_topics())
+    spec = load_query(spec_of(name))
+    ensure(cluster, query_topics(Layout(plan(spec), ("a",)))["a"])
+    QueryRegistry(cluster).put(QueryRecord(name, spec.dump(), 1))
+    deployment = Deployment(server, name, Replica(server, name))
+    try:
+        yield deployment
+    finally:
+        deployment.replica.close()
+        for process in deployment.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
 
 
 @pytest.fixture
 def deployed(kafka: KafkaServer, fresh_name: str) -> Iterator[Deployment]:
-    cluster = cluster_of(kafka)
-    ensure(cluster, system_topics())
-    spec = load_query(spec_of(fresh_name))
-    ensure(cluster, query_topics(Layout(plan(spec), ("a",)))["a"])
-    QueryRegistry(cluster).put(QueryRecord(fresh_name, spec.dump(), 1))
-    deployment = Deployment(kafka, fresh_name, Replica(kafka, fresh_name))
-    yield deployment
-    deployment.replica.close()
-    for process in deployment.running:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        process.wait()
+    with deploy(kafka, fresh_name) as deployment:
+        yield deployment
 
 
 def test_the_process_gives_what_the_replica_gives(deployed: Deployment) -> None:
@@ -502,3 +556,22 @@ def test_a_thawed_egress_is_fenced(deployed: Deployment) -> None:
         with deployed.egress():
             deployed.await_rows(40)
     assert deployed.stable_ids() == list(range(40))
+
+
+def test_a_broker_that_dies_costs_no_row(tmp_path: Path, fresh_name: str) -> None:
+    with KafkaServer(tmp_path / "kafka") as server, deploy(server, fresh_name) as deployed:
+        process = deployed.begin()
+        deployed.replica.give(10)
+        deployed.await_rows(10)
+        for restart in range(2):
+            deployed.replica.give(10)
+            server.kill()
+            deployed.replica.give(10)
+            server.start()
+            deployed.await_rows(30 + 20 * restart)
+        if process.poll() is not None:
+            # The coordinator may have ended a transaction that it had lost sight of: then the supervisor begins anew.
+            assert process.returncode == EXIT_FENCED
+            process = deployed.begin()
+        deployed.check(50)
+        assert process.poll() is None

@@ -219,7 +219,7 @@ def test_damage_in_the_window_is_named(topic: Topic) -> None:
     topic.put((b"bF\x09 of another version", [("next_id", b"5"), ("incarnation", b"1")]))
     topic.put_frames([boundary(5)], next_id=5)
     with reopened(topic) as store, pytest.raises(CorruptError, match=rf"{topic.name}, partition 0, offset 2: .*version"):
-        store.open(LOG)
+        store.open(LOG).tail()
     with reopened(topic, 1) as store:
         log = store.open(LogId(LOG.stream, "", 0))
         assert log.end == 4

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from services.store.base import Checkpoint
 from services.store.redis import RedisCheckpointStore, connect_redis
 from services.topics import STATUS, control_topic, ensure, query_topics, system_topics
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 PATIENCE_S = 90.0
 R0, R1, OUT = (instance_of(name) for name in ("main.r0.0", "main.r1.0", "egress.r0.0"))
@@ -235,7 +236,7 @@ def test_the_status_of_a_query_is_made_of_what_its_processes_say_and_goes_with_i
     with Players(site, spec(site.name)), ExitStack() as publishers:
         for replica in ("r0", "r1"):
             said = {"ready": True, "instances": [{**entry, "replica": replica}]}
-            publishers.enter_context(closing(StatusPublisher(site.home, f"node.{site.name}.{replica}", lambda said=said: said)))
+            publishers.enter_context(closing(StatusPublisher(site.home, f"node.{site.name}.{replica}", partial(dict, said))))
         publishers.enter_context(closing(StatusPublisher(site.home, f"source.{site.name}.jfk", lambda: source)))
         publishers.enter_context(closing(StatusPublisher(site.home, f"egress.{site.name}.a", lambda: egress)))
         eventually(lambda: site.query.get("ready"), "the query is ready")

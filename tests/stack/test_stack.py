@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("stack")]
 
@@ -62,6 +62,14 @@ class Commands:
 
     def json(self, *arguments: str, status: int = 0) -> dict[str, Any]:
         return json.loads(self.run(*arguments, "--json", status=status).stdout)
+
+    def status(self) -> dict[str, Any]:
+        """Ready or not: on a busy machine a replica may be catching up at any moment."""
+        run = subprocess.run(
+            [sys.executable, "-m", "boreal", "status", "--json", "--data", str(self.data)],
+            cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        return json.loads(run.stdout)
 
     def refused(self, *arguments: str) -> dict[str, Any]:
         return json.loads(self.run(*arguments, "--json", status=2).stderr)["error"]
@@ -116,23 +124,19 @@ def query_file(boreal: Commands) -> Path:
 
 
 def feed(boreal: Commands, begin_s: int, seconds: int) -> None:
-    """A row in each stream every 100 ms of event time."""
-    producer = KafkaProducer(bootstrap_servers=boreal.json("status")["kafka"]["a"], allow_auto_create_topics=False)
-    try:
-        for tick in range(10 * seconds):
-            at = begin_s * SECOND_US + tick * SECOND_US // 10
-            for stream in ("left", "right"):
-                producer.send(f"in.{stream}", json.dumps({"at": at, "key": "k", "value": tick}).encode())
-        producer.flush(10)
-    finally:
-        producer.close()
+    """A row in each stream every 100 ms of event time, by `boreal feed`."""
+    rows = [{"at": begin_s * SECOND_US + tick * SECOND_US // 10, "key": "k", "value": tick} for tick in range(10 * seconds)]
+    path = boreal.data.parent / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fed = boreal.json("feed", "counts", f"left={path}", f"right={path}")
+    assert fed == {"rows": 2 * len(rows), "refused": {}, "ended": False}
 
 
 def windows(boreal: Commands, count: int) -> list[str]:
     """The seconds at which the stable results' windows begin, once there are so many."""
     partition = TopicPartition("counts.stable", 0)
     begins: list[str] = []
-    consumer = KafkaConsumer(bootstrap_servers=boreal.json("status")["kafka"]["a"], isolation_level="read_committed")
+    consumer = KafkaConsumer(bootstrap_servers=boreal.status()["kafka"]["a"], isolation_level="read_committed")
     try:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
@@ -209,14 +213,15 @@ def test_a_query_that_cannot_run_is_refused_by_the_field_that_is_wrong(boreal: C
         assert error["field"] == field
     assert boreal.json("query", "list") == {"queries": []}
     assert boreal.refused("query", "show", "none")["field"] == "NAME"
+    assert boreal.refused("feed", "none", "left=rows.csv")["field"] == "NAME"
 
 
 def test_a_query_is_live_when_apply_returns(boreal: Commands, query_file: Path) -> None:
     found = boreal.json("query", "apply", str(query_file))
     assert found["live"] and found["revision"] == 1
     assert set(found["states"]) == {"main.r0.0", "main.r1.0"}
-    status = boreal.json("status")
-    assert status["queries"] == ["counts"] and status["ready"]
+    status = boreal.status()
+    assert status["queries"] == ["counts"]
     assert {process["name"] for process in status["processes"] if process["query"] == "counts"} == {
         "source.counts.left", "source.counts.right", "node.counts.r0", "node.counts.r1", "egress.counts.a",
     }  # fmt: skip
@@ -234,11 +239,26 @@ def test_rows_that_are_fed_come_out_stable(boreal: Commands) -> None:
     assert {"v", "type", "seq", "stable_seq", "epoch"} <= set(changes[0])
 
 
+def test_a_stack_elsewhere_is_reached_by_its_settings(boreal: Commands) -> None:
+    """As in containers: by the environment alone. Only the token is this machine's."""
+    address = boreal.status()["kafka"]["a"]
+    there = {"BOREAL_SITES__A__BOOTSTRAP": address, "BOREAL_REDIS__URL": boreal.status()["redis"]}
+
+    def is_told_the_same() -> bool:
+        run = subprocess.run(
+            [sys.executable, "-m", "boreal", "status", "--json"],
+            cwd=ROOT, env={**environment(), **there}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        return json.loads(run.stdout) == {**boreal.status(), "token": None}
+
+    wait_until(is_told_the_same, "both say the same")
+
+
 def test_a_new_threshold_restarts_nothing(boreal: Commands) -> None:
-    before = boreal.processes()
+    before = {name: (process["pid"], process["restarts"]) for name, process in boreal.processes().items()}
     changed = boreal.json("query", "set", "counts", "delay_threshold=5s")
     assert changed["revision"] == 2 and changed["delay_threshold"] == "5s"
-    assert boreal.processes() == before
+    assert {name: (process["pid"], process["restarts"]) for name, process in boreal.processes().items()} == before
     assert boreal.json("query", "show", "counts")["spec"]["delay_threshold"] == "5s"
     assert boreal.refused("query", "set", "counts", "delay_threshold=soon")["field"] == "delay_threshold"
     assert boreal.refused("query", "set", "counts", "streams=none")["field"] == "streams"
@@ -295,7 +315,7 @@ def test_up_brings_back_what_there_was(boreal: Commands) -> None:
 
 def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, query_file: Path) -> None:
     assert boreal.json("query", "delete", "counts") == {"name": "counts", "deleted": True}
-    admin = KafkaAdminClient(bootstrap_servers=boreal.json("status")["kafka"]["a"])
+    admin = KafkaAdminClient(bootstrap_servers=boreal.status()["kafka"]["a"])
     topics = {name for name in admin.list_topics() if not name.startswith("__")}
     admin.close()
     assert topics == {"in.left", "in.right", "boreal.queries", "boreal.status"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo, View
-from boreal.client.corrector import FAR_BEHIND_ROWS, Corrector, Given, Record, Spot
+from boreal.client.corrector import Corrector, Given, Record, Spot
 from boreal.client.stream import _maker
 
 
@@ -140,7 +140,7 @@ def test_a_stable_boundary_never_goes_back() -> None:
     corrector = reader("a", "b")
     assert short(corrector.take([a.news()], 0)) == ["b5"]
     assert short(corrector.take([b.news()], 5)) == []
-    assert short(corrector.take([b.boundary(7).news()], 5.1)) == ["b7"]
+    assert short(corrector.take([b.boundary(4).boundary(7).news()], 5.1)) == ["b7"]
 
 
 # Several sites.
@@ -191,6 +191,13 @@ def test_a_tentative_site_adds_only_what_is_later() -> None:
     ]  # fmt: skip
 
 
+def test_what_another_site_has_undone_is_never_given() -> None:
+    a, b = Site("a").stable(0), Site("b").stable(0).tentative(1).undo().tentative(2)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    assert short(corrector.take([b.boundary(1).news()], 2)) == ["t2"]
+
+
 def test_a_site_that_is_behind_repeats_nothing() -> None:
     a, b = Site("a").stable(0, 1, 2), Site("b").stable(0).tentative(1, 2, 3)
     corrector = reader("a", "b")
@@ -200,12 +207,36 @@ def test_a_site_that_is_behind_repeats_nothing() -> None:
     assert short(corrector.take([b.undo().stable(2, 3).rec_done().news()], 2)) == ["undo(t3)", "s3", "done"]
 
 
-def test_a_site_that_is_far_behind_is_as_good_as_silent() -> None:
-    a, b = Site("a").stable(0), Site("b").stable(*range(FAR_BEHIND_ROWS + 2))
+def test_a_site_that_is_late_is_as_good_as_silent() -> None:
+    """Also one that goes on giving tentative rows, where another one has the stable ones."""
+    a, b = Site("a").stable(0).tentative(1), Site("b").stable(0)
     corrector = reader("a", "b")
-    corrector.take([a.news()], 0)
-    given = corrector.take([b.news(), a.boundary(1).news()], 0.1)
-    assert (corrector.live, len(given)) == ("b", FAR_BEHIND_ROWS + 2)
+    corrector.take([a.news(), b.stable(1).news()], 0)
+    assert short(corrector.take([a.tentative(2).news(), b.stable(2).news()], 0.9)) == ["t2"]
+    assert short(corrector.take([a.tentative(3).news(), b.tentative(4).news()], 1.1)) == [
+        "t3",
+        "undo(t1 t2 t3)",
+        "s1",
+        "s2",
+        "t4",
+    ]
+    assert corrector.live == "b"
+
+
+def test_nobody_is_left_for_a_site_that_lacks_the_next_row() -> None:
+    a, b = Site("a").stable(0), Site("b").stable(5)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    assert short(corrector.take([a.stable(1).news(), b.boundary(6).news()], 2)) == ["s1"]
+    assert corrector.live == "a"
+
+
+def test_a_site_with_nothing_tentative_undoes_what_another_gave() -> None:
+    a, b = Site("a").stable(0).tentative(1), Site("b").stable(0)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    assert short(corrector.take([b.boundary(0).news()], 2)) == ["undo(t1)"]
+    assert short(corrector.take([b.stable(1).news()], 2)) == ["s1"]
 
 
 def test_any_site_may_give_the_next_stable_row() -> None:

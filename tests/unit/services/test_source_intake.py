@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boreal.errors import CorruptError
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
 from boreal.plan import Edge
 from boreal.schema import Schema
@@ -97,6 +99,12 @@ def test_each_edge_has_all_rows_and_each_of_its_partitions_those_of_its_keys() -
             where[user].add(log.partition)
     assert sorted(found["plain"]) == sorted(found["keyed"]) == [(i, f"u{i % 5}") for i in range(30)]
     assert all(len(partitions) == 1 for partitions in where.values()) and len(set.union(*where.values())) > 1
+
+
+def test_a_batch_comes_to_the_same_rows_in_whichever_order_its_partitions_are_given() -> None:
+    records = {number: [row(0, 1, f"p{number}"), row(1, 2, f"p{number}")] for number in range(4)}
+    one, other = (intake(stream()).take(dict(order), 0) for order in (records.items(), reversed(records.items())))
+    assert rows_of(one.frames) == rows_of(other.frames)
 
 
 GARBAGE = [
@@ -235,10 +243,19 @@ def test_a_boundary_counts_as_ingested_when_it_was_first_so_high() -> None:
     assert {(frame.ingest, frame.sent) for _, frame in source.heartbeat(300) if isinstance(frame, Boundary)} == {(100, 300)}
 
 
-def test_an_idle_log_has_an_anchor_now_and_then() -> None:
+def test_an_idle_log_has_an_anchor_at_first_and_now_and_then() -> None:
     source = intake(stream())
-    anchored = [frame.anchor is not None for _ in range(ANCHOR_EVERY) for _, frame in source.heartbeat(0)]  # type: ignore[union-attr]
-    assert anchored == [False] * (ANCHOR_EVERY - 1) + [True]
+    frames = [frame for _ in range(2 * ANCHOR_EVERY) for _, frame in source.heartbeat(0)]
+    anchored = [isinstance(frame, Boundary) and frame.anchor is not None for frame in frames]
+    assert anchored == 2 * [True, *[False] * (ANCHOR_EVERY - 1)]
+
+
+def test_logs_with_rows_and_without_an_anchor_are_not_read_from_the_beginning_again() -> None:
+    log = MemoryLog(LogId("s", "", 0))
+    batch = intake(stream()).take({0: [row(0, 1)]}, 0)
+    log.append(batch.frames[-1][1])
+    with pytest.raises(CorruptError, match="nothing says which records"):
+        former_life([log], TOPIC)
 
 
 # Records that were posted
@@ -333,6 +350,7 @@ def topics(draw: st.DrawFn) -> dict[int, list[Record]]:
 
 @settings(max_examples=150, deadline=None)
 @given(topic=topics(), policy=st.sampled_from(["data", "producer"]), data=st.data())
+@patch("services.source.intake.ANCHOR_EVERY", 2)
 def test_whatever_crashes_each_log_gets_each_row_once(topic: dict[int, list[Record]], policy: str, data: st.DataObject) -> None:
     spec = stream(disorder="1s", boundary=policy)
     whole = Life(spec, {log: MemoryLog(log) for log in LOGS}, topic)
@@ -346,7 +364,7 @@ def test_whatever_crashes_each_log_gets_each_row_once(topic: dict[int, list[Reco
     crashes = 0
     while any(life.unread(partition) for partition in topic):
         takes = {p: life.unread(p)[: data.draw(st.integers(0, 4))] for p in data.draw(st.permutations(sorted(topic)))}
-        if data.draw(st.booleans()):
+        for _ in range(data.draw(st.integers(0, 3))):
             life.log(life.intake.heartbeat(0))
         if not any(takes.values()):
             takes = {p: life.unread(p)[:1] for p in topic}

@@ -35,7 +35,7 @@ def record(revision: int = 1, paused: bool = False, **changes: object) -> QueryR
     return QueryRecord("q", load_query({**SPEC, **changes}).dump(), revision, paused)
 
 
-def watched(sites: tuple[str, ...] = ("a",), **changes: object) -> WatchedQuery:
+def watched(sites: tuple[str, ...] = ("a",), **changes: Any) -> WatchedQuery:
     return WatchedQuery(record(**changes), sites, 0)
 
 
