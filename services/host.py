@@ -91,7 +91,7 @@ class _Held:
 class InstanceHost:
     """`begun`: what the instance's `begin` returned. `readers`: by site; `site_of` tells which of them reads a log. `send`
     says items on the control topic; `exit` ends the process with a code. `holder(log, first_id)`: whether some replica's
-    log still has the stable rows from an id on.
+    log still has the stable rows from an id on. `on_broken` is told of records that are no frames.
     """
 
     instance: Instance
@@ -104,6 +104,7 @@ class InstanceHost:
     holder: Callable[[LogId, int], bool]
     exit: Callable[[int], None]
     on_change: Callable[[], None] = lambda: None
+    on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
     journal: Journal = field(default_factory=Journal)
     inbox: queue.SimpleQueue[Incoming] = field(default_factory=queue.SimpleQueue)
 
@@ -174,7 +175,7 @@ class InstanceHost:
                 self.exit(EXIT_BEGIN_ANEW)
                 return None
             case Broken(log, offset, error):
-                _logger.error("%s, offset %d, cannot be read: %s", log, offset, error)
+                self.on_broken(log, offset, error)
                 return Unavailable(log)
         return incoming
 

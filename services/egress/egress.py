@@ -14,6 +14,7 @@ from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from services.clusters import clusters
 from services.control import ControlPlane, Item, instance_of, message_of
+from services.deadletters import BrokenFrames
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
@@ -74,6 +75,7 @@ class Egress:
         control.listen(self._hear)
         status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
         self.host.on_change = status.now
+        self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
         self.host.start()
         watch = self.registry.watch(self._take_change)
         while not stopping.is_set() and not self._over.is_set():

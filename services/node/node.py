@@ -18,6 +18,7 @@ from reconcile.instance import Instance
 from reconcile.recovery import Saved
 from services.clusters import clusters
 from services.control import ControlPlane, Item, instance_of, message_of
+from services.deadletters import BrokenFrames
 from services.host import InstanceHost
 from services.layout import layout_of
 from services.log.follow import LogReader
@@ -83,8 +84,9 @@ class Node:
         self.trimmer = Trimmer(self.logs)
         control.listen(self._hear)
         status = StatusPublisher(home, self.name, self._status)
+        broken = BrokenFrames(home, self.layout)
         for host in self.hosts.values():
-            host.on_change = status.now
+            host.on_change, host.on_broken = status.now, broken.report
             host.start()
         watch = self.registry.watch(self._take_change)
         while not stopping.is_set() and not self._over.is_set():

@@ -13,7 +13,6 @@ want nothing lost use the policies `clock` or `producer`, or a sufficient `disor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -28,6 +27,7 @@ from boreal.plan import Edge
 from boreal.schema import Type
 from boreal.spec import Stream
 from services.columns import convert
+from services.deadletters import DeadLetter
 from services.rows import Rows, Shape, late_reason, read_records
 from services.source.place import Partition, Place
 from sunion.buckets import bucket_end
@@ -59,22 +59,6 @@ class UserRecord(Protocol):
 
 Records = Mapping[int, Sequence[UserRecord]]
 """By partition of the user's topic, in the order of their offsets."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A record that was refused: a record of q.dlq."""
-
-    source: str
-    topic: str
-    partition: int
-    offset: int
-    reason: str
-    record: str
-
-    def to_json(self) -> bytes:
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps(fields, ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from boreal.errors import UserError
 from boreal.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
 from services.clusters import clusters
 from services.control import ControlPlane, Item
+from services.deadletters import DeadLetter
 from services.failpoints import failpoint
 from services.layout import layout_of
 from services.log.kafka import KafkaLog, KafkaLogStore
@@ -37,7 +38,7 @@ from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.queries import QueryRegistry
 from services.rows import Shape
 from services.settings import Settings
-from services.source.intake import DeadLetter, Intake, beyond
+from services.source.intake import Intake, beyond
 from services.source.options import SourceOptions
 from services.source.post import STALLED_S, PostBox
 from services.source.recovery import FormerLife, former_life
@@ -268,7 +269,7 @@ class Source:
         for log in self.logs.values():
             while not log.flush(STALLED_S):
                 self._stall(True, log)
-                self._wait(0)
+                self._wait(RETRY_S)
         self._stall(False, None)
 
     def _stall(self, is_stalled: bool, log: KafkaLog | None) -> None:

@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from bench.deployment import Deployment, Feeder, wait_until
+from services.topics import control_topic, delete, ensure, query_topics
 
 X_S = 3.0
 WINDOW_US = 1_000_000
@@ -307,6 +309,29 @@ for _failpoint, _who in (
     SCENARIOS[f"dies at {_failpoint.partition(':')[0]}"] = _dies
 
 
+@scenario
+def the_control_topic_is_lost(bench: Bench) -> None:
+    home = bench.deployment.clusters["a"]
+    delete(home, [control_topic("faults")])
+    bench.breathe(2 * X_S)
+    ensure(home, query_topics(bench.deployment.layout)["a"])
+
+
+for _failpoint in ("node.before_checkpoint", "node.after_checkpoint"):
+
+    def _dies_at_checkpoint(bench: Bench, failpoint: str = _failpoint) -> None:
+        """A checkpoint is made where a failure begins to be answered tentatively."""
+        service = bench.deployment.service("node.r0")
+        lives = service.lives
+        bench.deployment.dies_at("node.r0", failpoint)
+        wait_until(lambda: service.lives > lives, "the life that will die has begun")
+        bench.deployment.wait_ready()
+        with bench.deployment.cut("source.left"):
+            wait_until(lambda: service.lives >= lives + 2, f"node.r0 has died at {failpoint}", within_s=30)
+
+    SCENARIOS[f"dies at {_failpoint}"] = _dies_at_checkpoint
+
+
 LATE = {
     # All paths are gone, or the client's own: nothing can be given meanwhile.
     "both_replicas_are_killed",
@@ -322,10 +347,41 @@ def test_after_it_the_answer_is_right(one_site: Bench, name: str) -> None:
     SCENARIOS[name](one_site)
     figures = one_site.check(since, may_be_late=name in LATE or name.startswith("dies at egress"))
     _report(name, figures)
-    if name == "a_source_is_cut_for_less_than_alpha_x":
+    if name in ("nothing_happens", "a_source_is_cut_for_less_than_alpha_x", "the_control_topic_is_lost"):
         assert figures["tentative"] == 0
     if name == "a_source_is_cut_for_five_x":
         assert figures["tentative"] > 0 and figures["undone"] == figures["tentative"]
+
+
+@pytest.fixture(scope="module")
+def two_sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Deployment(tmp_path_factory.mktemp("two-sites"), {**QUERY, "name": "sites"}, ("a", "b")) as deployment:
+        deployment.wait_ready()
+        with Feeder(deployment) as feeder:
+            yield Bench(deployment, feeder)
+
+
+@pytest.mark.xdist_group("sites")
+@pytest.mark.parametrize("length", [0.25 * X_S, 2 * X_S])
+def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Bench, length: float) -> None:
+    deployment = two_sites.deployment
+    since = two_sites.mark()
+    with ExitStack() as cuts:
+        for service in ("node.r1", "egress.b"):
+            cuts.enter_context(deployment.cut(service, "a"))
+        for service in ("node.r0", "egress.a"):
+            cuts.enter_context(deployment.cut(service, "b"))
+        two_sites.breathe(length)
+    figures = two_sites.check(since)
+    _report(f"two sites are cut from each other for {length:g} s", figures)
+    assert figures["tentative"] == 0, "the home site has all it needs"
+    stable = deployment.stable()
+
+    def there() -> list[dict[str, Any]]:
+        return [row for row in replay(deployment.changes("b")) if row["_kind"] == "stable"]
+
+    wait_until(lambda: len(there()) >= len(stable), "the other site has all rows too", deployment.explain)
+    assert there()[: len(stable)] == [{**row, "_kind": "stable"} for row in stable]
 
 
 def _report(name: str, figures: dict[str, Any]) -> None:

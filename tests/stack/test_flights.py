@@ -10,12 +10,14 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from bench.deployment import Deployment, wait_until
 from boreal.spec import load_query
 from examples.flights.prepare import prepare
+from services.embedded.sources import Pace
 from services.feed import feed
+from services.replay import read_source
 from services.topics import stable_topic
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
-from bench.deployment import Deployment, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("flights")]
 
@@ -52,12 +54,9 @@ def test_a_month(tmp_path: Path, month: Path, name: str, sql: str, shards: int) 
     expected = oracle(month, sql)
     with Deployment(tmp_path, query) as deployment:
         deployment.wait_ready()
-        feed(
-            deployment.clusters["a"],
-            deployment.spec,
-            {stream: month / f"{stream}.csv" for stream in deployment.spec.streams},
-            end=True,
-        )
+        streams = deployment.spec.streams
+        rows_of = {name: read_source(name, spec, str(month / f"{name}.csv")) for name, spec in streams.items()}
+        feed(deployment.clusters["a"], streams, rows_of, Pace(rate=50_000), ended=True)
         wait_until(lambda: len(deployment.stable()) >= len(expected), "all rows are stable", deployment.explain)
         rows = deployment.stable()
         if shards == 1:

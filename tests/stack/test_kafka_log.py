@@ -16,6 +16,7 @@ from services.log import kafka as kafka_module
 from services.log.base import Trimmed
 from services.log.kafka import KafkaLog, KafkaLogStore
 from services.log.memory import MemoryLog
+from services.log.partition import Partition
 from services.stack.servers import KafkaServer
 from services.topics import TopicSpec, ensure
 from tests.stack.logs import (
@@ -154,6 +155,28 @@ def test_rows_are_found_among_tentative_runs_and_zombies(topic: Topic, window_fr
         assert log.start > 0
         for row in range(91, log.next_stable_id, 9):
             assert log.offset_after(row - 1) == trimmed.offset_after(row - 1)
+
+
+def test_a_zombies_copy_of_a_row_is_not_taken_for_the_row(topic: Topic) -> None:
+    topic.put_frames([start(1), data(0, 5), start(2)])
+    topic.put_frames([data(5, 5), boundary(10)], next_id=5)
+    topic.put_frames([start(3), data(5, 5, life=3), *(boundary(10 + n, life=3) for n in range(5))], next_id=5)
+    for window_frames in (1, 1024):
+        with reopened(topic, window_frames) as store:
+            assert [store.open(LOG).offset_after(stable_id) for stable_id in (3, 4, 8, 9)] == [1, 6, 6, 7]
+
+
+def test_a_row_of_a_long_log_is_found_in_a_few_steps(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic.put_frames([start(1), *(frame for n in range(2000) for frame in (data(3 * n, 3), boundary(3 * n + 3)))])
+    steps: list[int] = []
+    seek = Partition.seek
+    monkeypatch.setattr(Partition, "seek", lambda partition, offset: (steps.append(offset), seek(partition, offset))[1])
+    with reopened(topic) as store:
+        log = store.open(LOG)
+        for stable_id in (5998, 5999, 5000, 300, -1):
+            steps.clear()
+            assert log.offset_after(stable_id) == min(2 * ((stable_id + 1) // 3) + 1, 4000)
+            assert len(steps) < 35
 
 
 def assert_alike(log: KafkaLog, expected: MemoryLog) -> None:

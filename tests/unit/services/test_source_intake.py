@@ -18,8 +18,9 @@ from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
 from boreal.plan import Edge
 from boreal.schema import Schema
 from boreal.spec import Stream
+from services.deadletters import DeadLetter
 from services.log.memory import MemoryLog
-from services.source.intake import ANCHOR_EVERY, Batch, DeadLetter, Intake, beyond
+from services.source.intake import ANCHOR_EVERY, Batch, Intake, beyond
 from services.source.place import Partition, Place, announced
 from services.source.recovery import former_life
 from sunion.tape import BEGINNING

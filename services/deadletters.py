@@ -1,0 +1,61 @@
+"""What cannot be read goes to the query's dead letters, with its place and the reason, and costs its neighbours nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+
+from kafka.errors import KafkaError
+
+from boreal.frames import LogId
+from services.clusters import Cluster
+from services.layout import Layout
+from services.topics import dead_letter_topic
+
+_logger = logging.getLogger("boreal.deadletters")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that was refused: a record of q.dlq. source: the stream that it would have been of."""
+
+    source: str
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    record: str
+
+    def to_json(self) -> bytes:
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps(fields, ensure_ascii=False).encode()
+
+
+class BrokenFrames:
+    """Reports records of our own logs that are no frames: damaged, cut short, or of a version that this program is too old
+    for. Each is reported once in a process's life; `report` returns at once."""
+
+    def __init__(self, home: Cluster, layout: Layout) -> None:
+        self._home = home
+        self._layout = layout
+        self._known: set[tuple[LogId, int]] = set()
+
+    def report(self, log: LogId, offset: int, error: Exception) -> None:
+        topic = self._layout.topic_of(log)
+        if (log, offset) in self._known:
+            return
+        self._known.add((log, offset))
+        _logger.error("topic %s, partition %d, offset %d cannot be read: %s", topic, log.partition, offset, error)
+        letter = DeadLetter(log.stream, topic, log.partition, offset, str(error), "")
+        threading.Thread(target=self._send, args=(letter,), name="dead-letter", daemon=True).start()
+
+    def _send(self, letter: DeadLetter) -> None:
+        try:
+            with closing(self._home.producer()) as producer:
+                topic = dead_letter_topic(self._layout.plan.query)
+                producer.send(topic, letter.to_json(), key=letter.source.encode(), partition=0)
+        except (KafkaError, OSError) as error:
+            _logger.error("no dead letter for offset %d of %s: %r", letter.offset, letter.topic, error)
