@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,11 +115,8 @@ class Deployment:
             server.stop()
 
     def _start(self) -> None:
-        starts = [threading.Thread(target=server.start) for server in (*self.kafka.values(), self.redis)]
-        for thread in starts:
-            thread.start()
-        for thread in starts:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda server: server.start(), (*self.kafka.values(), self.redis)))
         self.settings = Settings(
             sites={site: {"bootstrap": kafka.bootstrap} for site, kafka in self.kafka.items()},  # type: ignore[arg-type]
             redis={"url": self.redis.url},  # type: ignore[arg-type]

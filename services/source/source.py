@@ -281,7 +281,7 @@ class Source:
 
     def _wait(self, seconds: float) -> None:
         """Stopped, if it is time to stop."""
-        if self._stopping.wait(seconds) if seconds else self._stopping.is_set() or self._is_fenced:
+        if self._stopping.wait(seconds) or self._is_fenced:
             raise Stopped
 
     def _fenced(self) -> None:

@@ -195,6 +195,8 @@ def test_the_older_of_two_writers_is_fenced(live: Callable[[], Life], cluster: C
     second.settle()
     first.give_rows(1)
     wait_until(lambda: EXIT_FENCED in first.codes, "the older one notices")
+    tail = read_out_tail(cluster, f"{first.name}.out", None)
+    assert (tail.incarnation, tail.place) == (2, second.out.changelog.place), "the zombie's record is void"
     second.give_rows(1)
     wait_until(lambda: EXIT_FENCED in second.codes, "the younger one finds a foreign record on q.out")
     third = live()
