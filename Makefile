@@ -27,7 +27,7 @@ demo: $(READY) ## run the flights with an airport cut off, and show what happens
 	$(BIN)/python examples/flights/demo.py out/demo
 
 test: $(READY) ## run all tests
-	$(BIN)/python -m pytest -n auto -q
+	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

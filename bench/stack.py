@@ -189,9 +189,14 @@ def _latency() -> list[Figure]:
             time.sleep(LATENCY_S)
         for reader in readers.values():
             reader.close()
-        out, stable = readers.values()
-        of_out = out.delays_ms()
-        of_stable = stable.delays_ms()
+        out, stable = (reader.by_id() for reader in readers.values())
+        ingest = {number: json.loads(value)["ingest_ms"] for number, (_, value) in out.items()}
+        of_out, of_stable = (
+            np.array([arrived - ingest[number] for number, (arrived, _) in found.items() if number in ingest])
+            for found in (out, stable)
+        )
+        # The first quarter is warm-up.
+        of_out, of_stable = of_out[len(of_out) // 4 :], of_stable[len(of_stable) // 4 :]
     return [
         Figure("ingest to q.out, p50", float(np.percentile(of_out, 50)), "ms", 35, lower_is_better=True),
         Figure("ingest to q.out, p99", float(np.percentile(of_out, 99)), "ms", 100, lower_is_better=True),
@@ -207,9 +212,11 @@ class _Arrivals:
         self._consumer = deployment.clusters["a"].consumer(read_committed=True)
         self._partition = TopicPartition(topic, 0)
         self._arrived: list[tuple[float, bytes, dict[str, bytes]]] = []
+        self._is_reading = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+        self._is_reading.wait()
 
     def close(self) -> None:
         self._stopping.set()
@@ -218,6 +225,8 @@ class _Arrivals:
     def _run(self) -> None:
         self._consumer.assign([self._partition])
         self._consumer.seek_to_end(self._partition)
+        self._consumer.position(self._partition)
+        self._is_reading.set()
         while not self._stopping.is_set():
             polled = self._consumer.poll(timeout_ms=50)
             now = time.time() * 1000
@@ -225,13 +234,9 @@ class _Arrivals:
                 self._arrived += [(now, record.value, dict(record.headers)) for record in records]
         self._consumer.close(autocommit=False)
 
-    def delays_ms(self) -> np.ndarray:
-        """From ingest to arrival, of the rows after a warm-up of a quarter of them."""
-        delays = []
-        for now, _, headers in self._arrived:
-            if "ingest_ms" in headers:
-                delays.append(now - float(headers["ingest_ms"]))
-        return np.array(delays[len(delays) // 4 :])
+    def by_id(self) -> dict[int, tuple[float, bytes]]:
+        """When each stable row came, in ms, and its record's value."""
+        return {int(headers["id"]): (now, value) for now, value, headers in self._arrived if "id" in headers}
 
 
 def _death() -> list[Figure]:

@@ -29,7 +29,7 @@ from services.egress import stable as stable_module
 from services.egress.headers import decode_anchor, decode_place
 from services.egress.restart import egress_restart
 from services.egress.stable import StableTopic
-from services.egress.tail import FIRST_WINDOW, OutTail, read_stable_tail
+from services.egress.tail import FIRST_WINDOW, OutTail, read_out_tail, read_stable_tail
 from services.layout import Layout
 from services.log.kafka import KafkaLogStore
 from services.log.memory import MemoryLogStore

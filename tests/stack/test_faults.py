@@ -21,6 +21,8 @@ import pytest
 from bench.deployment import Deployment, Feeder, wait_until
 from services.topics import control_topic, delete, ensure, query_topics
 
+pytestmark = pytest.mark.usefixtures("servers")
+
 X_S = 3.0
 WINDOW_US = 1_000_000
 STALL_S = 0.3
