@@ -16,6 +16,8 @@ from services.store.base import CheckpointStore
 from sunion.tape import BEGINNING
 
 Open = Callable[[LogId], Log]
+IsHeld = Callable[[Sequence[LogId], int], bool]
+"""Whether one of these logs, of a stream's replicas, can still give the stable rows from an id on."""
 
 
 def saved_by(store: CheckpointStore, who: InstanceId) -> Saved | None:
@@ -29,12 +31,13 @@ def restarts(
     lives: Sequence[tuple[Sequence[LogId], Saved | None]],
     inputs: Mapping[str, Sequence[LogId]],
     open_log: Open,
+    is_held: IsHeld | None = None,
 ) -> Iterator[Restart]:
     """The places where `who` may begin, best first: those of its own logs and checkpoint, then its partners'.
 
     lives: own first: the logs that an instance writes, and its checkpoint; partners' logs in the order of our own.
     inputs: what it reads, 'stream/partition', and each replica's log of that. A place is left out where some input has
-    no log any more that holds what the place needs.
+    no log any more that holds what the place needs; is_held tells, where asking a log may fail.
     """
     own = [open_log(log) for log in lives[0][0]]
     incarnation = max(log.last_incarnation for log in own) + 1
@@ -45,7 +48,7 @@ def restarts(
     for logs, saved in lives:
         anchor = oldest_anchor(open_log(log) for log in logs)
         for place in plan_restart(incarnation, epoch, written, anchor, saved):
-            if can_serve(place, inputs, open_log):
+            if can_serve(place, inputs, is_held or held_in(open_log)):
                 yield replace(place, written_to=written_to)
 
 
@@ -56,11 +59,14 @@ def oldest_anchor(logs: Iterable[Log]) -> Anchor | None:
     return min(found, key=lambda anchor: anchor.time) if len(found) == len(anchors) else None
 
 
-def can_serve(restart: Restart, inputs: Mapping[str, Sequence[LogId]], open_log: Open) -> bool:
+def can_serve(restart: Restart, inputs: Mapping[str, Sequence[LogId]], is_held: IsHeld) -> bool:
     """Whether every input still has what this place needs, in some replica's log."""
-    return all(
-        any(holds(open_log(log), restart.inputs.get(key, 0)) for log in candidates) for key, candidates in inputs.items()
-    )
+    return all(is_held(candidates, restart.inputs.get(key, 0)) for key, candidates in inputs.items())
+
+
+def held_in(open_log: Open) -> IsHeld:
+    """`IsHeld` for logs that are always within reach."""
+    return lambda logs, first_id: any(holds(open_log(log), first_id) for log in logs)
 
 
 def holds(log: Log, first_id: int) -> bool:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
+
+from kafka.errors import KafkaError
 
 from boreal.errors import UserError
 from boreal.frames import LogId, State
@@ -28,7 +32,6 @@ from services.log.kafka import KafkaLogStore
 from services.process import EXIT_STOPPED, StatusPublisher, now_us
 from services.queries import QueryRecord, QueryRegistry
 from services.records import Changelog
-from services.restart import holds
 from services.settings import Settings
 from services.topics import control_topic, latest_topic, out_topic, stable_topic
 
@@ -80,9 +83,9 @@ class Egress:
         watch = self.registry.watch(self._take_change)
         while not stopping.is_set() and not self._over.is_set():
             stopping.wait(0.1)
-        for closing in (self.host, control, watch, self.out, self.stable, self.latest):
-            if closing is not None:
-                closing.close()
+        for part in (self.host, control, watch, self.out, self.stable, self.latest):
+            if part is not None:
+                part.close()
         status.now()
         status.close()
         return self._code
@@ -112,11 +115,8 @@ class Egress:
         return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.exit)
 
     def _restart(self, tail: OutTail) -> Restart:
-        logs = KafkaLogStore(self.clusters, self.layout)
-        try:
-            restart = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open)
-        finally:
-            logs.close()
+        with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
+            restart = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open, logs.is_held)
         _logger.info("%s begins life %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
         return restart
 
@@ -149,12 +149,12 @@ class Egress:
         return self.host.instance.links[0].upstream.live.log.replica or "r0"
 
     def _is_held(self, log: LogId, first_id: int) -> bool:
-        logs = KafkaLogStore(self.clusters, self.layout)
-        try:
-            replicas = self.layout.replicas_of(log.stream)
-            return any(holds(logs.open(LogId(log.stream, replica, log.partition)), first_id) for replica in replicas)
-        finally:
-            logs.close()
+        """What is out of reach may hold it."""
+        with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
+            try:
+                return logs.is_held([replace(log, replica=r) for r in self.layout.replicas_of(log.stream)], first_id)
+            except KafkaError:
+                return True
 
     # What comes from outside
 

@@ -13,7 +13,7 @@ from boreal.plan import EGRESS, Plan
 from reconcile.recovery import Restart, plan_restart
 from services.egress.tail import OutTail
 from services.log.base import Log, Trimmed
-from services.restart import Open, can_serve
+from services.restart import IsHeld, Open, can_serve, held_in
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
 
@@ -22,8 +22,10 @@ READ_FRAMES = 256
 _logger = logging.getLogger("boreal.egress")
 
 
-def egress_restart(plan: Plan, tail: OutTail, inputs: Mapping[str, Sequence[LogId]], open_log: Open) -> Restart:
-    """inputs: 'stream/partition', and each replica's log of that.
+def egress_restart(
+    plan: Plan, tail: OutTail, inputs: Mapping[str, Sequence[LogId]], open_log: Open, is_held: IsHeld | None = None
+) -> Restart:
+    """inputs: 'stream/partition', and each replica's log of that. is_held: as for `services.restart.restarts`.
 
     Where what the anchor needs is trimmed, rows are lost to this egress's readers: its next life then begins at the first
     bucket that all inputs still hold, and its START skips the ids of what is gone (R27).
@@ -33,7 +35,7 @@ def egress_restart(plan: Plan, tail: OutTail, inputs: Mapping[str, Sequence[LogI
     epoch = tail.place.epoch if tail.place else -1
     for place in plan_restart(tail.incarnation + 1, epoch, written, tail.anchor, None):
         place = replace(place, written_to={key: tail.written_to})
-        if can_serve(place, inputs, open_log):
+        if can_serve(place, inputs, is_held or held_in(open_log)):
             return place
     _logger.error("inputs that the egress has not given yet are trimmed: it begins where its inputs begin")
     logs = {name: _fullest([open_log(log) for log in candidates]) for name, candidates in inputs.items()}

@@ -330,6 +330,7 @@ class _Follow(_Worker):
 
     def _begin(self, partition: Partition) -> None:
         start, end = partition.bounds()
+        partition.recall(start, end)
         next_stable_id = partition.one(end - 1).next_id if end > start else 0
         self._position = partition.offset_after(self._needed - 1, start, end, next_stable_id)
         self._fence = _Fence(partition.incarnation_before(self._position, start))
@@ -357,6 +358,7 @@ class _Follow(_Worker):
 
     def _keep_up(self, partition: Partition) -> None:
         assert self._position is not None
+        partition.forget()
         partition.seek(self._position)
         while not self.stopping.is_set():
             records = partition.poll(EVENT_FRAMES, POLL_MS)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +28,7 @@ from services.clusters import Cluster
 from services.log.base import Control, Trimmed
 from services.log.index import Index
 from services.log.partition import Partition, consumer_of
+from services.restart import holds
 from services.wire import encode_record
 
 WINDOW_FRAMES = 1024
@@ -377,6 +378,20 @@ class KafkaLogStore:
             site = self._sites[self._places.site_of(log)]
             self._logs[log] = KafkaLog(log, self._places.topic_of(log), site, self._window_frames)
         return self._logs[log]
+
+    def is_held(self, logs: Sequence[LogId], first_id: int) -> bool:
+        """Whether one of these logs can still give the stable rows from an id on. KafkaError if only logs that are out of
+        reach may."""
+        failure: KafkaError | None = None
+        for log in logs:
+            try:
+                if holds(self.open(log), first_id):
+                    return True
+            except KafkaError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return False
 
     def ids(self) -> list[LogId]:
         return sorted(self._places.log_ids())

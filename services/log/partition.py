@@ -31,6 +31,7 @@ FETCH_BYTES = 1 << 20
 PATIENCE_S = 10.0
 """How long a question waits for a cluster that does not answer, before it raises KafkaTimeoutError."""
 _LOOK_BEHIND = 16
+_RECENT = 64
 _POLL_MS = 200
 
 
@@ -66,6 +67,8 @@ class Partition:
         self.place = TopicPartition(topic, log.partition)
         self.offset = 0
         self._consumer = consumer
+        # Of the log's end, where most rows are sought: one fetch for all of it, where a search would take one a step.
+        self._recent: dict[int, Record] = {}
 
     def bounds(self) -> tuple[int, int]:
         """The first retained offset, and the one that the next record will get."""
@@ -80,8 +83,21 @@ class Partition:
         """The end as the last fetch saw it."""
         return self._consumer.highwater(self.place) or 0
 
+    def recall(self, start: int, stop: int) -> None:
+        """Read the last records before `stop`, and remember them for what is asked next."""
+        self.forget()
+        for records in self.read(max(start, stop - _RECENT), stop):
+            self._recent.update((record.offset, record) for record in records)
+
+    def forget(self) -> None:
+        """Remember nothing any more."""
+        self._recent = {}
+
     def read(self, offset: int, stop: int) -> Iterator[list[Record]]:
         """The records from `offset` up to `stop`, as they come in. Raises as `poll`."""
+        if offset in self._recent and stop - 1 in self._recent:
+            yield [self._recent[place] for place in range(offset, stop)]
+            return
         self.seek(offset)
         deadline = time.monotonic() + PATIENCE_S
         while self.offset < stop:

@@ -7,8 +7,11 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
+
+from kafka.errors import KafkaError
 
 from boreal.errors import CorruptError, UserError
 from boreal.frames import Frame, LogId, State
@@ -25,7 +28,7 @@ from services.log.follow import LogReader
 from services.log.kafka import KafkaLog, KafkaLogStore
 from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.queries import QueryRecord, QueryRegistry
-from services.restart import holds, restarts, saved_by
+from services.restart import restarts, saved_by
 from services.settings import Settings
 from services.store.base import CheckpointStore, StoreUnavailable
 from services.store.redis import RedisCheckpointStore, connect_redis
@@ -135,7 +138,7 @@ class Node:
         """R25, R26: from the best place that can be served and whose state can be read. With its first effects."""
         partners = [replace(who, replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
         lives = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
-        for restart in restarts(who, lives, self.layout.input_logs(who), logs.open):
+        for restart in restarts(who, lives, self.layout.input_logs(who), logs.open, logs.is_held):
             instance = Instance(self.layout.plan, who, restart)
             try:
                 begun = instance.begin(now_us())
@@ -160,14 +163,12 @@ class Node:
             return None
 
     def _is_held(self, log: LogId, first_id: int) -> bool:
-        store = KafkaLogStore(self.clusters, self.layout)
-        try:
-            return any(
-                holds(store.open(LogId(log.stream, replica, log.partition)), first_id)
-                for replica in self.layout.replicas_of(log.stream)
-            )
-        finally:
-            store.close()
+        """What is out of reach may hold it."""
+        with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
+            try:
+                return logs.is_held([replace(log, replica=r) for r in self.layout.replicas_of(log.stream)], first_id)
+            except KafkaError:
+                return True
 
     def _fenced(self, log: KafkaLog) -> None:
         _logger.error("%s has another writer: a later life of ours has begun", log.id)
