@@ -244,12 +244,15 @@ def _death() -> list[Figure]:
     gaps = []
     with deployed(query_of("deaths", replicas=2)) as deployment, Feeder(deployment, rows_per_second=300):
         for _ in range(DEATHS):
-            time.sleep(2)
+            time.sleep(4)
             before = [r for r in deployment.changes() if r["type"] in ("stable", "boundary")][-1]
             deployment.kill(f"node.{before['replica']}")
             killed = time.time() * 1000
-            time.sleep(2)
-            gaps.append(min(_outputs_of_another(deployment, before["replica"], killed)) - killed)
+            found: list[float] = []
+            while not found:
+                time.sleep(0.5)
+                found = list(_outputs_of_another(deployment, before["replica"], killed))
+            gaps.append(min(found) - killed)
             deployment.wait_ready()
     limit = 5 * HEARTBEAT_MS
     return [Figure("death of a replica to its peer's output, p95", float(np.percentile(gaps, 95)), "ms", limit, True)]
