@@ -29,6 +29,13 @@ demo: $(READY) ## run the flights with an airport cut off, and show what happens
 test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
+faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md
+	@mkdir -p out && rm -f out/faults.md
+	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q tests/stack/test_faults.py
+
+soak: $(READY) ## the long tests: half an hour without an input, squeezed
+	$(BIN)/python -m pytest -q -s -m soak tests/stack/test_soak.py
+
 lint: $(READY) ## check style
 	$(BIN)/ruff check .
 
@@ -50,4 +57,4 @@ lock: $(READY) ## write requirements-dev.txt anew from pyproject.toml
 clean: ## remove .venv, caches and results
 	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test lint types simulate bench lock clean
+.PHONY: help setup demo test faults soak lint types simulate bench lock clean

@@ -75,18 +75,24 @@ class Deployment:
     """See the module's header. Use as a context.
 
     sites: names in order, the home site first; without: kinds of processes that are not to run, since the user of the
-    deployment plays their part.
+    deployment plays their part; beside: another deployment, whose servers and monitor serve this query too.
     """
 
     def __init__(
-        self, root: Path, query: Mapping[str, Any], sites: tuple[str, ...] = ("a",), without: tuple[str, ...] = ()
+        self,
+        root: Path,
+        query: Mapping[str, Any],
+        sites: tuple[str, ...] = ("a",),
+        without: tuple[str, ...] = (),
+        beside: Deployment | None = None,
     ) -> None:
         self.root = root
-        self.without = without
+        self.without = (*without, "monitor") if beside else without
+        self.owns_servers = beside is None
         self.spec = load_query(query)
         self.layout = layout_of(self.spec, sites)
-        self.kafka = {site: KafkaServer(root / f"kafka-{site}") for site in sites}
-        self.redis = RedisServer(root / "redis")
+        self.kafka = beside.kafka if beside else {site: KafkaServer(root / f"kafka-{site}") for site in sites}
+        self.redis = beside.redis if beside else RedisServer(root / "redis")
         self.services: dict[str, Service] = {}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -112,8 +118,9 @@ class Deployment:
                 service.process.wait()
             for link in service.links.values():
                 link.close()
-        for server in (*self.kafka.values(), self.redis):
-            server.stop()
+        if self.owns_servers:
+            for server in (*self.kafka.values(), self.redis):
+                server.stop()
 
     def _start(self) -> None:
         with ThreadPoolExecutor() as pool:

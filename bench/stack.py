@@ -40,6 +40,8 @@ FRAMES = 1_200
 JSON_RECORDS = 300_000
 LATENCY_S = 20.0
 DEATHS = 8
+WARM_UP_S = 5.0
+ISOLATION_S = 15.0
 HEARTBEAT_MS = 100
 CHECKPOINT_MB = 100
 
@@ -54,6 +56,7 @@ def main() -> dict[str, Any]:
         *_throughput(replicas=2),
         *_json(),
         *_latency(),
+        *_isolation(),
         *_death(),
         *_up(),
         *_checkpoint(),
@@ -203,6 +206,35 @@ def _latency() -> list[Figure]:
         Figure("ingest to q.stable, p50", float(np.percentile(of_stable, 50)), "ms"),
         Figure("ingest to q.stable, p99", float(np.percentile(of_stable, 99)), "ms"),
     ]
+
+
+def _isolation() -> list[Figure]:
+    """What a query whose input is dead costs another one beside it: the other's delay, without the failure and with it."""
+    p99 = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        deployed(query_of("failing")) as failing,
+        Deployment(Path(folder), query_of("healthy"), beside=failing) as healthy,
+    ):
+        healthy.wait_ready()
+        with Feeder(failing, rows_per_second=300), Feeder(healthy, rows_per_second=300):
+            p99["alive"] = _delay_p99(healthy)
+            with failing.cut("source.one"):
+                p99["dead"] = _delay_p99(healthy)
+    limit = 1.2 * p99["alive"] + 5
+    return [
+        Figure("a query's delay beside a healthy one, p99", p99["alive"], "ms"),
+        Figure("the same beside one whose input is dead", p99["dead"], "ms", limit, lower_is_better=True),
+    ]
+
+
+def _delay_p99(deployment: Deployment) -> float:
+    """Of what a query gives in the next seconds, from ingest to the egress."""
+    time.sleep(WARM_UP_S)
+    seen = len(deployment.changes())
+    time.sleep(ISOLATION_S)
+    given = [r for r in deployment.changes()[seen:] if r["type"] == "stable"]
+    return float(np.percentile([record["emitted_ms"] - record["ingest_ms"] for record in given], 99))
 
 
 class _Arrivals:

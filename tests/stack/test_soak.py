@@ -1,0 +1,116 @@
+"""Long failures, squeezed: too long for every run of the tests, so they have a target of their own, `make soak`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+
+from bench.deployment import Deployment, wait_until
+from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
+from services.log.kafka import KafkaLog, KafkaLogStore
+from services.process import now_us
+from sunion.buckets import bucket_end
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak]
+
+RATE = 20_000
+MINUTES = 30
+FRAME_ROWS = 10_000
+KEYS = 100
+ORIGIN = Origin("", 1)
+QUERY: dict[str, Any] = {
+    "name": "soak",
+    "streams": {
+        name: {"topic": f"in.{name}", "time": "at", "time_unit": "us", "schema": {"key": "int", "value": "int"}}
+        for name in ("left", "right")
+    },
+    "operators": {
+        "all": {"union": ["left", "right"]},
+        "counted": {
+            "aggregate": "all",
+            "window": {"tumbling": "10s"},
+            "by": ["key"],
+            "compute": {"rows": "count(*)", "total": "sum(value)"},
+        },
+    },
+    "output": "counted",
+    "delay_threshold": "2s",
+    "replicas": 2,
+    "engine": "native",
+    "tuning": {"memory": "128MB"},
+}
+
+
+class Memory:
+    """The most that each process ever held, in MB."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self.most: dict[str, float] = {}
+
+    def look(self) -> None:
+        for name, service in self._deployment.services.items():
+            held = psutil.Process(service.pid).memory_info().rss / 1e6
+            self.most[name] = max(self.most.get(name, 0.0), held)
+
+
+def log_rows(log: KafkaLog, bucket_us: int, look: Callable[[], None]) -> None:
+    """Thirty minutes of rows, as fast as the log takes them."""
+    keys = pa.array(np.arange(FRAME_ROWS) % KEYS)
+    values = pa.array(np.ones(FRAME_ROWS, dtype=np.int64))
+    for number in range(RATE * 60 * MINUTES // FRAME_ROWS):
+        first = number * FRAME_ROWS
+        times = (first + np.arange(FRAME_ROWS)) * (1_000_000 // RATE)
+        batch = pa.RecordBatch.from_arrays([pa.array(times), keys, values], names=["time", "key", "value"])
+        last, now = int(times[-1]), now_us()
+        log.append_later(Data(ORIGIN, 0, first, batch, False, ((INFINITY, now),), bucket_end(last, bucket_us)))
+        log.append_later(Boundary(ORIGIN, 0, last, False, now, now))
+        if number % 50 == 0:
+            look()
+
+
+def test_thirty_minutes_without_an_input_fit_in_memory_and_are_made_up_for(tmp_path: Path) -> None:
+    with Deployment(tmp_path, QUERY, without=("source",)) as deployment:
+        deployment.wait_ready()
+        memory = Memory(deployment)
+        store = KafkaLogStore(deployment.clusters, deployment.layout)
+        left, right = (store.open(LogId(name, "", 0)) for name in ("left", "right"))
+        for log in (left, right):
+            log.append_later(Start(ORIGIN, 0))
+        started = time.monotonic()
+        log_rows(left, deployment.layout.plan.bucket_us, memory.look)
+
+        def is_given_tentatively() -> bool:
+            memory.look()
+            now = now_us()
+            left.append_later(Boundary(ORIGIN, 0, 60 * MINUTES * 1_000_000, False, now, now))
+            changes = deployment.changes()
+            return any(r["type"] == "tentative" and r["data"]["window_end"] >= "1970-01-01T00:29:50" for r in changes)
+
+        wait_until(is_given_tentatively, "the cut half hour is answered tentatively", deployment.explain, 300)
+        cut_s = time.monotonic() - started
+        healed = time.monotonic()
+        expected = 60 * MINUTES // 10 * KEYS
+
+        def is_stable() -> bool:
+            memory.look()
+            now = now_us()
+            for log in (left, right):
+                log.append_later(Boundary(ORIGIN, 0, INFINITY, False, now, now))
+            time.sleep(0.5)
+            return len(deployment.stable()) >= expected
+
+        wait_until(is_stable, "the half hour is corrected", deployment.explain, 300)
+        print(f"cut for {cut_s:.0f} s, corrected in {time.monotonic() - healed:.0f} s; MB at most: {memory.most}")
+        rows = deployment.stable()
+        assert len(rows) == expected
+        assert {(row["rows"], row["total"]) for row in rows} == {(RATE * 10 // KEYS, RATE * 10 // KEYS)}
+        assert all(held < 500 for name, held in memory.most.items() if name.startswith("node")), memory.most
+        store.close()
