@@ -31,10 +31,10 @@ test: $(READY) ## run all tests
 
 faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md
 	@mkdir -p out && rm -f out/faults.md
-	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q tests/stack/test_faults.py
+	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py
 
-soak: $(READY) ## the long tests: half an hour without an input, squeezed
-	$(BIN)/python -m pytest -q -s -m soak tests/stack/test_soak.py
+soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, and the rarer faults
+	$(BIN)/python -m pytest -q -s -m soak tests/stack
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

@@ -342,8 +342,27 @@ LATE = {
 }
 
 
+EVERY_RUN = {
+    "a_replica_is_killed",
+    "a_source_is_killed",
+    "the_egress_is_killed",
+    "the_monitor_is_killed",
+    "a_source_is_cut_for_less_than_alpha_x",
+    "a_source_is_cut_for_five_x",
+    "a_source_is_cut_again_in_mid_correction",
+    "a_replica_is_killed_in_mid_correction",
+    "a_replica_is_frozen_and_thaws",
+    "the_broker_is_killed_and_comes_back",
+    "redis_is_killed_and_comes_back",
+    "the_control_topic_is_lost",
+}
+"""`make test` takes these; `make faults` takes them all."""
+
+
 @pytest.mark.xdist_group("faults")
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in EVERY_RUN else pytest.mark.soak) for name in SCENARIOS]
+)
 def test_after_it_the_answer_is_right(one_site: Bench, name: str) -> None:
     since = one_site.mark()
     SCENARIOS[name](one_site)
@@ -364,7 +383,7 @@ def two_sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.xdist_group("sites")
-@pytest.mark.parametrize("length", [0.25 * X_S, 2 * X_S])
+@pytest.mark.parametrize("length", [pytest.param(0.25 * X_S, marks=pytest.mark.soak), 2 * X_S])
 def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Bench, length: float) -> None:
     deployment = two_sites.deployment
     since = two_sites.mark()

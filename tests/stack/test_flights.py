@@ -53,8 +53,15 @@ def _holds(deployment: Deployment, count: int) -> bool:
     return len(deployment.stable()) >= count
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize(("name", "sql"), [("departures", DEPARTURES), ("weather", WEATHER)])
+@pytest.mark.parametrize(
+    ("name", "sql", "shards"),
+    [
+        ("departures", DEPARTURES, 1),
+        ("weather", WEATHER, 2),
+        pytest.param("departures", DEPARTURES, 2, marks=pytest.mark.soak),
+        pytest.param("weather", WEATHER, 1, marks=pytest.mark.soak),
+    ],
+)
 def test_a_month(tmp_path: Path, month: Path, name: str, sql: str, shards: int) -> None:
     query = {**load_query(EXAMPLES / f"{name}.yaml").dump(), "shards": shards, "engine": "native"}
     expected = oracle(month, sql)
