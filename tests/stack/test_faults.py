@@ -359,7 +359,7 @@ EVERY_RUN = {
 """`make test` takes these; `make faults` takes them all."""
 
 
-@pytest.mark.xdist_group("faults")
+@pytest.mark.xdist_group("deployed")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in EVERY_RUN else pytest.mark.soak) for name in SCENARIOS]
 )
@@ -382,7 +382,7 @@ def two_sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             yield Bench(deployment, feeder)
 
 
-@pytest.mark.xdist_group("sites")
+@pytest.mark.xdist_group("deployed")
 @pytest.mark.parametrize("length", [pytest.param(0.25 * X_S, marks=pytest.mark.soak), 2 * X_S])
 def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Bench, length: float) -> None:
     deployment = two_sites.deployment

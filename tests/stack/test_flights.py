@@ -20,7 +20,7 @@ from services.replay import read_source
 from services.topics import stable_topic
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("flights")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
 
 @pytest.fixture(scope="module")

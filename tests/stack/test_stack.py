@@ -20,7 +20,7 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0
