@@ -27,6 +27,7 @@ demo: $(READY) ## run the flights with an airport cut off, and show what happens
 	$(BIN)/python examples/flights/demo.py out/demo
 
 test: $(READY) ## run all tests
+	$(BIN)/python -m services.stack.fetch
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
 faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md

@@ -135,3 +135,10 @@ def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: Progress) -> No
         problems = [line for line in lines if re.search(r"not found|unresolved|exception|failed", line, re.IGNORECASE)] or lines
         raise UserError("BOREAL_CACHE", str(to.parent), f"has no jars of {name}, and they could not be fetched: {problems[0]}",
                         "check that this machine reaches Maven Central, and run it again")
+
+
+if __name__ == "__main__":
+    # All that a local stack needs, ahead of time.
+    java()
+    redis_server()
+    kafka_jars()
