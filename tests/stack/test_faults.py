@@ -383,7 +383,8 @@ def two_sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.xdist_group("deployed")
-@pytest.mark.parametrize("length", [pytest.param(0.25 * X_S, marks=pytest.mark.soak), 2 * X_S])
+@pytest.mark.soak
+@pytest.mark.parametrize("length", [0.25 * X_S, 2 * X_S])
 def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Bench, length: float) -> None:
     deployment = two_sites.deployment
     since = two_sites.mark()
