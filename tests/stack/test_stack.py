@@ -20,7 +20,7 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed"), pytest.mark.soak]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0
