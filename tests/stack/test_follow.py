@@ -417,6 +417,7 @@ def test_a_read_of_a_row_that_is_not_there_yet_is_empty(topic: Topic, inbox: Inb
 # When Kafka is away
 
 
+@pytest.mark.soak
 def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(tmp_path: Path, fresh_name: str) -> None:
     with KafkaServer(tmp_path / "kafka") as server:
         topic = Topic(cluster_of(server), fresh_name, partitions=3)
