@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,9 +27,11 @@ from boreal.spec import load_query
 from services.clusters import Cluster
 from services.layout import layout_of
 from services.queries import QueryRecord, QueryRegistry
-from services.settings import Settings
+from services.settings import KafkaSettings, RedisSettings, Settings
+from services.stack.children import MONITOR, query_children
 from services.stack.links import Link
 from services.stack.servers import KafkaServer, RedisServer
+from services.stack.supervision import Child
 from services.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,7 @@ class Service:
     """One process of the deployment, over all its lives."""
 
     name: str
-    command: list[str]
+    command: tuple[str, ...]
     environment: dict[str, str]
     links: dict[str, Link]
     log: Path
@@ -91,8 +92,8 @@ class Deployment:
         self.owns_servers = beside is None
         self.spec = load_query(query)
         self.layout = layout_of(self.spec, sites)
-        self.kafka = beside.kafka if beside else {site: KafkaServer(root / f"kafka-{site}") for site in sites}
-        self.redis = beside.redis if beside else RedisServer(root / "redis")
+        self.kafka: dict[str, KafkaServer] = beside.kafka if beside else {s: KafkaServer(root / f"kafka-{s}") for s in sites}
+        self.redis: RedisServer = beside.redis if beside else RedisServer(root / "redis")
         self.services: dict[str, Service] = {}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -126,8 +127,8 @@ class Deployment:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda server: server.start(), (*self.kafka.values(), self.redis)))
         self.settings = Settings(
-            sites={site: {"bootstrap": kafka.bootstrap} for site, kafka in self.kafka.items()},  # type: ignore[arg-type]
-            redis={"url": self.redis.url},  # type: ignore[arg-type]
+            sites={site: KafkaSettings(bootstrap=kafka.bootstrap) for site, kafka in self.kafka.items()},
+            redis=RedisSettings(url=self.redis.url),
             data=self.root,
         )
         self.clusters = {site: Cluster(site, self.settings, "test") for site in self.kafka}
@@ -137,26 +138,17 @@ class Deployment:
         for site, specs in query_topics(self.layout).items():
             ensure(self.clusters[site], specs)
         self.registry = QueryRegistry(home)
-        self.registry.put(QueryRecord(self.spec.name, self.spec.dump(), 1))
-        for name, command in self.commands().items():
-            if command[0] not in self.without:
-                self.add(name, command)
+        record = QueryRecord(self.spec.name, self.spec.dump(), 1)
+        self.registry.put(record)
+        sites = self.layout.sites
+        self.children = (*query_children(record, sites, sites), MONITOR)
+        for child in self.children:
+            if child.kind not in self.without:
+                self.add(child)
         self._keeper.start()
 
-    def commands(self) -> dict[str, list[str]]:
-        """What runs, by name: arguments of `python -m services.KIND`."""
-        query = self.spec.name
-        reaching = sorted({edge.operator for edge in self.layout.plan.sources})
-        return {
-            **{f"source.{query}.{stream}": ["source", query, stream] for stream in reaching},
-            **{f"node.{query}.{replica}": ["node", query, replica] for replica in self.layout.replicas},
-            **{f"egress.{query}.{site}": ["egress", query, site] for site in self.layout.sites},
-            "monitor": ["monitor"],
-        }
-
-    def add(self, name: str, arguments: list[str]) -> None:
+    def add(self, child: Child) -> None:
         """Start a process, and keep it running."""
-        kind, *rest = arguments
         links = {site: Link() for site in self.kafka}
         environment = {
             "BOREAL_REDIS__URL": self.redis.url,
@@ -166,11 +158,10 @@ class Deployment:
         for site, kafka in self.kafka.items():
             environment[f"BOREAL_SITES__{site.upper()}__BOOTSTRAP"] = kafka.bootstrap
             environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
-        command = [sys.executable, "-m", f"services.{kind}", *rest]
-        service = Service(name, command, environment, links, self.root / f"{name}.log")
+        service = Service(child.name, child.command, environment, links, self.root / f"{child.name}.log")
         with self._lock:
             service.start()
-            self.services[name] = service
+            self.services[child.name] = service
 
     def _keep(self) -> None:
         while not self._stopping.wait(0.05):
@@ -348,7 +339,7 @@ class Feeder:
             {"bootstrap.servers": bootstrap, "linger.ms": 1, "enable.idempotence": True, "log_level": 0}
         )
         number, started, sent = 0, time.monotonic(), 0
-        topics = {name: stream.topic for name, stream in self.deployment.spec.streams.items()}
+        topics = {name: stream.topic for name, stream in self.deployment.spec.streams.items() if stream.topic}
         before = time.monotonic()
         while not self._stopping.wait(self.period_s):
             now = time.monotonic()

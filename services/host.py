@@ -16,8 +16,11 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from kafka.errors import KafkaError
 
 from boreal.frames import Frame, LogId, State
 from reconcile.events import (
@@ -40,15 +43,21 @@ from reconcile.events import (
     Watch,
 )
 from reconcile.instance import Instance
+from services.clusters import Cluster
 from services.control import Item, acknowledge_item, message_item
 from services.failpoints import failpoint
+from services.layout import Layout
 from services.log.follow import Broken, Failed, Lacking, LogReader
+from services.log.kafka import KafkaLogStore
 from services.process import EXIT_BEGIN_ANEW, now_us
 from services.store.base import Checkpoint, CheckpointStore, StoreUnavailable
 
 _logger = logging.getLogger("boreal.host")
 
 UPLOAD_RETRY_S = 1.0
+
+THREAD_SWITCH_S = 0.0005
+"""Readers, instances and producers share an interpreter: with its usual 5 ms a frame could wait as long as a hop takes."""
 
 Incoming = Event | Lacking | Broken | Failed
 
@@ -67,6 +76,32 @@ class Outlet(Protocol):
     def confirmed(self) -> int:
         """Of these, how many are safe from the first on: a restart will find them."""
         ...
+
+
+def host_of(
+    instance: Instance,
+    begun: Sequence[Effect],
+    clusters: Mapping[str, Cluster],
+    layout: Layout,
+    outlet: Outlet,
+    send: Callable[[list[Item]], None],
+    store: CheckpointStore | None,
+    exit: Callable[[int], None],
+) -> InstanceHost:
+    """A host whose readers read the logs of the instance's inputs, at each site that has one."""
+
+    def holder(log: LogId, first_id: int) -> bool:
+        """What is out of reach may hold it."""
+        with closing(KafkaLogStore(clusters, layout)) as logs:
+            try:
+                return logs.is_held([replace(log, replica=r) for r in layout.replicas_of(log.stream)], first_id)
+            except KafkaError:
+                return True
+
+    host = InstanceHost(instance, begun, {}, layout.site_of, outlet, send, store, holder, exit)
+    sites = {layout.site_of(log) for logs in layout.input_logs(instance.me).values() for log in logs}
+    host.readers = {site: LogReader(clusters[site], layout, host.deliver) for site in sorted(sites)}
+    return host
 
 
 @dataclass

@@ -15,8 +15,7 @@ from boreal.plan import EGRESS, Edge, Fragment, Plan
 from boreal.planner import plan
 from boreal.spec import Query
 from reconcile.events import InstanceId
-
-SILENT_AFTER_HEARTBEATS = 3
+from reconcile.stagger import HEARTBEATS_TO_DEATH
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]")
 
@@ -132,7 +131,7 @@ def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
     """How the services run a query. An input counts as missing no sooner than a partner counts as dead: processes share
     cores, and a pause of a few boundary intervals is no failure."""
     tuning = query.tuning
-    patient = SILENT_AFTER_HEARTBEATS * max(tuning.heartbeat, tuning.boundary_interval)
+    patient = HEARTBEATS_TO_DEATH * max(tuning.heartbeat, tuning.boundary_interval)
     return Layout(plan(query, silence_us=patient), sites)
 
 

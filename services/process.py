@@ -42,6 +42,25 @@ def now_ms() -> float:
     return now_us() / 1_000
 
 
+class Ending:
+    """How a process comes to its end: it is told to, or a part of it says that it can go on no more."""
+
+    def __init__(self) -> None:
+        self.code = EXIT_STOPPED
+        self._is_due = threading.Event()
+
+    def exit(self, code: int) -> None:
+        """From any thread: the process is to end with this code; the first one counts."""
+        if not self._is_due.is_set():
+            self.code = code
+            self._is_due.set()
+
+    def wait(self, stopping: threading.Event) -> None:
+        """Returns once it is time."""
+        while not stopping.is_set() and not self._is_due.is_set():
+            stopping.wait(0.1)
+
+
 class StatusPublisher:
     """Says every second, and at once on `now`, how a process is: one JSON object under the process's name."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
+from boreal.errors import UserError
 from boreal.spec import Query, load_query
 from services.clusters import Cluster
 from services.topics import QUERIES
@@ -85,6 +86,13 @@ class QueryRegistry:
                     if record is not None:
                         found[name] = record
         return dict(sorted(found.items()))
+
+    def find(self, name: str) -> QueryRecord:
+        """The query of this name as it is now. UserError if there is none; KafkaError as `load`."""
+        record = self.load().get(name)
+        if record is None:
+            raise UserError("query", name, "is not known", "apply it first: boreal query apply FILE")
+        return record
 
     def watch(self, on_change: OnChange) -> QueryWatch:
         """Call `on_change`, in a thread of the watch, with every query that there is and then with every change, until the

@@ -6,13 +6,10 @@ import logging
 import sys
 import threading
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
-from kafka.errors import KafkaError
-
 from boreal.errors import UserError
-from boreal.frames import LogId, State
+from boreal.frames import State
 from reconcile.events import PathAfter, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
@@ -25,20 +22,16 @@ from services.egress.out import OutTopic
 from services.egress.restart import egress_restart
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
-from services.host import InstanceHost
+from services.host import THREAD_SWITCH_S, InstanceHost, host_of
 from services.layout import layout_of
-from services.log.follow import LogReader
 from services.log.kafka import KafkaLogStore
-from services.process import EXIT_STOPPED, StatusPublisher, now_us
+from services.process import Ending, StatusPublisher, now_us
 from services.queries import QueryRecord, QueryRegistry
 from services.records import Changelog
 from services.settings import Settings
 from services.topics import control_topic, latest_topic, out_topic, stable_topic
 
 _logger = logging.getLogger("boreal.egress")
-
-THREAD_SWITCH_S = 0.0005
-"""The instance, its readers and the producers share an interpreter; see services/node/node.py."""
 
 
 class Egress:
@@ -51,15 +44,12 @@ class Egress:
         self.site = site
         self.clusters = clusters(settings, name)
         self.registry = QueryRegistry(self.clusters[settings.home])
-        record = self.registry.load().get(query)
-        if record is None:
-            raise UserError("query", query, "is not known", "apply it first: boreal query apply FILE")
+        record = self.registry.find(query)
         self.layout = layout_of(record.query, settings.site_names)
         self.plan = self.layout.egress_plan(site)
         self.me = self.layout.egress_instance(site)
         self.delays = RecentDelays(self.plan.delay_threshold_us)
-        self._over = threading.Event()
-        self._code = EXIT_STOPPED
+        self.ending = Ending()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
@@ -81,20 +71,13 @@ class Egress:
         self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
         self.host.start()
         watch = self.registry.watch(self._take_change)
-        while not stopping.is_set() and not self._over.is_set():
-            stopping.wait(0.1)
+        self.ending.wait(stopping)
         for part in (self.host, control, watch, self.out, self.stable, self.latest):
             if part is not None:
                 part.close()
         status.now()
         status.close()
-        return self._code
-
-    def exit(self, code: int) -> None:
-        """From any thread: the process is to end with this code; the first one counts."""
-        if not self._over.is_set():
-            self._code = code
-            self._over.set()
+        return self.ending.code
 
     # A new life
 
@@ -107,12 +90,13 @@ class Egress:
         if self.site != self.layout.home:
             return None
         query = self.plan.query
-        return StableTopic(self.clusters[self.site], stable_topic(query), f"boreal.{query}.stable", self._out_topic, self.exit)
+        cluster, writer = self.clusters[self.site], f"boreal.{query}.stable"
+        return StableTopic(cluster, stable_topic(query), writer, self._out_topic, self.ending.exit)
 
     def _latest_topic(self) -> LatestTopic | None:
         if self.site != self.layout.home or not self.plan.latest:
             return None
-        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.exit)
+        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.ending.exit)
 
     def _restart(self, tail: OutTail) -> Restart:
         with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
@@ -133,28 +117,16 @@ class Egress:
             self.stable,
             self.latest,
             self.delays,
-            self.exit,
+            self.ending.exit,
         )
 
     def _host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
         instance = Instance(self.plan, self.me, restart)
         begun = instance.begin(now_us())
-        site_of = self.layout.site_of
-        host = InstanceHost(instance, begun, {}, site_of, self.out, control.send, None, self._is_held, self.exit)
-        sites = {site_of(log) for logs in self.layout.input_logs(self.me).values() for log in logs}
-        host.readers = {site: LogReader(self.clusters[site], self.layout, host.deliver) for site in sorted(sites)}
-        return host
+        return host_of(instance, begun, self.clusters, self.layout, self.out, control.send, None, self.ending.exit)
 
     def _read_replica(self) -> str:
         return self.host.instance.links[0].upstream.live.log.replica or "r0"
-
-    def _is_held(self, log: LogId, first_id: int) -> bool:
-        """What is out of reach may hold it."""
-        with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
-            try:
-                return logs.is_held([replace(log, replica=r) for r in self.layout.replicas_of(log.stream)], first_id)
-            except KafkaError:
-                return True
 
     # What comes from outside
 

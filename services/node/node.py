@@ -7,26 +7,21 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from kafka.errors import KafkaError
-
 from boreal.errors import CorruptError, UserError
 from boreal.frames import Frame, LogId, State
-from boreal.spec import load_query
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Saved
 from services.clusters import clusters
 from services.control import ControlPlane, Item, instance_of, message_of
 from services.deadletters import BrokenFrames
-from services.host import InstanceHost
+from services.host import THREAD_SWITCH_S, InstanceHost, host_of
 from services.layout import layout_of
-from services.log.follow import LogReader
 from services.log.kafka import KafkaLog, KafkaLogStore
-from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
+from services.process import EXIT_FENCED, Ending, StatusPublisher, now_us
 from services.queries import QueryRecord, QueryRegistry
 from services.restart import restarts, saved_by
 from services.settings import Settings
@@ -36,9 +31,6 @@ from services.topics import control_topic
 from services.trimmer import Trimmer
 
 _logger = logging.getLogger("boreal.node")
-
-THREAD_SWITCH_S = 0.0005
-"""Readers and instances share an interpreter: with its usual 5 ms a frame could wait as long as a whole hop takes."""
 
 
 class Appender:
@@ -65,9 +57,7 @@ class Node:
         self.replica = replica
         self.clusters = clusters(settings, name)
         self.registry = QueryRegistry(self.clusters[settings.home])
-        record = self.registry.load().get(query)
-        if record is None:
-            raise UserError("query", query, "is not known", "apply it first: boreal query apply FILE")
+        record = self.registry.find(query)
         self.layout = layout_of(record.query, settings.site_names)
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query} has no such replica", f"name one of {self.layout.replicas}")
@@ -75,8 +65,7 @@ class Node:
         self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
         self.hosts: dict[InstanceId, InstanceHost] = {}
         self.logs: list[KafkaLog] = []
-        self._over = threading.Event()
-        self._code = EXIT_STOPPED
+        self.ending = Ending()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
@@ -92,8 +81,7 @@ class Node:
             host.on_change, host.on_broken = status.now, broken.report
             host.start()
         watch = self.registry.watch(self._take_change)
-        while not stopping.is_set() and not self._over.is_set():
-            stopping.wait(0.1)
+        self.ending.wait(stopping)
         for host in self.hosts.values():
             host.close()
         for part in (control, self.trimmer, watch):
@@ -102,13 +90,7 @@ class Node:
             log.flush(2.0)
         status.now()
         status.close()
-        return self._code
-
-    def exit(self, code: int) -> None:
-        """From any thread: the process is to end with this code; the first one counts."""
-        if not self._over.is_set():
-            self._code = code
-            self._over.set()
+        return self.ending.code
 
     # Making instances
 
@@ -119,20 +101,9 @@ class Node:
         for log in logs:
             log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
         self.logs += logs
-        host = InstanceHost(
-            instance,
-            begun,
-            {},
-            self.layout.site_of,
-            Appender(logs),
-            send,
-            self.store,
-            lambda log, first_id: self._is_held(log, first_id),
-            self.exit,
+        return host_of(
+            instance, begun, self.clusters, self.layout, Appender(logs), send, self.store, self.ending.exit
         )
-        sites = {self.layout.site_of(log) for logs in self.layout.input_logs(who).values() for log in logs}
-        host.readers = {site: LogReader(self.clusters[site], self.layout, host.deliver) for site in sorted(sites)}
-        return host
 
     def _new_life(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
         """R25, R26: from the best place that can be served and whose state can be read. With its first effects."""
@@ -162,17 +133,9 @@ class Node:
             _logger.warning("no checkpoint of %s: %s", who, error)
             return None
 
-    def _is_held(self, log: LogId, first_id: int) -> bool:
-        """What is out of reach may hold it."""
-        with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
-            try:
-                return logs.is_held([replace(log, replica=r) for r in self.layout.replicas_of(log.stream)], first_id)
-            except KafkaError:
-                return True
-
     def _fenced(self, log: KafkaLog) -> None:
         _logger.error("%s has another writer: a later life of ours has begun", log.id)
-        self.exit(EXIT_FENCED)
+        self.ending.exit(EXIT_FENCED)
 
     # What comes from outside
 
@@ -189,7 +152,7 @@ class Node:
         """A new X holds at once; all else is a matter for a new life, which is the supervisor's to begin."""
         if record is None or name != self.layout.plan.query:
             return
-        threshold = load_query(record.spec).delay_threshold
+        threshold = record.query.delay_threshold
         for host in self.hosts.values():
             if host.instance.delay_threshold_us != threshold:
                 host.deliver(Threshold(threshold))

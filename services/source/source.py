@@ -72,9 +72,7 @@ class Source:
         self.stream = stream
         self.clusters = clusters(settings, name)
         self.home = self.clusters[settings.home]
-        record = QueryRegistry(self.home).load().get(query)
-        if record is None:
-            raise UserError("query", query, "is not known", "apply it first: boreal query apply FILE")
+        record = QueryRegistry(self.home).find(query)
         if stream not in record.query.streams:
             raise UserError("stream", stream, f"{query} has no such stream", f"name one of {list(record.query.streams)}")
         self.spec = record.query.streams[stream]

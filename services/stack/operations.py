@@ -18,6 +18,7 @@ from services.clusters import clusters
 from services.layout import Layout, layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
+from services.stack.children import query_children
 from services.statuses import Status, Statuses
 from services.store.base import StoreUnavailable
 from services.store.redis import RedisCheckpointStore, connect_redis
@@ -206,7 +207,8 @@ class Operations:
         supervisors = [status for name, status in statuses.items() if name.partition(".")[0] == "supervisor"]
         known = [state for status in supervisors if (state := (status.get("queries") or {}).get(record.name)) is not None]
         problem = next((state["problem"] for state in known if state["problem"]), None)
-        expected = [] if record.paused else process_names(self.layout(record.query))
+        sites = self.settings.site_names
+        expected = [child.name for child in query_children(record, sites, sites)]
         processes = {entry["name"]: entry["state"] for status in supervisors for entry in status["processes"]}
         waits_for = [name for name in expected if processes.get(name) != "running"]
         is_ready = not waits_for and all(state["ready"] and state["revision"] >= record.revision for state in known)
@@ -246,16 +248,6 @@ class Operations:
             for process in status["processes"]
             if process["query"] == query
         )
-
-
-def process_names(layout: Layout) -> list[str]:
-    """All processes of a query."""
-    query = layout.plan.query
-    return [
-        *(f"source.{query}.{stream}" for stream in sorted({edge.operator for edge in layout.plan.sources})),
-        *(f"node.{query}.{replica}" for replica in layout.replicas),
-        *(f"egress.{query}.{site}" for site in layout.sites),
-    ]
 
 
 def with_engine(query: Query, engine: str) -> Query:
