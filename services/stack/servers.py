@@ -232,6 +232,14 @@ def write_private(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def new_cluster_id() -> str:
+    """22 characters that Kafka's storage tool takes: as in Kafka itself, never one that looks like an option."""
+    while True:
+        identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not identity.startswith("-"):
+            return identity
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
     """Clients speak TLS and log in (SASL/PLAIN). All files are PEM: the broker's certificate, made out to 127.0.0.1, its key
@@ -302,8 +310,7 @@ class KafkaServer(Server):
 
     def _format(self) -> None:
         """Kafka's storage tool gives an empty directory its identity."""
-        identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._properties))
+        command = self._java("kafka.tools.StorageTool", "format", "-t", new_cluster_id(), "-c", str(self._properties))
         run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=START_SECONDS)
         if run.returncode:
             raise ServerFailed(f"{self.name} could not format {self.data}: {run.stdout[-2000:]}")
