@@ -29,6 +29,7 @@ from reconcile.events import Append, Effect, Follow, Frames, InstanceId, Read, R
 from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
+from reconcile.strategy import Strategy
 from services.embedded.run import Run
 from services.embedded.sources import Pace
 from services.embedded.world import SkipClock
@@ -318,7 +319,7 @@ def _state_rows(rows: int, keys: int) -> list[pa.RecordBatch]:
 
 
 def _rollback_once(graph: Graph, name: str, mode: Mode, batches: list[pa.RecordBatch]) -> float:
-    host = Host(graph, mode)
+    host, strategy = Host(graph, mode), Strategy(graph, mode)
 
     def give(batch: pa.RecordBatch, tentative: bool) -> int:
         upto = int(batch.column(0)[-1].as_py()) + 1
@@ -331,11 +332,13 @@ def _rollback_once(graph: Graph, name: str, mode: Mode, batches: list[pa.RecordB
     upto = fill()
     one = pa.RecordBatch.from_arrays([pa.array([upto]), pa.array([-1]), pa.array([1.0])], schema=SCHEMA.arrow)
     started = time.perf_counter()
-    host.mark(upto)
+    host.mark(strategy.copies_at_mark)
+    strategy.copied_at = upto
     marked = time.perf_counter() - started
     give(one, True)
     started = time.perf_counter()
-    if host.roll_back(upto, keep_live=False) < upto:
+    host.roll_back(keep_live=False)
+    if strategy.replay_from(upto) < upto:
         fill()
     host.redone()
     return marked + time.perf_counter() - started

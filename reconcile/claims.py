@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from boreal.frames import Anchor
 from operators.graph import Graph
 from reconcile.events import StoreCheckpoint
-from reconcile.host import Host
 from reconcile.links import Link
 from reconcile.soutput import SOutput
+from reconcile.strategy import Strategy
 from sunion.tape import BEGINNING
 
 Inputs = tuple[tuple[str, int], ...]
@@ -28,7 +28,7 @@ class Claims:
 
     links: list[Link]
     graph: Graph
-    host: Host
+    strategy: Strategy
     soutput: SOutput
     incarnation: int
     made: Anchor | None = None
@@ -38,10 +38,16 @@ class Claims:
     copied: Inputs = ()
     checkpoints: int = 0
 
-    def copy(self, time: int) -> bytes:
-        """Copy the state at a time as what a rollback returns to from now on."""
-        self.copied = self._places(time)
-        return self.host.checkpoint(time)
+    def copy(self, time: int) -> None:
+        """The state at a time is copied, as what rollbacks return to from now on."""
+        self.strategy.copied_at = time
+        if self.strategy.periodic:
+            self.copied = self._places(time)
+
+    def next_checkpoint(self) -> int:
+        """The number of the next copy that goes to the store."""
+        self.checkpoints += 1
+        return self.incarnation * 1_000_000 + self.checkpoints
 
     def anchor(self, time: int, next_ids: Inputs) -> Anchor:
         """The anchor of a stable boundary at this time."""
@@ -49,7 +55,7 @@ class Claims:
         self.made = Anchor(time, needs, next_ids, self._places(needs))
         if self.soutput.deferred is None:
             self.shown = self.made
-        keep = min(needs, self.host.copy_time) if self.host.periodic else needs
+        keep = min(needs, self.strategy.copied_at) if self.strategy.periodic else needs
         for link in self.links:
             link.port.tape.forget_places(keep)
         return self.made
@@ -58,14 +64,12 @@ class Claims:
         """Corrections that were held back, and their anchors, are now in the logs."""
         self.shown = self.made
 
-    def store(self, blob: bytes, time: int) -> StoreCheckpoint:
+    def store(self, number: int, time: int, state: bytes | None) -> StoreCheckpoint:
         """R19: the copy in memory serves a rollback; the upload goes on behind, and serves restarts."""
-        self.checkpoints += 1
-        number = self.incarnation * 1_000_000 + self.checkpoints
         # What the state stands on is read again too, though not handed on: later anchors and an undo need its places.
         needs = time if self.graph.unbounded else min(self.graph.needs(time), time)
         self.saved[number] = inputs = self._places(needs)
-        return StoreCheckpoint(number, time, needs, self.soutput.next_ids(), inputs, blob)
+        return StoreCheckpoint(number, time, needs, self.soutput.next_ids(), inputs, state)
 
     def note_stored(self, number: int) -> None:
         """Only now may the inputs before it be let go. An older upload that never arrived serves nothing any more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boreal.frames import Frame, LogId, State
+from reconcile.orders import Answer, Order, Place
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,11 +127,19 @@ class CheckpointStored:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """The operator host in another process has obeyed an order; repeats are dropped."""
+
+    place: Place
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; nothing else happened."""
 
 
-Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | CheckpointStored | Tick
+Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | CheckpointStored | Answered | Tick
 
 # Effects
 
@@ -184,14 +193,23 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Upload in the background; answer with `CheckpointStored` when it is safe."""
+    """Upload in the background; answer with `CheckpointStored` when it is safe. state: None where the host is in another
+    process, which brings the copy to the store itself, under this number."""
 
     number: int
     time: int
     needs: int
     next_ids: tuple[tuple[str, int], ...]
     inputs: tuple[tuple[str, int], ...]
-    state: bytes
+    state: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Obey:
+    """Log an order for the operator host in another process; its answer comes as `Answered`."""
+
+    place: Place
+    order: Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +228,6 @@ class Reconciled:
     checkpoint_bytes: int
 
 
-Effect = Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | StoreCheckpoint | StateChanged | Reconciled
+Effect = (
+    Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | StoreCheckpoint | Obey | StateChanged | Reconciled
+)

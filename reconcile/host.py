@@ -4,6 +4,7 @@ checkpoint_redo copies all state at MARK and copies it back at ROLLBACK (DPC, 'C
 checkpoint the last one serves instead, and what came since is redone with its output thrown away. undo_redo notes
 nothing; at ROLLBACK it clears the state, which is rebuilt from the oldest input that it still depended on (DPC,
 'Undo/redo': stream markers). overlay_redo lets tentative steps write to an overlay on the frozen state, and drops it.
+From where rows must be given again is for `reconcile.strategy` to say, which needs no state.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from boreal.spec import Mode
 from operators.graph import Graph, GraphState
+from reconcile.orders import Answer, Begin, Copy, DropLive, Mark, Order, Redone, RollBack
 from sunion.steps import Step
 
 
@@ -28,15 +30,36 @@ class Host:
     live: GraphState | None = None
     redo: GraphState | None = None
     copy: bytes = b""
-    copy_time: int = 0
-    periodic: bool = False
 
     def __post_init__(self) -> None:
         self.state = self.graph.empty()
 
-    def load(self, blob: bytes) -> None:
-        """Start from a stored state; CorruptError if it is not one of this fragment's."""
-        self.state = self.graph.decode(blob)
+    def obey(self, order: Order) -> Answer:
+        """Do what an order says. CorruptError where a life is to begin from bytes that are not a state of this fragment."""
+        match order:
+            case Step():
+                return Answer(self.step(order))
+            case Begin(_, _, state):
+                self.begin(state)
+            case Copy():
+                self.checkpoint()
+                return Answer(copied=len(self.copy), state=self.copy)
+            case Mark(copies):
+                self.mark(copies)
+                return Answer(copied=len(self.copy), state=self.copy) if copies else Answer()
+            case RollBack(keep_live):
+                self.roll_back(keep_live)
+            case Redone():
+                self.redone()
+            case DropLive():
+                self.live = None
+        return Answer()
+
+    def begin(self, state: bytes | None) -> None:
+        """Start from a stored state, or from nothing."""
+        self.state = self.graph.empty() if state is None else self.graph.decode(state)
+        self.live = self.redo = None
+        self.copy = b""
 
     def step(self, step: Step) -> Mapping[str, pa.RecordBatch]:
         """Run one step on the branch that it belongs to; output rows by the name of what made them."""
@@ -45,41 +68,27 @@ class Host:
             return self.graph.step(self.live, step.batches, step.upto)
         return self.graph.step(self.redo or self.state, step.batches, step.upto)
 
-    def checkpoint(self, time: int) -> bytes:
+    def checkpoint(self) -> bytes:
         """Copy all state; the copy is kept in memory, and returned for the checkpoint store."""
-        self.copy, self.copy_time = self.state.encode(), time
+        self.copy = self.state.encode()
         return self.copy
 
-    def mark(self, time: int) -> bytes | None:
-        """MARK: returns the copy, where this strategy has just made one."""
-        if self.mode is Mode.OVERLAY_REDO:
-            self.live = self.state.overlay()
-            return None
-        made = None
-        if self.mode is Mode.CHECKPOINT_REDO and not self.periodic:
-            made = self.checkpoint(time)
-        self.live = self.state
-        return made
+    def mark(self, copies: bool) -> None:
+        """MARK: the state as it is now can be returned to."""
+        if copies:
+            self.checkpoint()
+        self.live = self.state.overlay() if self.mode is Mode.OVERLAY_REDO else self.state
 
-    def replay_from(self, mark: int) -> int:
-        """From which input time on rows must be given again after a rollback to the mark."""
-        if self.mode is Mode.CHECKPOINT_REDO:
-            return self.copy_time
-        if self.mode is Mode.OVERLAY_REDO:
-            return mark
-        return min(self.graph.needs(mark), mark)
-
-    def roll_back(self, mark: int, keep_live: bool) -> int:
-        """ROLLBACK to the mark: returns `replay_from`."""
+    def roll_back(self, keep_live: bool) -> None:
+        """ROLLBACK to the mark, or to the last copy."""
         if self.mode is Mode.OVERLAY_REDO and keep_live:
             self.redo = self.state.overlay()
-            return mark
+            return
         self.live = None
         if self.mode is Mode.CHECKPOINT_REDO:
             self.state = self.graph.decode(self.copy)
         elif self.mode is Mode.UNDO_REDO:
             self.state = self.graph.empty()
-        return self.replay_from(mark)
 
     def redone(self) -> None:
         """The correction is complete: the redone state is the state, and the live branch is gone."""

@@ -6,14 +6,20 @@ a bounded amount of work; where more is left, the next deadline is now. Clocks, 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.plan import EGRESS, Plan
 from boreal.spec import Hold, Mode
 from operators.graph import Graph
+from reconcile import orders
 from reconcile.claims import Claims
 from reconcile.consistency import Facts, check_transition, state_of
+from reconcile.engine import Engine, Then, nothing_follows
 from reconcile.events import (
     Acknowledge,
+    Answered,
     CheckpointStored,
     Effect,
     Event,
@@ -34,10 +40,12 @@ from reconcile.events import (
 )
 from reconcile.host import Host
 from reconcile.links import Link, links_of, merges_of
+from reconcile.orders import Answer
 from reconcile.recovery import Restart
 from reconcile.rereading import Rereading
 from reconcile.soutput import SOutput
 from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
+from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
@@ -68,8 +76,14 @@ class Instance:
         self.links = links_of(plan, fragment, me, self.silence_us)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = Graph(fragment)
-        self.host = Host(self.graph, Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode)
-        self.host.periodic = plan.checkpoint_interval_us is not None
+        mode = Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode
+        self.strategy = Strategy(self.graph, mode, plan.checkpoint_interval_us is not None)
+        self.engine = Engine(
+            restart.incarnation,
+            Host(self.graph, mode) if fragment.engine == "native" else None,
+            plan.memory_bytes // 4,
+            self.silence_us,
+        )
         self.soutput = SOutput(fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us)
         self.sunion = SUnion(
             [link.port for link in self.links],
@@ -85,7 +99,7 @@ class Instance:
             plan.policy.stabilization,
             0,
         )
-        self.claims = Claims(self.links, self.graph, self.host, self.soutput, restart.incarnation)
+        self.claims = Claims(self.links, self.graph, self.strategy, self.soutput, restart.incarnation)
         self.rereading = Rereading(self.links, self.sunion, plan.boundary_interval_us)
         others = [InstanceId(me.fragment, r, me.shard) for r in fragment.replicas if r != me.replica]
         self.stagger = Stagger.of(me, others, plan.heartbeat_us)
@@ -103,25 +117,28 @@ class Instance:
         self.redo_started = 0
         self.redo_tuples = 0
         self.healing = False
+        self.ending_redo = False
         self._set_alpha(at_once=True)
 
     # The four calls
 
     def begin(self, now: int) -> list[Effect]:
         """The first call: where the state comes from a checkpoint, CorruptError if that is damaged."""
-        restart = self.restart
-        if restart.state is not None:
-            self.host.load(restart.state)
+        restart, effects = self.restart, list[Effect]()
+        if restart.state is not None and self.engine.host is None:
+            self.graph.decode(restart.state)
+        self.engine.hand(orders.Begin(restart.incarnation, restart.checkpoint, restart.state), now, effects, nothing_follows)
         for link in self.links:
             link.port.tape.begin(restart.inputs.get(link.port.key, 0))
         self.sunion.begin_at(restart.position, restart.muted_until)
-        if self.host.periodic:
+        if self.strategy.periodic:
             self.claims.copy(restart.position)
+            self.engine.hand(orders.Copy(None), now, effects, nothing_follows)
         self.last_now = self.wanted_at = self.heartbeat_at = now
         self.boundary_at = now + self.plan.boundary_interval_us
         self.away_until = now + self.grace_us
         self.stagger.begin(now)
-        effects: list[Effect] = [*self.soutput.start(restart.made, restart.written, restart.epoch, restart.written_to)]
+        effects += self.soutput.start(restart.made, restart.written, restart.epoch, restart.written_to)
         self.soutput.stable_through, self.soutput.stable_ingest = restart.muted_until, now
         if self.is_away:
             self.state = State.RECOVERING
@@ -158,6 +175,8 @@ class Instance:
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):
                 self.claims.note_stored(number)
+            case Answered(place, answer):
+                self.engine.take(place, answer, now, effects)
             case Tick():
                 self._advance(now, effects)
         self.has_more = self.has_more or not isinstance(event, Tick)
@@ -254,13 +273,15 @@ class Instance:
         self._maybe_checkpoint(now, effects)
         effects += self.rereading.ask(now)
         self._beat(now, effects)
-        self.sunion.trim(self.host.replay_from(self.sunion.base.position))
+        self.sunion.trim(self.strategy.replay_from(self.sunion.base.position))
 
     def _hand_on(self, now: int, effects: list[Effect]) -> bool:
-        """Let SUnion's items through the host and out; a bounded round of work. True where more is left."""
+        """Let SUnion's items through the host and out; a bounded round of work. True where more is left, and can be done."""
         self.sunion.standing_in = bool(self.stagger.promised)
         rows = 0
         for _ in range(STEPS_PER_CALL):
+            if self.engine.is_full:
+                return False
             items = self.sunion.advance(now, not self.is_away)
             if not items:
                 return False
@@ -284,37 +305,51 @@ class Instance:
             port.failed = port.silent or (is_tentative and port.tape.boundary < INFINITY)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
-        """Obey one item; returns how many input rows it held."""
+        """Give an item to the host; returns how many input rows it held."""
         match item:
             case Step():
-                outputs = self.host.step(item)
-                effects += self.soutput.emit(
-                    outputs, item, self.state, now, lambda next_ids: self.claims.anchor(item.upto, next_ids)
-                )
-                return self._after_step(item, now, effects)
+                rows: int = sum(batch.num_rows for batch in item.batches.values())
+                if self.sunion.redoing and not item.tentative:
+                    self.redo_tuples += rows
+                is_timed = self.state is State.STABLE and not item.muted
+                self.engine.hand(item, now, effects, partial(self._emit, replace(item, batches={})), is_timed)
+                return rows
             case Mark():
-                blob = self.host.mark(item.time)
-                if blob is not None:
-                    effects.append(self.claims.store(blob, item.time))
+                number = None
+                if self.strategy.copies_at_mark:
+                    number = self.claims.next_checkpoint()
+                    self.claims.copy(item.time)
+                self.engine.hand(orders.Mark(number is not None, number), now, effects, self._store_as(number, item.time))
                 self._become(State.UP_FAILURE, now, effects)
             case Redone():
-                self._finish_redo(now, effects)
+                self.ending_redo = True
+                self.engine.hand(orders.Redone(), now, effects, self._finish_redo)
         return 0
 
-    def _after_step(self, step: Step, now: int, effects: list[Effect]) -> int:
-        rows: int = sum(batch.num_rows for batch in step.batches.values())
+    # What follows from an answer
+
+    def _emit(self, step: Step, answer: Answer, now: int, effects: list[Effect]) -> None:
+        effects += self.soutput.emit(
+            answer.outputs, step, self.state, now, lambda next_ids: self.claims.anchor(step.upto, next_ids)
+        )
         if not step.muted:
             self.boundary_at = now + self.plan.boundary_interval_us
-        if self.sunion.redoing and not step.tentative:
-            self.redo_tuples += rows
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # Corrections no longer fit in memory beside a live branch: show them now, and go on without it. REC_DONE waits
             # for the rest.
             effects += self.soutput.show_deferred()
             self.claims.show()
             self.sunion.drop_live()
-            self.host.live = None
-        return rows
+            self.engine.drop_live(now, effects)
+
+    def _store_as(self, number: int | None, time: int) -> Then:
+        """What follows from a copy of the state at a time: it goes to the store, where it has a number."""
+
+        def store(answer: Answer, now: int, effects: list[Effect]) -> None:
+            if number is not None:
+                effects.append(self.claims.store(number, time, answer.state))
+
+        return store
 
     # Failure and healing
 
@@ -322,7 +357,7 @@ class Instance:
         """Healed (R16): roll back, as soon as a peer covers for us or none can (R22). True where a redo has begun; its
         first step is left to the next call, so that readers learn of it at once."""
         mark = self.sunion.base.position
-        if not self.healing and self.sunion.healed(now, self.host.replay_from(mark)) is not None:
+        if not self.healing and self.sunion.healed(now, self.strategy.replay_from(mark)) is not None:
             self.healing = True
             self.sunion.eager_from = now + self.grace_us
         if not self.healing or self.state is not State.UP_FAILURE or self.is_away:
@@ -334,19 +369,26 @@ class Instance:
             effects += sends
         if permission is Permission.WAIT:
             return False
-        keep_live = permission is Permission.ALONE and self.host.mode is Mode.OVERLAY_REDO
-        replay_from = self.host.roll_back(mark, keep_live)
-        self.sunion.roll_back(replay_from, keep_live)
+        keep_live = permission is Permission.ALONE and self.strategy.mode is Mode.OVERLAY_REDO
+        self.sunion.roll_back(self.strategy.replay_from(mark), keep_live)
         self.healing = False
         self.redo_started, self.redo_tuples = now, 0
         self._become(State.STABILIZATION, now, effects)
-        effects += self.soutput.undo(self.sunion.cause, keep_live)
+        self.engine.hand(orders.RollBack(keep_live), now, effects, self._undo_by(self.sunion.cause, keep_live))
         return True
 
-    def _finish_redo(self, now: int, effects: list[Effect]) -> None:
-        self.host.redone()
+    def _undo_by(self, cause: str, keep_live: bool) -> Then:
+        """What follows from a rollback: the tentative results that came before it are undone."""
+
+        def undo(answer: Answer, now: int, effects: list[Effect]) -> None:
+            effects += self.soutput.undo(cause, keep_live)
+
+        return undo
+
+    def _finish_redo(self, answer: Answer, now: int, effects: list[Effect]) -> None:
+        self.ending_redo = False
         self._end_correction(effects)
-        effects.append(Reconciled(self.redo_started, self.redo_tuples, len(self.host.copy)))
+        effects.append(Reconciled(self.redo_started, self.redo_tuples, self.engine.copied_bytes))
         effects += self.stagger.done()
         self._maybe_change_state(now, effects)
 
@@ -356,7 +398,9 @@ class Instance:
 
     def _maybe_change_state(self, now: int, effects: list[Effect]) -> None:
         has_failed_input = any(link.port.failed for link in self.links)
-        facts = Facts(self.sunion.redoing, self.is_away, self.sunion.live is not None, has_failed_input)
+        is_marked = self.sunion.live is not None
+        is_redoing = self.sunion.redoing or (self.ending_redo and not is_marked)
+        facts = Facts(is_redoing, self.is_away, is_marked, has_failed_input)
         self._become(state_of(facts), now, effects)
 
     def _become(self, state: State, now: int, effects: list[Effect]) -> None:
@@ -378,6 +422,7 @@ class Instance:
         for link in self.links:
             link.upstream.discount(late_us)
         self.stagger.discount(late_us)
+        self.engine.discount(late_us)
         self.path_after = {reader: (micros, heard + late_us) for reader, (micros, heard) in self.path_after.items()}
         if late_us > self.away_us:
             for link in self.links:
@@ -385,7 +430,9 @@ class Instance:
             self.is_away, self.away_until = True, now + self.grace_us
 
     def _maybe_return(self, now: int) -> None:
-        if self.is_away and now >= self.away_until:
+        if self.engine.is_silent(now):
+            self.is_away = True
+        if self.is_away and now >= self.away_until and not self.engine.is_behind(now):
             present = [link.upstream.live for link in self.links if not link.port.silent]
             self.is_away = any(candidate.target is None or candidate.is_behind for candidate in present)
 
@@ -398,8 +445,9 @@ class Instance:
         if self.sunion.base.position < self.sunion.muted_until:
             return
         self.checkpoint_at = now + interval
-        time = self.sunion.base.position
-        effects.append(self.claims.store(self.claims.copy(time), time))
+        time, number = self.sunion.base.position, self.claims.next_checkpoint()
+        self.claims.copy(time)
+        self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
 
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
@@ -414,13 +462,13 @@ class Instance:
         acknowledged = self.claims.acknowledged(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))
-        rest = self._path_after()
+        rest = self.engine.latency_us + self._path_after()
         for link in self.links:
             hop = max(link.hops, default=0) * 3 // 2
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
 
     def _set_alpha(self, at_once: bool = False) -> None:
-        """R9: alpha*X is X less what comes after, less a reserve; frozen while not STABLE, but for a new X.
+        """R9: alpha*X is X less what our host and all after us take, less a reserve; frozen while not STABLE, but for a new X.
 
         The reserve is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket
         counts from the first boundary past it, the bucket from the first past its own end.
@@ -430,7 +478,7 @@ class Instance:
         elif at_once or self.state is State.STABLE:
             x = self.delay_threshold_us
             reserve = max(x // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
-            self.sunion.alpha_x_us = max(x - self._path_after() - reserve, x // 4)
+            self.sunion.alpha_x_us = max(x - self.engine.latency_us - self._path_after() - reserve, x // 4)
 
     def _path_after(self) -> int:
         """The longest way from here to a client, as the readers told it last."""

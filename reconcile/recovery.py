@@ -19,7 +19,7 @@ class Restart:
 
     made: stable ids that the state at `position` has made, by 'stream/partition' of the outputs; written: those that the
     own logs hold, and written_to the time of the last of them; inputs: first ids to read, by 'stream/partition' of the
-    inputs; state: a checkpoint's, or empty.
+    inputs; state: a checkpoint's, or empty; checkpoint: whose in the store, and its number.
     """
 
     incarnation: int
@@ -30,17 +30,19 @@ class Restart:
     written: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, int] = field(default_factory=dict)
     state: bytes | None = None
+    checkpoint: tuple[str, int] | None = None
     written_to: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint as the store gave it back, already verified."""
+    """A checkpoint as the store gave it back, already verified. place: whose it is, and its number."""
 
     time: int
     next_ids: tuple[tuple[str, int], ...]
     inputs: tuple[tuple[str, int], ...]
     state: bytes
+    place: tuple[str, int]
 
 
 def plan_restart(
@@ -51,7 +53,9 @@ def plan_restart(
     places = []
     if saved is not None:
         made, inputs = dict(saved.next_ids), dict(saved.inputs)
-        places.append(Restart(incarnation, epoch, saved.time, saved.time, made, written, inputs, saved.state))
+        places.append(
+            Restart(incarnation, epoch, saved.time, saved.time, made, written, inputs, saved.state, saved.place)
+        )
     if anchor is not None:
         made, inputs = dict(anchor.next_ids), dict(anchor.inputs)
         places.append(Restart(incarnation, epoch, anchor.needs, anchor.time, made, written, inputs))

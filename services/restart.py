@@ -23,7 +23,9 @@ IsHeld = Callable[[Sequence[LogId], int], bool]
 def saved_by(store: CheckpointStore, who: InstanceId) -> Saved | None:
     """An instance's newest sound checkpoint."""
     found = store.latest(str(who))
-    return Saved(found.time, found.next_ids, found.inputs, found.state) if found is not None else None
+    if found is None:
+        return None
+    return Saved(found.time, found.next_ids, found.inputs, found.state, (found.instance, found.number))
 
 
 def restarts(

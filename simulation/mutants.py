@@ -23,6 +23,7 @@ from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.soutput import SOutput
 from reconcile.stagger import Permission, Stagger
+from reconcile.strategy import Strategy
 from reconcile.upstream import Upstream
 from services.embedded.world import World
 from services.log.index import Index
@@ -389,11 +390,10 @@ def restore_wrong_checkpoint(patch: Patch) -> None:
     """ROLLBACK restores an empty state instead of the copy that was made at MARK."""
 
     def make(original: Any) -> Any:
-        def roll_back(self: Host, time: int, keep_live: bool) -> int:
-            place = int(original(self, time, keep_live))
+        def roll_back(self: Host, keep_live: bool) -> None:
+            original(self, keep_live)
             if self.mode is Mode.CHECKPOINT_REDO:
                 self.state = self.graph.empty()
-            return place
 
         return roll_back
 
@@ -405,12 +405,11 @@ def go_on_from_the_tentative_state(patch: Patch) -> None:
     """ROLLBACK leaves the state as the tentative steps have made it."""
 
     def make(original: Any) -> Any:
-        def roll_back(self: Host, time: int, keep_live: bool) -> int:
+        def roll_back(self: Host, keep_live: bool) -> None:
             state = self.live or self.state
-            place = int(original(self, time, keep_live))
+            original(self, keep_live)
             if self.mode is Mode.CHECKPOINT_REDO:
                 self.state = state
-            return place
 
         return roll_back
 
@@ -429,13 +428,12 @@ def rebuild_from_the_mark_only(patch: Patch) -> None:
     """undo_redo rebuilds state from the mark on, and forgets what was in open windows before it (R20)."""
 
     def make(original: Any) -> Any:
-        def roll_back(self: Host, time: int, keep_live: bool) -> int:
-            place = int(original(self, time, keep_live))
-            return time if self.mode is Mode.UNDO_REDO else place
+        def replay_from(self: Strategy, mark: int) -> int:
+            return mark if self.mode is Mode.UNDO_REDO else int(original(self, mark))
 
-        return roll_back
+        return replay_from
 
-    patch(Host, "roll_back", make)
+    patch(Strategy, "replay_from", make)
 
 
 @_mutant
@@ -665,7 +663,7 @@ def never_return_from_recovering(patch: Patch) -> None:
 @_mutant
 def restart_without_the_state(patch: Patch) -> None:
     """A new life begins where its checkpoint stands, with an empty state."""
-    patch(Host, "load", lambda _: lambda self, blob: None)
+    patch(Host, "begin", lambda original: lambda self, state: original(self, None))
 
 
 @_mutant

@@ -107,7 +107,7 @@ def _metered(world: World, clock: ModelClock) -> Iterator[None]:
     step_unmetered = Host.step
 
     def step(host: Host, item: Step) -> Mapping[str, pa.RecordBatch]:
-        [who] = [p.id for p in world.processes.values() if p.instance is not None and p.instance.host is host]
+        [who] = [p.id for p in world.processes.values() if p.instance is not None and p.instance.engine.host is host]
         if who.fragment in clock.fragments:
             clock.rows += sum(batch.num_rows for batch in item.batches.values())
         return step_unmetered(host, item)

@@ -10,6 +10,7 @@ from boreal.frames import INFINITY
 from boreal.spec import Mode
 from operators.graph import Graph
 from reconcile.host import Host
+from reconcile.strategy import Strategy
 from sunion.steps import Step
 from tests.harness import S, plan_of, query_of
 
@@ -55,9 +56,11 @@ def expected() -> list[tuple[int, int, int]]:
 def test_a_redo_gives_what_no_failure_would_have_given(mode: Mode) -> None:
     host = host_of(mode)
     step(host, PAST, MARK_AT)
-    host.mark(MARK_AT * 1000)
+    strategy = Strategy(host.graph, mode, copied_at=MARK_AT * 1000)
+    host.mark(strategy.copies_at_mark)
     assert step(host, LACKING, 2000, tentative=True) == [(2, 1, 2), (2, 2, 1)], "of partial input"
-    replay_from = host.roll_back(MARK_AT * 1000, keep_live=False)
+    host.roll_back(keep_live=False)
+    replay_from = strategy.replay_from(MARK_AT * 1000)
     again = [row for row in PAST if row[0] * 1000 >= replay_from]
     if replay_from < MARK_AT * 1000:
         step(host, again, MARK_AT, muted=True)
@@ -66,12 +69,8 @@ def test_a_redo_gives_what_no_failure_would_have_given(mode: Mode) -> None:
 
 
 def test_each_strategy_says_from_where_it_must_be_given_rows_again() -> None:
-    places = {}
-    for mode in Mode:
-        host = host_of(mode)
-        step(host, PAST, MARK_AT)
-        host.mark(MARK_AT * 1000)
-        places[mode] = host.roll_back(MARK_AT * 1000, keep_live=False)
+    graph = Graph(FRAGMENT)
+    places = {mode: Strategy(graph, mode, copied_at=MARK_AT * 1000).replay_from(MARK_AT * 1000) for mode in Mode}
     assert places == {
         Mode.CHECKPOINT_REDO: MARK_AT * 1000,
         Mode.UNDO_REDO: 1000 * 1000,
@@ -80,34 +79,29 @@ def test_each_strategy_says_from_where_it_must_be_given_rows_again() -> None:
 
 
 def test_only_checkpoint_redo_copies_the_state_at_a_mark() -> None:
-    copies = {}
-    for mode in Mode:
-        host = host_of(mode)
-        step(host, PAST, MARK_AT)
-        copies[mode] = host.mark(MARK_AT * 1000)
-    assert copies[Mode.CHECKPOINT_REDO]
-    assert copies[Mode.UNDO_REDO] is None and copies[Mode.OVERLAY_REDO] is None
+    graph = Graph(FRAGMENT)
+    assert [mode for mode in Mode if Strategy(graph, mode).copies_at_mark] == [Mode.CHECKPOINT_REDO]
+    assert not Strategy(graph, Mode.CHECKPOINT_REDO, periodic=True).copies_at_mark
 
 
 def test_a_copy_starts_another_host() -> None:
     host = host_of(Mode.CHECKPOINT_REDO)
     step(host, PAST, MARK_AT)
     other = host_of(Mode.CHECKPOINT_REDO)
-    other.load(host.checkpoint(MARK_AT * 1000))
+    other.begin(host.checkpoint())
     assert step(other, WHOLE, 2000) + step(other, LATER, -1) == expected()
     with pytest.raises(CorruptError):
-        other.load(b"no state of ours")
+        other.begin(b"no state of ours")
 
 
 def test_a_periodic_checkpoint_serves_in_place_of_one_at_the_mark() -> None:
     host = host_of(Mode.CHECKPOINT_REDO)
-    host.periodic = True
     step(host, PAST[:2], 1000)
-    host.checkpoint(1000 * 1000)
+    host.checkpoint()
     step(host, PAST[2:], MARK_AT)
-    assert host.mark(MARK_AT * 1000) is None
+    host.mark(copies=False)
     step(host, LACKING, 2000, tentative=True)
-    assert host.roll_back(MARK_AT * 1000, keep_live=False) == 1000 * 1000
+    host.roll_back(keep_live=False)
     step(host, PAST[2:], MARK_AT, muted=True)
     assert step(host, WHOLE, 2000) + step(host, LATER, -1) == expected()
 
@@ -116,9 +110,9 @@ def test_an_overlay_stays_live_while_its_base_is_redone() -> None:
     """R21."""
     host = host_of(Mode.OVERLAY_REDO)
     step(host, PAST, MARK_AT)
-    host.mark(MARK_AT * 1000)
+    host.mark(copies=False)
     step(host, LACKING, 2000, tentative=True)
-    assert host.roll_back(MARK_AT * 1000, keep_live=True) == MARK_AT * 1000
+    host.roll_back(keep_live=True)
     redone = step(host, WHOLE, 2000)
     assert step(host, [(2600, 2)], -1, tentative=True) == [(3, 2, 1)], "the live branch knows nothing of the correction"
     redone += step(host, LATER, -1)
@@ -131,7 +125,7 @@ def test_the_base_does_not_change_while_an_overlay_lives() -> None:
     host = host_of(Mode.OVERLAY_REDO)
     step(host, PAST, MARK_AT)
     before = host.state.encode()
-    host.mark(MARK_AT * 1000)
+    host.mark(copies=False)
     step(host, LACKING, 2000, tentative=True)
     assert host.state.encode() == before
 

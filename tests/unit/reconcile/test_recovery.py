@@ -10,7 +10,7 @@ ANCHOR = Anchor(time=100, needs=40, next_ids=(("out/0", 9),), inputs=(("a/0", 3)
 
 
 def saved(time: int) -> Saved:
-    return Saved(time, (("out/0", 7),), (("a/0", 5),), b"state")
+    return Saved(time, (("out/0", 7),), (("a/0", 5),), b"state", ("main.r0.0", 1))
 
 
 def test_with_nothing_it_begins_at_the_beginning() -> None:

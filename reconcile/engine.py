@@ -1,0 +1,139 @@
+"""The engine of one instance: gives orders to the operator host, and has each answer's consequences follow in order.
+
+A host beside us answers at once. One in another process answers later: until then orders are under way, no more of them
+than a bound of bytes, and how long they take counts in what alpha*X leaves for holding buckets back (R9: a tuple may come
+just after a batch began, so what is measured is up to two batches).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from boreal.errors import BorealError, ProtocolError
+from reconcile.events import Effect, Obey
+from reconcile.host import Host
+from reconcile.orders import Answer, DropLive, Order, Place
+from sunion.steps import Step
+
+Then = Callable[[Answer, int, list[Effect]], None]
+"""then(answer, now, effects): what follows from an answer."""
+
+LATENCY_SAMPLES = 256
+
+LATENCY_GUESS_US = 500_000
+"""What a host in another process is taken to need before it was measured."""
+
+SLOWNESS = 4
+"""A host that says nothing for so many times its usual latency has stopped."""
+
+
+class HostFailed(BorealError):
+    """The host in another process cannot obey an order: its state is lost, or an operator raised what the text tells."""
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    number: int
+    since: int
+    nbytes: int
+    is_live: bool
+    is_timed: bool
+    then: Then
+
+
+@dataclass(slots=True)
+class Engine:
+    """host: the one beside us, None for one in another process. limit_bytes: of steps under way. silence_us: the least
+    silence that counts as one."""
+
+    incarnation: int
+    host: Host | None
+    limit_bytes: int
+    silence_us: int
+    number: int = 0
+    nbytes: int = 0
+    answered_at: int = 0
+    has_begun: bool = False
+    copied_bytes: int = 0
+    under_way: deque[_UnderWay] = field(default_factory=deque)
+    latencies: deque[int] = field(default_factory=lambda: deque(maxlen=LATENCY_SAMPLES))
+
+    def hand(self, order: Order, now: int, effects: list[Effect], then: Then, is_timed: bool = False) -> None:
+        """Give an order. is_timed: it is one of the usual kind, whose time is to be measured."""
+        if self.host is not None:
+            self._follow(self.host.obey(order), now, effects, then)
+            return
+        self.number += 1
+        nbytes = sum(batch.nbytes for batch in order.batches.values()) if isinstance(order, Step) else 0
+        is_live = isinstance(order, Step) and order.tentative
+        self.under_way.append(_UnderWay(self.number, now, nbytes, is_live, is_timed, then))
+        self.nbytes += nbytes
+        effects.append(Obey(Place(self.incarnation, self.number), order))
+
+    def take(self, place: Place, answer: Answer, now: int, effects: list[Effect]) -> None:
+        """Hear an answer. One of another life, or heard before, is dropped; ProtocolError where one is missing,
+        HostFailed where the host has given up: this life is over."""
+        if place.incarnation != self.incarnation or not self.under_way or place.number < self.under_way[0].number:
+            return
+        if answer.failed is not None:
+            raise HostFailed(answer.failed)
+        if place.number > self.under_way[0].number:
+            raise ProtocolError(f"the host answered order {place.number} before order {self.under_way[0].number}")
+        order = self.under_way.popleft()
+        self.nbytes -= order.nbytes
+        self.answered_at = now
+        if order.is_timed:
+            self.latencies.append(now - order.since)
+        self._follow(answer, now, effects, order.then)
+
+    def drop_live(self, now: int, effects: list[Effect]) -> None:
+        """Give up the live branch: what is under way of it will not be shown."""
+        for order in self.under_way:
+            if order.is_live:
+                order.then = nothing_follows
+        self.hand(DropLive(), now, effects, nothing_follows)
+
+    @property
+    def latency_us(self) -> int:
+        """How long an order takes at worst, from our handing it over to its answer."""
+        if self.host is not None:
+            return 0
+        return max(self.latencies, default=LATENCY_GUESS_US)
+
+    @property
+    def is_full(self) -> bool:
+        return self.nbytes >= self.limit_bytes
+
+    @property
+    def _patience_us(self) -> int:
+        return max(SLOWNESS * self.latency_us, self.silence_us)
+
+    def is_silent(self, now: int) -> bool:
+        """Whether the host has stopped: nobody should wait for what we have given it."""
+        if self.host is not None:
+            return False
+        return bool(self.under_way) and now - max(self.under_way[0].since, self.answered_at) > self._patience_us
+
+    def is_behind(self, now: int) -> bool:
+        """Whether the host has yet to begin, or to catch up."""
+        if self.host is not None:
+            return False
+        return not self.has_begun or (bool(self.under_way) and now - self.under_way[0].since > self._patience_us)
+
+    def discount(self, late_us: int) -> None:
+        """For so long we could not listen: it is not the host's silence."""
+        self.answered_at += late_us
+        for order in self.under_way:
+            order.since += late_us
+
+    def _follow(self, answer: Answer, now: int, effects: list[Effect], then: Then) -> None:
+        self.has_begun = True
+        if answer.copied is not None:
+            self.copied_bytes = answer.copied
+        then(answer, now, effects)
+
+
+def nothing_follows(answer: Answer, now: int, effects: list[Effect]) -> None:
+    """For orders whose answer says no more than that they were obeyed."""

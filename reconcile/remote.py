@@ -1,0 +1,172 @@
+"""The operator host in a process of its own: obeys a log of orders, by offset, and answers each (R31).
+
+The log is the truth, and the host's state a function of it, from a BEGIN on; so a process that has lost the state, or has
+one that is further than the orders it is given again, makes it anew from the last snapshot and the orders after it, with
+their answers thrown away. What it then answers is what it answered before, byte for byte: whoever listens drops repeats
+by their number. Where the log no longer reaches back far enough, the host says that it is lost, and a new life begins.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from boreal.errors import BorealError
+from boreal.plan import Fragment
+from boreal.spec import Mode
+from operators.encoding import pack, unpack
+from operators.graph import Graph
+from reconcile.host import Host
+from reconcile.orders import Answer, Begin, Order, Place, decode_order, encode_answer
+
+_KIND = "host"
+
+SNAPSHOT_BYTES = 32 << 20
+"""Snapshots are made after so many bytes of orders, or four times the last snapshot where that is more: what they cost is
+then at most a quarter of what the orders cost, and what is obeyed again after a loss stays bounded."""
+
+
+class Unreachable(BorealError):
+    """A checkpoint cannot be asked for now: the same order is to be given again."""
+
+
+class OrderLog(Protocol):
+    """The log that the orders come from."""
+
+    def read(self, first: int, end: int) -> Iterable[tuple[int, bytes]]:
+        """(offset, order) from the first offset on that is still there, up to `end` (exclusive)."""
+        ...
+
+
+class Snapshots(Protocol):
+    """Where a host's whole state is kept, by the offset of the first order that is not in it."""
+
+    def latest(self, offset: int) -> tuple[int, bytes] | None:
+        """The last one at an offset or before it; None where there is none, or none can be had."""
+        ...
+
+    def keep(self, offset: int, snapshot: bytes) -> None:
+        """Keep one; it may arrive later, or never."""
+        ...
+
+
+Fetch = Callable[[str, int], bytes]
+"""fetch(owner, number): the state of a stored checkpoint; KeyError where there is none (any more), CorruptError where it is
+damaged, Unreachable where the store does not answer."""
+
+KeepCopy = Callable[[int, bytes], None]
+"""keep(number, state): bring a copy of the state to the store; it may arrive later, or never (R19)."""
+
+
+class RemoteHost:
+    """A host that is told its orders as bytes. place: the last order that it obeyed; life 0 is none at all."""
+
+    def __init__(self, fragment: Fragment, mode: Mode, fetch: Fetch) -> None:
+        self.host = Host(Graph(fragment), mode)
+        self.place = Place(0, 0)
+        self.has_failed = False
+        self._inputs = {entry.name: entry.schema for entry in fragment.inputs}
+        self._fetch = fetch
+
+    def take(self, data: bytes, keep: KeepCopy | None) -> bytes | None:
+        """Obey an order; the answer as bytes, or None for an order that was obeyed before, or is of a life that is over.
+        keep: None where copies need not go to the store, having gone there before."""
+        place, order = decode_order(data, self._inputs)
+        mine = self.place
+        if place.incarnation < mine.incarnation or (place.incarnation == mine.incarnation and place.number <= mine.number):
+            return None
+        if place.incarnation > mine.incarnation and isinstance(order, Begin):
+            answer = self._obey(order)
+        elif place == Place(mine.incarnation, mine.number + 1) and not self.has_failed:
+            answer = self._obey(order)
+        else:
+            answer = Answer(failed=f"the state before order {place.number} of life {place.incarnation} is lost")
+        self.place = place
+        self.has_failed = answer.failed is not None
+        if answer.state is not None and order.number is not None and keep is not None:  # type: ignore[union-attr]
+            keep(order.number, answer.state)  # type: ignore[union-attr]
+        return encode_answer(place, answer)
+
+    def save(self) -> bytes | None:
+        """All that the next orders build on, as bytes; None while that is more than one state, or nothing."""
+        host = self.host
+        if host.live is not None or host.redo is not None or self.has_failed or not self.place.incarnation:
+            return None
+        facts: dict[str, object] = {"incarnation": self.place.incarnation, "number": self.place.number}
+        return pack(_KIND, facts, [host.state.encode(), host.copy])
+
+    def restore(self, snapshot: bytes) -> None:
+        """Be what `save` saved; CorruptError if the bytes are no snapshot of this fragment's host."""
+        facts, (state, copy) = unpack(snapshot, _KIND)
+        self.host.begin(state)
+        self.host.copy = copy
+        self.place = Place(int(facts["incarnation"]), int(facts["number"]))  # type: ignore[call-overload]
+        self.has_failed = False
+
+    def _obey(self, order: Order) -> Answer:
+        """What an operator raises is told to whoever gave the order, as text: it ends that life, and not this process."""
+        try:
+            if isinstance(order, Begin) and order.checkpoint:
+                order = replace(order, state=self._fetch(*order.checkpoint))
+            return self.host.obey(order)
+        except Unreachable:
+            raise
+        except Exception:
+            return Answer(failed=traceback.format_exc())
+
+
+class OrderedHost:
+    """A `RemoteHost` at a place in its log of orders. rebuilt: how often its state was made anew."""
+
+    def __init__(
+        self,
+        fragment: Fragment,
+        mode: Mode,
+        fetch: Fetch,
+        log: OrderLog,
+        snapshots: Snapshots,
+        snapshot_bytes: int = SNAPSHOT_BYTES,
+    ) -> None:
+        self.fragment = fragment
+        self.mode = mode
+        self.host = RemoteHost(fragment, mode, fetch)
+        self.next_offset: int | None = None
+        self.rebuilt = 0
+        self._fetch = fetch
+        self._log = log
+        self._snapshots = snapshots
+        self._snapshot_bytes = snapshot_bytes
+        self._since = self._last_size = 0
+
+    def obey(self, orders: Sequence[tuple[int, bytes]], keep: KeepCopy) -> list[bytes]:
+        """Obey (offset, order) in their order; what was obeyed before is obeyed again, and answered alike."""
+        if not orders:
+            return []
+        if self.next_offset != orders[0][0]:
+            self._rebuild(orders[0][0])
+        self.next_offset = None  # where the store cannot be asked in the midst of it, we are nowhere
+        answers = [self.host.take(data, keep) for _, data in orders]
+        self.next_offset = orders[-1][0] + 1
+        self._since += sum(len(data) for _, data in orders)
+        self._maybe_save()
+        return [answer for answer in answers if answer is not None]
+
+    def _rebuild(self, offset: int) -> None:
+        """Have the state that the orders before an offset have left."""
+        self.rebuilt += 1
+        self.host = RemoteHost(self.fragment, self.mode, self._fetch)
+        found = self._snapshots.latest(offset)
+        if found is not None:
+            self.host.restore(found[1])
+        for _, data in self._log.read(found[0] if found else 0, offset):
+            self.host.take(data, None)
+
+    def _maybe_save(self) -> None:
+        if self._since < max(self._snapshot_bytes, 4 * self._last_size):
+            return
+        snapshot = self.host.save()
+        if snapshot is not None and self.next_offset is not None:
+            self._snapshots.keep(self.next_offset, snapshot)
+            self._since, self._last_size = 0, len(snapshot)
