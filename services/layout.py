@@ -107,6 +107,10 @@ class Layout:
             for shard in range(fragment.shards)
         ]
 
+    def remote_instances(self, replica: str) -> list[InstanceId]:
+        """Those of `instances` whose operators run in a process of their own, in the order of its partitions."""
+        return [who for who in self.instances(replica) if self.plan.fragment(who.fragment).engine != "native"]
+
     def egress_instance(self, site: str) -> InstanceId:
         return InstanceId(EGRESS, f"r{self.sites.index(site)}", 0)
 
