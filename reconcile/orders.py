@@ -5,7 +5,7 @@ beside the instance (engine: native), or in another process, which reads the ord
 another; then both are bytes:
 
     magic, version, checksum     as any state's (operators.encoding)
-    facts                        incarnation, number, kind and what the kind needs
+    facts                        life (incarnation), place (the order's number in it), kind, and what the kind needs
     parts                        one Arrow IPC stream for each batch; none at all for an empty one
 
 The same order gives the same answer, byte for byte, in every process that obeys it.
@@ -100,7 +100,7 @@ _NAMES = {kind: name for name, kind in _PLAIN.items()}
 
 def encode_order(place: Place, order: Order) -> bytes:
     """The order as it is logged for a host in another process."""
-    facts: dict[str, object] = {"incarnation": place.incarnation, "number": place.number}
+    facts: dict[str, object] = {"life": place.incarnation, "place": place.number}
     match order:
         case Step(batches, upto, tentative):
             facts |= {"order": "step", "upto": upto, "tentative": tentative, "inputs": list(batches)}
@@ -133,8 +133,8 @@ def decode_order(data: bytes, inputs: Mapping[str, Schema]) -> tuple[Place, Orde
 def encode_answer(place: Place, answer: Answer) -> bytes:
     """The answer as its host logs it, without the copy of a state, which goes to the store."""
     facts: dict[str, object] = {
-        "incarnation": place.incarnation,
-        "number": place.number,
+        "life": place.incarnation,
+        "place": place.number,
         "outputs": list(answer.outputs),
         "copied": answer.copied,
         "failed": answer.failed,
@@ -154,7 +154,7 @@ def decode_answer(data: bytes, outputs: Mapping[str, Schema]) -> tuple[Place, An
 
 
 def _place(facts: dict[str, Any]) -> Place:
-    return Place(int(facts.pop("incarnation")), int(facts.pop("number")))
+    return Place(int(facts.pop("life")), int(facts.pop("place")))
 
 
 def _batch_bytes(batch: pa.RecordBatch) -> bytes:

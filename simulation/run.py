@@ -68,9 +68,7 @@ class Observed:
     digest: str = ""
 
 
-def observe(
-    scenario: Scenario, with_digest: bool = False, spy: Callable[[Simulation], None] | None = None
-) -> Observed:
+def observe(scenario: Scenario, with_digest: bool = False, spy: Callable[[Simulation], None] | None = None) -> Observed:
     """Run a scenario to its end. with_digest: hash every logged frame with its log and time; spy is handed the run before
     it begins."""
     simulation = Simulation(scenario, with_digest)
@@ -93,7 +91,13 @@ class Simulation:
         self.scenario = scenario
         self.observed = Observed(x_us_max=plan.delay_threshold_us)
         self.world = SimulatedWorld(
-            plan, ModelClock(), MemoryLogStore(), MemoryCheckpointStore(), self._on_append, scenario.step_rows
+            plan,
+            ModelClock(),
+            MemoryLogStore(),
+            MemoryCheckpointStore(),
+            self._on_append,
+            scenario.step_rows,
+            scenario.batch_us,
         )
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride)
         self.saboteur = Saboteur(self.world, Random(scenario.seed))
@@ -128,6 +132,8 @@ class Simulation:
         observed.fenced_reads = self.world.fenced_reads
         observed.faults = self.saboteur.counts
         observed.coverage.update(self.world.counts)
+        for engine in self.world.engines.values():
+            observed.coverage.update(engine.counts)
         if self.digest is not None:
             observed.digest = self.digest.hexdigest()
         return observed
@@ -212,4 +218,5 @@ def _is_settled(process: Process) -> bool:
         and not process.is_frozen
         and instance.state is State.STABLE
         and instance.sunion.base.position >= INFINITY
+        and not instance.engine.under_way
     )

@@ -22,6 +22,8 @@ from simulation.strikes import Strike
 MILLISECOND = 1_000
 SECOND = 1_000_000
 REFERENCE_MEMORY = 1 << 30
+REMOTE_SHARE = 0.15
+"""Of all scenarios, those with hosts in another process."""
 HELD_BACK_BYTES = 1_000_000
 """More than the rows of alpha*X: a port that cannot hold these forgets tentative ones, which no log is read again for."""
 
@@ -34,7 +36,8 @@ class Scenario:
     What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
     length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
-    by its partner's anchor, its own log lacking what it slept through (R27).
+    by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
+    some fragments' operators run in another process.
     """
 
     seed: int
@@ -52,6 +55,7 @@ class Scenario:
     cut_us: int = 0
     owes_masking: bool = False
     may_skip: bool = False
+    batch_us: int = 0
     patterns: tuple[str, ...] = ()
 
     @property
@@ -81,7 +85,37 @@ def make_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same in every process."""
     rng = Random(seed)
     family = rng.choices(list(_FAMILIES), [weight for weight, _ in _FAMILIES.values()])[0]
-    return _FAMILIES[family][1](seed, family, rng)
+    return _maybe_remote(_FAMILIES[family][1](seed, family, rng))
+
+
+def _maybe_remote(scenario: Scenario) -> Scenario:
+    """Of some scenarios, operators of some fragments run in micro-batches in another process, which may die as well."""
+    rng = Random(f"remote {scenario.seed}")
+    if rng.random() >= REMOTE_SHARE:
+        return scenario
+    query = scenario.plan
+    chosen = {f.name for f in query.fragments if f.name != EGRESS and rng.random() < 0.7} or {query.fragments[0].name}
+    query = replace(
+        query, fragments=tuple(replace(f, engine="spark") if f.name in chosen else f for f in query.fragments)
+    )
+    drawn = [_engine_strike(rng, query, scenario.duration_us) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    return replace(
+        scenario,
+        plan=query,
+        batch_us=rng.choice((20, 60, 150)) * MILLISECOND,
+        strikes=scenario.strikes + tuple(drawn),
+        patterns=(*scenario.patterns, "remote"),
+        owes_delay=False,
+        owes_silence=False,
+        owes_masking=False,
+    )
+
+
+def _engine_strike(rng: Random, query: Plan, end: int) -> Strike:
+    who = rng.choice([who for who in _instances(query) if query.fragment(who.fragment).engine != "native"])
+    kind = rng.choice(("engine_worker", "engine_crash", "engine_crash", "engine_forget", "engine_wipe", "engine_twin"))
+    at, length = rng.randrange(100_000, max(end, 300_000)), rng.randint(20, 900) * MILLISECOND
+    return Strike(kind, at, length, who=who, amount=rng.choice((0, 0, 500, 1000)))
 
 
 def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> Scenario:
@@ -92,7 +126,7 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
     given = scenario.plan
     calm = replace(
         given,
-        fragments=tuple(replace(fragment, replicas=fragment.replicas[:1]) for fragment in given.fragments),
+        fragments=tuple(replace(fragment, replicas=fragment.replicas[:1], engine="native") for fragment in given.fragments),
         mode=Mode.OVERLAY_REDO,
         delay_threshold_us=60 * SECOND,
         alpha_x_us=None,

@@ -18,6 +18,7 @@ from reconcile.events import (
     InstanceId,
     LeaseGrant,
     LeaseRequest,
+    Obey,
     Send,
     StateChanged,
     Threshold,
@@ -36,7 +37,9 @@ class Strike:
     many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the effects of a piece of work
     that still take place), zombie (as crash_midway, and what was lost is written after the next life has begun), freeze
     (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new X); on_stabilization,
-    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught.
+    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught. Of the job that
+    runs an instance's operators (who): engine_worker, engine_crash (amount: per mille of the batch's answers that are out
+    before), engine_forget, engine_wipe, engine_twin.
     """
 
     kind: str
@@ -124,6 +127,16 @@ class Saboteur:
                 self._resend(world.processes[who], strike.amount)
             case "damage_checkpoint":
                 self._damage(who)
+            case "engine_worker":
+                world.engines[who].lose_worker()
+            case "engine_crash":
+                world.engines[who].crash(strike.amount, strike.for_us)
+            case "engine_forget":
+                world.engines[who].forget(strike.for_us)
+            case "engine_wipe":
+                world.engines[who].wipe(strike.for_us)
+            case "engine_twin":
+                world.engines[who].run_twin()
             case _:
                 raise AssertionError(f"unknown strike {strike.kind}")
 
@@ -151,13 +164,13 @@ class Saboteur:
         until = max(self.world.now, strike.end_us)
         self._crash(process.id, until)
         if strike.kind == "zombie":
-            lost = [effect for effect in effects[kept:] if isinstance(effect, Append)]
-            self.world.at(until + 2_000, lambda: self._write_late(lost))
+            lost = [effect for effect in effects[kept:] if isinstance(effect, Append | Obey)]
+            self.world.at(until + 2_000, lambda: self._write_late(process, lost))
             self.counts["zombie_frames"] += len(lost)
 
-    def _write_late(self, lost: list[Append]) -> None:
+    def _write_late(self, process: Process, lost: list[Append | Obey]) -> None:
         for effect in lost:
-            self.world.append(effect.log, effect.frame)
+            self.world.perform(process, effect)
 
     def _damage(self, who: InstanceId) -> None:
         """A bit of the newest checkpoint in the store flips."""

@@ -5,14 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from boreal.frames import Frame, LogId
 from boreal.plan import Plan
-from reconcile.events import Append, Effect, Event, Follow, Frames, InstanceId, Read, ReadDone, Send
-from services.embedded.world import Clock, Process, World
+from reconcile.engine import HostFailed
+from reconcile.events import (
+    Append,
+    Effect,
+    Event,
+    Follow,
+    Frames,
+    InstanceId,
+    Obey,
+    Read,
+    ReadDone,
+    Send,
+    StoreCheckpoint,
+)
+from services.embedded.world import UPLOAD_US, Clock, Process, World
 from services.log.base import LogStore
 from services.store.base import CheckpointStore
+from simulation.engine import MicroBatches
+
+COPY_TRIES = 20
+RESTART_US = 20_000
 
 
 class SimulatedWorld(World):
@@ -20,7 +38,8 @@ class SimulatedWorld(World):
 
     fenced_reads: frames that a dead life wrote after its successor's START, and that a reader was handed all the same.
     step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_work is told of every
-    event that a process takes up (None: its begin), on_effect of every effect after it took place.
+    event that a process takes up (None: its begin), on_effect of every effect after it took place. batch_us: how long a
+    micro-batch takes of those hosts that are not beside their instances.
     """
 
     def __init__(
@@ -31,6 +50,7 @@ class SimulatedWorld(World):
         store: CheckpointStore,
         on_append: Callable[[LogId, Frame, int], None],
         step_rows: int | None,
+        batch_us: int = 0,
     ) -> None:
         super().__init__(plan, clock, logs, store, on_append)
         self.step_rows = step_rows
@@ -41,6 +61,20 @@ class SimulatedWorld(World):
         self._fenced: dict[LogId, set[int]] = {}
         self._lives: dict[LogId, int] = {}
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
+        self.engines: dict[InstanceId, MicroBatches] = {
+            who: self._engine(who, batch_us) for who in self.processes if plan.fragment(who.fragment).engine != "native"
+        }
+
+    def _engine(self, who: InstanceId, batch_us: int) -> MicroBatches:
+        return MicroBatches(
+            self.plan.fragment(who.fragment),
+            self.plan.mode,
+            batch_us,
+            Random(f"engine of {who}"),
+            lambda owner, number: self.store.get(owner, number).state,
+            lambda delay, action: self.at(self.now + delay, action),
+            lambda answered: self.deliver(who, answered),
+        )
 
     def start(self, who: InstanceId) -> None:
         self._dying.pop(who, None)
@@ -75,7 +109,17 @@ class SimulatedWorld(World):
             self.fenced_reads += [f"{process.id} was handed offset {offset} of {event.log}" for offset in handed]
         for tell in self.on_work:
             tell(process, event)
-        super()._work(process, event)
+        try:
+            super()._work(process, event)
+        except HostFailed:
+            # This life is over; its supervisor begins another.
+            self.counts["engine lost"] += 1
+            self.crash(process.id)
+            self.at(self.now + RESTART_US, lambda: self._start_again(process))
+
+    def _start_again(self, process: Process) -> None:
+        if process.instance is None:
+            self.start(process.id)
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
         strikes = process.life == life and not process.is_frozen and process.id in self._dying
@@ -84,8 +128,22 @@ class SimulatedWorld(World):
             return
         super()._finish(process, life, effects, event)
 
+    def _take_copy(self, process: Process, life: int, effect: StoreCheckpoint, tries: int) -> None:
+        """The copy that a host elsewhere has made becomes a checkpoint once it is there; one that does not come is absent."""
+        state = self.engines[process.id].copies.get(effect.number)
+        if process.life == life and state is not None:
+            super()._perform(process, replace(effect, state=state))
+        elif process.life == life and tries:
+            self.at(self.now + UPLOAD_US, lambda: self._take_copy(process, life, effect, tries - 1))
+
     def _perform(self, process: Process, effect: Effect) -> None:
-        super()._perform(process, effect)
+        match effect:
+            case Obey(place, order):
+                self.engines[process.id].give(place, order)
+            case StoreCheckpoint(state=None):
+                self._take_copy(process, process.life, effect, COPY_TRIES)
+            case _:
+                super()._perform(process, effect)
         match effect:
             case Send(_, message):
                 self.counts[type(message).__name__] += 1

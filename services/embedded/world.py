@@ -87,7 +87,7 @@ class ModelClock:
         rows = sum(e.frame.batch.num_rows for e in effects if isinstance(e, Append) and isinstance(e.frame, Data))
         if isinstance(event, Frames):
             rows += sum(frame.batch.num_rows for _, frame in event.items if isinstance(frame, Data))
-        copied = sum(len(e.state) for e in effects if isinstance(e, StoreCheckpoint))
+        copied = sum(len(e.state or b"") for e in effects if isinstance(e, StoreCheckpoint))
         return effects, 30 + rows // 10 + copied // 500
 
 
@@ -399,6 +399,7 @@ class World:
     def _stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
         if process.life != life:
             return
+        assert effect.state is not None, "the host is beside the instance"
         self.store.put(
             Checkpoint(str(process.id), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, effect.state)
         )

@@ -1,0 +1,168 @@
+"""A model of the engine that runs operator hosts in micro-batches: what may come late, twice, or after a loss.
+
+Orders are logged; a batch takes all that there are, obeys them, and writes their answers; then it is committed. A job that
+dies comes back and does the same batch again, so answers may come twice; its state is lost with it, and made anew from
+snapshots and orders, as `reconcile.remote` says. The order log is trimmed to the older of the two newest snapshots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+
+from boreal.plan import Fragment
+from boreal.spec import Mode
+from reconcile.events import Answered
+from reconcile.orders import Order, Place, decode_answer, encode_order
+from reconcile.remote import Fetch, OrderedHost
+
+At = Callable[[int, Callable[[], None]], None]
+"""at(delay_us, action): do it after so long."""
+
+SNAPSHOT_BYTES = 20_000
+UPLOAD_US = 5_000
+ANSWER_US = 2_000
+
+
+class MicroBatches:
+    """The job of one instance. batch_us: about how long a batch takes; deliver: hands an answer to the instance."""
+
+    def __init__(
+        self,
+        fragment: Fragment,
+        mode: Mode,
+        batch_us: int,
+        rng: Random,
+        fetch: Fetch,
+        at: At,
+        deliver: Callable[[Answered], None],
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.copies: dict[int, bytes] = {}
+        self._fragment, self._mode, self._fetch = fragment, mode, fetch
+        self._batch_us, self._rng, self._at, self._deliver = batch_us, rng, at, deliver
+        self._outputs = {edge.operator: edge.schema for edge in fragment.outputs}
+        self._orders: list[bytes] = []
+        self._start = 0
+        self._snapshots: dict[int, bytes] = {}
+        self._committed = 0
+        self._planned: int | None = None
+        self._life = 0
+        self._down = 0
+        self._is_busy = False
+        self._dying: tuple[int, int] | None = None
+        self._host = self._new_host()
+
+    def _new_host(self) -> OrderedHost:
+        return OrderedHost(self._fragment, self._mode, self._fetch, self, self, SNAPSHOT_BYTES)
+
+    def give(self, place: Place, order: Order) -> None:
+        """Log an order."""
+        self._orders.append(encode_order(place, order))
+        self._maybe_run()
+
+    # What the host reads and keeps
+
+    def read(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+        for offset in range(max(first, self._start), end):
+            yield offset, self._orders[offset]
+
+    def latest(self, offset: int) -> tuple[int, bytes] | None:
+        known = [at for at in self._snapshots if at <= offset]
+        return (max(known), self._snapshots[max(known)]) if known else None
+
+    def keep(self, offset: int, snapshot: bytes) -> None:
+        self.counts["engine snapshots"] += 1
+        self._snapshots[offset] = snapshot
+        for old in sorted(self._snapshots)[:-2]:
+            del self._snapshots[old]
+        if len(self._snapshots) == 2:
+            self._start = max(self._start, min(self._snapshots))
+
+    def _keep_copy(self, number: int, state: bytes) -> None:
+        life = self._life
+
+        def arrive() -> None:
+            if life == self._life:
+                self.copies[number] = state
+
+        self._at(UPLOAD_US, arrive)
+
+    # Batches
+
+    def _maybe_run(self) -> None:
+        if self._down or self._is_busy or self._committed >= len(self._orders):
+            return
+        self._is_busy = True
+        if self._planned is None:
+            self._planned = len(self._orders)
+        life = self._life
+        self._at(int(self._batch_us * self._rng.uniform(0.5, 1.5)), lambda: self._finish(life))
+
+    def _finish(self, life: int) -> None:
+        if life != self._life:
+            return
+        assert self._planned is not None
+        answers = self._obey(self._host, self._committed, self._planned)
+        if self._dying is not None:
+            (kept, for_us), self._dying = self._dying, None
+            self._emit(answers[: len(answers) * kept // 1000])
+            self._die(for_us)
+            return
+        self._emit(answers)
+        self._committed, self._planned = self._planned, None
+        self._is_busy = False
+        self._maybe_run()
+
+    def _obey(self, host: OrderedHost, first: int, end: int) -> list[bytes]:
+        before = host.rebuilt
+        answers = host.obey(list(self.read(first, end)), self._keep_copy)
+        self.counts["engine rebuilds"] += host.rebuilt - before
+        return answers
+
+    def _emit(self, answers: list[bytes]) -> None:
+        self.counts["engine answers"] += len(answers)
+        for data in answers:
+            place, answer = decode_answer(data, self._outputs)
+            self._at(ANSWER_US, lambda place=place, answer=answer: self._deliver(Answered(place, answer)))  # type: ignore[misc]
+
+    # What may befall it
+
+    def lose_worker(self) -> None:
+        """The process that holds the state dies; the batch under way is not affected, for it has not begun there."""
+        self._host = self._new_host()
+
+    def crash(self, kept: int, for_us: int) -> None:
+        """The job dies at the end of a batch, when so many per mille of its answers are out and it is not yet committed."""
+        self._dying = (kept, for_us)
+        if not self._is_busy:
+            self._dying = None
+            self._die(for_us)
+
+    def forget(self, for_us: int) -> None:
+        """The job dies, and its own notes of what it has done are deleted: it begins with the oldest order there is."""
+        self._die(for_us)
+        self._committed, self._planned = self._start, None
+
+    def wipe(self, for_us: int) -> None:
+        """The job dies, and its snapshots are gone."""
+        self._snapshots.clear()
+        self._die(for_us)
+
+    def run_twin(self) -> None:
+        """A second job, thought dead, does again what was done and what comes next."""
+        first, end = self._start, len(self._orders)
+        if first < end:
+            self._emit(self._obey(self._new_host(), first, end))
+
+    def _die(self, for_us: int) -> None:
+        self._life += 1
+        self._is_busy = False
+        self._host = self._new_host()
+        self._down += 1
+        self._at(for_us, self._rise)
+
+    def _rise(self) -> None:
+        self._down -= 1
+        self._maybe_run()
