@@ -228,6 +228,4 @@ class Reconciled:
     checkpoint_bytes: int
 
 
-Effect = (
-    Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | StoreCheckpoint | Obey | StateChanged | Reconciled
-)
+Effect = Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | StoreCheckpoint | Obey | StateChanged | Reconciled

@@ -39,7 +39,8 @@ class Host:
         match order:
             case Step():
                 return Answer(self.step(order))
-            case Begin(_, _, state):
+            case Begin(_, mode, _, state):
+                self.mode = mode
                 self.begin(state)
             case Copy():
                 self.checkpoint()

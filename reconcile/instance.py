@@ -127,7 +127,12 @@ class Instance:
         restart, effects = self.restart, list[Effect]()
         if restart.state is not None and self.engine.host is None:
             self.graph.decode(restart.state)
-        self.engine.hand(orders.Begin(restart.incarnation, restart.checkpoint, restart.state), now, effects, nothing_follows)
+        self.engine.hand(
+            orders.Begin(restart.incarnation, self.strategy.mode, restart.checkpoint, restart.state),
+            now,
+            effects,
+            nothing_follows,
+        )
         for link in self.links:
             link.port.tape.begin(restart.inputs.get(link.port.key, 0))
         self.sunion.begin_at(restart.position, restart.muted_until)
@@ -186,6 +191,14 @@ class Instance:
     def next_deadline(self) -> int:
         """When to call `handle(Tick())` at the latest."""
         return self.wanted_at
+
+    @property
+    def least_threshold_us(self) -> int:
+        """The smallest X that leaves time to hold a bucket back at all, by what our host and the path after us were
+        measured to take."""
+        wait = self.plan.bucket_run_us + self.plan.boundary_interval_us
+        taken = self.engine.latency_us + self._path_after()
+        return taken + wait + max(wait, (taken + wait) // 9)
 
     def _next_deadline(self) -> int:
         if self.has_more:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from boreal.errors import CorruptError
 from boreal.frames import Ingest
 from boreal.schema import Schema
+from boreal.spec import Mode
 from operators.encoding import pack, unpack
 from sunion.steps import Step
 
@@ -32,10 +33,11 @@ _NO_INGEST: Ingest = ()
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A life begins: forget all, and start from a checkpoint, or empty. checkpoint: the owner and the number under which the
-    store has it; state: the same as bytes, for a host that is beside us."""
+    """A life begins: forget all, and start from a checkpoint, or empty. mode: how this life reconciles. checkpoint: the owner
+    and the number under which the store has it; state: the same as bytes, for a host that is beside us."""
 
     incarnation: int
+    mode: Mode
     checkpoint: tuple[str, int] | None
     state: bytes | None
 
@@ -105,8 +107,8 @@ def encode_order(place: Place, order: Order) -> bytes:
         case Step(batches, upto, tentative):
             facts |= {"order": "step", "upto": upto, "tentative": tentative, "inputs": list(batches)}
             return pack(_KIND, facts, [_batch_bytes(batch) for batch in batches.values()])
-        case Begin(_, checkpoint):
-            facts |= {"order": "begin", "checkpoint": list(checkpoint) if checkpoint else None}
+        case Begin(_, mode, checkpoint):
+            facts |= {"order": "begin", "mode": mode.value, "checkpoint": list(checkpoint) if checkpoint else None}
         case _:
             facts |= {"order": _NAMES[type(order)], **{name: getattr(order, name) for name in order.__slots__}}
     return pack(_KIND, facts, [])
@@ -124,7 +126,7 @@ def decode_order(data: bytes, inputs: Mapping[str, Schema]) -> tuple[Place, Orde
             return place, Step(batches, muted=False, ingest=_NO_INGEST, **facts)  # type: ignore[arg-type]
         if order == "begin":
             checkpoint: Any = facts["checkpoint"]
-            return place, Begin(place.incarnation, (checkpoint[0], checkpoint[1]) if checkpoint else None, None)
+            return place, Begin(place.incarnation, Mode(str(facts["mode"])), tuple(checkpoint) if checkpoint else None, None)
         return place, _PLAIN[order](**facts)  # type: ignore[index]
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise CorruptError(f"not an order of this fragment: {error!r}") from None

@@ -53,9 +53,7 @@ def plan_restart(
     places = []
     if saved is not None:
         made, inputs = dict(saved.next_ids), dict(saved.inputs)
-        places.append(
-            Restart(incarnation, epoch, saved.time, saved.time, made, written, inputs, saved.state, saved.place)
-        )
+        places.append(Restart(incarnation, epoch, saved.time, saved.time, made, written, inputs, saved.state, saved.place))
     if anchor is not None:
         made, inputs = dict(anchor.next_ids), dict(anchor.inputs)
         places.append(Restart(incarnation, epoch, anchor.needs, anchor.time, made, written, inputs))

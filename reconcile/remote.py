@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from boreal.errors import BorealError
+from boreal.errors import BorealError, CorruptError
 from boreal.plan import Fragment
 from boreal.spec import Mode
 from operators.encoding import pack, unpack
@@ -63,8 +63,8 @@ KeepCopy = Callable[[int, bytes], None]
 class RemoteHost:
     """A host that is told its orders as bytes. place: the last order that it obeyed; life 0 is none at all."""
 
-    def __init__(self, fragment: Fragment, mode: Mode, fetch: Fetch) -> None:
-        self.host = Host(Graph(fragment), mode)
+    def __init__(self, fragment: Fragment, fetch: Fetch) -> None:
+        self.host = Host(Graph(fragment), Mode.OVERLAY_REDO)
         self.place = Place(0, 0)
         self.has_failed = False
         self._inputs = {entry.name: entry.schema for entry in fragment.inputs}
@@ -77,9 +77,8 @@ class RemoteHost:
         mine = self.place
         if place.incarnation < mine.incarnation or (place.incarnation == mine.incarnation and place.number <= mine.number):
             return None
-        if place.incarnation > mine.incarnation and isinstance(order, Begin):
-            answer = self._obey(order)
-        elif place == Place(mine.incarnation, mine.number + 1) and not self.has_failed:
+        begins = isinstance(order, Begin) and place.incarnation > mine.incarnation
+        if begins or (place == Place(mine.incarnation, mine.number + 1) and not self.has_failed):
             answer = self._obey(order)
         else:
             answer = Answer(failed=f"the state before order {place.number} of life {place.incarnation} is lost")
@@ -94,15 +93,16 @@ class RemoteHost:
         host = self.host
         if host.live is not None or host.redo is not None or self.has_failed or not self.place.incarnation:
             return None
-        facts: dict[str, object] = {"incarnation": self.place.incarnation, "number": self.place.number}
+        place = self.place
+        facts: dict[str, object] = {"life": place.incarnation, "place": place.number, "mode": host.mode.value}
         return pack(_KIND, facts, [host.state.encode(), host.copy])
 
     def restore(self, snapshot: bytes) -> None:
         """Be what `save` saved; CorruptError if the bytes are no snapshot of this fragment's host."""
         facts, (state, copy) = unpack(snapshot, _KIND)
         self.host.begin(state)
-        self.host.copy = copy
-        self.place = Place(int(facts["incarnation"]), int(facts["number"]))  # type: ignore[call-overload]
+        self.host.copy, self.host.mode = copy, Mode(str(facts["mode"]))
+        self.place = Place(int(facts["life"]), int(facts["place"]))  # type: ignore[call-overload]
         self.has_failed = False
 
     def _obey(self, order: Order) -> Answer:
@@ -123,15 +123,13 @@ class OrderedHost:
     def __init__(
         self,
         fragment: Fragment,
-        mode: Mode,
         fetch: Fetch,
         log: OrderLog,
         snapshots: Snapshots,
         snapshot_bytes: int = SNAPSHOT_BYTES,
     ) -> None:
         self.fragment = fragment
-        self.mode = mode
-        self.host = RemoteHost(fragment, mode, fetch)
+        self.host = RemoteHost(fragment, fetch)
         self.next_offset: int | None = None
         self.rebuilt = 0
         self._fetch = fetch
@@ -153,15 +151,29 @@ class OrderedHost:
         self._maybe_save()
         return [answer for answer in answers if answer is not None]
 
+    def skip(self, offset: int) -> None:
+        """Pass over what is no order: the state is then the one before the next offset."""
+        if self.next_offset != offset:
+            self._rebuild(offset)
+        self.next_offset = offset + 1
+
     def _rebuild(self, offset: int) -> None:
         """Have the state that the orders before an offset have left."""
         self.rebuilt += 1
-        self.host = RemoteHost(self.fragment, self.mode, self._fetch)
-        found = self._snapshots.latest(offset)
-        if found is not None:
-            self.host.restore(found[1])
-        for _, data in self._log.read(found[0] if found else 0, offset):
+        self.host = RemoteHost(self.fragment, self._fetch)
+        for _, data in self._log.read(self._restored(offset), offset):
             self.host.take(data, None)
+
+    def _restored(self, offset: int) -> int:
+        """Begin with the last snapshot that can be used; the offset of the first order that is not in it."""
+        found = self._snapshots.latest(offset)
+        if found is None:
+            return 0
+        try:
+            self.host.restore(found[1])
+        except CorruptError:
+            return 0  # of another query under the same name: the log tells all that there is to know
+        return found[0]
 
     def _maybe_save(self) -> None:
         if self._since < max(self._snapshot_bytes, 4 * self._last_size):

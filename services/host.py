@@ -22,7 +22,9 @@ from typing import Protocol
 
 from kafka.errors import KafkaError
 
+from boreal.errors import CorruptError
 from boreal.frames import Frame, LogId, State
+from reconcile.engine import HostFailed
 from reconcile.events import (
     Acknowledge,
     Append,
@@ -32,6 +34,7 @@ from reconcile.events import (
     Follow,
     Frames,
     InstanceId,
+    Obey,
     Read,
     Reconciled,
     Send,
@@ -43,8 +46,10 @@ from reconcile.events import (
     Watch,
 )
 from reconcile.instance import Instance
+from reconcile.orders import Order, Place
 from services.clusters import Cluster
 from services.control import Item, acknowledge_item, message_item
+from services.engines import copy_owner
 from services.failpoints import failpoint
 from services.layout import Layout
 from services.log.follow import Broken, Failed, Lacking, LogReader
@@ -55,6 +60,7 @@ from services.store.base import Checkpoint, CheckpointStore, StoreUnavailable
 _logger = logging.getLogger("boreal.host")
 
 UPLOAD_RETRY_S = 1.0
+COPY_LOOK_S = 0.1
 
 THREAD_SWITCH_S = 0.0005
 """Readers, instances and producers share an interpreter: with its usual 5 ms a frame could wait as long as a hop takes."""
@@ -126,7 +132,8 @@ class _Held:
 class InstanceHost:
     """`begun`: what the instance's `begin` returned. `readers`: by site; `site_of` tells which of them reads a log. `send`
     says items on the control topic; `exit` ends the process with a code. `holder(log, first_id)`: whether some replica's
-    log still has the stable rows from an id on. `on_broken` is told of records that are no frames.
+    log still has the stable rows from an id on. `on_broken` is told of records that are no frames. `give_order` sends
+    orders to an operator host in another process, where the instance has one.
     """
 
     instance: Instance
@@ -138,6 +145,7 @@ class InstanceHost:
     store: CheckpointStore | None
     holder: Callable[[LogId, int], bool]
     exit: Callable[[int], None]
+    give_order: Callable[[Place, Order], None] = lambda place, order: None
     on_change: Callable[[], None] = lambda: None
     on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
     journal: Journal = field(default_factory=Journal)
@@ -180,6 +188,9 @@ class InstanceHost:
             self._perform_all(self.begun)
             while not self._stopping.is_set():
                 self._turn()
+        except HostFailed as failure:
+            _logger.error("%s begins anew, for its operators failed or their state is lost:\n%s", self.me, failure)
+            self.exit(EXIT_BEGIN_ANEW)
         except Exception:
             _logger.exception("%s cannot go on", self.me)
             self.exit(1)
@@ -243,6 +254,9 @@ class InstanceHost:
                 self._items.append(message_item(to, message))
             case Acknowledge(positions):
                 self._hold(lambda: self._acknowledge(positions))
+            case Obey(place, order):
+                failpoint("node.before_order")
+                self.give_order(place, order)
             case StoreCheckpoint():
                 self._hold(lambda: self._uploads.put(effect))
             case StateChanged(state):
@@ -282,15 +296,25 @@ class InstanceHost:
     def _put(self, effect: StoreCheckpoint) -> bool:
         """Try until the store takes it, or a newer one waits."""
         assert self.store is not None
-        checkpoint = Checkpoint(
-            str(self.me), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, effect.state
-        )
         while self._uploads.empty() and not self._stopping.is_set():
             try:
-                self.store.put(checkpoint)
+                state = effect.state if effect.state is not None else self._copy(effect.number)
+                if state is None:
+                    self._stopping.wait(COPY_LOOK_S)
+                    continue
+                self.store.put(
+                    Checkpoint(str(self.me), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, state)
+                )
                 return True
             except StoreUnavailable as error:
                 _logger.warning("checkpoint %d of %s waits for the store: %s", effect.number, self.me, error)
                 self._stopping.wait(UPLOAD_RETRY_S)
         return False
 
+    def _copy(self, number: int) -> bytes | None:
+        """The copy of the state that our host elsewhere has made under this number; None while it has not arrived."""
+        assert self.store is not None
+        try:
+            return self.store.get(copy_owner(self.me), number).state
+        except (KeyError, CorruptError):
+            return None

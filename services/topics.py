@@ -15,6 +15,7 @@ from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
 from boreal.errors import UserError
 from services.clusters import Cluster
+from services.engines import answers_topic, orders_topic
 from services.layout import Layout
 
 QUERIES = "boreal.queries"
@@ -65,6 +66,21 @@ _STATUS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _CLIENTS = {"cleanup.policy": "delete", "max.message.bytes": _FRAME_BYTES}
+_ORDERS = {
+    "cleanup.policy": "delete",
+    "retention.ms": FOR_EVER,
+    "retention.bytes": FOR_EVER,
+    "segment.bytes": str(64 << 20),
+    "segment.ms": _SEGMENT_MS,
+    "max.message.bytes": _FRAME_BYTES,
+}
+_ANSWERS = {
+    "cleanup.policy": "delete",
+    "retention.ms": _HOUR_MS,
+    "segment.bytes": str(64 << 20),
+    "segment.ms": _SEGMENT_MS,
+    "max.message.bytes": _FRAME_BYTES,
+}
 _CONTROL = {"cleanup.policy": "delete", "retention.ms": _HOUR_MS, "segment.ms": _SEGMENT_MS}
 
 
@@ -87,6 +103,11 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
     log = {"cleanup.policy": "delete", "retention.ms": FOR_EVER, "retention.bytes": FOR_EVER, "max.message.bytes": _FRAME_BYTES}
     for log_id in layout.log_ids():
         add(layout.site_of(log_id), TopicSpec(layout.topic_of(log_id), layout.partitions_of(log_id), log))
+    for replica in layout.replicas:
+        count = len(layout.remote_instances(replica))
+        if count:
+            add(layout.site_of_replica(replica), TopicSpec(orders_topic(query, replica), count, _ORDERS))
+            add(layout.site_of_replica(replica), TopicSpec(answers_topic(query, replica), count, _ANSWERS))
     for site in layout.sites:
         add(site, TopicSpec(control_topic(query), 1, _CONTROL))
         add(site, TopicSpec(out_topic(query, site, layout.sites), 1, _CLIENTS))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from boreal.plan import Fragment
-from boreal.spec import Mode
 from reconcile.events import Answered
 from reconcile.orders import Order, Place, decode_answer, encode_order
 from reconcile.remote import Fetch, OrderedHost
@@ -31,7 +30,6 @@ class MicroBatches:
     def __init__(
         self,
         fragment: Fragment,
-        mode: Mode,
         batch_us: int,
         rng: Random,
         fetch: Fetch,
@@ -40,7 +38,7 @@ class MicroBatches:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.copies: dict[int, bytes] = {}
-        self._fragment, self._mode, self._fetch = fragment, mode, fetch
+        self._fragment, self._fetch = fragment, fetch
         self._batch_us, self._rng, self._at, self._deliver = batch_us, rng, at, deliver
         self._outputs = {edge.operator: edge.schema for edge in fragment.outputs}
         self._orders: list[bytes] = []
@@ -55,7 +53,7 @@ class MicroBatches:
         self._host = self._new_host()
 
     def _new_host(self) -> OrderedHost:
-        return OrderedHost(self._fragment, self._mode, self._fetch, self, self, SNAPSHOT_BYTES)
+        return OrderedHost(self._fragment, self._fetch, self, self, SNAPSHOT_BYTES)
 
     def give(self, place: Place, order: Order) -> None:
         """Log an order."""

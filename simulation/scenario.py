@@ -98,16 +98,14 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
     query = replace(
         query, fragments=tuple(replace(f, engine="spark") if f.name in chosen else f for f in query.fragments)
     )
-    drawn = [_engine_strike(rng, query, scenario.duration_us) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    owes = scenario.owes_delay or scenario.owes_silence
+    drawn = [_engine_strike(rng, query, scenario.duration_us) for _ in range(0 if owes else rng.choice((0, 1, 1, 2, 3)))]
     return replace(
         scenario,
         plan=query,
-        batch_us=rng.choice((20, 60, 150)) * MILLISECOND,
+        batch_us=(20 if owes else rng.choice((20, 60, 150))) * MILLISECOND,
         strikes=scenario.strikes + tuple(drawn),
         patterns=(*scenario.patterns, "remote"),
-        owes_delay=False,
-        owes_silence=False,
-        owes_masking=False,
     )
 
 

@@ -68,7 +68,6 @@ class SimulatedWorld(World):
     def _engine(self, who: InstanceId, batch_us: int) -> MicroBatches:
         return MicroBatches(
             self.plan.fragment(who.fragment),
-            self.plan.mode,
             batch_us,
             Random(f"engine of {who}"),
             lambda owner, number: self.store.get(owner, number).state,

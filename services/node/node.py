@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from boreal.errors import CorruptError, UserError
@@ -23,6 +24,7 @@ from services.layout import layout_of
 from services.log.kafka import KafkaLog, KafkaLogStore
 from services.process import EXIT_FENCED, Ending, StatusPublisher, now_us
 from services.queries import QueryRecord, QueryRegistry
+from services.remote import RemoteHosts
 from services.restart import restarts, saved_by
 from services.settings import Settings
 from services.store.base import CheckpointStore, StoreUnavailable
@@ -65,12 +67,17 @@ class Node:
         self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
         self.hosts: dict[InstanceId, InstanceHost] = {}
         self.logs: list[KafkaLog] = []
+        self.remote: RemoteHosts | None = None
         self.ending = Ending()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         home = self.clusters[self.layout.home]
         control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
+        elsewhere = self.layout.remote_instances(self.replica)
+        if elsewhere:
+            self.remote = RemoteHosts(self.clusters[self.site], self.layout.plan, self.replica, elsewhere, self.store)
+            self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
         for who in self.layout.instances(self.replica):
             self.hosts[who] = self._host(who, control.send)
         self.trimmer = Trimmer(self.logs)
@@ -86,6 +93,8 @@ class Node:
             host.close()
         for part in (control, self.trimmer, watch):
             part.close()
+        if self.remote is not None:
+            self.remote.close()
         for log in self.logs:
             log.flush(2.0)
         status.now()
@@ -101,9 +110,12 @@ class Node:
         for log in logs:
             log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
         self.logs += logs
-        return host_of(
+        host = host_of(
             instance, begun, self.clusters, self.layout, Appender(logs), send, self.store, self.ending.exit
         )
+        if self.remote is not None and instance.engine.host is None:
+            host.give_order = partial(self.remote.give, who)
+        return host
 
     def _new_life(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
         """R25, R26: from the best place that can be served and whose state can be read. With its first effects."""
@@ -179,6 +191,8 @@ class Node:
             "since_ms": journal.since_us / 1_000,
             "x_ms": instance.delay_threshold_us / 1_000,
             "alpha_x_ms": sunion.alpha_x_us / 1_000,
+            "least_x_ms": instance.least_threshold_us / 1_000,
+            "engine_ms": instance.engine.latency_us / 1_000,
             "missing": list(instance.missing()),
             "position": sunion.base.position,
             "inputs": [

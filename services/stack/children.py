@@ -30,15 +30,23 @@ def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[
     layout = layout_of(query, sites)
     structure = _digest(record, (*CHANGED_LIVE, *CHANGED_IN_TURN))
     manner = _digest(record, CHANGED_LIVE)
+    operators = _digest(record, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))
 
     def child(kind: str, part: str, turn: str) -> Child:
         command = (sys.executable, "-m", f"services.{kind}", query.name, part)
         return Child(f"{kind}.{query.name}.{part}", kind, query.name, command, structure, turn)
 
+    def spark(replica: str) -> Child:
+        """It is told in band how to reconcile, so that only other operators are a reason to begin anew."""
+        command = (sys.executable, "-m", "spark_jobs", query.name, replica)
+        return Child(f"spark.{query.name}.{replica}", "spark", query.name, command, operators)
+
     streams = sorted({edge.operator for edge in layout.plan.sources})
+    here = [replica for replica in layout.replicas if layout.site_of_replica(replica) in own]
     return [
         *(child("source", stream, "") for stream in streams if layout.home in own),
-        *(child("node", replica, manner) for replica in layout.replicas if layout.site_of_replica(replica) in own),
+        *(child("node", replica, manner) for replica in here),
+        *(spark(replica) for replica in here if layout.remote_instances(replica)),
         *(child("egress", site, manner) for site in layout.sites if site in own),
     ]
 

@@ -105,7 +105,6 @@ class Operations:
     def apply(self, query: Query) -> QueryRecord:
         """Make it so: create its topics, and leave its record for the supervisors. The same again changes nothing."""
         query = query if query.engine is not None else query.changed(engine=DEFAULT_ENGINE)
-        _refuse_spark(plan(query))
         inputs = input_topics(query)
         old = self.queries().get(query.name)
         if old is not None:
@@ -256,13 +255,6 @@ def with_engine(query: Query, engine: str) -> Query:
     fragments = file.get("fragments") or {}
     plain = {name: {key: value for key, value in part.items() if key != "engine"} for name, part in fragments.items()}
     return load_query({**file, "engine": engine, **({"fragments": plain} if plain else {})})
-
-
-def _refuse_spark(planned: Plan) -> None:
-    for fragment in planned.fragments:
-        if fragment.engine == "spark":
-            problem = f"the stack runs no Spark, which {fragment.name} asks for"
-            raise UserError("engine", "spark", problem, "add --engine native, which gives the same results")
 
 
 def input_topics(query: Query) -> list[str]:

@@ -11,8 +11,8 @@ takes what has happened and the time, and returns what to do, in order; `next_de
 Rules:
  1. Whatever exits without having been asked is started again, whatever its exit code: a stray signal is no reason to leave a
     query without a replica. The back-off doubles from 0.2 s to 10 s, and begins anew after 30 s of health.
- 2. Processes end downstream first (egress, nodes, sources, monitor, then Redis and Kafka), each stage once the one before is
-    gone. So nobody is left who could take an orderly end for a failure upstream, and answer tentatively.
+ 2. Processes end downstream first (egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage once the
+    one before is gone. So nobody is left who could take an orderly end for a failure upstream, and answer tentatively.
  3. Another `revision` means stop and start, at once. Another `turn` alone means the same one process of a query at a time: the
     next only once all others of the query that take turns are ready, so that one replica stays live. If the first never
     gets ready, the others keep what they had. A process that never was ready, or has not been for 30 s, has nothing to lose,
@@ -29,7 +29,7 @@ BACKOFF_LAST_US = 10_000_000
 HEALTHY_AFTER_US = 30_000_000
 HOPELESS_AFTER_US = 30_000_000
 
-STOP_ORDER = ("egress", "node", "source", "monitor", "redis", "kafka")
+STOP_ORDER = ("egress", "node", "spark", "source", "monitor", "redis", "kafka")
 """The kinds of processes, in the order in which they end."""
 
 GRACE_US = {"redis": 15_000_000, "kafka": 30_000_000}

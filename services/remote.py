@@ -1,0 +1,121 @@
+"""A node's side of operator hosts in another process: orders go out to a topic, and answers come in from another.
+
+Orders are sent as frames are: pipelined, in order, and never given up. Answers are read from where the topic ended when the
+node began, since only those to its own orders concern it; what comes twice, or late from another life, the instance drops.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from boreal.errors import CorruptError
+from boreal.plan import Plan
+from reconcile.events import Answered, InstanceId
+from reconcile.orders import Order, Place, decode_answer, encode_order
+from services.clusters import Cluster
+from services.engines import answers_topic, host_owner, orders_topic
+from services.store.base import CheckpointStore, StoreUnavailable
+
+RETRY_S = 0.2
+TRIM_S = 5.0
+_POLL_MS = 200
+
+_logger = logging.getLogger("boreal.remote")
+
+Deliver = Callable[[InstanceId, Answered], None]
+
+
+class RemoteHosts:
+    """The hosts of a replica's instances, each at a partition of its own. `begin` before the first order."""
+
+    def __init__(
+        self, cluster: Cluster, plan: Plan, replica: str, instances: Sequence[InstanceId], store: CheckpointStore
+    ) -> None:
+        self._cluster = cluster
+        self._orders, self._answers = orders_topic(plan.query, replica), answers_topic(plan.query, replica)
+        self._instances = list(instances)
+        self._partition = {who: at for at, who in enumerate(instances)}
+        self._outputs = [{e.operator: e.schema for e in plan.fragment(who.fragment).outputs} for who in instances]
+        self._store = store
+        self._deliver: Deliver = lambda who, answered: None
+        self._producer: KafkaProducer = cluster.producer(linger_ms=0)
+        self._next: dict[TopicPartition, int] = {}
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for work, name in ((self._listen, "answers"), (self._trim, "orders-trimmer"))
+        ]
+
+    def begin(self, deliver: Deliver) -> None:
+        """Hear answers from now on. KafkaError where the cluster is out of reach."""
+        self._deliver = deliver
+        partitions = [TopicPartition(self._answers, at) for at in range(len(self._instances))]
+        with closing(self._cluster.consumer()) as consumer:
+            self._next = consumer.end_offsets(partitions)
+        for thread in self._threads:
+            thread.start()
+
+    def give(self, who: InstanceId, place: Place, order: Order) -> None:
+        """Send an order; returns once it is on its way."""
+        self._producer.send(self._orders, encode_order(place, order), partition=self._partition[who])
+
+    def close(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=2)
+        self._producer.close(timeout=2)
+
+    # Answers
+
+    def _listen(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with closing(self._cluster.consumer()) as consumer:
+                    self._follow(consumer)
+            except (KafkaError, OSError) as error:
+                _logger.debug("%s at %s: %r", self._answers, self._cluster.site, error)
+                self._stopping.wait(RETRY_S)
+
+    def _follow(self, consumer: KafkaConsumer) -> None:
+        """Until something breaks."""
+        consumer.assign(list(self._next))
+        for partition, offset in self._next.items():
+            consumer.seek(partition, offset)
+        while not self._stopping.is_set():
+            for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
+                for record in records:
+                    self._next[partition] = record.offset + 1
+                    self._hear(partition.partition, record.offset, record.value or b"")
+
+    def _hear(self, at: int, offset: int, data: bytes) -> None:
+        try:
+            place, answer = decode_answer(data, self._outputs[at])
+        except CorruptError as error:
+            # The instance will miss it, and begin a new life.
+            _logger.error("offset %d of %s/%d is no answer: %s", offset, self._answers, at, error)
+            return
+        self._deliver(self._instances[at], Answered(place, answer))
+
+    # Orders that no host needs again
+
+    def _trim(self) -> None:
+        """A job that comes back does its last batch again, which began no earlier than the older of two snapshots."""
+        while not self._stopping.wait(TRIM_S):
+            needed = {}
+            try:
+                for who, at in self._partition.items():
+                    numbers = self._store.numbers(host_owner(who))
+                    if len(numbers) > 1:
+                        needed[TopicPartition(self._orders, at)] = numbers[-2]
+                if needed:
+                    with closing(self._cluster.admin()) as admin:
+                        admin.delete_records(needed)
+            except (KafkaError, OSError, StoreUnavailable) as error:
+                _logger.debug("%s is not trimmed now: %r", self._orders, error)
