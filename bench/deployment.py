@@ -34,7 +34,7 @@ from services.stack.servers import KafkaServer, RedisServer
 from services.stack.supervision import Child
 from services.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 RESTART_AFTER_S = 0.2
 PATIENCE_S = 60.0
 
@@ -76,7 +76,8 @@ class Deployment:
     """See the module's header. Use as a context.
 
     sites: names in order, the home site first; without: kinds of processes that are not to run, since the user of the
-    deployment plays their part; beside: another deployment, whose servers and monitor serve this query too.
+    deployment plays their part; beside: another deployment, whose servers and monitor serve this query too; has_links: whether
+    processes reach their sites through links, which takes processor time and can be cut.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Deployment:
         sites: tuple[str, ...] = ("a",),
         without: tuple[str, ...] = (),
         beside: Deployment | None = None,
+        has_links: bool = True,
     ) -> None:
         self.root = root
+        self.has_links = has_links
         self.without = (*without, "monitor") if beside else without
         self.owns_servers = beside is None
         self.spec = load_query(query)
@@ -149,7 +152,7 @@ class Deployment:
 
     def add(self, child: Child) -> None:
         """Start a process, and keep it running."""
-        links = {site: Link() for site in self.kafka}
+        links = {site: Link() for site in self.kafka} if self.has_links else {}
         environment = {
             "BOREAL_REDIS__URL": self.redis.url,
             "BOREAL_DATA": str(self.root / "data"),
@@ -157,7 +160,8 @@ class Deployment:
         }
         for site, kafka in self.kafka.items():
             environment[f"BOREAL_SITES__{site.upper()}__BOOTSTRAP"] = kafka.bootstrap
-            environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
+            if site in links:
+                environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
         service = Service(child.name, child.command, environment, links, self.root / f"{child.name}.log")
         with self._lock:
             service.start()
@@ -352,8 +356,7 @@ class Feeder:
                     number += 1
                     row = (at, number % self.keys, number)
                     self.rows.setdefault(stream, []).append(row)
-                    value = json.dumps({"at": row[0], "key": row[1], "value": row[2]}).encode()
-                    producer.produce(topic, value, partition=0)
+                    producer.produce(topic, b'{"at": %d, "key": %d, "value": %d}' % row, partition=0)
             producer.poll(0)
         producer.flush()
 

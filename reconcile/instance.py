@@ -145,6 +145,7 @@ class Instance:
         self.stagger.begin(now)
         effects += self.soutput.start(restart.made, restart.written, restart.epoch, restart.written_to)
         self.soutput.stable_through, self.soutput.stable_ingest = restart.muted_until, now
+        self.is_away = self.is_away or self.engine.is_behind(now)
         if self.is_away:
             self.state = State.RECOVERING
         effects.append(StateChanged(self.state))

@@ -111,7 +111,8 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
 
 def _engine_strike(rng: Random, query: Plan, end: int) -> Strike:
     who = rng.choice([who for who in _instances(query) if query.fragment(who.fragment).engine != "native"])
-    kind = rng.choice(("engine_worker", "engine_crash", "engine_crash", "engine_forget", "engine_wipe", "engine_twin"))
+    kinds = ("engine_worker", "engine_crash", "engine_crash", "engine_forget", "engine_wipe", "engine_twin", "zombie")
+    kind = rng.choice(kinds)
     at, length = rng.randrange(100_000, max(end, 300_000)), rng.randint(20, 900) * MILLISECOND
     return Strike(kind, at, length, who=who, amount=rng.choice((0, 0, 500, 1000)))
 

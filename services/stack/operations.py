@@ -11,7 +11,6 @@ from typing import Any
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from boreal.errors import UserError
-from boreal.plan import Plan
 from boreal.planner import plan
 from boreal.spec import Query, did_you_mean, load_query
 from services.clusters import clusters
@@ -185,7 +184,7 @@ class Operations:
             dead_letter_topic(query),
             latest_topic(query),
         )
-        return topic in made or topic.startswith(f"{query}.log.")
+        return topic in made or topic.startswith((f"{query}.log.", f"{query}.orders.", f"{query}.answers."))
 
     # How they are
 

@@ -1,0 +1,240 @@
+"""An operator host that is told its orders as bytes: what it answers, after whatever loss, is what it answered before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from boreal.errors import CorruptError
+from boreal.spec import Mode
+from reconcile.engine import Engine, HostFailed
+from reconcile.events import Effect, Obey
+from reconcile.orders import (
+    Answer,
+    Begin,
+    Copy,
+    DropLive,
+    Mark,
+    Order,
+    Place,
+    Redone,
+    RollBack,
+    decode_answer,
+    decode_order,
+    encode_answer,
+    encode_order,
+)
+from reconcile.remote import OrderedHost, RemoteHost
+from sunion.steps import Step
+from tests.harness import plan_of, query_of
+
+OPERATORS = {"n": {"aggregate": "a", "window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)"}}}
+FRAGMENT = plan_of(query_of(OPERATORS, "n", streams=("a",))).fragment("main")
+[INPUT] = FRAGMENT.inputs
+INPUTS = {INPUT.name: INPUT.schema}
+OUTPUTS = {edge.operator: edge.schema for edge in FRAGMENT.outputs}
+
+
+def step(*rows: tuple[int, int], upto: int, tentative: bool = False) -> Step:
+    """Rows (ms, k) of a step up to a time in ms."""
+    columns = [[ms * 1000 for ms, _ in rows], [k for _, k in rows], [1.0] * len(rows)]
+    arrow = INPUT.schema.arrow
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(column, kind.type) for column, kind in zip(columns, arrow, strict=True)], schema=arrow
+    )
+    return Step({"a": batch}, upto * 1000, tentative, False, ())
+
+
+def life(mode: Mode) -> list[Order]:
+    """Orders of a whole failure, and of what comes after it."""
+    copies = mode is Mode.CHECKPOINT_REDO
+    return [
+        Begin(1, mode, None, None),
+        step((100, 1), (600, 2), upto=1_000),
+        step((1_100, 1), upto=1_400),
+        Mark(copies, 7 if copies else None),
+        step((1_600, 2), upto=2_000, tentative=True),
+        RollBack(False),
+        *([step((1_100, 1), upto=1_400)] if mode is Mode.UNDO_REDO else []),
+        step((1_500, 1), (1_600, 2), upto=2_000),
+        Redone(),
+        step((2_200, 3), upto=3_000),
+    ]
+
+
+class Log:
+    """Orders at their offsets, and snapshots, in memory."""
+
+    def __init__(self, orders: Iterable[Order], start: int = 0) -> None:
+        self.orders = [encode_order(Place(1, number), order) for number, order in enumerate(orders, start=1)]
+        self.start = start
+        self.snapshots: dict[int, bytes] = {}
+
+    def read(self, first: int, end: int) -> Iterable[tuple[int, bytes]]:
+        return [(offset, self.orders[offset]) for offset in range(max(first, self.start), end)]
+
+    def latest(self, offset: int) -> tuple[int, bytes] | None:
+        found = max((at for at in self.snapshots if at <= offset), default=None)
+        return (found, self.snapshots[found]) if found is not None else None
+
+    def keep(self, offset: int, snapshot: bytes) -> None:
+        self.snapshots[offset] = snapshot
+
+
+def no_checkpoint(owner: str, number: int) -> bytes:
+    raise KeyError(owner, number)
+
+
+def host_over(log: Log, snapshot_bytes: int = 1 << 30) -> OrderedHost:
+    return OrderedHost(FRAGMENT, no_checkpoint, log, log, snapshot_bytes)
+
+
+def obey_all(host: OrderedHost, log: Log, first: int = 0) -> list[bytes]:
+    return host.obey(list(log.read(first, len(log.orders))), lambda number, state: None)
+
+
+@pytest.mark.parametrize(
+    "order", [*life(Mode.CHECKPOINT_REDO), Copy(None), Copy(3), DropLive(), Begin(1, Mode.UNDO_REDO, ("x", 3), None)]
+)
+def test_an_order_is_itself_again_after_its_bytes(order: Order) -> None:
+    place, decoded = decode_order(encode_order(Place(1, 5), order), INPUTS)
+    assert place == Place(1, 5)
+    if isinstance(order, Step) and isinstance(decoded, Step):
+        assert decoded.batches["a"].equals(order.batches["a"])
+        order, decoded = replace(order, batches={}), replace(decoded, batches={})
+    assert decoded == order
+
+
+def test_an_answer_is_itself_again_after_its_bytes() -> None:
+    rows = RemoteHost(FRAGMENT, no_checkpoint)
+    rows.take(encode_order(Place(1, 1), Begin(1, Mode.OVERLAY_REDO, None, None)), None)
+    data = rows.take(encode_order(Place(1, 2), step((100, 1), upto=1_000)), None)
+    assert data is not None
+    place, answer = decode_answer(data, OUTPUTS)
+    assert encode_answer(place, answer) == data and answer.outputs["n"].num_rows == 1
+    failed = Answer(failed="it broke")
+    assert decode_answer(encode_answer(place, failed), OUTPUTS) == (place, failed)
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", encode_answer(Place(1, 1), Answer())])
+def test_other_bytes_are_no_order(damage: bytes) -> None:
+    with pytest.raises(CorruptError):
+        decode_order(damage, INPUTS)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("lost_at", range(1, 9))
+def test_a_state_lost_anywhere_is_made_anew(mode: Mode, lost_at: int) -> None:
+    """From the log alone, and from snapshots after every order that leaves a single state."""
+    log = Log(life(mode))
+    expected = obey_all(host_over(log), log)
+    assert len(expected) == len(log.orders)
+    for snapshot_bytes in (1 << 30, 1):
+        log.snapshots.clear()
+        first = host_over(log, snapshot_bytes)
+        answers = [
+            answer for offset, data in log.read(0, lost_at) for answer in first.obey([(offset, data)], lambda n, s: None)
+        ]
+        answers += obey_all(host_over(log), log, lost_at)
+        assert answers == expected
+        assert bool(log.snapshots) is (snapshot_bytes == 1)
+
+
+def test_a_batch_that_is_given_again_is_answered_again_alike() -> None:
+    log = Log(life(Mode.UNDO_REDO))
+    host = host_over(log)
+    assert obey_all(host, log) == obey_all(host, log)
+    assert host.rebuilt == 2
+
+
+def test_repeats_in_the_log_and_orders_of_the_dead_are_not_obeyed() -> None:
+    host = RemoteHost(FRAGMENT, no_checkpoint)
+    begin, again = (encode_order(Place(life, 1), Begin(life, Mode.OVERLAY_REDO, None, None)) for life in (2, 2))
+    assert host.take(begin, None) is not None
+    assert host.take(again, None) is None
+    assert host.take(encode_order(Place(1, 2), step((100, 1), upto=1_000)), None) is None
+
+
+def test_without_the_orders_before_it_a_host_says_that_it_is_lost() -> None:
+    log = Log(life(Mode.OVERLAY_REDO), start=2)
+    answers = [decode_answer(data, OUTPUTS)[1] for data in obey_all(host_over(log), log, 2)]
+    assert all(answer.failed is not None and "is lost" in answer.failed for answer in answers)
+    log.orders.append(encode_order(Place(2, 1), Begin(2, Mode.OVERLAY_REDO, None, None)))
+    [healed] = obey_all(host_over(log), log, len(log.orders) - 1)
+    assert decode_answer(healed, OUTPUTS)[1].failed is None
+
+
+def test_a_checkpoint_that_is_gone_ends_the_life_by_name() -> None:
+    host = RemoteHost(FRAGMENT, no_checkpoint)
+    data = host.take(encode_order(Place(1, 1), Begin(1, Mode.OVERLAY_REDO, ("main.r0.0", 4), None)), None)
+    assert data is not None
+    assert "main.r0.0" in str(decode_answer(data, OUTPUTS)[1].failed)
+
+
+def test_what_an_operator_raises_comes_back_as_a_traceback() -> None:
+    host = RemoteHost(FRAGMENT, no_checkpoint)
+    host.take(encode_order(Place(1, 1), Begin(1, Mode.OVERLAY_REDO, None, None)), None)
+    data = host.take(encode_order(Place(1, 2), step((100, 1), upto=1_000, tentative=True)), None)
+    assert data is not None
+    failed = decode_answer(data, OUTPUTS)[1].failed
+    assert failed is not None and "a tentative step comes after a MARK" in failed and "Traceback" in failed
+
+
+# The instance's side
+
+
+def engine() -> Engine:
+    return Engine(3, None, limit_bytes=1_000, silence_us=300_000)
+
+
+def hand(subject: Engine, order: Order, now: int = 0) -> list[str]:
+    """Give an order; its answer's consequence is entered in the list that is returned."""
+    told: list[str] = []
+    effects: list[Effect] = []
+    subject.hand(order, now, effects, lambda answer, now, effects: told.append(type(order).__name__), is_timed=True)
+    assert [type(effect) for effect in effects] == [Obey]
+    return told
+
+
+def test_consequences_follow_in_order_and_once() -> None:
+    subject = engine()
+    first, second = hand(subject, step(upto=1)), hand(subject, Redone())
+    subject.take(Place(3, 1), Answer(), 400_000, [])
+    subject.take(Place(3, 1), Answer(), 410_000, [])
+    subject.take(Place(2, 2), Answer(), 410_000, [])
+    assert (first, second) == (["Step"], [])
+    subject.take(Place(3, 2), Answer(), 500_000, [])
+    assert second == ["Redone"]
+    assert subject.latency_us == 500_000
+
+
+def test_a_missing_answer_and_a_failed_host_end_the_life() -> None:
+    subject = engine()
+    hand(subject, step(upto=1))
+    hand(subject, step(upto=2))
+    with pytest.raises(HostFailed, match="lost"):
+        subject.take(Place(3, 2), Answer(failed="it is lost"), 1, [])
+    with pytest.raises(Exception, match="before order 1"):
+        subject.take(Place(3, 2), Answer(), 1, [])
+
+
+def test_a_dropped_live_branch_is_not_shown() -> None:
+    subject = engine()
+    told = hand(subject, step(upto=1, tentative=True))
+    subject.drop_live(0, [])
+    subject.take(Place(3, 1), Answer(), 1, [])
+    assert told == []
+
+
+def test_a_host_that_stops_is_noticed_and_one_that_is_slow_is_waited_for() -> None:
+    subject = engine()
+    hand(subject, step(upto=1), now=0)
+    subject.take(Place(3, 1), Answer(), 200_000, [])
+    hand(subject, step(upto=2), now=1_000_000)
+    assert not subject.is_silent(1_700_000)
+    assert subject.is_silent(1_900_000)
+    subject.discount(500_000)
+    assert not subject.is_silent(1_900_000)
