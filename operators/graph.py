@@ -66,7 +66,11 @@ class Graph:
         made = dict(batches)
         for name, operator in self.operators.items():
             read = tuple(made[source] for source in self._inputs[name])
-            made[name] = operator.step(state.states[name], read, upto)
+            try:
+                made[name] = operator.step(state.states[name], read, upto)
+            except Exception as error:
+                error.add_note(f"in operator {name}, in the step up to event time {upto} us")
+                raise
         return {name: made[name] for name in self._outputs}
 
     def needs(self, time: int) -> int:

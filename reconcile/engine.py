@@ -38,6 +38,7 @@ class _UnderWay:
     number: int
     since: int
     nbytes: int
+    what: str
     is_live: bool
     is_timed: bool
     then: Then
@@ -60,15 +61,16 @@ class Engine:
     under_way: deque[_UnderWay] = field(default_factory=deque)
     latencies: deque[int] = field(default_factory=lambda: deque(maxlen=LATENCY_SAMPLES))
 
-    def hand(self, order: Order, now: int, effects: list[Effect], then: Then, is_timed: bool = False) -> None:
-        """Give an order. is_timed: it is one of the usual kind, whose time is to be measured."""
+    def hand(self, order: Order, now: int, effects: list[Effect], then: Then, is_timed: bool = False, what: str = "") -> None:
+        """Give an order. is_timed: it is one of the usual kind, whose time is to be measured. what: the rows that it is about,
+        for people."""
         if self.host is not None:
             self._follow(self.host.obey(order), now, effects, then)
             return
         self.number += 1
         nbytes = sum(batch.nbytes for batch in order.batches.values()) if isinstance(order, Step) else 0
         is_live = isinstance(order, Step) and order.tentative
-        self.under_way.append(_UnderWay(self.number, now, nbytes, is_live, is_timed, then))
+        self.under_way.append(_UnderWay(self.number, now, nbytes, what, is_live, is_timed, then))
         self.nbytes += nbytes
         effects.append(Obey(Place(self.incarnation, self.number), order))
 
@@ -78,7 +80,8 @@ class Engine:
         if place.incarnation != self.incarnation or not self.under_way or place.number < self.under_way[0].number:
             return
         if answer.failed is not None:
-            raise HostFailed(answer.failed)
+            failed = next((order for order in self.under_way if order.number == place.number), self.under_way[0])
+            raise HostFailed(f"{answer.failed}\n{failed.what}".rstrip())
         if place.number > self.under_way[0].number:
             raise ProtocolError(f"the host answered order {place.number} before order {self.under_way[0].number}")
         order = self.under_way.popleft()

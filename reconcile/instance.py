@@ -118,6 +118,7 @@ class Instance:
         self.redo_tuples = 0
         self.healing = False
         self.ending_redo = False
+        self.handed: dict[str, int] = {}
         self._set_alpha(at_once=True)
 
     # The four calls
@@ -326,7 +327,8 @@ class Instance:
                 if self.sunion.redoing and not item.tentative:
                     self.redo_tuples += rows
                 is_timed = self.state is State.STABLE and not item.muted
-                self.engine.hand(item, now, effects, partial(self._emit, replace(item, batches={})), is_timed)
+                then = partial(self._emit, replace(item, batches={}))
+                self.engine.hand(item, now, effects, then, is_timed, self._rows_of(item) if self.engine.host is None else "")
                 return rows
             case Mark():
                 number = None
@@ -339,6 +341,16 @@ class Instance:
                 self.ending_redo = True
                 self.engine.hand(orders.Redone(), now, effects, self._finish_redo)
         return 0
+
+    def _rows_of(self, step: Step) -> str:
+        """Which rows a step has just taken, for whoever must look for one that an operator cannot take."""
+        view = self.sunion.live if step.tentative else self.sunion.base
+        assert view is not None
+        ids = []
+        for link, cursor in zip(self.links, view.cursors, strict=True):
+            first, self.handed[link.port.key] = self.handed.get(link.port.key, 0), cursor.next_id
+            ids.append(f"{link.port.key} {first}..{link.port.tape.next_id - 1}")
+        return f"The rows are among these ids: {', '.join(ids)}."
 
     # What follows from an answer
 

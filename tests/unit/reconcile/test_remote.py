@@ -221,6 +221,13 @@ def test_a_missing_answer_and_a_failed_host_end_the_life() -> None:
         subject.take(Place(3, 2), Answer(), 1, [])
 
 
+def test_a_failure_names_the_rows_that_the_order_was_about() -> None:
+    subject = engine()
+    subject.hand(step(upto=1), 0, [], lambda answer, now, effects: None, what="The rows are a/0 5..7.")
+    with pytest.raises(HostFailed, match=r"(?s)Traceback.*a/0 5\.\.7"):
+        subject.take(Place(3, 1), Answer(failed="Traceback: it broke"), 1, [])
+
+
 def test_a_dropped_live_branch_is_not_shown() -> None:
     subject = engine()
     told = hand(subject, step(upto=1, tentative=True))
