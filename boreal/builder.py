@@ -75,6 +75,7 @@ class QueryBuilder:
         key: Sequence[str] = (),
         boundary: Literal["data", "clock", "producer"] = "data",
         disorder: Span = "0s",
+        late: Literal["dead_letter", "clamp"] = "dead_letter",
     ) -> Ref:
         """A source stream; see `boreal.spec.Stream`."""
         stream: dict[str, object] = {
@@ -85,6 +86,7 @@ class QueryBuilder:
             "key": list(key),
             "boundary": boundary,
             "disorder": disorder,
+            "late": late,
         }
         return self._add("streams", self._streams, name, stream)
 

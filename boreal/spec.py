@@ -127,7 +127,8 @@ class Stream(_Model):
     """A source stream. `columns` is the file's `schema`; `attributes` leaves out what is the tuples' own time.
 
     time_unit: of integer times. boundary: what the source's boundaries are made from (R29). disorder: how far out of
-    order event time may be.
+    order event time may be. late: what becomes of a row that is later than that, and so older than a boundary which its
+    producer's rows have passed: it is a dead letter, or its time is raised to that boundary (`clamp`).
     """
 
     topic: Annotated[str, AfterValidator(_topic)] | None = None
@@ -137,6 +138,7 @@ class Stream(_Model):
     key: Names = ()
     boundary: Literal["data", "clock", "producer"] = "data"
     disorder: DurationOrZero = 0
+    late: Literal["dead_letter", "clamp"] = "dead_letter"
 
     @property
     def attributes(self) -> Schema:

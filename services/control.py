@@ -15,13 +15,10 @@ since a heartbeat or a lease that arrives after a cut has healed would speak of 
 from __future__ import annotations
 
 import json
-import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kafka import TopicPartition
-from kafka.errors import KafkaError
+from kafka.consumer.fetcher import ConsumerRecord
 
 from boreal.errors import ProtocolError
 from boreal.frames import State
@@ -36,15 +33,18 @@ from reconcile.events import (
     PathAfter,
 )
 from services.clusters import Cluster
+from services.follower import TopicFollower
+from services.mailbox import Outbox
 
 VERSION = 1
 Item = dict[str, Any]
 Deliver = Callable[[str, list[Item]], None]
-"""Called with (sender, items), in a thread of the control plane."""
+"""Called with (sender, items), in a thread of the control plane. What it raises for items of another shape is logged."""
 
-_logger = logging.getLogger("boreal.control")
+WAITING = 8
+"""Records that wait to be sent; older ones are forgotten."""
+
 _PLAIN_MESSAGES = {kind.__name__: kind for kind in (LeaseRequest, LeaseGrant, LeaseDenial, LeaseEnd)}
-_RETRY_S = 0.2
 
 
 def message_item(to: InstanceId, message: Message) -> Item:
@@ -93,21 +93,17 @@ class ControlPlane:
 
     def __init__(self, clusters: Mapping[str, Cluster], topic: str, name: str, site: str) -> None:
         """site: where this process says what it has to say."""
+        self._clusters = clusters
         self._topic = topic
         self._name = name
         self._deliver: Deliver = lambda sender, items: None
-        self._stopping = threading.Event()
-        self._outbox = _Outbox(clusters[site], topic)
-        self._threads = [
-            threading.Thread(target=self._read, args=(cluster,), name=f"control-{site}", daemon=True)
-            for site, cluster in clusters.items()
-        ]
+        self._outbox = Outbox(clusters[site], topic, at_most=WAITING)
+        self._followers: list[TopicFollower] = []
 
     def listen(self, deliver: Deliver) -> None:
         """Begin to hear what others say."""
         self._deliver = deliver
-        for thread in self._threads:
-            thread.start()
+        self._followers = [TopicFollower(each, self._topic, self._take, from_end=True) for each in self._clusters.values()]
 
     def send(self, items: list[Item]) -> None:
         """Say all these at once, or never; returns at once."""
@@ -116,92 +112,13 @@ class ControlPlane:
             self._outbox.put(json.dumps(record, separators=(",", ":")).encode())
 
     def close(self) -> None:
-        self._stopping.set()
         self._outbox.close()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(timeout=2)
+        for follower in self._followers:
+            follower.close()
 
-    def _read(self, cluster: Cluster) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._read_on(cluster)
-            except (KafkaError, OSError) as error:
-                _logger.debug("control topic at %s: %r", cluster.site, error)
-                self._stopping.wait(_RETRY_S)
-
-    def _read_on(self, cluster: Cluster) -> None:
-        """Read from the end on, until something breaks: what was said before, or while we could not hear, is past."""
-        consumer = cluster.consumer()
-        partition = TopicPartition(self._topic, 0)
-        try:
-            consumer.assign([partition])
-            consumer.seek_to_end(partition)
-            while not self._stopping.is_set():
-                for records in consumer.poll(timeout_ms=200).values():
-                    for record in records:
-                        self._take(record.value)
-        finally:
-            consumer.close(autocommit=False)
-
-    def _take(self, value: bytes | None) -> None:
-        try:
-            record = json.loads(value or b"")
-            if record["v"] != VERSION:
-                raise ValueError(f"version {record['v']}")
-            sender, items = record["sender"], record["items"]
-        except (KeyError, TypeError, ValueError) as error:
-            _logger.warning("a record of %s is not understood, and passed over: %s", self._topic, error)
-            return
-        if sender == self._name:
-            return
-        try:
-            self._deliver(sender, items)
-        except (KeyError, TypeError, ValueError, ProtocolError) as error:
-            _logger.warning("%s says what is not understood, and is passed over: %r", sender, error)
-
-
-class _Outbox:
-    """A producer in a thread of its own: making one, and sending, may wait for a cluster that is out of reach.
-
-    Only the newest few records wait; older ones are forgotten."""
-
-    _WAITING = 8
-
-    def __init__(self, cluster: Cluster, topic: str) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._waiting: list[bytes] = []
-        self._condition = threading.Condition()
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="control-outbox", daemon=True)
-        self._thread.start()
-
-    def put(self, value: bytes) -> None:
-        with self._condition:
-            self._waiting = [*self._waiting[1 - self._WAITING :], value]
-            self._condition.notify()
-
-    def close(self) -> None:
-        with self._condition:
-            self._is_closed = True
-            self._condition.notify()
-        self._thread.join(timeout=2)
-
-    def _run(self) -> None:
-        producer = None
-        while True:
-            with self._condition:
-                while not self._waiting and not self._is_closed:
-                    self._condition.wait()
-                if self._is_closed:
-                    break
-                values, self._waiting = self._waiting, []
-            try:
-                producer = producer or self._cluster.producer(patient=False)
-                for value in values:
-                    producer.send(self._topic, value, partition=0)
-            except (KafkaError, OSError) as error:
-                _logger.debug("a control message is forgotten: %r", error)
-        if producer is not None:
-            producer.close(timeout=1)
+    def _take(self, record: ConsumerRecord) -> None:
+        said = json.loads(record.value or b"")
+        if said["v"] != VERSION:
+            raise ValueError(f"version {said['v']}")
+        if said["sender"] != self._name:
+            self._deliver(said["sender"], said["items"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,18 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError
 
 from boreal.errors import UserError
 from boreal.spec import Query, load_query
 from services.clusters import Cluster
+from services.follower import TopicFollower
 from services.topics import QUERIES
 
 VERSION = 1
 ANSWERED_WITHIN_MS = 10_000
 
 _PARTITION = TopicPartition(QUERIES, 0)
-_RETRY_S = 0.2
 
 _logger = logging.getLogger("boreal.queries")
 
@@ -94,10 +93,10 @@ class QueryRegistry:
             raise UserError("query", name, "is not known", "apply it first: boreal query apply FILE")
         return record
 
-    def watch(self, on_change: OnChange) -> QueryWatch:
+    def watch(self, on_change: OnChange) -> TopicFollower:
         """Call `on_change`, in a thread of the watch, with every query that there is and then with every change, until the
         watch is closed. A change may be told of again; an unreachable cluster is silence."""
-        return QueryWatch(self._cluster, on_change)
+        return TopicFollower(self._cluster, QUERIES, lambda record: on_change(*_change(record.key, record.value)))
 
     def _write(self, name: str, value: bytes | None) -> None:
         producer = self._cluster.producer(
@@ -109,38 +108,6 @@ class QueryRegistry:
             producer.send(QUERIES, value, key=name.encode(), partition=0).get(timeout=ANSWERED_WITHIN_MS / 1_000)
         finally:
             producer.close(timeout=1)
-
-
-class QueryWatch:
-    """A thread that follows boreal.queries; see `QueryRegistry.watch`."""
-
-    def __init__(self, cluster: Cluster, on_change: OnChange) -> None:
-        self._cluster = cluster
-        self._on_change = on_change
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="queries", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stopping.set()
-        self._thread.join(timeout=2)
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                with closing(self._cluster.consumer()) as consumer:
-                    self._follow(consumer)
-            except (KafkaError, OSError) as error:
-                _logger.debug("%s: %r", QUERIES, error)
-                self._stopping.wait(_RETRY_S)
-
-    def _follow(self, consumer: KafkaConsumer) -> None:
-        """From the beginning, until something breaks."""
-        consumer.assign([_PARTITION])
-        consumer.seek_to_beginning(_PARTITION)
-        while not self._stopping.is_set():
-            for name, record in _changes(consumer):
-                self._on_change(name, record)
 
 
 def _changes(consumer: KafkaConsumer) -> Iterator[tuple[str, QueryRecord | None]]:

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,11 +54,13 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """What a source holds: tuples by (time, place in the file), and the records refused, by line."""
+    """What a source holds: tuples by (time, place in the file), the records refused, by line, and how many of the tuples
+    were late and clamped."""
 
     name: str
     batch: pa.RecordBatch
     rejects: list[DeadLetter]
+    clamped: int = 0
 
     @property
     def times(self) -> np.ndarray:
@@ -71,13 +73,15 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     """Read stream `name` from a .csv, .jsonl or .parquet file, or from `generate:RATE,SECONDS[,KEYS]`.
 
     The batch has the shape of `Schema.arrow`; columns that the schema does not name are ignored. Lateness is judged in
-    the order of the file (R29): a tuple older than the newest one before it by more than `disorder` is refused.
+    the order of the file (R29): a tuple older than the newest one before it by more than `disorder` is refused, or, under
+    `late: clamp`, put at the oldest time that is not.
     UserError: no such file, another kind of file, or a column that the whole file lacks.
     """
     schema = stream.attributes
     if where.startswith(PREFIX):
         return SourceRows(name, generate(name, schema, where, seed), [])
-    source = _Source(name, Path(where), Shape(stream.time, stream.time_unit, schema), stream.disorder)
+    shape = Shape(stream.time, stream.time_unit, schema)
+    source = _Source(name, Path(where), shape, stream.disorder, stream.late == "clamp")
     readers = _READERS.get(source.path.suffix.lower())
     if readers is None:
         raise source.error("is neither .csv, .jsonl nor .parquet", "convert the file, or give it the right ending")
@@ -86,7 +90,7 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     fast, exact = readers
     columns = fast(source)
     clean = None if columns is None else _all_or_nothing(source, columns)
-    return SourceRows(name, clean, []) if clean is not None else _sift(source, exact(source))
+    return clean or _sift(source, exact(source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class _Source:
     path: Path
     shape: Shape
     disorder_us: int
+    clamps: bool
 
     def error(self, problem: str, fix: str) -> UserError:
         return UserError("--source", f"{self.name}={self.path}", f"{self.path} {problem}", fix)
@@ -125,27 +130,40 @@ class _Records:
 # Raw columns into a batch.
 
 
-def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> pa.RecordBatch | None:
-    """The batch, if every record can be used; else None."""
+def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> SourceRows | None:
+    """The rows, if every record can be used; else None."""
     rows = read_all(source.shape, columns)
-    if rows is None or (rows.times < _newest_so_far(rows.times) - source.disorder_us).any():
+    if rows is None:
         return None
-    return _by_time(source.shape.schema, rows)
+    floors = _newest_so_far(rows.times) - source.disorder_us
+    late = rows.times < floors
+    if late.any() and not source.clamps:
+        return None
+    return _source_rows(source, replace(rows, times=np.maximum(rows.times, floors)), [], int(late.sum()))
 
 
 def _sift(source: _Source, records: _Records) -> SourceRows:
-    """The batch of what can be used, and a dead letter for each record that cannot."""
+    """What can be used, and a dead letter for each record that cannot."""
     rows = read_each(source.shape, records.columns)
-    behind = _newest_so_far(rows.times) - rows.times
+    newest = _newest_so_far(rows.times)
+    behind = newest - rows.times
     late = behind > source.disorder_us
     reasons = dict(rows.reasons)
-    for place, behind_us in zip(rows.places[late].tolist(), behind[late].tolist(), strict=True):
-        reasons[place] = late_reason(behind_us, source.disorder_us)
+    if source.clamps:
+        kept = replace(rows, times=np.maximum(rows.times, newest - source.disorder_us))
+    else:
+        kept = rows.take(np.flatnonzero(~late))
+        for place, behind_us in zip(rows.places[late].tolist(), behind[late].tolist(), strict=True):
+            reasons[place] = late_reason(behind_us, source.disorder_us)
     letters = [
         DeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
     ]
-    batch = _by_time(source.shape.schema, rows.take(np.flatnonzero(~late)))
-    return SourceRows(source.name, batch, sorted(records.rejects + letters, key=lambda letter: letter.line))
+    rejects = sorted(records.rejects + letters, key=lambda letter: letter.line)
+    return _source_rows(source, kept, rejects, int(late.sum()) if source.clamps else 0)
+
+
+def _source_rows(source: _Source, rows: Rows, rejects: list[DeadLetter], clamped: int) -> SourceRows:
+    return SourceRows(source.name, _by_time(source.shape.schema, rows), rejects, clamped)
 
 
 def _newest_so_far(times: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
     BOREAL_SITES__A__BOOTSTRAP=127.0.0.1:9092   a site: one Kafka cluster, and the processes beside it
     BOREAL_REDIS__URL=redis://127.0.0.1:6379/0
     BOREAL_DATA=/var/lib/boreal                 where a source spools what Kafka cannot take
+    BOREAL_SPARK__MASTER=spark://host:7077      where the operators of `engine: spark` run
 
 Secrets are SecretStr: they show as stars wherever settings are printed.
 """
@@ -42,6 +43,17 @@ class RedisSettings(BaseModel):
     ca_file: Path | None = None
 
 
+class SparkSettings(BaseModel):
+    """Where and how Spark runs operators. checkpoints: a directory for the places of its jobs, beside other data if it is not
+    named. conf: Spark's own settings, above ours. A master on this machine is one core for each job, whatever it says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    master: str = "local[1]"
+    checkpoints: Path | None = None
+    conf: dict[str, str] = {}
+
+
 class Settings(BaseSettings):
     """Everything, validated. sites: by name, at least one; proxies: a SOCKS5 URL by site, through which this process
     reaches it."""
@@ -52,6 +64,7 @@ class Settings(BaseSettings):
     redis: RedisSettings = RedisSettings()
     data: Path = Path("data")
     proxies: dict[str, str] = {}
+    spark: SparkSettings = SparkSettings()
 
     @property
     def home(self) -> str:

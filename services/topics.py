@@ -66,14 +66,14 @@ _STATUS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _CLIENTS = {"cleanup.policy": "delete", "max.message.bytes": _FRAME_BYTES}
-_ORDERS = {
+_LOG = {
     "cleanup.policy": "delete",
     "retention.ms": FOR_EVER,
     "retention.bytes": FOR_EVER,
-    "segment.bytes": str(64 << 20),
-    "segment.ms": _SEGMENT_MS,
+    "segment.ms": _HOUR_MS,
     "max.message.bytes": _FRAME_BYTES,
 }
+_ORDERS = {**_LOG, "segment.bytes": str(64 << 20), "segment.ms": _SEGMENT_MS}
 _ANSWERS = {
     "cleanup.policy": "delete",
     "retention.ms": _HOUR_MS,
@@ -100,9 +100,8 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
     def add(site: str, spec: TopicSpec) -> None:
         found[site][spec.name] = spec
 
-    log = {"cleanup.policy": "delete", "retention.ms": FOR_EVER, "retention.bytes": FOR_EVER, "max.message.bytes": _FRAME_BYTES}
     for log_id in layout.log_ids():
-        add(layout.site_of(log_id), TopicSpec(layout.topic_of(log_id), layout.partitions_of(log_id), log))
+        add(layout.site_of(log_id), TopicSpec(layout.topic_of(log_id), layout.partitions_of(log_id), _LOG))
     for replica in layout.replicas:
         count = len(layout.remote_instances(replica))
         if count:

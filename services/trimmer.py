@@ -1,15 +1,23 @@
-"""Trims a process's own logs when the monitor says how far they may be, in a thread of its own: a trim asks the broker."""
+"""Trims a process's own logs when the monitor says how far they may be, in a thread of its own: a trim asks the broker.
+
+Now and then it tries them all: an idle log grows by its boundaries, whoever needs its rows, and nobody has to speak for
+that to be trimmed.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
 
 from kafka.errors import KafkaError
 
 from services.control import Item
 from services.log.base import Log
+from services.mailbox import Mailbox
+
+TRY_ALL_S = 30.0
 
 _logger = logging.getLogger("boreal.trimmer")
 
@@ -17,37 +25,32 @@ _logger = logging.getLogger("boreal.trimmer")
 class Trimmer:
     """`logs`: those that this process writes, in any order."""
 
-    def __init__(self, logs: Iterable[Log]) -> None:
+    def __init__(self, logs: Iterable[Log], try_all_s: float = TRY_ALL_S) -> None:
         self._logs = list(logs)
-        self._needed: dict[str, int] = {}
-        self._condition = threading.Condition()
-        self._is_closed = False
+        self._try_all_s = try_all_s
+        self._said: Mailbox[str, int] = Mailbox()
         self._thread = threading.Thread(target=self._run, name="trimmer", daemon=True)
         self._thread.start()
 
     def take(self, item: Item) -> None:
         """A trim item of the control topic: per 'stream/partition', the first id that somebody still needs."""
-        with self._condition:
-            self._needed.update((key, needed) for key, needed in item["trim"])
-            self._condition.notify()
+        self._said.put(dict(item["trim"]))
 
     def close(self) -> None:
-        with self._condition:
-            self._is_closed = True
-            self._condition.notify()
+        self._said.close()
         self._thread.join(timeout=2)
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                while not self._needed and not self._is_closed:
-                    self._condition.wait()
-                if self._is_closed:
-                    return
-                needed, self._needed = self._needed, {}
+        needed: dict[str, int] = {}
+        all_at = time.monotonic() + self._try_all_s
+        while (said := self._said.take(max(all_at - time.monotonic(), 0))) is not None:
+            needed.update(said)
+            is_due = time.monotonic() >= all_at
+            if is_due:
+                all_at = time.monotonic() + self._try_all_s
             for log in self._logs:
-                if needed.get(log.id.key, 0) > 0:
-                    self._trim(log, needed[log.id.key] - 1)
+                if is_due or log.id.key in said:
+                    self._trim(log, needed.get(log.id.key, 0) - 1)
 
     def _trim(self, log: Log, stable_id: int) -> None:
         try:

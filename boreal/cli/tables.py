@@ -45,6 +45,8 @@ def show_run(outcome: Outcome, session: Session, out: Path) -> None:
     table.add_row("delay of new results", _delay(report))
     if report["n_dlq"]:
         table.add_row("dead letters", f"{count(report['n_dlq'])} (dlq.jsonl says why)")
+    if report["n_clamped"]:
+        table.add_row("late rows", f"{count(report['n_clamped'])} put at the last boundary")
     for entry in report["reconciliations"]:
         where = f"{entry['fragment']}.{entry['replica']}.{entry['shard']}"
         told = f"at {milliseconds(entry['started_ms'])} for {milliseconds(entry['seconds'] * 1000)}, "

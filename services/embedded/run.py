@@ -173,6 +173,7 @@ class Run:
             **self.client.delay_new(),
             **self.client.counts(),
             "n_dlq": sum(len(rows.rejects) for rows in self.rows.values()),
+            "n_clamped": sum(rows.clamped for rows in self.rows.values()),
             "reconciliations": self._reconciliations(),
             "states": self._states(),
             "notes": list(plan.notes),

@@ -95,10 +95,12 @@ class Log(Protocol):
         ...
 
     def trim(self, stable_id: int) -> None:
-        """Allow the log to forget frames that hold only stable rows with ids up to `stable_id`, and all before them.
+        """Allow the log to forget frames that hold only stable rows with ids up to `stable_id`, and all before them; and
+        where it holds no later row, control frames too that have long been followed by others (`index.IDLE_FRAMES`).
 
-        Never forgotten are a frame with a later stable row, the last stable BOUNDARY with an anchor (without one, the
-        last control frame) and all that follows. A log may keep more than it must. Costs what it forgets.
+        Never forgotten are a frame with a later stable row, tentative frames that are not revoked, the last stable
+        BOUNDARY with an anchor (without one, the last control frame) and all that follows. A log may keep more than it
+        must. Costs what it forgets.
         """
         ...
 

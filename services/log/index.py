@@ -14,6 +14,10 @@ from boreal.errors import ProtocolError
 from boreal.frames import Anchor, Boundary, Data, Frame, LogId, RecDone, Start, Undo
 from services.log.base import Control, Trimmed
 
+IDLE_FRAMES = 4_096
+"""So many frames of a log whose rows are all released are kept, some minutes' worth: who follows an idle log slowly, or was
+cut off from it, seldom finds its place gone."""
+
 
 class Index:
     """The index of a log's retained frames; see `Log` for the promises behind each method.
@@ -112,12 +116,15 @@ class Index:
     def trim_limit(self, stable_id: int) -> int:
         """The highest offset at which the log may begin after `Log.trim`."""
         entry = bisect_right(self._last_ids, stable_id, self._forgotten)
-        if entry == self._forgotten:
-            return self.start
-        limit = self._offsets[entry - 1] + 1
+        limit = self._offsets[entry - 1] + 1 if entry > self._forgotten else self.start
+        if stable_id + 1 >= self.next_stable_id:
+            limit = max(limit, self.end - IDLE_FRAMES)
+        kept = [offset for offset, _ in self._tentative[:1]]
         if self.anchor is not None:
-            return min(limit, self._anchor_offset)
-        return limit if self.tail is None else min(limit, self._tail_offset)
+            kept.append(self._anchor_offset)
+        elif self.tail is not None:
+            kept.append(self._tail_offset)
+        return min([limit, *kept])
 
     def forget(self, start: int) -> None:
         """The log now begins at `start`."""

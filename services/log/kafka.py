@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
-from boreal.errors import ProtocolError
+from boreal.errors import BorealError, ProtocolError
 from boreal.frames import Anchor, Data, Frame, LogId, Start
 from services.clusters import Cluster
 from services.log.base import Control, Trimmed
@@ -37,6 +37,18 @@ INDEXED_FRAMES = 1 << 17
 """Of a log that is written for long, the index keeps between half as many frames and so many."""
 UNACKNOWLEDGED_BYTES = 64 << 20
 """What may be on its way to Kafka before `append_later` waits."""
+
+
+@dataclass
+class AppendRefused(BorealError):
+    """Kafka has refused a frame for good, and with it all that was appended after it: the process has to begin anew, from what
+    the log holds. error: what Kafka said."""
+
+    log: LogId
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"Kafka refuses what is appended to {self.log}: {self.error!r}"
 
 
 class Places(Protocol):
@@ -125,14 +137,14 @@ class KafkaLog:
 
     @property
     def _window(self) -> _Window:
-        """The log's tail when it was opened, as far back as to the last anchor (sources' logs have none), and all since."""
+        """The log's tail when it was opened, as far back as to the last anchor, and all since."""
         with self._lock:
             count = self._window_frames
             while self._read_window is None:
                 base = max(self._start, self._opened_at - count)
                 with self._site.reading:
                     index, sizes = self._partition.index(base, self._opened_at, self._start)
-                if base == self._start or index.anchor is not None or not self.id.replica:
+                if base == self._start or index.anchor is not None:
                     self._read_window = _Window(index, deque(sizes), sum(sizes))
                 count *= 2
             return self._read_window
@@ -175,17 +187,17 @@ class KafkaLog:
     # Writing
 
     def append(self, frame: Frame) -> int:
-        """As `Log.append`, once Kafka has the frame. ProtocolError if another writer came between."""
+        """As `Log.append`, once Kafka has the frame. ProtocolError if another writer came between, AppendRefused as
+        `append_later`."""
         offset = self.append_later(frame)
-        self.flush(None)
-        self._check()
+        self.sync()
         return offset
 
     def append_later(self, frame: Frame) -> int:
         """Add a frame without waiting for Kafka to have it; returns the offset that it will get.
 
         Waits only while UNACKNOWLEDGED_BYTES are on their way. Raises ProtocolError once this writer is fenced, and
-        whatever made an earlier append fail.
+        AppendRefused once an append has failed for good.
         """
         with self._flow:
             self._flow.wait_for(lambda: self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES or not self._may_write)
@@ -218,9 +230,11 @@ class KafkaLog:
         return self._unacknowledged
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Wait until all frames are acknowledged; whether they are. None: as long as it takes."""
+        """Wait until all frames are acknowledged; whether they are. None: as long as it takes, or until this writer is
+        fenced. AppendRefused if one never will be."""
         with self._flow:
             self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, timeout_s)
+            self._check_accepted()
             return self._unacknowledged == 0
 
     def sync(self) -> None:
@@ -235,8 +249,11 @@ class KafkaLog:
     def _check(self) -> None:
         if self._is_fenced:
             raise ProtocolError(f"{self.id} has another writer: a later life has begun, or an earlier one goes on")
+        self._check_accepted()
+
+    def _check_accepted(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise AppendRefused(self.id, self._failure) from self._failure
 
     def _acknowledge(self, expected: int, size: int, record: Any) -> None:
         # A record that Kafka had already, when it was sent again, may come without its offset.

@@ -224,6 +224,7 @@ class WatchedQuery:
             "last_ingest_age_ms": max(now / 1_000 - ingest_ms, 0) if ingest_ms is not None else None,
             "rows": source.get("rows"),
             "dlq": source.get("dlq"),
+            "clamped": source.get("clamped"),
             "spooled_bytes": source.get("spooled_bytes"),
         }
 

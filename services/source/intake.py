@@ -2,6 +2,8 @@
 
 Lateness is judged once, here (R29), by what the stream has promised and by the floor of the record's partition, record by
 record in the order of that partition; so the verdict on a record does not depend on how the records are cut into batches.
+A late row is a dead letter; or, where the stream asks for it (`late: clamp`), its time is raised to the floor that it missed.
+
 A partition's floor is raised by heartbeat records (header `boundary`), and under the policy `data` by each row, to its
 time less `disorder`. What the stream may promise is the least over the partitions of the user's topic that hold, or ever
 held, a record; under the policy `clock` each of them is at least as far as the clock.
@@ -64,11 +66,13 @@ Records = Mapping[int, Sequence[UserRecord]]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What some records come to. The letters have to be safe before the first of the frames is logged: the announcement
-    counts their records as done. Frames of one log are in order; each log has its announcement first."""
+    counts their records as done. Frames of one log are in order; each log has its announcement first. clamped: how many of
+    the rows came late."""
 
     frames: list[tuple[LogId, Frame]]
     letters: list[DeadLetter]
     rows: int
+    clamped: int
 
 
 @dataclass
@@ -146,14 +150,14 @@ class Intake:
         until = {partition: found[-1].offset + 1 for partition, found in taken.items()}
         frames = self._boundaries(self.place.announce(self._topic, until), now)
         told = self._tell_apart(taken)
-        rows = self._judge(told)
+        rows, clamped = self._judge(told)
         frames += self._log_rows(rows, now)
         for partition, offset in until.items():
             known = self.place.partitions[partition]
             posted = told.posted.get(partition, known.posted)
             self.place.partitions[partition] = Partition(offset, self._raised(partition, told), posted)
         self._look(now)
-        return Batch(frames, self._letters(taken, told.reasons), len(rows.times))
+        return Batch(frames, self._letters(taken, told.reasons), len(rows.times), clamped)
 
     def _look(self, now: int) -> None:
         """See how far the stream may go by its partitions and the clock."""
@@ -198,22 +202,27 @@ class Intake:
             return
         told.raises.setdefault(partition, []).append((record.offset, time))
 
-    def _judge(self, told: _Sorted) -> Rows:
-        """The rows that are whole and in time; notes the reasons of the others, and what raises the floors."""
+    def _judge(self, told: _Sorted) -> tuple[Rows, int]:
+        """The rows that are whole and in time, and how many of them were clamped; notes the reasons of the others, and what
+        raises the floors."""
         values = [record.value for _, record in told.data]
         rows = self._read(values, told)
         numbers = np.fromiter((partition for partition, _ in told.data), np.int64, len(values))[rows.places]
         offsets = np.fromiter((record.offset for _, record in told.data), np.int64, len(values))[rows.places]
-        in_time = np.ones(len(rows.times), dtype=bool)
+        floors = np.full(len(rows.times), BEGINNING)
         for partition in np.unique(numbers).tolist():
-            own = np.flatnonzero(numbers == partition)
-            floors = self._floors(partition, rows.times[own], offsets[own], told)
-            late = rows.times[own] < floors
-            in_time[own[late]] = False
-            for row in np.flatnonzero(late).tolist():
-                reason = self._why_late(int(rows.times[own[row]]), int(floors[row]))
-                told.reasons[partition, int(offsets[own[row]])] = reason
-        return rows if in_time.all() else rows.take(np.flatnonzero(in_time))
+            own = numbers == partition
+            floors[own] = self._floors(partition, rows.times[own], offsets[own], told)
+        late = rows.times < floors
+        clamped = 0
+        if self._stream.late == "clamp":
+            # After the end there is no time left to be put at.
+            raised = late & (floors < INFINITY)
+            rows = replace(rows, times=np.where(raised, floors, rows.times))
+            late, clamped = late & ~raised, int(raised.sum())
+        for row in np.flatnonzero(late).tolist():
+            told.reasons[int(numbers[row]), int(offsets[row])] = self._why_late(int(rows.times[row]), int(floors[row]))
+        return (rows.take(np.flatnonzero(~late)) if late.any() else rows), clamped
 
     def _read(self, values: list[bytes | None], told: _Sorted) -> Rows:
         rows = read_records(self._shape, values)

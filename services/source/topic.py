@@ -13,6 +13,9 @@ from services.source.place import Place
 
 FETCH_BYTES = 1 << 20
 """A partition at a time: small, so that a backlog is read evenly from all partitions."""
+LOOK_BYTES = 64 << 10
+LONGEST_LOOK_MS = 100
+"""A look at the topic brings at least so many bytes, or what has come within a while."""
 
 _logger = logging.getLogger("boreal.source")
 
@@ -23,13 +26,16 @@ Found = dict[int, list[ConsumerRecord]]
 class UserTopic:
     """One topic, with all its partitions. KafkaError where the cluster says no; out of reach, it has nothing to say."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, look_ms: int) -> None:
+        """look_ms: how long records are gathered where few come. One look costs as much as many records."""
         self.name = name
         self.lost_records = 0
         self._consumer = cluster.consumer(
             # What a producer has taken back was never written.
             read_committed=True,
             max_partition_fetch_bytes=FETCH_BYTES,
+            fetch_min_bytes=LOOK_BYTES,
+            fetch_max_wait_ms=min(look_ms, LONGEST_LOOK_MS),
         )
 
     @property

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,8 @@ from services.log.file import FileLog
 
 ID = LogId("departures.late", "r0", 2)
 ALL = 1 << 30
+IDLE = 3
+"""How many frames of an idle log are kept, where a test says so."""
 
 
 def data(first_id: int, rows: int, tentative: bool = False, life: int = 1) -> Data:
@@ -223,6 +226,33 @@ def test_trim_without_an_anchor_keeps_the_last_control_frame(logs):
     assert logs.reopen().open(ID).tail() == boundary(0)
 
 
+@pytest.mark.parametrize("rows", [0, 5])
+@patch("services.log.index.IDLE_FRAMES", IDLE)
+def test_an_idle_log_stays_small_and_a_new_life_finds_its_place(logs, rows):
+    log = fill(logs.store.open(ID), start(3), *([data(0, rows, life=3)] if rows else []), boundary(5, anchored=True, life=3))
+    for time in range(6, 40):
+        fill(log, boundary(time, anchored=time % 10 == 0, life=3))
+        log.trim(rows - 1)
+        if time % 13 == 0:
+            log = logs.reopen().open(ID)
+    if logs.trims_each_frame:
+        assert log.end - log.start == 39 - 30 + 1
+    for log in now_and_reopened(logs):
+        assert log.last_anchor() == boundary(30, anchored=True).anchor
+        assert (log.next_stable_id, log.last_incarnation, log.tail()) == (rows, 3, boundary(39, life=3))
+        assert log.offset_after(rows - 1) <= log.end - 10
+    log.append(data(rows, 2, life=3))
+    assert log.read(log.offset_after(rows - 1), ALL)[-1][1] == data(rows, 2, life=3)
+
+
+@patch("services.log.index.IDLE_FRAMES", IDLE)
+def test_what_may_yet_be_revoked_is_not_trimmed(logs):
+    log = fill(logs.store.open(ID), start(1), data(0, 5), data(5, 2, tentative=True))
+    fill(log, *(boundary(time, tentative=True) for time in range(7, 20)))
+    log.trim(4)
+    assert log.start <= 2
+
+
 def test_trim_twice_or_of_nothing_is_harmless(logs):
     log = fill(logs.store.open(ID), boundary(0))
     log.trim(100)
@@ -308,7 +338,10 @@ class Model:
 
     def trim_limit(self, stable_id: int) -> int:
         done = [offset + 1 for offset, rows in self.stable() if rows[-1] <= stable_id]
+        if stable_id + 1 >= self.next_stable_id:
+            done.append(len(self.frames) - IDLE)
         kept = [offset for offset, _ in (self.anchors() or self.controls())[-1:]]
+        kept += [offset for offset in self.visible() if getattr(self.frames[offset], "tentative", False)]
         return max(self.start, min([max(done, default=0), *kept]))
 
 
@@ -366,7 +399,7 @@ steps = st.tuples(st.sampled_from([*KINDS, "zombie", "trim", "trim", "reopen"]),
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.lists(steps, max_size=30))
 def test_a_log_answers_as_a_list_would(fresh_logs, script):
-    with closing(fresh_logs()) as logs:
+    with closing(fresh_logs()) as logs, patch("services.log.index.IDLE_FRAMES", IDLE):
         compare_with_a_list(logs, script)
 
 

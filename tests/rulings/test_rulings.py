@@ -535,15 +535,21 @@ def test_r28_each_stable_tuple_is_given_once_and_an_undo_raises_the_epoch() -> N
 
 
 def test_r29_lateness_is_judged_once_at_the_source(tmp_path: Path) -> None:
-    """A row later than the disorder is a dead letter for every replica alike; one within it is put in its place."""
+    """A row later than the disorder is a dead letter for every replica alike; one within it is put in its place.
+    A stream may have late ones clamped instead, to the boundary that they missed."""
     lines = [0, 100, 300, 250, 900, 100, 1000]
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"time": {START_US // MS + at}, "k": 1, "v": {at}}}\n' for at in lines))
     query = query_of({"kept": {"filter": "a", "where": "v >= 0"}}, "kept", streams=("a",))
     query["streams"]["a"] = {**query["streams"]["a"], "disorder": "100ms"}
     ran = run(query, rows={"a": str(path)})
-    assert ran.report["n_dlq"] == 1
+    assert (ran.report["n_dlq"], ran.report["n_clamped"]) == (1, 0)
     assert [row["v"] for row in ran.stable] == [0, 100, 250, 300, 900, 1000]
+    query["streams"]["a"]["late"] = "clamp"
+    clamped = run(query, rows={"a": str(path)})
+    assert (clamped.report["n_dlq"], clamped.report["n_clamped"]) == (0, 1)
+    assert [row["v"] for row in clamped.stable] == [0, 100, 250, 300, 100, 900, 1000]
+    assert clamped.stable[4]["time"].rstrip("0Z").endswith(".8")
 
 
 def test_r29_boundaries_flow_without_data() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from kafka import TopicPartition
@@ -196,6 +197,19 @@ def test_a_frame_is_delivered_within_milliseconds(topic: Topic, inbox: Inbox) ->
     assert sorted(taken)[20] < 0.05
 
 
+def test_no_frame_lies_beyond_the_end_that_is_told_with_it(
+    topic: Topic, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka looks up a log's end before it reads, and may find records that came in between."""
+    follow(inbox, LOG, -1)
+    assert inbox.next() == Frames(LOG, (), 0)
+    monkeypatch.setattr(follow_module.Partition, "known_end", 0)
+    assert inbox.reader is not None
+    inbox.reader.taken(LOG)
+    topic.put_frames([start(1), data(0, 3)])
+    assert inbox.frames(2) == [(0, start(1)), (1, data(0, 3))]
+
+
 def test_a_zombie_is_not_heard_even_where_reading_begins_among_its_frames(topic: Topic, inbox: Inbox) -> None:
     frames: list[Frame] = [
         start(1),
@@ -237,6 +251,27 @@ def fill(log: KafkaLog, *frames: Frame) -> KafkaLog:
     for frame in frames:
         log.append(frame)
     return log
+
+
+def test_an_idle_log_that_was_trimmed_behind_a_readers_back_lacks_nothing(topic: Topic, inbox: Inbox) -> None:
+    """Boundaries that it had not read are gone, and no rows."""
+    with writing(topic) as store, patch("services.log.index.IDLE_FRAMES", 100):
+        log = fill(store.open(LOG), start(1), data(0, 5))
+        assert inbox.reader is not None
+        inbox.reader.read(Read(LOG, -1, 1 << 20, 7))
+        assert [frame for _, frame in inbox.next(ReadDone).items] == [data(0, 5)]
+        for time_us in range(5, 2_000):
+            log.append_later(boundary(time_us, anchored=time_us % 10 == 0))
+        assert log.flush(30)
+        log.trim(4)
+        assert log.start == log.end - 100
+        log.append(data(5, 5))
+        inbox.reader.read(Read(LOG, 4, 1 << 20, 8))
+        assert [frame for _, frame in inbox.next(ReadDone).items if isinstance(frame, Data)] == [data(5, 5)]
+        follow(inbox, LOG, 4)
+        assert inbox.frames(1) == [(log.end - 1, data(5, 5))]
+        log.append(boundary(3_000))
+        assert inbox.frames(1) == [(log.end - 1, boundary(3_000))]
 
 
 def test_rows_that_were_skipped_are_lacking(topic: Topic, inbox: Inbox) -> None:
@@ -417,7 +452,6 @@ def test_a_read_of_a_row_that_is_not_there_yet_is_empty(topic: Topic, inbox: Inb
 # When Kafka is away
 
 
-@pytest.mark.soak
 def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(tmp_path: Path, fresh_name: str) -> None:
     with KafkaServer(tmp_path / "kafka") as server:
         topic = Topic(cluster_of(server), fresh_name, partitions=3)

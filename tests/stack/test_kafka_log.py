@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import MessageSizeTooLargeError
 
 from boreal.errors import CorruptError, ProtocolError
 from boreal.frames import Frame, LogId
 from services.log import kafka as kafka_module
 from services.log.base import Trimmed
-from services.log.kafka import KafkaLog, KafkaLogStore
+from services.log.kafka import AppendRefused, KafkaLog, KafkaLogStore
 from services.log.memory import MemoryLog
 from services.log.partition import Partition, Record
 from services.stack.servers import KafkaServer
@@ -93,12 +92,29 @@ def test_a_frame_that_kafka_refuses_raises_and_leaves_the_log_as_it_was(kafka: K
     with reopened(topic) as store:
         log = store.open(LOG)
         log.append(start(1))
-        with pytest.raises(MessageSizeTooLargeError):
+        with pytest.raises(AppendRefused, match="MessageSizeTooLarge"):
             log.append(data(0, 100_000))
-        with pytest.raises(MessageSizeTooLargeError):
+        with pytest.raises(AppendRefused):
             log.append_later(data(0, 1))
     with reopened(topic) as store:
+        log = store.open(LOG)
+        log.append_later(data(0, 100_000))
+        for timeout_s in (10, None):
+            with pytest.raises(AppendRefused, match="MessageSizeTooLarge"):
+                log.flush(timeout_s)
+        assert not log.fenced
+    with reopened(topic) as store:
         assert store.open(LOG).read(0, ALL) == [(0, start(1))]
+
+
+def test_a_sources_anchor_is_found_behind_any_number_of_lives(topic: Topic) -> None:
+    """A source that comes no further than its START, again and again, must not lose its place by that."""
+    log = LogId("jfk", "", 0)
+    topic.put_frames([data(0, 5), boundary(5, anchored=True), *(start(life) for life in range(1, 1100))], next_id=5)
+    with reopened(topic) as store:
+        found = store.open(log)
+        assert found.last_anchor() == boundary(5, anchored=True).anchor
+        assert (found.next_stable_id, found.last_incarnation) == (5, 1099)
 
 
 def test_a_zombie_is_fenced_by_the_next_life(topic: Topic, store: KafkaLogStore) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
 from boreal.frames import INFINITY, Boundary, Data, Start
@@ -332,6 +333,21 @@ def test_garbage_and_late_rows_go_to_the_dead_letters_and_cost_others_nothing(ma
     bench.wait(lambda: bench.status().get("dlq") == 4, "status")
 
 
+def test_late_rows_are_clamped_where_the_stream_asks_for_it(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(disorder="100ms", late="clamp")
+    bench.send(1000, 100)
+    bench.send_text(b'{"at": 1000000, "n": 7}')
+    bench.start()
+    bench.wait_rows(101)
+    [times] = {
+        tuple(time for frame in log if isinstance(frame, Data) for time in frame.batch.column("time").to_pylist())
+        for log in bench.logs()
+    }
+    assert sorted(times)[:2] == [1_000_999_000, 1_001_000_000] and len(times) == 101
+    bench.wait(lambda: bench.status().get("clamped") == 1, "status")
+    assert not bench.letters() and bench.status()["dlq"] == 0
+
+
 def test_heartbeat_records_are_the_boundary_and_end_is_the_end(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(boundary="producer")
     bench.start()
@@ -361,6 +377,29 @@ def test_the_clock_is_the_boundary_also_after_a_transaction(make_bench: Callable
     sent = time.time() * 1e6
     bench.wait(lambda: boundaries(bench)[-1] > sent, "the clock goes on")
     assert bench.rows() == [1] and not bench.letters()
+
+
+def test_what_kafka_refuses_for_good_ends_the_process_and_the_next_life_goes_on(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    process = bench.start()
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    topics = {bench.layout.topic_of(log) for _, log in bench.layout.source_logs("s")}
+
+    def allow(bytes_max: str) -> None:
+        with closing(bench.home.admin()) as admin:
+            change = {"max.message.bytes": bytes_max}
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, change) for topic in sorted(topics)])
+
+    allow("50")
+    assert process.wait(timeout=SECONDS) == 1
+    assert "Kafka refuses what is appended" in bench.log_file.read_text()
+    bench.processes.remove(process)
+    allow(str(64 << 20))
+    bench.start()
+    bench.send(10, 10)
+    bench.wait_rows(20)
+    assert bench.rows() == list(range(20))
 
 
 # Trimming

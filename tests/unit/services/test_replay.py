@@ -196,6 +196,15 @@ def test_lateness_is_judged_in_file_order(tmp_path: Path) -> None:
     assert [line for line, _ in refused(ordered)] == [3, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("broken", ["", "soon,9\n"])
+def test_late_rows_are_clamped_where_the_stream_asks_for_it(tmp_path: Path, broken: str) -> None:
+    text = "at,n\n10,1\n4,2\n20,3\n16,4\n3,5\n" + broken
+    source = read(tmp_path, "a.csv", text, time_unit="s", schema={"n": "int"}, disorder="5s", late="clamp")
+    assert [(row["time"] // 1_000_000, row["n"]) for row in rows(source)] == [(5, 2), (10, 1), (15, 5), (16, 4), (20, 3)]
+    assert source.clamped == 2
+    assert refused(source) == ([(7, "column at: 'soon' is not a time")] if broken else [])
+
+
 def test_a_time_column_that_the_schema_names_too_is_both(tmp_path: Path) -> None:
     source = read(tmp_path, "a.csv", "at\n2013-01-01\n", schema={"at": "timestamp"})
     assert rows(source) == [{"time": us("2013-01-01T00:00:00"), "at": datetime(2013, 1, 1, tzinfo=UTC)}]
@@ -252,7 +261,7 @@ TIMES = st.sampled_from(["1", "2", "3", "9", "", "soon", "1970-01-01T00:00:05Z",
 SHAPE = {"name": "string", "n": "int"}
 
 
-def dumb_csv(lines: list[list[str]], disorder: int) -> tuple[list[tuple[int, str | None, int | None]], list[int]]:
+def dumb_csv(lines: list[list[str]], disorder: int, late: str) -> tuple[list[tuple[int, str | None, int | None]], list[int]]:
     kept, lost, line, newest = [], [], 2, 0
     for at, name, n in lines:
         here, line = line, line + 1 + at.count("\n") + name.count("\n") + n.count("\n")
@@ -260,8 +269,12 @@ def dumb_csv(lines: list[list[str]], disorder: int) -> tuple[list[tuple[int, str
         time = iso[at] if at in iso else int(at) if at.isdigit() else None
         try:
             number = None if n in ("", "NA") else int(float(n)) if float(n).is_integer() else None
-            if time is None or (number is None and n not in ("", "NA")) or time < newest - disorder:
+            if time is None or (number is None and n not in ("", "NA")):
                 raise ValueError
+            if time < newest - disorder:
+                if late != "clamp":
+                    raise ValueError
+                time = newest - disorder
         except ValueError:
             lost.append(here)
             continue
@@ -271,15 +284,19 @@ def dumb_csv(lines: list[list[str]], disorder: int) -> tuple[list[tuple[int, str
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(lines=st.lists(st.tuples(TIMES, FIELDS, FIELDS).map(list), max_size=8), disorder=st.integers(0, 4))
+@given(
+    lines=st.lists(st.tuples(TIMES, FIELDS, FIELDS).map(list), max_size=8),
+    disorder=st.integers(0, 4),
+    late=st.sampled_from(["dead_letter", "clamp"]),
+)
 def test_csv_is_read_as_a_line_by_line_reader_would(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], disorder: int
+    tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], disorder: int, late: str
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     with path.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([["at", "name", "n"], *lines])
-    source = read_source("s", stream(schema=SHAPE, time_unit="s", disorder=f"{disorder}s"), str(path))
-    kept, lost = dumb_csv(lines, disorder)
+    source = read_source("s", stream(schema=SHAPE, time_unit="s", disorder=f"{disorder}s", late=late), str(path))
+    kept, lost = dumb_csv(lines, disorder, late)
     assert [(row["time"] // 1_000_000, row["name"], row["n"]) for row in rows(source)] == kept
     assert [letter.line for letter in source.rejects] == lost
 

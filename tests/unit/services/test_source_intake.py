@@ -198,6 +198,34 @@ def test_lateness_goes_by_the_order_in_the_partition_however_it_is_cut_into_batc
     assert letters == {2: "late by 2s100ms, disorder allows 2s"}
 
 
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_a_late_row_is_clamped_to_the_floor_that_it_missed_however_it_is_cut_into_batches(cut: int) -> None:
+    records = [row(0, 10), row(1, 8, "in time"), row(2, 7, "late"), row(3, 12), row(4, 1, "later")]
+    source = intake(stream(disorder="2s", late="clamp"))
+    batches = [source.take({0: records[:cut]}, 0), source.take({0: records[cut:]}, 0)]
+    frames = [frame for batch in batches for frame in batch.frames]
+    assert not any(batch.letters for batch in batches) and sum(batch.clamped for batch in batches) == 2
+    assert sorted(rows_of(frames)) == [(8, "in time"), (8, "late"), (10, "later"), (10, "u"), (12, "u")]
+    for batch in batches:
+        assert rows_of(batch.frames) == sorted(rows_of(batch.frames), key=lambda found: found[0])
+    assert promised(source) == 10 * SECOND
+
+
+def test_a_clamped_row_keeps_the_time_that_it_came_with_as_an_attribute() -> None:
+    source = intake(stream(late="clamp", schema={"at": "timestamp", "user": "string"}))
+    batch = source.take({0: [row(0, 10), row(1, 4)]}, 0)
+    [data] = [frame.batch for _, frame in batch.frames if isinstance(frame, Data)]
+    assert data.column("time").to_pylist() == [10 * SECOND, 10 * SECOND]
+    assert [at.timestamp() for at in data.column("at").to_pylist()] == [10, 4]
+
+
+def test_nothing_is_clamped_to_the_end_and_what_cannot_be_read_is_no_late_row() -> None:
+    source = intake(stream(late="clamp"))
+    batch = source.take({0: [row(0, 10), Record(1, b"{"), heartbeat(2, "end"), row(3, 11)]}, 0)
+    assert sorted(letters_of(batch)) == [1, 3] and letters_of(batch)[3] == "late: the stream has ended"
+    assert rows_of(batch.frames) == [(10, "u")] and batch.clamped == 0
+
+
 def test_what_is_late_in_one_partition_is_not_in_another() -> None:
     source = intake(stream())
     batch = source.take({0: [row(0, 10)], 1: [row(0, 5)]}, now=0)
@@ -350,10 +378,17 @@ def topics(draw: st.DrawFn) -> dict[int, list[Record]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(topic=topics(), policy=st.sampled_from(["data", "producer"]), data=st.data())
+@given(
+    topic=topics(),
+    policy=st.sampled_from(["data", "producer"]),
+    late=st.sampled_from(["dead_letter", "clamp"]),
+    data=st.data(),
+)
 @patch("services.source.intake.ANCHOR_EVERY", 2)
-def test_whatever_crashes_each_log_gets_each_row_once(topic: dict[int, list[Record]], policy: str, data: st.DataObject) -> None:
-    spec = stream(disorder="1s", boundary=policy)
+def test_whatever_crashes_each_log_gets_each_row_once(
+    topic: dict[int, list[Record]], policy: str, late: str, data: st.DataObject
+) -> None:
+    spec = stream(disorder="1s", boundary=policy, late=late)
     whole = Life(spec, {log: MemoryLog(log) for log in LOGS}, topic)
     batch = whole.intake.take(topic, 0)
     whole.log(batch.frames)

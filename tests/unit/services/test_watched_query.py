@@ -93,6 +93,7 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "last_ingest_age_ms": 999.0,
         "rows": 7,
         "dlq": None,
+        "clamped": None,
         "spooled_bytes": None,
     }
 

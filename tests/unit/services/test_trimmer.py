@@ -1,0 +1,60 @@
+"""The trimmer: what the monitor says, and what needs no word of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import pyarrow as pa
+
+from boreal.frames import Anchor, Boundary, Data, LogId, Origin
+from services.control import trim_item
+from services.log import index
+from services.log.memory import MemoryLog
+from services.trimmer import Trimmer
+
+ORIGIN = Origin("", 1)
+
+
+def log_of(stream: str, rows: int, boundaries: int) -> MemoryLog:
+    """One frame of rows, then nothing but boundaries."""
+    log = MemoryLog(LogId(stream, "", 0))
+    if rows:
+        batch = pa.RecordBatch.from_arrays([pa.array(range(rows), pa.int64())], names=["time"])
+        log.append(Data(ORIGIN, 0, 0, batch, False, ((rows, 0),), rows))
+    for time_us in range(boundaries):
+        anchor = Anchor(time_us, time_us, (), ()) if time_us % 100 == 0 else None
+        log.append(Boundary(ORIGIN, 0, time_us, False, 0, 0, anchor=anchor))
+    return log
+
+
+def wait(is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
+
+
+def test_what_the_monitor_says_is_trimmed_at_once() -> None:
+    one, other = log_of("one", 5, 3), log_of("other", 5, 3)
+    with closing(Trimmer([one, other])) as trimmer:
+        trimmer.take(trim_item({"one/0": 5, "elsewhere/0": 9}))
+        assert wait(lambda: one.start == 1)
+        assert other.start == 0
+
+
+def test_idle_logs_stay_small_though_nobody_speaks_but_rows_wait_for_the_monitors_word() -> None:
+    frames = index.IDLE_FRAMES + 1_000
+    empty, full = log_of("empty", 0, frames), log_of("full", 5, frames)
+    with closing(Trimmer([full, empty], try_all_s=0.05)) as trimmer:
+        assert wait(lambda: empty.start > 0)
+        assert empty.end - empty.start == index.IDLE_FRAMES
+        assert full.start == 0
+        trimmer.take(trim_item({"full/0": 5}))
+        assert wait(lambda: full.start > 0)
+        assert full.end - full.start == index.IDLE_FRAMES
+        for log in (empty, full):
+            for time_us in range(frames, frames + 500):
+                log.append(Boundary(ORIGIN, 0, time_us, False, 0, 0, anchor=Anchor(time_us, time_us, (), ())))
+        assert wait(lambda: full.end - full.start == empty.end - empty.start == index.IDLE_FRAMES)
