@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import confluent_kafka
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -37,9 +39,10 @@ from sunion.buckets import bucket_end
 
 FRAME_ROWS = 8_192
 FRAMES = 1_200
-JSON_RECORDS = 300_000
+JSON_RECORDS = 600_000
 LATENCY_S = 20.0
 DEATHS = 8
+BROKER_WARM_UP_S = 20.0
 WARM_UP_S = 5.0
 ISOLATION_S = 15.0
 HEARTBEAT_MS = 100
@@ -47,6 +50,10 @@ CHECKPOINT_MB = 100
 
 STREAMS = ("one", "two", "three")
 SCHEMA = {"key": "int", "value": "double"}
+
+_Headers = list[tuple[str, bytes]]
+_IN_BULK = {"linger.ms": 20, "batch.size": 1 << 20, "queue.buffering.max.messages": 1 << 20, "log_level": 0}
+_AS_IT_GROWS = {"group.id": "bench", "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
 
 
 def main() -> dict[str, Any]:
@@ -68,9 +75,7 @@ def query_of(name: str, **options: Any) -> dict[str, Any]:
     """Three streams, counted and summed per key and second."""
     return {
         "name": name,
-        "streams": {
-            stream: {"topic": f"in.{stream}", "time": "at", "time_unit": "us", "schema": SCHEMA} for stream in STREAMS
-        },
+        "streams": {stream: _stream(stream) for stream in STREAMS},
         "operators": {
             "all": {"union": list(STREAMS)},
             "counted": {
@@ -88,8 +93,14 @@ def query_of(name: str, **options: Any) -> dict[str, Any]:
     }
 
 
+def _stream(name: str) -> dict[str, Any]:
+    return {"topic": f"in.{name}", "time": "at", "time_unit": "us", "schema": SCHEMA}
+
+
 @contextmanager
-def deployed(query: dict[str, Any], **options: Any) -> Iterator[Deployment]:
+def deployed(query: dict[str, Any], has_links: bool = False, **options: Any) -> Iterator[Deployment]:
+    """Without links, unless they are to be cut: all would run in this very process."""
+    options["has_links"] = has_links
     with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder), query, **options) as deployment:
         deployment.wait_ready()
         yield deployment
@@ -152,11 +163,11 @@ def _json() -> list[Figure]:
     """One JSON object a tuple, in the topics before the sources begin: what the sources take bounds this."""
     query = query_of("records")
     with deployed(query, without=("source",)) as deployment:
-        producer = deployment.clusters["a"].producer(batch_size=1 << 20, linger_ms=20)
+        producer = confluent_kafka.Producer({"bootstrap.servers": deployment.kafka["a"].bootstrap, **_IN_BULK})
         for number in range(JSON_RECORDS):
             at = 1_700_000_000_000_000 + number * 100
             value = b'{"at":%d,"key":%d,"value":%.3f}' % (at, number % 1_000, number * 0.5)
-            producer.send(f"in.{STREAMS[number % len(STREAMS)]}", value, partition=0)
+            producer.produce(f"in.{STREAMS[number % len(STREAMS)]}", value, partition=0)
         producer.flush()
         for stream in STREAMS:
             end(deployment.clusters["a"], f"in.{stream}")
@@ -168,57 +179,71 @@ def _json() -> list[Figure]:
         started = time.perf_counter()
         _await_rows(deployment, windows * 1_000)
         seconds = time.perf_counter() - started
-        sources = [psutil.Process(s.pid).cpu_times() for name, s in deployment.services.items() if name.startswith("source.")]
-        cpu_s = sum(times.user + times.system for times in sources)
+        cpu_s = _processor_s(deployment, "source")
     return [
         Figure("JSON records to q.stable, sources' start included", JSON_RECORDS / seconds, "tuples/s", 30_000),
-        Figure("a source's processor time a tuple", cpu_s / JSON_RECORDS * 1e6, "us"),
+        Figure("sources' processor time a tuple, their start included", cpu_s / JSON_RECORDS * 1e6, "us"),
     ]
+
+
+def _processor_s(deployment: Deployment, *kinds: str) -> float:
+    """The processor time that processes of these kinds (default: all) have taken so far."""
+    pids = [service.pid for name, service in deployment.services.items() if not kinds or name.partition(".")[0] in kinds]
+    return sum(times.user + times.system for times in (psutil.Process(pid).cpu_times() for pid in pids))
 
 
 def _latency() -> list[Figure]:
     """10,000 tuples a second, 10 ms buckets, one tuple in ten passes: from ingest to a reader of q.out, and of q.stable."""
     query = query_of(
         "latency",
-        operators={"all": {"union": list(STREAMS)}, "kept": {"filter": "all", "where": "key = 0"}},
+        streams={"one": _stream("one")},
+        operators={"kept": {"filter": "one", "where": "key = 0"}},
         output="kept",
         tuning={"bucket": "10ms", "boundary_interval": "10ms"},
     )
-    with deployed(query) as deployment:
-        readers = {
-            topic: _Arrivals(deployment, topic)
+    with deployed(query) as deployment, Feeder(deployment, rows_per_second=10_000, keys=10, period_s=0.005):
+        # Kafka's machine is slow until it has compiled what it does most.
+        time.sleep(BROKER_WARM_UP_S)
+        before = _processor_s(deployment)
+        readers = [
+            _Arrivals(deployment, topic)
             for topic in (out_topic("latency", "a", deployment.layout.sites), stable_topic("latency"))
-        }
-        with Feeder(deployment, rows_per_second=10_000 // len(STREAMS), keys=10, period_s=0.005):
-            time.sleep(LATENCY_S)
-        for reader in readers.values():
+        ]
+        time.sleep(LATENCY_S)
+        for reader in readers:
             reader.close()
-        out, stable = (reader.by_id() for reader in readers.values())
-        ingest = {number: json.loads(value)["ingest_ms"] for number, (_, value) in out.items()}
-        of_out, of_stable = (
-            np.array([arrived - ingest[number] for number, (arrived, _) in found.items() if number in ingest])
-            for found in (out, stable)
-        )
-        # The first quarter is warm-up.
-        of_out, of_stable = of_out[len(of_out) // 4 :], of_stable[len(of_stable) // 4 :]
+        busy = (_processor_s(deployment) - before) / LATENCY_S
+        out, stable = (reader.by_id() for reader in readers)
+    rows = {number: json.loads(value) for number, (_, value) in out.items()}
+    of_out = [out[number][0] - row["ingest_ms"] for number, row in rows.items()]
+    of_event = [out[number][0] - moment_ms(row["event_time"]) for number, row in rows.items()]
+    of_stable = [stable[number][0] - row["ingest_ms"] for number, row in rows.items() if number in stable]
     return [
         Figure("ingest to q.out, p50", float(np.percentile(of_out, 50)), "ms", 35, lower_is_better=True),
         Figure("ingest to q.out, p99", float(np.percentile(of_out, 99)), "ms", 100, lower_is_better=True),
         Figure("ingest to q.stable, p50", float(np.percentile(of_stable, 50)), "ms"),
         Figure("ingest to q.stable, p99", float(np.percentile(of_stable, 99)), "ms"),
+        Figure("a record's making to q.out, p50", float(np.percentile(of_event, 50)), "ms"),
+        Figure("processor time of source, node, egress and monitor, a second", busy * 1_000, "ms"),
     ]
 
 
+def moment_ms(text: str) -> float:
+    """Milliseconds since the epoch of a time as records have it."""
+    return datetime.fromisoformat(text).timestamp() * 1_000
+
+
 def _isolation() -> list[Figure]:
-    """What a query whose input is dead costs another one beside it: the other's delay, without the failure and with it."""
+    """What a query whose input is dead costs another one beside it: the other's delay, without the failure and with it. Both
+    read the same topics, through sources of their own."""
     p99 = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        deployed(query_of("failing")) as failing,
-        Deployment(Path(folder), query_of("healthy"), beside=failing) as healthy,
+        deployed(query_of("failing"), has_links=True) as failing,
+        Deployment(Path(folder), query_of("healthy"), beside=failing, has_links=False) as healthy,
     ):
         healthy.wait_ready()
-        with Feeder(failing, rows_per_second=300), Feeder(healthy, rows_per_second=300):
+        with Feeder(healthy, rows_per_second=300):
             p99["alive"] = _delay_p99(healthy)
             with failing.cut("source.one"):
                 p99["dead"] = _delay_p99(healthy)
@@ -235,37 +260,33 @@ def _delay_p99(deployment: Deployment) -> float:
     seen = len(deployment.changes())
     time.sleep(ISOLATION_S)
     given = [r for r in deployment.changes()[seen:] if r["type"] == "stable"]
+    assert given, f"no stable row within {ISOLATION_S} s\n{deployment.explain()}"
     return float(np.percentile([record["emitted_ms"] - record["ingest_ms"] for record in given], 99))
 
 
 class _Arrivals:
-    """Reads a topic as it grows, and notes when each record came."""
+    """Reads a topic as it grows, and notes when each record came. A client in C: it takes little of what is measured."""
 
     def __init__(self, deployment: Deployment, topic: str) -> None:
-        self._consumer = deployment.clusters["a"].consumer(read_committed=True)
-        self._partition = TopicPartition(topic, 0)
+        self._consumer = confluent_kafka.Consumer({"bootstrap.servers": deployment.kafka["a"].bootstrap, **_AS_IT_GROWS})
+        _, end = self._consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0))
+        self._consumer.assign([confluent_kafka.TopicPartition(topic, 0, end)])
         self._arrived: list[tuple[float, bytes, dict[str, bytes]]] = []
-        self._is_reading = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        self._is_reading.wait()
 
     def close(self) -> None:
         self._stopping.set()
         self._thread.join()
 
     def _run(self) -> None:
-        self._consumer.assign([self._partition])
-        self._consumer.seek_to_end(self._partition)
-        self._consumer.position(self._partition)
-        self._is_reading.set()
         while not self._stopping.is_set():
-            polled = self._consumer.poll(timeout_ms=50)
-            now = time.time() * 1000
-            for records in polled.values():
-                self._arrived += [(now, record.value, dict(record.headers)) for record in records]
-        self._consumer.close(autocommit=False)
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                headers = dict(cast(_Headers, message.headers() or []))
+                self._arrived.append((time.time() * 1000, message.value() or b"", headers))
+        self._consumer.close()
 
     def by_id(self) -> dict[int, tuple[float, bytes]]:
         """When each stable row came, in ms, and its record's value."""

@@ -100,10 +100,11 @@ class Engine:
 
     @property
     def latency_us(self) -> int:
-        """How long an order takes at worst, from our handing it over to its answer."""
+        """How long an order takes at worst, from our handing it over to its answer: half as much again as was seen, as for a
+        hop, since few batches may have been seen."""
         if self.host is not None:
             return 0
-        return max(self.latencies, default=LATENCY_GUESS_US)
+        return max(self.latencies, default=LATENCY_GUESS_US) * 3 // 2
 
     @property
     def is_full(self) -> bool:

@@ -19,7 +19,7 @@ from reconcile.remote import Fetch, OrderedHost
 At = Callable[[int, Callable[[], None]], None]
 """at(delay_us, action): do it after so long."""
 
-SNAPSHOT_BYTES = 20_000
+SNAPSHOT_BYTES = 5_000
 UPLOAD_US = 5_000
 ANSWER_US = 2_000
 

@@ -99,21 +99,33 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
         query, fragments=tuple(replace(f, engine="spark") if f.name in chosen else f for f in query.fragments)
     )
     owes = scenario.owes_delay or scenario.owes_silence
-    drawn = [_engine_strike(rng, query, scenario.duration_us) for _ in range(0 if owes else rng.choice((0, 1, 1, 2, 3)))]
+    strikes = scenario.strikes
+    if scenario.owes_delay:
+        query = replace(query, alpha_x_us=None)  # one that was fixed without regard to batches would break X
+    if scenario.owes_masking:
+        # The job dies in the place of its instance: nobody may notice that either.
+        strikes = tuple(_engine_strike(rng, query, strike.at_us, "engine_crash", strike.for_us) for strike in strikes)
+    elif not owes:
+        duration = scenario.duration_us
+        strikes += tuple(
+            _engine_strike(rng, query, rng.randrange(100_000, max(duration, 300_000)), rng.choice(_ENGINE_STRIKES))
+            for _ in range(rng.choice((0, 1, 1, 2, 3)))
+        )
     return replace(
         scenario,
         plan=query,
-        batch_us=(20 if owes else rng.choice((20, 60, 150))) * MILLISECOND,
-        strikes=scenario.strikes + tuple(drawn),
+        batch_us=rng.choice((20, 60, 60) if owes else (20, 60, 150)) * MILLISECOND,
+        strikes=strikes,
         patterns=(*scenario.patterns, "remote"),
     )
 
 
-def _engine_strike(rng: Random, query: Plan, end: int) -> Strike:
+_ENGINE_STRIKES = ("engine_worker", "engine_crash", "engine_crash", "engine_forget", "engine_wipe", "engine_twin", "zombie")
+
+
+def _engine_strike(rng: Random, query: Plan, at: int, kind: str, length: int | None = None) -> Strike:
     who = rng.choice([who for who in _instances(query) if query.fragment(who.fragment).engine != "native"])
-    kinds = ("engine_worker", "engine_crash", "engine_crash", "engine_forget", "engine_wipe", "engine_twin", "zombie")
-    kind = rng.choice(kinds)
-    at, length = rng.randrange(100_000, max(end, 300_000)), rng.randint(20, 900) * MILLISECOND
+    length = rng.randint(20, 900) * MILLISECOND if length is None else length
     return Strike(kind, at, length, who=who, amount=rng.choice((0, 0, 500, 1000)))
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError
 
 from services.clusters import Cluster
 from services.egress.headers import Headers, number
@@ -68,7 +69,8 @@ class LatestTopic:
             self._put_stable(newest)
 
     def close(self) -> None:
-        self._producer.flush(timeout=2)
+        with suppress(KafkaTimeoutError):
+            self._producer.flush(timeout=2)
         self._is_closed = True
         self._producer.close(timeout=0)
 

@@ -10,10 +10,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from kafka.errors import KafkaTimeoutError
 
 from boreal.frames import Boundary, Data, Frame, LogId
 from services.clusters import Cluster
@@ -110,7 +112,8 @@ class OutTopic:
 
     def close(self) -> None:
         """Stop, once Kafka has all that was sent or two seconds have passed."""
-        self._producer.flush(timeout=2)
+        with suppress(KafkaTimeoutError):
+            self._producer.flush(timeout=2)
         self._is_closed = True
         self._producer.close(timeout=0)
 

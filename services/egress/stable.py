@@ -26,7 +26,8 @@ from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.failpoints import failpoint
 from services.process import EXIT_FENCED
 
-COMMIT_INTERVAL_S = 0.02
+COMMIT_INTERVAL_S = 0.05
+"""A transaction is three requests of ours, and as many writes of the broker's own, however few rows it holds."""
 TRANSACTION_ROWS = 5_000
 WAITING_BYTES = 64 << 20
 BATCH_BYTES = 256 << 10

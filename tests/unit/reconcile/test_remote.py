@@ -208,7 +208,7 @@ def test_consequences_follow_in_order_and_once() -> None:
     assert (first, second) == (["Step"], [])
     subject.take(Place(3, 2), Answer(), 500_000, [])
     assert second == ["Redone"]
-    assert subject.latency_us == 500_000
+    assert subject.latency_us == 750_000
 
 
 def test_a_missing_answer_and_a_failed_host_end_the_life() -> None:
@@ -241,7 +241,7 @@ def test_a_host_that_stops_is_noticed_and_one_that_is_slow_is_waited_for() -> No
     hand(subject, step(upto=1), now=0)
     subject.take(Place(3, 1), Answer(), 200_000, [])
     hand(subject, step(upto=2), now=1_000_000)
-    assert not subject.is_silent(1_700_000)
-    assert subject.is_silent(1_900_000)
+    assert not subject.is_silent(2_100_000)
+    assert subject.is_silent(2_300_000)
     subject.discount(500_000)
-    assert not subject.is_silent(1_900_000)
+    assert not subject.is_silent(2_300_000)
