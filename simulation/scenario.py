@@ -95,9 +95,7 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
         return scenario
     query = scenario.plan
     chosen = {f.name for f in query.fragments if f.name != EGRESS and rng.random() < 0.7} or {query.fragments[0].name}
-    query = replace(
-        query, fragments=tuple(replace(f, engine="spark") if f.name in chosen else f for f in query.fragments)
-    )
+    query = replace(query, fragments=tuple(replace(f, engine="spark") if f.name in chosen else f for f in query.fragments))
     owes = scenario.owes_delay or scenario.owes_silence
     strikes = scenario.strikes
     if scenario.owes_delay:
@@ -120,7 +118,17 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
     )
 
 
-_ENGINE_STRIKES = ("engine_worker", "engine_crash", "engine_crash", "engine_forget", "engine_wipe", "engine_twin", "zombie")
+_ENGINE_STRIKES = (
+    "engine_worker",
+    "engine_crash",
+    "engine_crash",
+    "engine_forget",
+    "engine_wipe",
+    "engine_wipe",
+    "engine_twin",
+    "zombie",
+    "zombie",
+)
 
 
 def _engine_strike(rng: Random, query: Plan, at: int, kind: str, length: int | None = None) -> Strike:
@@ -417,9 +425,7 @@ def _storm(seed: int, family: str, rng: Random) -> Scenario:
 
 def _rolling(seed: int, family: str, rng: Random) -> Scenario:
     """One stream after the other is cut, so that for a while not all are there at once."""
-    wish = _Wish(
-        streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800)
-    )
+    wish = _Wish(streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800))
     query = _make_plan(rng, wish)
     if rng.random() < 0.5:
         query = replace(query, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))

@@ -87,7 +87,8 @@ class SimulatedWorld(World):
         super().append(log, frame)
 
     def at_next_finish(self, who: InstanceId, strike: Callable[[Process, list[Effect]], None]) -> None:
-        """When the process has next done a piece of work that writes several frames, `strike` takes its effects' place."""
+        """When the process has next done a piece of work that writes several frames, or gives an order, `strike` takes its
+        effects' place."""
         self._dying[who] = strike
 
     def perform(self, process: Process, effect: Effect) -> None:
@@ -122,7 +123,8 @@ class SimulatedWorld(World):
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
         strikes = process.life == life and not process.is_frozen and process.id in self._dying
-        if strikes and sum(isinstance(effect, Append) for effect in effects) > 1:
+        writes = sum(isinstance(effect, Append) for effect in effects) > 1
+        if strikes and (writes or any(isinstance(effect, Obey) for effect in effects)):
             self._dying.pop(process.id)(process, effects)
             return
         super()._finish(process, life, effects, event)
