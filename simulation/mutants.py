@@ -758,11 +758,11 @@ def undo_before_the_answer(patch: Patch) -> None:
     """ROLLBACK's UNDO does not wait for the tentative results that are under way before it."""
 
     def make(original: Any) -> Any:
-        def hand(self: Engine, order: Any, now: int, effects: Any, then: Any, is_timed: bool = False) -> None:
+        def hand(self: Engine, order: Any, now: int, effects: Any, then: Any, *more: Any) -> None:
             if isinstance(order, RollBack) and self.host is None:
                 then(Answer(), now, effects)
                 then = nothing_follows
-            original(self, order, now, effects, then, is_timed)
+            original(self, order, now, effects, then, *more)
 
         return hand
 
@@ -773,22 +773,6 @@ def undo_before_the_answer(patch: Patch) -> None:
 def forget_how_long_a_host_takes(patch: Patch) -> None:
     """alpha*X leaves no time for the batches of a host in another process (R9)."""
     patch(Engine, "latency_us", lambda _: property(lambda self: 0))
-
-
-@_mutant
-def go_on_from_a_lost_state(patch: Patch) -> None:
-    """A host that cannot have its state again goes on with an empty one, instead of saying that it is lost."""
-
-    def make(original: Any) -> Any:
-        def take(self: RemoteHost, data: bytes, keep: Any) -> Any:
-            place, order = decode_order(data, self._inputs)
-            if not self.place.incarnation and not isinstance(order, Begin):
-                self.place = Place(place.incarnation, place.number - 1)
-            return original(self, data, keep)
-
-        return take
-
-    patch(RemoteHost, "take", make)
 
 
 @_mutant
