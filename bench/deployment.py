@@ -248,7 +248,7 @@ class Deployment:
             for entry in status["instances"]
         }
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, within_s: float = PATIENCE_S) -> None:
         """Until every process is up and every instance STABLE."""
         pids = {service.name: service.pid for service in self.services.values()}
 
@@ -256,7 +256,7 @@ class Deployment:
             found = self.statuses()
             return all(name in found and found[name]["pid"] == pid and found[name]["ready"] for name, pid in pids.items())
 
-        wait_until(is_ready, "all processes are ready", self.explain)
+        wait_until(is_ready, "all processes are ready", self.explain, within_s)
 
     def explain(self) -> str:
         """The ends of all logs, for a test that has failed."""

@@ -22,7 +22,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -362,7 +362,8 @@ class _Follow(_Worker):
         partition.seek(self._position)
         while not self.stopping.is_set():
             records = partition.poll(EVENT_FRAMES, POLL_MS)
-            self._end = max(self._end, partition.known_end)
+            # A fetch may bring records that were appended after it had looked up the log's end.
+            self._end = max(self._end, partition.known_end, partition.offset)
             self._take(partition, records, self._admitted)
 
     def _take(self, partition: Partition, records: Sequence[Record], admitted: Callable[[Record, Frame], bool]) -> None:
@@ -549,9 +550,11 @@ class _Reads(_Worker):
     def _items(self, partition: Partition, read: Read) -> list[tuple[int, Frame]]:
         reached = self._reached.pop(read.log, None)
         if reached is not None and reached.next_id == read.after_id + 1:
-            found = self._read_on(partition, reached, read.max_bytes)
-            if reached.next_id > read.after_id + 1:
-                return found
+            # An idle log may have been trimmed beyond this place, although the rows after it are there.
+            with suppress(Trimmed):
+                found = self._read_on(partition, reached, read.max_bytes)
+                if reached.next_id > read.after_id + 1:
+                    return found
         reached = self._find(partition, read.after_id)
         return self._read_on(partition, reached, read.max_bytes) if reached is not None else []
 

@@ -142,3 +142,4 @@ if __name__ == "__main__":
     java()
     redis_server()
     kafka_jars()
+    spark_jars()

@@ -54,19 +54,29 @@ def _holds(deployment: Deployment, count: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "sql", "shards"),
+    ("name", "sql", "shards", "engine"),
     [
-        ("departures", DEPARTURES, 1),
-        ("weather", WEATHER, 2),
-        pytest.param("departures", DEPARTURES, 2, marks=pytest.mark.soak),
-        pytest.param("weather", WEATHER, 1, marks=pytest.mark.soak),
+        ("departures", DEPARTURES, 1, {"engine": "native"}),
+        ("weather", WEATHER, 2, {"engine": "native"}),
+        ("departures", DEPARTURES, 2, {"engine": "spark", "replicas": 1}),
+        pytest.param("departures", DEPARTURES, 2, {"engine": "native"}, marks=pytest.mark.soak),
+        pytest.param("weather", WEATHER, 1, {"engine": "native"}, marks=pytest.mark.soak),
+        pytest.param("weather", WEATHER, 4, {"engine": "spark"}, marks=pytest.mark.soak),
+    ],
+    ids=[
+        "departures",
+        "weather, 2 shards",
+        "departures, 2 shards in Spark",
+        "departures, 2 shards",
+        "weather",
+        "weather, 4 shards in Spark",
     ],
 )
-def test_a_month(tmp_path: Path, month: Path, name: str, sql: str, shards: int) -> None:
-    query = {**load_query(EXAMPLES / f"{name}.yaml").dump(), "shards": shards, "engine": "native"}
+def test_a_month(tmp_path: Path, month: Path, name: str, sql: str, shards: int, engine: dict[str, Any]) -> None:
+    query = {**load_query(EXAMPLES / f"{name}.yaml").dump(), "shards": shards, **engine}
     expected = oracle(month, sql)
-    with Deployment(tmp_path, query) as deployment:
-        deployment.wait_ready()
+    with Deployment(tmp_path, query, has_links=engine["engine"] == "native") as deployment:
+        deployment.wait_ready(within_s=240.0)
         streams = deployment.spec.streams
         rows_of = {name: read_source(name, spec, str(month / f"{name}.csv")) for name, spec in streams.items()}
         feed(deployment.clusters["a"], streams, rows_of, Pace(rate=50_000), ended=True)

@@ -1,0 +1,202 @@
+"""`boreal bench spark_state`: where an operator host's state can live under Spark, and what each way costs a batch.
+
+Two ways, the same operators, orders and answers, through Kafka both, on one partition:
+
+    worker     mapInArrow: the host in the Python worker, made anew from Redis and the log where it is lost (spark_jobs)
+    changes    transformWithStateInPandas: Spark keeps the state, as a list of changes that is compacted (bench.spark_changes)
+
+For a state of 1 MB and one of 32 MB: an order of 8,192 rows is given, and the next one once it is answered. `batch` is how long
+Spark says that its batch took, `answer` the time from giving to hearing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench.figures import Figure, as_report
+from boreal.plan import Fragment
+from boreal.spec import Mode, load_query
+from operators.graph import Graph
+from reconcile.host import Host
+from reconcile.orders import Begin, Order, Place, encode_order
+from sunion.steps import Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from services.clusters import Cluster
+    from services.settings import Settings
+    from spark_jobs.worker import Task
+
+STATES_MB = (1, 32)
+ROWS = 8_192
+SAMPLES = 40
+WARM_UP = 10
+BYTES_PER_KEY = 34
+QUERY: dict[str, Any] = {
+    "name": "state",
+    "streams": {"a": {"time": "time", "schema": {"k": "int", "v": "double"}}},
+    "operators": {
+        "n": {"aggregate": "a", "window": {"tumbling": "1h"}, "by": ["k"], "compute": {"n": "count(*)", "total": "sum(v)"}}
+    },
+    "output": "n",
+    "delay_threshold": "3s",
+    "replicas": 1,
+    "engine": "spark",
+}
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass":
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""What transformWithState needs, and the one setting of its store that was worth it."""
+
+
+def main() -> dict[str, Any]:
+    """The contract's shape of a benchmark's result. Needs a Java; takes about two minutes."""
+    from services.settings import KafkaSettings, RedisSettings, Settings, SparkSettings
+    from services.stack.servers import KafkaServer, RedisServer
+    from spark_jobs.session import close_session, open_session
+
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        with KafkaServer(root / "kafka") as kafka, RedisServer(root / "redis") as redis:
+            settings = Settings(
+                sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)},
+                redis=RedisSettings(url=redis.url),
+                spark=SparkSettings(conf=ROCKSDB),
+            )
+            # The Python workers read their settings from here.
+            os.environ |= {"BOREAL_SITES__A__BOOTSTRAP": kafka.bootstrap, "BOREAL_REDIS__URL": redis.url}
+            session = open_session("bench", settings, root)
+            try:
+                for way in (_in_the_worker, _as_changes):
+                    for megabytes in STATES_MB:
+                        with _running(session, settings, way, megabytes, root) as (query, cluster, names):
+                            figures += _measure(query, cluster, names, way.__name__.removeprefix("_"), megabytes)
+            finally:
+                close_session(session)
+    return as_report("spark_state", figures)
+
+
+def _in_the_worker(task: Task, orders: DataFrame) -> DataFrame:
+    from spark_jobs import worker
+
+    return orders.mapInArrow(partial(worker.obey, task), worker.ANSWERS)
+
+
+def _as_changes(task: Task, orders: DataFrame) -> DataFrame:
+    from bench.spark_changes import StateAsChanges
+
+    grouped = orders.groupBy("partition")
+    return grouped.transformWithStateInPandas(StateAsChanges(task), "partition int, value binary", "append", "None")
+
+
+@contextmanager
+def _running(
+    session: SparkSession, settings: Settings, way: Any, megabytes: int, root: Path
+) -> Iterator[tuple[StreamingQuery, Cluster, tuple[str, str]]]:
+    """A streaming query over topics of its own."""
+    from services.clusters import Cluster
+    from services.engines import answers_topic, orders_topic
+    from services.topics import TopicSpec, ensure
+    from spark_jobs.connector import sink_options, source_options
+    from spark_jobs.worker import ORDERS, Task
+
+    name = f"{QUERY['name']}{way.__name__}_{megabytes}"
+    names = orders_topic(name, "r0"), answers_topic(name, "r0")
+    cluster, kafka = Cluster("a", settings, "bench"), settings.sites["a"]
+    ensure(cluster, [TopicSpec(topic, 1, {"max.message.bytes": str(64 << 20)}) for topic in names])
+    task = Task(json.dumps({**QUERY, "name": name}), "r0", ("a",), name)
+    orders = session.readStream.format("kafka").options(**source_options(kafka, names[0])).load().select(*ORDERS)
+    writer = way(task, orders).writeStream.format("kafka").options(**sink_options(kafka, names[1]))
+    if way is _in_the_worker:
+        writer = writer.option("asyncProgressTrackingEnabled", "true")  # Spark refuses it where it keeps state
+    query = writer.option("checkpointLocation", str(root / name)).trigger(processingTime="0 seconds").start()
+    try:
+        yield query, cluster, names
+    finally:
+        query.stop()
+
+
+def _measure(query: StreamingQuery, cluster: Cluster, names: tuple[str, str], way: str, megabytes: int) -> list[Figure]:
+    from kafka import TopicPartition
+
+    from services.layout import layout_of
+
+    fragment = layout_of(load_query(QUERY), ("a",)).plan.fragment("main")
+    keys = (megabytes << 20) // BYTES_PER_KEY
+    producer = cluster.producer()
+    answers: list[float] = []
+    batches: dict[int, int] = {}
+    with closing(cluster.consumer(fetch_max_wait_ms=50)) as consumer:
+        place = TopicPartition(names[1], 0)
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        for number, order in enumerate(_orders(fragment, keys), start=1):
+            data = encode_order(Place(1, number), order)
+            began = time.monotonic()
+            producer.send(names[0], data, partition=0)
+            while consumer.position(place) < number:
+                consumer.poll(timeout_ms=50)
+                if (failure := query.exception()) is not None:
+                    raise failure
+            answers.append(1e3 * (time.monotonic() - began))
+            for progress in query.recentProgress:
+                if progress.numInputRows:
+                    batches[progress.batchId] = progress.batchDuration
+    producer.close(timeout=1)
+    size = _state_bytes(fragment, keys)
+    print(f"{way} {megabytes} MB: state {size / 2**20:.1f} MB, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    taken = [batches[batch] for batch in sorted(batches)][-SAMPLES:]
+    figures = {
+        "batch, median": float(np.median(taken)),
+        "batch, mean": float(np.mean(taken)),
+        "batch, longest": float(np.max(taken)),
+        "answer, median": float(np.median(answers[-SAMPLES:])),
+    }
+    return [Figure(f"{way}, state of {megabytes} MB: {what}", value, "ms", None, True) for what, value in figures.items()]
+
+
+def _orders(fragment: Fragment, keys: int) -> Iterator[Order]:
+    """The state first, in one order; then steps that each touch what is there."""
+    [entry] = fragment.inputs
+    chance = np.random.default_rng(1)
+
+    def step(of: np.ndarray, upto: int) -> Step:
+        columns = {"time": np.full(len(of), upto - 1), "k": of, "v": chance.random(len(of))}
+        arrays = [pa.array(columns[column.name]).cast(column.type) for column in entry.schema.arrow]
+        return Step({entry.name: pa.RecordBatch.from_arrays(arrays, schema=entry.schema.arrow)}, upto, False, False, ())
+
+    yield Begin(1, Mode.OVERLAY_REDO, None, None)
+    yield step(np.arange(keys), 1)
+    for upto in range(2, 2 + WARM_UP + SAMPLES):
+        yield step(chance.integers(0, keys, ROWS), upto)
+
+
+def _state_bytes(fragment: Fragment, keys: int) -> int:
+    host = Host(Graph(fragment), Mode.OVERLAY_REDO)
+    for order in list(_orders(fragment, keys))[:2]:
+        host.obey(order)
+    return len(host.state.encode())
+
+
+if __name__ == "__main__":
+    from bench.figures import print_table
+
+    print_table(main())

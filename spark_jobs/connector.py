@@ -1,0 +1,70 @@
+"""How Spark's connector reaches a site's Kafka: the same settings as `services.clusters`, in the words of Kafka's own clients.
+
+The password is in no file and on no command line; Spark and Kafka show stars in its place wherever they print options.
+"""
+
+from __future__ import annotations
+
+import json
+
+from services.clusters import FOR_EVER_MS, MAX_FRAME_BYTES, REQUEST_TIMEOUT_MS
+from services.settings import KafkaSettings
+
+BATCH_ORDERS = 1_000
+"""Most orders of one batch, over all partitions: a bound for memory when a job begins far behind."""
+
+
+def source_options(kafka: KafkaSettings, topic: str) -> dict[str, str]:
+    """To read a topic from its first record on. Trimmed records are none that we need: their orders were obeyed."""
+    return {
+        **_common(kafka),
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+        "maxOffsetsPerTrigger": str(BATCH_ORDERS),
+        "kafka.max.partition.fetch.bytes": str(MAX_FRAME_BYTES),
+        "kafka.fetch.max.bytes": str(MAX_FRAME_BYTES),
+        # Having read the last record the consumer already asks for the next one, and the connector then asks for the log's
+        # ends: the broker would let that question wait behind the first, for half a second by default.
+        "kafka.fetch.max.wait.ms": "0",
+        # No client ever gives up: a cluster out of reach is silence.
+        "kafkaConsumer.pollTimeoutMs": str(FOR_EVER_MS),
+        "fetchOffset.numRetries": str(FOR_EVER_MS),
+        "fetchOffset.retryIntervalMs": "200",
+    }
+
+
+def sink_options(kafka: KafkaSettings, topic: str) -> dict[str, str]:
+    return {
+        **_common(kafka),
+        "topic": topic,
+        "kafka.acks": "all",
+        "kafka.max.request.size": str(MAX_FRAME_BYTES),
+        "kafka.buffer.memory": str(2 * MAX_FRAME_BYTES),
+        "kafka.delivery.timeout.ms": str(FOR_EVER_MS),
+        "kafka.max.block.ms": str(FOR_EVER_MS),
+    }
+
+
+def _common(kafka: KafkaSettings) -> dict[str, str]:
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "kafka.security.protocol": kafka.security_protocol,
+        "kafka.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
+        "kafka.reconnect.backoff.max.ms": "200",
+    }
+    if kafka.security_protocol.startswith("SASL"):
+        options["kafka.sasl.mechanism"] = kafka.sasl_mechanism
+        options["kafka.sasl.jaas.config"] = _login(kafka)
+    if kafka.ca_file is not None:
+        options["kafka.ssl.truststore.type"] = "PEM"
+        options["kafka.ssl.truststore.location"] = str(kafka.ca_file)
+    return options
+
+
+def _login(kafka: KafkaSettings) -> str:
+    package = "plain.Plain" if kafka.sasl_mechanism == "PLAIN" else "scram.Scram"
+    password = kafka.password.get_secret_value() if kafka.password else ""
+    # JAAS reads quotes and escapes as JSON writes them.
+    user, secret = (json.dumps(text, ensure_ascii=False) for text in (kafka.username or "", password))
+    return f"org.apache.kafka.common.security.{package}LoginModule required username={user} password={secret};"

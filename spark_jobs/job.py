@@ -1,0 +1,211 @@
+"""The driver: one streaming query from a replica's orders to its answers, which says how it is, and is told when to stop.
+
+    orders in Kafka ──> the Python worker's hosts (spark_jobs.worker) ──> answers in Kafka
+
+Nothing is lost with it. Where it was is in a checkpoint on this machine's disk, and where that is gone it begins with the
+first order there is; answers that were given before are given again, and whoever listens drops them. So whatever goes wrong
+ends the process: the supervisor starts it anew. spark-submit takes this file as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+import threading
+import time
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kafka.errors import KafkaError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from boreal.errors import BorealError, UserError
+from services.clusters import FORGET_AFTER_MS, clusters
+from services.engines import answers_topic, orders_topic
+from services.layout import layout_of
+from services.process import EXIT_STOPPED, StatusPublisher, run_process
+from services.queries import QueryRegistry
+from services.settings import Settings, load_settings
+from spark_jobs import worker
+from spark_jobs.connector import sink_options, source_options
+from spark_jobs.session import close_session, open_session
+
+WARM_UPS = 8
+"""Rounds of records without orders before the job says that it is ready: by then the JVM has compiled most of what a batch
+needs, and each host is there."""
+
+KEEP_WARM_S = 20.0
+
+_LOOK_S = 0.2
+_LOOK_CLOSELY_S = 0.05
+
+_logger = logging.getLogger("boreal.spark")
+
+
+class JobFailed(BorealError):
+    """The streaming query has ended. The message begins with what was raised in Python, where it was Python that failed."""
+
+
+class Job:
+    """`serve` runs until it is stopped or broken, and returns the process's exit code."""
+
+    def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
+        self.settings = settings
+        self.name = name
+        self.replica = replica
+        clusters_ = clusters(settings, name)
+        self.home = clusters_[settings.home]
+        self.record = QueryRegistry(self.home).find(query)
+        self.layout = layout_of(self.record.query, settings.site_names)
+        self.instances = self.layout.remote_instances(replica)
+        if not self.instances:
+            raise UserError("replica", replica, f"{query} has nothing there for Spark to run", "name another")
+        self.site = self.layout.site_of_replica(replica)
+        self.cluster = clusters_[self.site]
+        self.orders, self.answers = orders_topic(query, replica), answers_topic(query, replica)
+        self.directory = ((settings.spark.checkpoints or settings.data / "spark") / f"{query}.{replica}").resolve()
+        self.ready = False
+        self._producer = self.cluster.producer(patient=False)
+        self._progress: StreamingQueryProgress | None = None
+        self._place: dict[str, int] = {}
+
+    def serve(self, stopping: threading.Event) -> int:
+        """The status is published from the beginning: that a job warms up is worth knowing."""
+        publisher = StatusPublisher(self.home, self.name, self._status)
+        log = self._await_topics(stopping)
+        if log is None:
+            return EXIT_STOPPED
+        session = open_session(self.name, self.settings, self._own_directory(log))
+        try:
+            query = self._start(session, log)
+            self._warm_up(query, stopping)
+            self.ready = not stopping.is_set()
+            publisher.now()
+            self._watch(query, stopping)
+        finally:
+            close_session(session)
+        self.ready = False
+        publisher.now()
+        publisher.close()
+        return EXIT_STOPPED
+
+    def _await_topics(self, stopping: threading.Event) -> str | None:
+        """What names the orders topic for good, once both topics are there; None if we are stopped before."""
+        while not stopping.is_set():
+            try:
+                with closing(self.cluster.admin()) as admin:
+                    found = {topic["name"]: topic for topic in admin.describe_topics([self.orders, self.answers])}
+            except KafkaError as error:
+                _logger.debug("topics cannot be looked for: %r", error)
+            else:
+                counts = {len(topic["partitions"]) for topic in found.values()}
+                if counts == {len(self.instances)} and found.keys() == {self.orders, self.answers}:
+                    return f"{self.orders}@{found[self.orders]['topic_id']}"
+            stopping.wait(_LOOK_S)
+        return None
+
+    def _own_directory(self, log: str) -> Path:
+        """Where this job, reading this very log, keeps its place; other logs' places and what a killed job left are removed."""
+        own = self.directory / log.partition("@")[2]
+        for other in self.directory.glob("*"):
+            if other != own:
+                shutil.rmtree(other)
+        shutil.rmtree(own / "local", ignore_errors=True)
+        (own / "local").mkdir(parents=True)
+        return own
+
+    def _start(self, session: SparkSession, log: str) -> StreamingQuery:
+        kafka = self.settings.sites[self.site]
+        task = worker.Task(json.dumps(self.record.spec), self.replica, self.layout.sites, log)
+        orders = session.readStream.format("kafka").options(**source_options(kafka, self.orders)).load()
+        answers = orders.select(*worker.ORDERS).mapInArrow(partial(worker.obey, task), worker.ANSWERS)
+        writer = answers.writeStream.format("kafka").options(**sink_options(kafka, self.answers))
+        writer = writer.option("checkpointLocation", str(self.directory / log.partition("@")[2] / "checkpoint"))
+        # Its place is written behind, once a second: no batch waits for the disk, and a restart answers so much again.
+        writer = writer.option("asyncProgressTrackingEnabled", "true")
+        return writer.queryName(self.name).trigger(processingTime="0 seconds").start()
+
+    def _warm_up(self, query: StreamingQuery, stopping: threading.Event) -> None:
+        began = time.monotonic()
+        for _ in range(WARM_UPS):
+            ends = None
+            while not stopping.is_set() and not self._has_reached(query, ends):
+                ends = ends or self._send_warm_up()
+                stopping.wait(_LOOK_CLOSELY_S)
+        took = self._progress.batchDuration if self._progress else 0
+        _logger.info("warm after %.1f s: a batch takes %d ms", time.monotonic() - began, took)
+
+    def _watch(self, query: StreamingQuery, stopping: threading.Event) -> None:
+        """Until we are stopped, keep the Python worker: Spark would end one that has had nothing to do for a minute."""
+        batch, since = -1, time.monotonic()
+        while not stopping.wait(_LOOK_S):
+            self._look(query)
+            if self._progress is not None and self._progress.batchId != batch:
+                batch, since = self._progress.batchId, time.monotonic()
+            elif time.monotonic() - since > KEEP_WARM_S:
+                self._send_warm_up()
+                since = time.monotonic()
+
+    def _send_warm_up(self) -> dict[str, int] | None:
+        """A record to each host. Where each partition then ends; None where Kafka does not take them now."""
+        try:
+            sent = [self._producer.send(self.orders, worker.WARM_UP, partition=p) for p in range(len(self.instances))]
+            return {str(p): record.get(timeout=FORGET_AFTER_MS / 1_000).offset + 1 for p, record in enumerate(sent)}
+        except KafkaError as error:
+            _logger.debug("a warm-up could not be sent: %r", error)
+            return None
+
+    def _has_reached(self, query: StreamingQuery, ends: dict[str, int] | None) -> bool:
+        self._look(query)
+        return ends is not None and all(self._place.get(partition, 0) >= end for partition, end in ends.items())
+
+    def _look(self, query: StreamingQuery) -> None:
+        """Take note of how the query is; JobFailed says what has ended it."""
+        failure = query.exception()
+        if failure is not None:
+            raise JobFailed(_told(str(failure)))
+        self._progress = query.lastProgress
+        if self._progress is None:
+            return
+        place = json.loads(self._progress.sources[0].endOffset)[self.orders]
+        if any(place.get(partition, 0) < offset for partition, offset in self._place.items()):
+            raise JobFailed(f"{self.orders} is another topic than it was")
+        self._place = place
+
+    def _status(self) -> dict[str, Any]:
+        progress = self._progress
+        return {
+            "ready": self.ready,
+            "site": self.site,
+            "replica": self.replica,
+            "batch_ms": progress and progress.batchDuration,
+            "batch_rows": progress and progress.numInputRows,
+            "input_rows_per_s": progress and progress.inputRowsPerSecond,
+        }
+
+
+def _told(failure: str) -> str:
+    """What an exception of Spark says, without the plan; and without Java's frames where Python's tell all."""
+    message, _, rest = failure.partition("\n=== Streaming Query ===")
+    _, _, frames = rest.partition("\nJVM stacktrace:\n")
+    return message if "Traceback (most recent call last)" in message else f"{message}\n{frames}"
+
+
+def main() -> None:
+    query, replica = sys.argv[1:]
+    name = f"spark.{query}.{replica}"
+
+    def serve(stopping: threading.Event) -> int:
+        return Job(load_settings(), name, query, replica).serve(stopping)
+
+    run_process(name, serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What runs in Spark's Python worker: the operator hosts of one replica, one for each partition of its orders.
+
+Spark hands a task the next orders of one partition; the host that has obeyed all before them is kept in this process, from
+batch to batch. If it is not here, because the worker, the executor or the whole job is another one, `OrderedHost` makes it
+anew. A task that Spark gives again answers again, byte for byte, and the node drops the repeats by their numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+
+import pyarrow as pa
+
+from boreal.errors import CorruptError
+from boreal.plan import Fragment
+from boreal.spec import Mode, load_query
+from reconcile.events import InstanceId
+from reconcile.orders import Begin, Order, Place, decode_order, encode_order
+from reconcile.remote import OrderedHost, RemoteHost
+from services.clusters import Cluster
+from services.engines import copy_owner, host_owner, orders_topic
+from services.layout import layout_of
+from services.settings import load_settings
+from services.store.base import Checkpoint
+from services.store.redis import RedisCheckpointStore, connect_redis
+from spark_jobs.places import Keeper, StoredSnapshots, TopicOrders, fetch_from
+from sunion.steps import Step
+
+ORDERS = ("partition", "offset", "value")
+"""The columns that `obey` takes, as Kafka's connector names them."""
+
+ANSWERS = "partition int, value binary"
+"""The columns that it makes, as Spark writes a schema."""
+
+WARM_UP = b""
+"""A record of the orders topic that is no order: the job writes it to itself. It has a host's state made, and no answer."""
+
+PIECE_BYTES = 4 << 20
+"""Answers are handed to Spark in pieces of about so many bytes, so that the first are sent while others are made."""
+
+_SCHEMA = pa.schema([("partition", pa.int32()), ("value", pa.binary())])
+
+_logger = logging.getLogger("boreal.spark.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Whose operators these are. spec: the query as JSON; log: what tells the orders topic from one of the same name."""
+
+    spec: str
+    replica: str
+    sites: tuple[str, ...]
+    log: str
+
+
+def obey(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `DataFrame.mapInArrow`: ORDERS in, ANSWERS out."""
+    hosts = _hosts(task)
+    for batch in batches:
+        made: list[tuple[int, bytes]] = []
+        for partition, offset, data in zip(*(batch.column(name).to_pylist() for name in ORDERS), strict=True):
+            made += [(partition, answer) for answer in hosts.obey(partition, offset, data or WARM_UP)]
+            if sum(len(answer) for _, answer in made) >= PIECE_BYTES:
+                yield _rows(made)
+                made = []
+        if made:
+            yield _rows(made)
+
+
+def _rows(answers: list[tuple[int, bytes]]) -> pa.RecordBatch:
+    partitions, values = zip(*answers, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(partitions, pa.int32()), pa.array(values, pa.binary())], schema=_SCHEMA)
+
+
+@cache
+def _hosts(task: Task) -> Hosts:
+    """Those of this process: Spark hands us the same task with every batch."""
+    return Hosts(task)
+
+
+class Hosts:
+    """The hosts of a replica's instances, each made when its first order comes."""
+
+    def __init__(self, task: Task) -> None:
+        logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+        settings = load_settings()
+        self._log = task.log
+        self._layout = layout_of(load_query(json.loads(task.spec)), task.sites)
+        self._instances = self._layout.remote_instances(task.replica)
+        query = self._layout.plan.query
+        self._topic = orders_topic(query, task.replica)
+        self._cluster = Cluster(self._layout.site_of_replica(task.replica), settings, f"spark.{query}.{task.replica}")
+        self._store = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
+        self._keeper = Keeper(self._store)
+        self._by_partition: dict[int, OrderedHost] = {}
+
+    def obey(self, partition: int, offset: int, data: bytes) -> list[bytes]:
+        """The answers to a record of the orders topic."""
+        if partition not in self._by_partition:
+            self._by_partition[partition] = self._host(partition)
+        host, who = self._by_partition[partition], self._instances[partition]
+        rebuilt, began = host.rebuilt, time.monotonic()
+        try:
+            if data == WARM_UP:
+                host.skip(offset)
+                return []
+            return host.obey([(offset, data)], partial(self._keep_copy, who))
+        except CorruptError:
+            if self._is_order(partition, offset, data):
+                raise
+            host.skip(offset)
+            return []  # whoever gave it misses the answer, and begins a new life
+        finally:
+            if host.rebuilt > rebuilt:
+                _logger.info("%s: the state before order %d is here, after %.3f s", who, offset, time.monotonic() - began)
+
+    def _host(self, partition: int) -> OrderedHost:
+        who = self._instances[partition]
+        fragment = self._layout.plan.fragment(who.fragment)
+        fetch = fetch_from(self._store)
+        orders = TopicOrders(self._cluster, self._topic, partition, partial(self._is_order, partition))
+        snapshots = StoredSnapshots(self._store, self._keeper, host_owner(who), f"{self._log}/{partition}")
+        rehearse(RemoteHost(fragment, fetch), fragment)
+        return OrderedHost(fragment, fetch, orders, snapshots)
+
+    def _is_order(self, partition: int, offset: int, data: bytes) -> bool:
+        who = self._instances[partition]
+        inputs = self._layout.plan.fragment(who.fragment).inputs
+        try:
+            decode_order(data, {entry.name: entry.schema for entry in inputs})
+        except CorruptError as error:
+            if data != WARM_UP:
+                _logger.error("%s passes over offset %d of %s/%d: %s", who, offset, self._topic, partition, error)
+            return False
+        return True
+
+    def _keep_copy(self, who: InstanceId, number: int, state: bytes) -> None:
+        self._keeper.keep(Checkpoint(copy_owner(who), number, 0, 0, (), (), state), count=1)
+
+
+def rehearse(host: RemoteHost, fragment: Fragment) -> None:
+    """Have a host that is thrown away obey orders once, so that all code which the real ones need is loaded."""
+    empty = {entry.name: entry.schema.empty() for entry in fragment.inputs}
+    step = Step(empty, upto=0, tentative=False, muted=False, ingest=())
+    orders: tuple[Order, ...] = (Begin(1, Mode.OVERLAY_REDO, None, None), step)
+    for number, order in enumerate(orders, start=1):
+        host.take(encode_order(Place(1, number), order), None)

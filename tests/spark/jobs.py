@@ -1,0 +1,310 @@
+"""What the tests of Spark jobs share: random orders with the answers that a host beside us gives, and a job as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from kafka import TopicPartition
+
+from boreal.plan import Fragment
+from boreal.spec import Mode, Query, load_query
+from reconcile.orders import Begin, Copy, DropLive, Mark, Order, Place, Redone, RollBack, decode_answer, encode_order
+from reconcile.remote import RemoteHost
+from services.clusters import Cluster
+from services.engines import answers_topic, orders_topic
+from services.layout import Layout, layout_of
+from services.queries import QueryRecord, QueryRegistry
+from services.settings import Settings
+from services.topics import TopicSpec, ensure, system_topics
+from sunion.steps import Step
+from tests.harness import query_of
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDE = {"max.message.bytes": str(64 << 20)}
+SECOND_US = 1_000_000
+READY_S = 180.0
+SOON_S = 60.0
+READY = "warm after"
+
+
+def query_named(name: str, shards: int) -> Query:
+    operators = {
+        "all": {"union": ["a", "b"]},
+        "some": {"filter": "all", "where": "v > 0.2"},
+        "per_key": {
+            "aggregate": "some",
+            "window": {"tumbling": "1s"},
+            "by": ["k"],
+            "compute": {"rows": "count(*)", "total": "sum(v)", "mean": "avg(v)"},
+        },
+    }
+    options = {"replicas": 1, "engine": "spark", "shards": shards}
+    return load_query({**query_of(operators, "per_key", ("a", "b"), **options), "name": name})
+
+
+def wait_until(condition: Callable[[], object], what: str, within_s: float = SOON_S, explain: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {within_s:.0f} s. {explain()}"
+        time.sleep(0.02)
+
+
+class Script:
+    """Orders of one instance as a node could give them, life after life, and the answers that a `RemoteHost` here gives."""
+
+    def __init__(self, fragment: Fragment, seed: int) -> None:
+        self.orders: list[bytes] = []
+        self.answers: list[bytes] = []
+        self.copies: dict[int, bytes] = {}
+        self._fragment = fragment
+        self._random = random.Random(seed)
+        self._host = RemoteHost(fragment, lambda owner, number: self.copies[number])
+        self._life = self._number = self._copies = self._upto = self._live = self._back = 0
+        self._mode = Mode.CHECKPOINT_REDO
+        self._phase = "stable"
+
+    def begin(self, mode: Mode, checkpoint: tuple[str, int] | None = None) -> None:
+        self._life, self._number, self._mode, self._phase = self._life + 1, 0, mode, "stable"
+        self.give(Begin(self._life, mode, checkpoint, None))
+
+    def give(self, order: Order) -> None:
+        self._number += 1
+        data = encode_order(Place(self._life, self._number), order)
+        answer = self._host.take(data, self.copies.__setitem__)
+        assert answer is not None
+        self.orders.append(data)
+        self.answers.append(answer)
+
+    def go_on(self, count: int, rows: int = 50) -> None:
+        """So many orders more, of any kind that may come next."""
+        for _ in range(count):
+            self._any(rows)
+
+    def copy(self) -> int:
+        """A Copy for the store; the number that it has there."""
+        self._copies += 1
+        self.give(Copy(self._copies))
+        return self._copies
+
+    def step(self, rows: int, tentative: bool = False) -> None:
+        first = self._live if tentative else self._upto
+        upto = first + self._random.randrange(1, 2 * SECOND_US)
+        batches = {entry.name: self._rows(entry.schema.arrow, rows, first, upto) for entry in self._fragment.inputs}
+        self.give(Step(batches, upto, tentative, False, ()))
+        if tentative:
+            self._live = upto
+        else:
+            self._upto = upto
+
+    def _any(self, rows: int) -> None:
+        rows, chance = self._random.randrange(rows), self._random.random()
+        match self._phase:
+            case "stable" if chance < 0.1:
+                self.copy()
+            case "stable" if chance < 0.2:
+                self._live = self._back = self._upto
+                self._copies += self._mode is Mode.CHECKPOINT_REDO
+                self.give(Mark(True, self._copies) if self._mode is Mode.CHECKPOINT_REDO else Mark(False, None))
+                self._phase = "tentative"
+            case "tentative" if chance < 0.3:
+                keeps_live = self._mode is Mode.OVERLAY_REDO and self._random.random() < 0.5
+                self.give(RollBack(keeps_live))
+                self._upto = self._back
+                self._phase = "both" if keeps_live else "redo"
+            case "both" if chance < 0.2:
+                self.give(DropLive())
+                self._phase = "redo"
+            case "redo" | "both" if chance < 0.4:
+                self.give(Redone())
+                self._phase = "stable"
+            case "tentative":
+                self.step(rows, tentative=True)
+            case "both":
+                self.step(rows, tentative=self._random.random() < 0.5)
+            case _:
+                self.step(rows)
+
+    def _rows(self, schema: pa.Schema, rows: int, first: int, upto: int) -> pa.RecordBatch:
+        chance = np.random.default_rng(self._random.getrandbits(32))
+        times = np.sort(chance.integers(first, upto, rows))
+        columns = {"time": times, "k": chance.integers(0, 40, rows), "v": chance.random(rows)}
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[column.name]).cast(column.type) for column in schema], schema=schema
+        )
+
+
+@dataclass
+class Heard:
+    """The answers of one partition: each as it first came, in that order; how many came again, and which were others then."""
+
+    answers: dict[Place, bytes] = field(default_factory=dict)
+    repeated: int = 0
+    differing: list[Place] = field(default_factory=list)
+
+
+class SparkJob:
+    """One replica's job, as a supervisor has it, and a node's two topics. As a context: ended at the end."""
+
+    def __init__(self, settings: Settings, name: str, shards: int, directory: Path, environment: dict[str, str]) -> None:
+        self.settings = settings
+        self.query = query_named(name, shards)
+        self.layout: Layout = layout_of(self.query, settings.site_names)
+        self.instances = self.layout.remote_instances("r0")
+        self.fragment = self.layout.plan.fragment(self.instances[0].fragment)
+        self.cluster = Cluster(settings.home, settings, "test")
+        self.directory = directory
+        self.log = directory / "job.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.heard = [Heard() for _ in self.instances]
+        self.orders, self.answers = orders_topic(name, "r0"), answers_topic(name, "r0")
+        self._environment = {**os.environ, **environment, "BOREAL_DATA": str(directory), "PYTHONPATH": str(ROOT)}
+        self._given = [0] * len(self.instances)
+        self._stopping = threading.Event()
+        ensure(self.cluster, system_topics())
+        ensure(self.cluster, [TopicSpec(topic, len(self.instances), WIDE) for topic in (self.orders, self.answers)])
+        QueryRegistry(self.cluster).put(QueryRecord(name, self.query.dump(), 1))
+        self._producer = self.cluster.producer()
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+
+    def __enter__(self) -> SparkJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._stopping.set()
+        self._listener.join()
+        self._producer.close(timeout=1)
+
+    # The process
+
+    def spawn(self, *command: str | Path) -> None:
+        """Start it, by `python -m spark_jobs` or by another command, and return at once."""
+        command = command or (sys.executable, "-m", "spark_jobs")
+        self._was_ready = self.said.count(READY)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, self.query.name, "r0"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
+                cwd=self.directory, start_new_session=True,
+            )
+
+    def wait_ready(self) -> None:
+        """Until it says in its log that it is warm; it is expected to live on."""
+        wait_until(lambda: self.is_ready or self.ended, "the job is ready", READY_S, lambda: self.said)
+        assert not self.ended, self.said
+
+    @property
+    def is_ready(self) -> bool:
+        return self.said.count(READY) > self._was_ready
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    @property
+    def ended(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None
+
+    def stop(self) -> None:
+        if self.process is not None and not self.ended:
+            family = self.family()
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            wait_until(lambda: not any(is_alive(process) for process in family), "all of the job has ended")
+
+    def family(self) -> list[psutil.Process]:
+        """The job's process, its JVM, and the Python workers."""
+        assert self.process is not None
+        own = psutil.Process(self.process.pid)
+        return [own, *own.children(recursive=True)]
+
+    def jvm(self) -> psutil.Process:
+        [found] = [process for process in self.family() if process.name() == "java"]
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        """Those that have operator hosts: what the daemon of Spark's has forked."""
+        [daemon] = [child for child in self.jvm().children() if is_alive(child) and "pyspark.daemon" in child.cmdline()]
+        return daemon.children()
+
+    # What a node does
+
+    def give(self, scripts: Sequence[Script]) -> None:
+        """All that the scripts, one for each partition, hold and that was not given yet, partitions in turn."""
+        for place in range(max(len(script.orders) for script in scripts)):
+            for partition, script in enumerate(scripts):
+                if self._given[partition] <= place < len(script.orders):
+                    self._producer.send(self.orders, script.orders[place], partition=partition)
+        self._given = [len(script.orders) for script in scripts]
+        self._producer.flush()
+
+    def put(self, partition: int, value: bytes) -> None:
+        """Something that is no order."""
+        self._producer.send(self.orders, value, partition=partition)
+
+    def end_of(self, partition: int) -> int:
+        """The offset after the last record of a partition of the orders."""
+        consumer = self.cluster.consumer()
+        try:
+            there = TopicPartition(self.orders, partition)
+            return int(consumer.end_offsets([there])[there])
+        finally:
+            consumer.close(autocommit=False)
+
+    def check(self, scripts: Sequence[Script], within_s: float = SOON_S) -> None:
+        """Once all are answered: each in its order, by the bytes that a host beside us answers."""
+
+        def counts() -> list[int]:
+            return [len(heard.answers) for heard in self.heard]
+
+        expected = [len(script.answers) for script in scripts]
+        wait_until(lambda: counts() == expected, f"{expected} answers", within_s, lambda: f"{counts()}\n{self.said[-5000:]}")
+        for heard, script in zip(self.heard, scripts, strict=True):
+            assert list(heard.answers.values()) == script.answers
+            assert not heard.differing
+
+    def _listen(self) -> None:
+        consumer = self.cluster.consumer(fetch_max_wait_ms=50)
+        consumer.assign([TopicPartition(self.answers, partition) for partition in range(len(self.heard))])
+        consumer.seek_to_beginning()
+        schemas = {node.name: node.schema for node in self.fragment.nodes}
+        while not self._stopping.is_set():
+            for records in consumer.poll(timeout_ms=100).values():
+                for record in records:
+                    place, _ = decode_answer(record.value, schemas)
+                    heard = self.heard[record.partition]
+                    heard.repeated += place in heard.answers
+                    if heard.answers.setdefault(place, record.value) != record.value:
+                        heard.differing.append(place)
+        consumer.close(autocommit=False)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def environment_of(settings: Settings, **more: Any) -> dict[str, str]:
+    """The BOREAL_ variables that say the same as plain settings."""
+    site = settings.sites[settings.home]
+    found = {"BOREAL_SITES__A__BOOTSTRAP": site.bootstrap, "BOREAL_REDIS__URL": settings.redis.url}
+    return {**found, **{name: value if isinstance(value, str) else json.dumps(value) for name, value in more.items()}}
