@@ -30,7 +30,7 @@ def source_options(kafka: KafkaSettings, topic: str) -> dict[str, str]:
         # No client ever gives up: a cluster out of reach is silence.
         "kafkaConsumer.pollTimeoutMs": str(FOR_EVER_MS),
         "fetchOffset.numRetries": str(FOR_EVER_MS),
-        "fetchOffset.retryIntervalMs": "200",
+        "fetchOffset.retryIntervalMs": "1000",
     }
 
 

@@ -68,6 +68,8 @@ TUNED: dict[str, str] = {
     "spark.ui.retainedStages": "10",
     "spark.ui.retainedTasks": "100",
     "spark.sql.ui.retainedExecutions": "2",
+    # What goes wrong in Python is told in Python; the JVM's frames around it, once for each of four attempts, hide it.
+    "spark.log.level": "FATAL",
     # What is shown of Kafka's options in a plan or a log has neither passwords nor what holds one.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|redis",
     # The JVM holds a batch of orders and its answers, and no state.
@@ -104,7 +106,9 @@ def open_session(name: str, settings: Settings, directory: Path) -> SparkSession
     # Executors elsewhere are told how to reach Kafka and Redis as we are: by the environment, and not by a command line.
     environment = {} if is_local else {key: value for key, value in os.environ.items() if key.startswith("BOREAL_")}
     context = SparkContext(conf=conf, environment=environment)
-    context.setLogLevel("ERROR")
+    # That Kafka cannot be read is news, though the job waits until it can.
+    log4j = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.kafka010.KafkaOffsetReaderAdmin", log4j.Level.WARN)
     return SparkSession(context)
 
 
