@@ -113,15 +113,26 @@ def test_a_cut_link_holds_all_back_and_gives_it_once_healed(link: Link, echo: Ec
 
 
 def test_a_new_connection_hangs_while_the_link_is_cut(link: Link, echo: Echo) -> None:
+    """Beyond the link, that is: a client that is kept waiting for the link itself asks again and again, without a rest."""
     link.cut()
-    with socket.create_connection(("127.0.0.1", link.port), LOOK_S) as connection:
-        connection.sendall(b"\x05\x01\x00")
-        with pytest.raises(TimeoutError):
-            connection.recv(1)
-    link.heal()
     with dial(link, echo.port) as connection:
-        connection.sendall(b"x")
-        assert receive(connection, 1) == b"x"
+        connection.sendall(b"late")
+        connection.settimeout(LOOK_S)
+        with pytest.raises(TimeoutError):
+            connection.recv(4)
+        link.heal()
+        connection.settimeout(5)
+        assert receive(connection, 4) == b"late"
+
+
+def test_a_connection_made_while_the_link_is_cut_ends_where_nobody_listens(link: Link) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    link.cut()
+    with dial(link, port) as connection:
+        link.heal()
+        connection.settimeout(5)
+        assert connection.recv(1) == b""
 
 
 def test_a_reset_link_breaks_connections_and_refuses_new_ones(link: Link, echo: Echo) -> None:
