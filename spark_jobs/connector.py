@@ -6,6 +6,7 @@ The password is in no file and on no command line; Spark and Kafka show stars in
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from services.clusters import FOR_EVER_MS, MAX_FRAME_BYTES, REQUEST_TIMEOUT_MS
 from services.settings import KafkaSettings
@@ -14,18 +15,19 @@ BATCH_ORDERS = 1_000
 """Most orders of one batch, over all partitions: a bound for memory when a job begins far behind."""
 
 
-def source_options(kafka: KafkaSettings, topic: str) -> dict[str, str]:
-    """To read a topic from its first record on. Trimmed records are none that we need: their orders were obeyed."""
+def source_options(kafka: KafkaSettings, topic: str, first: Mapping[str, int] | None = None) -> dict[str, str]:
+    """To read a topic from its first record on, or from an offset of each partition. Trimmed records are none that we need:
+    their orders were obeyed."""
     return {
         **_common(kafka),
         "subscribe": topic,
-        "startingOffsets": "earliest",
+        "startingOffsets": json.dumps({topic: first}) if first else "earliest",
         "failOnDataLoss": "false",
         "maxOffsetsPerTrigger": str(BATCH_ORDERS),
         "kafka.max.partition.fetch.bytes": str(MAX_FRAME_BYTES),
         "kafka.fetch.max.bytes": str(MAX_FRAME_BYTES),
         # Having read the last record the consumer already asks for the next one, and the connector then asks for the log's
-        # ends: the broker would let that question wait behind the first, for half a second by default.
+        # ends: a batch after a pause then waited for half a second, which is what this is by default, and does not with 0.
         "kafka.fetch.max.wait.ms": "0",
         # No client ever gives up: a cluster out of reach is silence.
         "kafkaConsumer.pollTimeoutMs": str(FOR_EVER_MS),

@@ -15,11 +15,13 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -36,9 +38,8 @@ from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.session import close_session, open_session
 
-WARM_UPS = 8
-"""Rounds of records without orders before the job says that it is ready: by then the JVM has compiled most of what a batch
-needs, and each host is there."""
+WARM_UPS = 10
+"""Batches of a rehearsal: by then the JVM has compiled most of what a batch needs."""
 
 KEEP_WARM_S = 20.0
 
@@ -46,6 +47,9 @@ _LOOK_S = 0.2
 _LOOK_CLOSELY_S = 0.05
 
 _logger = logging.getLogger("boreal.spark")
+
+
+Act = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class JobFailed(BorealError):
@@ -69,22 +73,27 @@ class Job:
         self.site = self.layout.site_of_replica(replica)
         self.cluster = clusters_[self.site]
         self.orders, self.answers = orders_topic(query, replica), answers_topic(query, replica)
-        self.directory = ((settings.spark.checkpoints or settings.data / "spark") / f"{query}.{replica}").resolve()
+        self.place = ((settings.spark.checkpoints or settings.data / "spark") / f"{query}.{replica}").resolve()
         self.ready = False
         self._producer = self.cluster.producer(patient=False)
         self._progress: StreamingQueryProgress | None = None
-        self._place: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
 
     def serve(self, stopping: threading.Event) -> int:
         """The status is published from the beginning: that a job warms up is worth knowing."""
         publisher = StatusPublisher(self.home, self.name, self._status)
-        log = self._await_topics(stopping)
-        if log is None:
+        topic_id = self._await_topics(stopping)
+        if topic_id is None:
             return EXIT_STOPPED
-        session = open_session(self.name, self.settings, self._own_directory(log))
+        place = self._own_place(topic_id)
+        task = worker.Task(json.dumps(self.record.spec), self.replica, self.layout.sites, f"{self.orders}@{topic_id}")
+        session = open_session(self.name, self.settings, place / "local")
         try:
-            query = self._start(session, log)
-            self._warm_up(query, stopping)
+            began = time.monotonic()
+            self._rehearse(session, task, place / "local" / "rehearsal", stopping)
+            query = self._start(session, partial(worker.obey, task), self.answers, place / "checkpoint")
+            self._await_hosts(query, stopping)
+            _logger.info("warm after %.1f s", time.monotonic() - began)
             self.ready = not stopping.is_set()
             publisher.now()
             self._watch(query, stopping)
@@ -95,8 +104,10 @@ class Job:
         publisher.close()
         return EXIT_STOPPED
 
+    # Making ready
+
     def _await_topics(self, stopping: threading.Event) -> str | None:
-        """What names the orders topic for good, once both topics are there; None if we are stopped before."""
+        """What Kafka calls the orders topic, once both topics are there; None if we are stopped before."""
         while not stopping.is_set():
             try:
                 with closing(self.cluster.admin()) as admin:
@@ -104,42 +115,54 @@ class Job:
             except KafkaError as error:
                 _logger.debug("topics cannot be looked for: %r", error)
             else:
-                counts = {len(topic["partitions"]) for topic in found.values()}
-                if counts == {len(self.instances)} and found.keys() == {self.orders, self.answers}:
-                    return f"{self.orders}@{found[self.orders]['topic_id']}"
+                if [len(topic["partitions"]) for topic in found.values()] == 2 * [len(self.instances)]:
+                    return str(found[self.orders]["topic_id"])
             stopping.wait(_LOOK_S)
         return None
 
-    def _own_directory(self, log: str) -> Path:
-        """Where this job, reading this very log, keeps its place; other logs' places and what a killed job left are removed."""
-        own = self.directory / log.partition("@")[2]
-        for other in self.directory.glob("*"):
+    def _own_place(self, topic_id: str) -> Path:
+        """Where this job notes how far it has read this very topic. What it noted of an earlier one of this name is removed,
+        and what a killed job has left."""
+        own = self.place / topic_id
+        for other in self.place.glob("*"):
             if other != own:
                 shutil.rmtree(other)
         shutil.rmtree(own / "local", ignore_errors=True)
         (own / "local").mkdir(parents=True)
         return own
 
-    def _start(self, session: SparkSession, log: str) -> StreamingQuery:
+    def _rehearse(self, session: SparkSession, task: worker.Task, place: Path, stopping: threading.Event) -> None:
+        """Have batches go the whole way before there is an order in one: of records that are no orders, each of which the
+        worker answers with another, to the topic that it came from. The first batch takes seconds, the tenth a moment."""
+        firsts = None
+        while firsts is None and not stopping.is_set():
+            firsts = self._send_warm_up()
+        query = self._start(session, partial(worker.rehearse, task), self.orders, place, firsts)
+        while not stopping.wait(_LOOK_CLOSELY_S) and (self._progress is None or self._progress.batchId < WARM_UPS):
+            self._look(query)
+        query.stop()
+
+    def _start(
+        self, session: SparkSession, act: Act, to: str, place: Path, firsts: dict[str, int] | None = None
+    ) -> StreamingQuery:
+        """From the orders, from the first one or from `firsts` on, through the worker to a topic."""
         kafka = self.settings.sites[self.site]
-        task = worker.Task(json.dumps(self.record.spec), self.replica, self.layout.sites, log)
-        orders = session.readStream.format("kafka").options(**source_options(kafka, self.orders)).load()
-        answers = orders.select(*worker.ORDERS).mapInArrow(partial(worker.obey, task), worker.ANSWERS)
-        writer = answers.writeStream.format("kafka").options(**sink_options(kafka, self.answers))
-        writer = writer.option("checkpointLocation", str(self.directory / log.partition("@")[2] / "checkpoint"))
-        # Its place is written behind, once a second: no batch waits for the disk, and a restart answers so much again.
-        writer = writer.option("asyncProgressTrackingEnabled", "true")
+        orders = session.readStream.format("kafka").options(**source_options(kafka, self.orders, firsts)).load()
+        answers = orders.select(*worker.ORDERS).mapInArrow(act, worker.ANSWERS)
+        writer = answers.writeStream.format("kafka").options(**sink_options(kafka, to))
+        # The place is written behind, once a second: no batch waits for the disk, and a restart answers so much again.
+        writer = writer.option("checkpointLocation", str(place)).option("asyncProgressTrackingEnabled", "true")
+        self._progress, self._ends = None, {}
         return writer.queryName(self.name).trigger(processingTime="0 seconds").start()
 
-    def _warm_up(self, query: StreamingQuery, stopping: threading.Event) -> None:
-        began = time.monotonic()
-        for _ in range(WARM_UPS):
-            ends = None
-            while not stopping.is_set() and not self._has_reached(query, ends):
-                ends = ends or self._send_warm_up()
-                stopping.wait(_LOOK_CLOSELY_S)
-        took = self._progress.batchDuration if self._progress else 0
-        _logger.info("warm after %.1f s: a batch takes %d ms", time.monotonic() - began, took)
+    def _await_hosts(self, query: StreamingQuery, stopping: threading.Event) -> None:
+        """Until all orders that there are have been obeyed, and so every host has its state."""
+        lasts = None
+        while not stopping.is_set() and not self._has_passed(query, lasts):
+            lasts = lasts or self._send_warm_up()
+            stopping.wait(_LOOK_CLOSELY_S)
+
+    # Going on
 
     def _watch(self, query: StreamingQuery, stopping: threading.Event) -> None:
         """Until we are stopped, keep the Python worker: Spark would end one that has had nothing to do for a minute."""
@@ -153,17 +176,17 @@ class Job:
                 since = time.monotonic()
 
     def _send_warm_up(self) -> dict[str, int] | None:
-        """A record to each host. Where each partition then ends; None where Kafka does not take them now."""
+        """A record to each host. By partition, where it is; None where Kafka does not take them now."""
         try:
             sent = [self._producer.send(self.orders, worker.WARM_UP, partition=p) for p in range(len(self.instances))]
-            return {str(p): record.get(timeout=FORGET_AFTER_MS / 1_000).offset + 1 for p, record in enumerate(sent)}
+            return {str(p): record.get(timeout=FORGET_AFTER_MS / 1_000).offset for p, record in enumerate(sent)}
         except KafkaError as error:
             _logger.debug("a warm-up could not be sent: %r", error)
             return None
 
-    def _has_reached(self, query: StreamingQuery, ends: dict[str, int] | None) -> bool:
+    def _has_passed(self, query: StreamingQuery, offsets: dict[str, int] | None) -> bool:
         self._look(query)
-        return ends is not None and all(self._place.get(partition, 0) >= end for partition, end in ends.items())
+        return offsets is not None and all(self._ends.get(partition, 0) > offset for partition, offset in offsets.items())
 
     def _look(self, query: StreamingQuery) -> None:
         """Take note of how the query is; JobFailed says what has ended it."""
@@ -173,10 +196,10 @@ class Job:
         self._progress = query.lastProgress
         if self._progress is None:
             return
-        place = json.loads(self._progress.sources[0].endOffset)[self.orders]
-        if any(place.get(partition, 0) < offset for partition, offset in self._place.items()):
+        ends = json.loads(self._progress.sources[0].endOffset)[self.orders]
+        if any(ends.get(partition, 0) < offset for partition, offset in self._ends.items()):
             raise JobFailed(f"{self.orders} is another topic than it was")
-        self._place = place
+        self._ends = ends
 
     def _status(self) -> dict[str, Any]:
         progress = self._progress

@@ -22,8 +22,8 @@ import services
 from services.settings import Settings
 from services.stack.fetch import java, spark_jars
 
-END_S = 5.0
-"""How long Spark may take to stop, and its JVM to end by itself, before that is killed."""
+END_S = 3.0
+"""How long Spark may take to stop, and then its JVM to end by itself, before that is killed."""
 
 HOST = "127.0.0.1"
 
@@ -56,7 +56,7 @@ TUNED: dict[str, str] = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
     # Orders are opaque to the JVM, so there is nothing to adapt, and no code worth generating for one column.
     "spark.sql.adaptive.enabled": "false",
-    # The worker and the JVM talk through a socket that no other user of the machine can connect to, and that is quicker.
+    # The worker and the JVM talk through a socket that is a file of ours, and not through a port.
     "spark.python.unix.domain.socket.enabled": "true",
     # One process says how it is, to boreal.status: a web server for each replica would only take ports and memory.
     "spark.ui.enabled": "false",
@@ -90,18 +90,18 @@ def open_session(name: str, settings: Settings, directory: Path) -> SparkSession
     is_local = master.startswith("local[") or master == "local"
     conf.setMaster(ONE_CORE if is_local else master)
     conf.setAppName(name)
-    given = {**TUNED, "spark.local.dir": str(directory / "local")}
+    given = {**TUNED, "spark.local.dir": str(directory)}
     if is_local:
         # Nobody else needs to reach it.
         given |= {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
         os.environ.setdefault("SPARK_LOCAL_IP", HOST)
-    given |= settings.spark.conf
     if not _is_submitted():
         given["spark.jars"] = ",".join(str(jar) for jar in sorted(spark_jars().glob("*.jar")))
         _prepare_launch(directory)
     for key, value in given.items():
-        if key in settings.spark.conf or not conf.contains(key):
-            conf.set(key, value)
+        conf.setIfMissing(key, value)
+    for key, value in settings.spark.conf.items():
+        conf.set(key, value)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection that it closes
     # Executors elsewhere are told how to reach Kafka and Redis as we are: by the environment, and not by a command line.
     environment = {} if is_local else {key: value for key, value in os.environ.items() if key.startswith("BOREAL_")}

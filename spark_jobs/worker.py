@@ -18,7 +18,6 @@ from functools import cache, partial
 import pyarrow as pa
 
 from boreal.errors import CorruptError
-from boreal.plan import Fragment
 from boreal.spec import Mode, load_query
 from reconcile.events import InstanceId
 from reconcile.orders import Begin, Order, Place, decode_order, encode_order
@@ -62,15 +61,30 @@ class Task:
 def obey(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `DataFrame.mapInArrow`: ORDERS in, ANSWERS out."""
     hosts = _hosts(task)
-    for batch in batches:
-        made: list[tuple[int, bytes]] = []
-        for partition, offset, data in zip(*(batch.column(name).to_pylist() for name in ORDERS), strict=True):
-            made += [(partition, answer) for answer in hosts.obey(partition, offset, data or WARM_UP)]
-            if sum(len(answer) for _, answer in made) >= PIECE_BYTES:
-                yield _rows(made)
-                made = []
-        if made:
+    made: list[tuple[int, bytes]] = []
+    for partition, offset, data in _records(batches):
+        made += [(partition, answer) for answer in hosts.obey(partition, offset, data)]
+        if sum(len(answer) for _, answer in made) >= PIECE_BYTES:
             yield _rows(made)
+            made = []
+    if made:
+        yield _rows(made)
+
+
+def rehearse(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As `obey`, before there is anything to obey: all code that it needs is loaded, and has run once. A WARM_UP for each
+    partition that had one."""
+    hosts = _hosts(task)
+    for partition in dict.fromkeys(partition for partition, _, data in _records(batches) if data == WARM_UP):
+        hosts.rehearse(partition)
+        yield _rows([(partition, WARM_UP)])
+
+
+def _records(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, bytes]]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ORDERS)
+        for partition, offset, data in zip(*columns, strict=True):
+            yield partition, offset, data or WARM_UP
 
 
 def _rows(answers: list[tuple[int, bytes]]) -> pa.RecordBatch:
@@ -120,13 +134,22 @@ class Hosts:
             if host.rebuilt > rebuilt:
                 _logger.info("%s: the state before order %d is here, after %.3f s", who, offset, time.monotonic() - began)
 
+    def rehearse(self, partition: int) -> None:
+        """Have a host that is thrown away obey two orders."""
+        fragment = self._layout.plan.fragment(self._instances[partition].fragment)
+        host = RemoteHost(fragment, fetch_from(self._store))
+        empty = {entry.name: entry.schema.empty() for entry in fragment.inputs}
+        step = Step(empty, upto=0, tentative=False, muted=False, ingest=())
+        orders: tuple[Order, ...] = (Begin(1, Mode.OVERLAY_REDO, None, None), step)
+        for number, order in enumerate(orders, start=1):
+            host.take(encode_order(Place(1, number), order), None)
+
     def _host(self, partition: int) -> OrderedHost:
         who = self._instances[partition]
         fragment = self._layout.plan.fragment(who.fragment)
         fetch = fetch_from(self._store)
         orders = TopicOrders(self._cluster, self._topic, partition, partial(self._is_order, partition))
         snapshots = StoredSnapshots(self._store, self._keeper, host_owner(who), f"{self._log}/{partition}")
-        rehearse(RemoteHost(fragment, fetch), fragment)
         return OrderedHost(fragment, fetch, orders, snapshots)
 
     def _is_order(self, partition: int, offset: int, data: bytes) -> bool:
@@ -142,12 +165,3 @@ class Hosts:
 
     def _keep_copy(self, who: InstanceId, number: int, state: bytes) -> None:
         self._keeper.keep(Checkpoint(copy_owner(who), number, 0, 0, (), (), state), count=1)
-
-
-def rehearse(host: RemoteHost, fragment: Fragment) -> None:
-    """Have a host that is thrown away obey orders once, so that all code which the real ones need is loaded."""
-    empty = {entry.name: entry.schema.empty() for entry in fragment.inputs}
-    step = Step(empty, upto=0, tentative=False, muted=False, ingest=())
-    orders: tuple[Order, ...] = (Begin(1, Mode.OVERLAY_REDO, None, None), step)
-    for number, order in enumerate(orders, start=1):
-        host.take(encode_order(Place(1, number), order), None)
