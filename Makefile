@@ -35,7 +35,7 @@ faults: $(READY) ## break real processes in every known way, and write the figur
 	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py
 
 soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, and the rarer faults
-	$(BIN)/python -m pytest -q -s -m soak tests/stack
+	$(BIN)/python -m pytest -q -s -m soak tests/stack tests/spark
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

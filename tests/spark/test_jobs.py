@@ -134,7 +134,10 @@ def test_another_life_begins_with_a_copy_that_came_to_the_store(bench: Bench) ->
     bench.check()
 
 
-@pytest.mark.parametrize("victim", ["worker", "JVM", "driver", "driver and its checkpoint"])
+@pytest.mark.parametrize(
+    "victim",
+    ["worker", "JVM", *(pytest.param(v, marks=pytest.mark.soak) for v in ("driver", "driver and its checkpoint"))],
+)
 def test_what_dies_in_the_midst_of_orders_loses_and_changes_nothing(bench: Bench, victim: str) -> None:
     job = bench.job
     bench.begin(Mode.OVERLAY_REDO)
@@ -160,6 +163,7 @@ def test_what_dies_in_the_midst_of_orders_loses_and_changes_nothing(bench: Bench
     assert not job.ended
 
 
+@pytest.mark.soak
 def test_two_jobs_at_once_answer_twice_and_alike(bench: Bench, tmp_path: Path) -> None:
     job = bench.job
     environment = environment_of(job.settings)
@@ -195,6 +199,7 @@ def test_snapshots_let_the_orders_before_them_be_deleted(bench: Bench) -> None:
     bench.check()
 
 
+@pytest.mark.soak
 def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path / "certificates")
     security = KafkaSecurity("boreal", "tell-nobody-7f3a", certificates.certificate, certificates.key, certificates.authority)

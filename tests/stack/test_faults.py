@@ -23,7 +23,7 @@ import pytest
 from bench.deployment import Deployment, Feeder, wait_until
 from services.topics import control_topic, delete, ensure, query_topics
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
 X_S = 3.0
 WINDOW_US = 1_000_000
@@ -403,7 +403,6 @@ EVERY_RUN = {
 """`make test` takes these; `make faults` takes them all."""
 
 
-@pytest.mark.xdist_group("deployed")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in EVERY_RUN else pytest.mark.soak) for name in SCENARIOS]
 )
@@ -426,7 +425,7 @@ def two_sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             yield Bench(deployment, feeder, ear)
 
 
-@pytest.mark.xdist_group("deployed")
+@pytest.mark.soak
 @pytest.mark.parametrize("length", [0.25 * X_S, 2 * X_S])
 def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Bench, length: float) -> None:
     deployment = two_sites.deployment

@@ -31,7 +31,7 @@ from tests.stack.logs import (
     troubled_history,
 )
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from services.store.redis import RedisCheckpointStore, connect_redis
 from services.topics import ensure, system_topics
 from tests.servers import make_certificates, tls_before
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
 SECRET = "tell-nobody-7f3a"
 
