@@ -225,7 +225,6 @@ def test_a_query_that_cannot_run_is_refused_by_the_field_that_is_wrong(boreal: C
     path = tmp_path / "query.yaml"
     for text, field in (
         (QUERY.replace("topic: in.left, ", ""), "streams.left.topic"),
-        (QUERY + "engine: spark\n", "engine"),
         (QUERY.replace("sum(value)", "sum(none)"), "operators.per_key.compute.total"),
     ):
         path.write_text(text)
