@@ -137,7 +137,8 @@ class RedisCheckpointStore:
         manifest = self._redis.hget(self._manifests(instance), str(number))
         if manifest is None:
             raise KeyError((instance, number))
-        return manifest
+        found: bytes = manifest
+        return found
 
     def _read(self, instance: str, manifest: bytes) -> bytes:
         """The encoded checkpoint that a manifest names."""
@@ -189,7 +190,8 @@ class RedisCheckpointStore:
 def _blob_of(manifest: bytes) -> str | None:
     """The blob that a manifest names; None if the manifest is damaged, and names none that could be read."""
     try:
-        return json.loads(manifest)["blob"]
+        found: str | None = json.loads(manifest)["blob"]
+        return found
     except (KeyError, TypeError, ValueError):
         return None
 
