@@ -45,9 +45,10 @@ class Host:
             case Copy():
                 self.checkpoint()
                 return Answer(copied=len(self.copy), state=self.copy)
-            case Mark(copies):
-                self.mark(copies)
-                return Answer(copied=len(self.copy), state=self.copy) if copies else Answer()
+            case Mark(number):
+                self.mark(copies=number is not None)
+                if number is not None:
+                    return Answer(copied=len(self.copy), state=self.copy)
             case RollBack(keep_live):
                 self.roll_back(keep_live)
             case Redone():

@@ -335,7 +335,7 @@ class Instance:
                 if self.strategy.copies_at_mark:
                     number = self.claims.next_checkpoint()
                     self.claims.copy(item.time)
-                self.engine.hand(orders.Mark(number is not None, number), now, effects, self._store_as(number, item.time))
+                self.engine.hand(orders.Mark(number), now, effects, self._store_as(number, item.time))
                 self._become(State.UP_FAILURE, now, effects)
             case Redone():
                 self.ending_redo = True

@@ -51,9 +51,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """MARK: tentative steps follow. number: as a Copy's, where this strategy copies now; else None."""
+    """MARK: tentative steps follow. number: what the store is to call the copy that is made now; None where the strategy makes
+    none."""
 
-    copies: bool
     number: int | None
 
 

@@ -19,7 +19,7 @@ from boreal.spec import Mode
 from operators.encoding import pack, unpack
 from operators.graph import Graph
 from reconcile.host import Host
-from reconcile.orders import Answer, Begin, Order, Place, decode_order, encode_answer
+from reconcile.orders import Answer, Begin, Copy, Mark, Order, Place, decode_order, encode_answer
 
 _KIND = "host"
 
@@ -84,8 +84,8 @@ class RemoteHost:
             answer = Answer(failed=f"the state before order {place.number} of life {place.incarnation} is lost")
         self.place = place
         self.has_failed = answer.failed is not None
-        if answer.state is not None and order.number is not None and keep is not None:  # type: ignore[union-attr]
-            keep(order.number, answer.state)  # type: ignore[union-attr]
+        if isinstance(order, Copy | Mark) and order.number is not None and answer.state is not None and keep is not None:
+            keep(order.number, answer.state)
         return encode_answer(place, answer)
 
     def save(self) -> bytes | None:

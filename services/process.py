@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from services.clusters import Cluster
+from services.settings import Settings, load_settings
 from services.topics import STATUS
 
 EXIT_STOPPED = 0
@@ -123,3 +124,17 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
     # Client threads may hang on a cluster that is out of reach; all that must outlast us has been written.
     sys.stderr.flush()
     os._exit(code)
+
+
+class Part(Protocol):
+    """One process of a query; `serve` runs until it is stopped or can go on no more, and returns the exit code."""
+
+    def serve(self, stopping: threading.Event) -> int: ...
+
+
+def run_part(kind: str, make: Callable[[Settings, str, str, str], Part]) -> None:
+    """The main function of a process that is called with a query and a part of it, such as a replica: see `run_process`.
+    make(settings, name, query, part) is called once logging and signals are as they should be."""
+    query, part = sys.argv[1:]
+    name = f"{kind}.{query}.{part}"
+    run_process(name, lambda stopping: make(load_settings(), name, query, part).serve(stopping))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,9 +30,9 @@ from boreal.errors import BorealError, UserError
 from services.clusters import FORGET_AFTER_MS, clusters
 from services.engines import answers_topic, orders_topic
 from services.layout import layout_of
-from services.process import EXIT_STOPPED, StatusPublisher, run_process
+from services.process import EXIT_STOPPED, StatusPublisher, run_part
 from services.queries import QueryRegistry
-from services.settings import Settings, load_settings
+from services.settings import Settings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.session import close_session, open_session
@@ -221,13 +220,7 @@ def _told(failure: str) -> str:
 
 
 def main() -> None:
-    query, replica = sys.argv[1:]
-    name = f"spark.{query}.{replica}"
-
-    def serve(stopping: threading.Event) -> int:
-        return Job(load_settings(), name, query, replica).serve(stopping)
-
-    run_process(name, serve)
+    run_part("spark", Job)
 
 
 if __name__ == "__main__":

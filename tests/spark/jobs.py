@@ -117,7 +117,7 @@ class Script:
             case "stable" if chance < 0.2:
                 self._live = self._back = self._upto
                 self._copies += self._mode is Mode.CHECKPOINT_REDO
-                self.give(Mark(True, self._copies) if self._mode is Mode.CHECKPOINT_REDO else Mark(False, None))
+                self.give(Mark(self._copies if self._mode is Mode.CHECKPOINT_REDO else None))
                 self._phase = "tentative"
             case "tentative" if chance < 0.3:
                 keeps_live = self._mode is Mode.OVERLAY_REDO and self._random.random() < 0.5

@@ -55,7 +55,7 @@ def life(mode: Mode) -> list[Order]:
         Begin(1, mode, None, None),
         step((100, 1), (600, 2), upto=1_000),
         step((1_100, 1), upto=1_400),
-        Mark(copies, 7 if copies else None),
+        Mark(7 if copies else None),
         step((1_600, 2), upto=2_000, tentative=True),
         RollBack(False),
         *([step((1_100, 1), upto=1_400)] if mode is Mode.UNDO_REDO else []),
