@@ -43,6 +43,7 @@ JSON_RECORDS = 600_000
 LATENCY_S = 20.0
 DEATHS = 8
 BROKER_WARM_UP_S = 20.0
+"""Kafka's machine is slow until it has compiled what it does most."""
 WARM_UP_S = 5.0
 ISOLATION_S = 15.0
 HEARTBEAT_MS = 100
@@ -202,7 +203,6 @@ def _latency() -> list[Figure]:
         tuning={"bucket": "10ms", "boundary_interval": "10ms"},
     )
     with deployed(query) as deployment, Feeder(deployment, rows_per_second=10_000, keys=10, period_s=0.005):
-        # Kafka's machine is slow until it has compiled what it does most.
         time.sleep(BROKER_WARM_UP_S)
         before = _processor_s(deployment)
         readers = [
@@ -244,6 +244,7 @@ def _isolation() -> list[Figure]:
     ):
         healthy.wait_ready()
         with Feeder(healthy, rows_per_second=300):
+            time.sleep(BROKER_WARM_UP_S)
             p99["alive"] = _delay_p99(healthy)
             with failing.cut("source.one"):
                 p99["dead"] = _delay_p99(healthy)

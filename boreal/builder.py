@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from boreal.errors import UserError
 from boreal.schema import Type
-from boreal.spec import Engine, Mode, Policy, Query, load_query
+from boreal.spec import Engines, Mode, Policy, Query, load_query
 
 Span = str | timedelta
 """A duration: text as in the file ("10m"), or a timedelta."""
@@ -138,7 +138,7 @@ class QueryBuilder:
         *operators: Ref,
         replicas: int | None = None,
         shards: int | None = None,
-        engine: Engine | None = None,
+        engine: Engines | None = None,
     ) -> None:
         """A part of the query that one replica set runs; what is None is as in the query."""
         spec = {
@@ -158,7 +158,7 @@ class QueryBuilder:
         policy: Policy | str = "process/process",
         replicas: int = 1,
         shards: int = 1,
-        engine: Engine | None = None,
+        engine: Engines | None = None,
         tuning: Mapping[str, Any] | None = None,
     ) -> Query:
         """The query, equal to the one that the same file would give. Raises UserError."""

@@ -56,8 +56,8 @@ class Node:
 class Fragment:
     """The part of a query that one replica set runs. `nodes` are in an order in which each reads only earlier ones.
 
-    replicas: names, e.g. ('r0', 'r1'); the egress has one. outputs: edges that it writes; Edge.operator names a node
-    or, where a fragment only merges, an input.
+    replicas: names, e.g. ('r0', 'r1'); the egress has one. engines: where the operators of each replica run, in the same
+    order. outputs: edges that it writes; Edge.operator names a node or, where a fragment only merges, an input.
     """
 
     name: str
@@ -66,7 +66,11 @@ class Fragment:
     outputs: tuple[Edge, ...]
     replicas: tuple[str, ...]
     shards: int
-    engine: str
+    engines: tuple[str, ...]
+
+    def engine_of(self, replica: str) -> str:
+        """Where the operators of a replica run: 'native', beside the instance, or in a process elsewhere."""
+        return self.engines[self.replicas.index(replica)]
 
     @property
     def edges(self) -> tuple[Edge, ...]:

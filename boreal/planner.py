@@ -318,7 +318,7 @@ class _Part:
     replicas: int
     shards: int
     shards_own: bool
-    engine: str
+    engines: tuple[str, ...]
     keys: Mapping[str, tuple[str, ...]]
 
 
@@ -329,6 +329,8 @@ def _parts(query: Query, default_engine: Engine) -> list[_Part]:
     parts = []
     for family, spec in fragments.items():
         own = tuple(name for name in query.reaching if name in spec.operators)
+        replicas = spec.replicas or query.replicas
+        engine = spec.engine or query.engine or default_engine
         pieces = _connected(query, own)
         for number, operators in enumerate(pieces, start=1):
             parts.append(
@@ -337,10 +339,10 @@ def _parts(query: Query, default_engine: Engine) -> list[_Part]:
                     family=family,
                     operators=operators,
                     reads=_reads(query, operators),
-                    replicas=spec.replicas or query.replicas,
+                    replicas=replicas,
                     shards=spec.shards or query.shards,
                     shards_own=spec.shards is not None,
-                    engine=spec.engine or query.engine or default_engine,
+                    engines=engine if isinstance(engine, tuple) else (engine,) * replicas,
                     keys={},
                 )
             )
@@ -605,7 +607,7 @@ def _fragment(graph: _Graph, part: _Part, edges: _Edges) -> Fragment:
         outputs=tuple(edge for edge in edges.in_order if edge.operator in part.operators),
         replicas=tuple(f"r{number}" for number in range(part.replicas)),
         shards=part.shards,
-        engine=part.engine,
+        engines=part.engines,
     )
 
 
@@ -623,4 +625,4 @@ def _egress(graph: _Graph, edges: _Edges) -> Fragment:
         source=False,
     )
     entry = Input(query.output, (edge,), edge.schema)
-    return Fragment(EGRESS, (entry,), (), (client,), ("r0",), 1, "native")
+    return Fragment(EGRESS, (entry,), (), (client,), ("r0",), 1, ("native",))

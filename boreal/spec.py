@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, get_args
 
 from pydantic import (
     AfterValidator,
@@ -114,6 +114,19 @@ Expressions = Annotated[dict[ComputedColumn, str], Field(min_length=1)]
 Replicas = Annotated[int, Field(strict=True, ge=1, le=64)]
 Shards = Annotated[int, Field(strict=True, ge=1, le=1024)]
 Engine = Literal["native", "spark"]
+_ENGINES: tuple[Engine, ...] = get_args(Engine)
+
+
+def _known_engines(value: object) -> object:
+    """Judged ahead of the types, so that a refusal need not tell one name from a list."""
+    for name in value if isinstance(value, list | tuple) else (value,):
+        if name not in _ENGINES:
+            _refuse("is not one of the choices", did_you_mean(name, _ENGINES), value=name)
+    return value
+
+
+Engines = Annotated[Engine | tuple[Engine, ...], BeforeValidator(_known_engines)]
+"""Where replicas run their operators: all of them alike, or one name for each, in order."""
 
 
 class _Model(BaseModel):
@@ -410,6 +423,7 @@ class Tuning(_Model):
 
     alpha_x: how long a SUnion may hold a bucket back; None (`auto`) lets it be measured (R9). stable_lag_max: by
     default ten times the delay threshold (R16). checkpoint_interval: of periodic checkpoints in the background (R26).
+    history: what was logged since so long ago stays in the logs, needed or not, for `boreal backfill` and `boreal verify`.
     """
 
     bucket: Duration = 100_000
@@ -418,6 +432,7 @@ class Tuning(_Model):
     alpha_x: AlphaX = None
     memory: Bytes = 256_000_000
     retention: Duration = 86_400_000_000
+    history: DurationOrZero = 0
     stable_lag_max: Duration | None = None
     checkpoint_interval: Duration | None = None
 
@@ -433,7 +448,7 @@ class FragmentSpec(_Model):
     operators: SomeNames
     replicas: Replicas | None = None
     shards: Shards | None = None
-    engine: Engine | None = None
+    engine: Engines | None = None
 
 
 # -- The query --------------------------------------------------------------------------------------------------------
@@ -454,7 +469,7 @@ class Query(_Model):
     policy: Annotated[Policy, BeforeValidator(_policy_from_text)] = Policy()
     replicas: Replicas = 1
     shards: Shards = 1
-    engine: Engine | None = None
+    engine: Engines | None = None
     fragments: Annotated[dict[Name, FragmentSpec], Field(min_length=1)] | None = None
     tuning: Tuning = Tuning()
     latest: bool = False
@@ -496,6 +511,7 @@ class Query(_Model):
                 "names no operator or stream", did_you_mean(self.output, choices), field="output", value=self.output
             )
         _check_fragments(self)
+        _check_engines(self)
         _check_thresholds(self)
         if self.reconcile is Mode.UNDO_REDO and self.unbounded:
             name = self.unbounded[0]
@@ -605,6 +621,31 @@ def _check_fragments(query: Query) -> None:
                 field="fragments",
                 value=list(query.fragments),
             )
+
+
+def _check_engines(query: Query) -> None:
+    """A list of engines has one for each replica of whoever goes by it."""
+    parts: Mapping[str, FragmentSpec] = query.fragments or {}
+    for name, part in parts.items():
+        if part.engine is not None:
+            _check_count(f"fragments.{name}.engine", part.engine, part.replicas or query.replicas, name)
+        else:
+            _check_count("engine", query.engine, part.replicas or query.replicas, name)
+    if not parts:
+        _check_count("engine", query.engine, query.replicas, "the query")
+
+
+def _check_count(field: str, engines: Engines | None, replicas: int, owner: str) -> None:
+    if not isinstance(engines, tuple) or len(engines) == replicas:
+        return
+    wanted = [*engines[:replicas], *("native" for _ in range(replicas - len(engines)))]
+    _refuse(
+        f"names {len(engines)} {'engine' if len(engines) == 1 else 'engines'}, and {owner} has "
+        f"{replicas} {'replica' if replicas == 1 else 'replicas'}",
+        f"name one for each replica, such as [{', '.join(wanted)}]; or one for all of them, without a list",
+        field=field,
+        value=list(engines),
+    )
 
 
 def _check_thresholds(query: Query) -> None:

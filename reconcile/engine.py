@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from boreal.errors import BorealError, ProtocolError
+from boreal.plan import Plan
 from reconcile.events import Effect, Obey
 from reconcile.host import Host
 from reconcile.orders import Answer, DropLive, Order, Place
@@ -24,6 +25,9 @@ LATENCY_SAMPLES = 256
 
 LATENCY_GUESS_US = 500_000
 """What a host in another process is taken to need before it was measured."""
+
+LEAST_SAMPLES = 8
+"""With fewer, the guess still counts: an order may take two batches, and the first few may all have met a short one."""
 
 SLOWNESS = 4
 """A host that says nothing for so many times its usual latency has stopped."""
@@ -104,15 +108,20 @@ class Engine:
         hop, since few batches may have been seen."""
         if self.host is not None:
             return 0
-        return max(self.latencies, default=LATENCY_GUESS_US) * 3 // 2
+        is_known = len(self.latencies) >= LEAST_SAMPLES
+        return self._measured_us if is_known else max(self._measured_us, LATENCY_GUESS_US * 3 // 2)
 
     @property
     def is_full(self) -> bool:
         return self.nbytes >= self.limit_bytes
 
     @property
+    def _measured_us(self) -> int:
+        return max(self.latencies, default=LATENCY_GUESS_US) * 3 // 2
+
+    @property
     def _patience_us(self) -> int:
-        return max(SLOWNESS * self.latency_us, self.silence_us)
+        return max(SLOWNESS * self._measured_us, self.silence_us)
 
     def is_silent(self, now: int) -> bool:
         """Whether the host has stopped: nobody should wait for what we have given it."""
@@ -137,6 +146,12 @@ class Engine:
         if answer.copied is not None:
             self.copied_bytes = answer.copied
         then(answer, now, effects)
+
+
+def least_threshold_us(plan: Plan, taken_us: int) -> int:
+    """The smallest X that leaves time to hold a bucket back at all, where a host and the path after it take so long."""
+    wait = plan.bucket_run_us + plan.boundary_interval_us
+    return taken_us + wait + max(wait, (taken_us + wait) // 9)
 
 
 def nothing_follows(answer: Answer, now: int, effects: list[Effect]) -> None:

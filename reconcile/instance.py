@@ -16,7 +16,7 @@ from operators.graph import Graph
 from reconcile import orders
 from reconcile.claims import Claims
 from reconcile.consistency import Facts, check_transition, state_of
-from reconcile.engine import Engine, Then, nothing_follows
+from reconcile.engine import Engine, Then, least_threshold_us, nothing_follows
 from reconcile.events import (
     Acknowledge,
     Answered,
@@ -80,7 +80,7 @@ class Instance:
         self.strategy = Strategy(self.graph, mode, plan.checkpoint_interval_us is not None)
         self.engine = Engine(
             restart.incarnation,
-            Host(self.graph, mode) if fragment.engine == "native" else None,
+            Host(self.graph, mode) if fragment.engine_of(me.replica) == "native" else None,
             plan.memory_bytes // 4,
             self.silence_us,
         )
@@ -198,9 +198,7 @@ class Instance:
     def least_threshold_us(self) -> int:
         """The smallest X that leaves time to hold a bucket back at all, by what our host and the path after us were
         measured to take."""
-        wait = self.plan.bucket_run_us + self.plan.boundary_interval_us
-        taken = self.engine.latency_us + self._path_after()
-        return taken + wait + max(wait, (taken + wait) // 9)
+        return least_threshold_us(self.plan, self.engine.latency_us + self._path_after())
 
     def _next_deadline(self) -> int:
         if self.has_more:
@@ -468,10 +466,10 @@ class Instance:
         interval = self.plan.checkpoint_interval_us
         if interval is None or now < self.checkpoint_at or self.state is not State.STABLE:
             return
-        if self.sunion.base.position < self.sunion.muted_until:
-            return
-        self.checkpoint_at = now + interval
-        time, number = self.sunion.base.position, self.claims.next_checkpoint()
+        time = self.sunion.base.position
+        if time < self.sunion.muted_until or (time == self.strategy.copied_at and not self.claims.saved):
+            return  # nothing has been handed on since the last copy, which is where it should be
+        self.checkpoint_at, number = now + interval, self.claims.next_checkpoint()
         self.claims.copy(time)
         self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
 

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from boreal.plan import Plan
+from reconcile.engine import LATENCY_GUESS_US, least_threshold_us
 from reconcile.events import InstanceId
 
 
@@ -27,3 +29,14 @@ def host_owner(who: InstanceId) -> str:
 def copy_owner(who: InstanceId) -> str:
     """Whose the copies are that an instance's host has made, in the checkpoint store."""
     return f"{who}/copy"
+
+
+def expected_threshold_us(plan: Plan) -> int:
+    """The smallest X that a query is expected to meet, by what its hosts in other processes are taken to need before any was
+    measured: those that follow each other on the longest way to the client."""
+    taken: dict[str, int] = {}
+    for fragment in plan.fragments:
+        before = max((taken.get(edge.operator, 0) for edge in fragment.edges), default=0)
+        own = 0 if set(fragment.engines) == {"native"} else LATENCY_GUESS_US * 3 // 2
+        taken |= {edge.operator: before + own for edge in fragment.outputs}
+    return least_threshold_us(plan, taken[plan.output.operator])

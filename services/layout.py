@@ -109,7 +109,7 @@ class Layout:
 
     def remote_instances(self, replica: str) -> list[InstanceId]:
         """Those of `instances` whose operators run in a process of their own, in the order of its partitions."""
-        return [who for who in self.instances(replica) if self.plan.fragment(who.fragment).engine != "native"]
+        return [who for who in self.instances(replica) if self.plan.fragment(who.fragment).engine_of(replica) != "native"]
 
     def egress_instance(self, site: str) -> InstanceId:
         return InstanceId(EGRESS, f"r{self.sites.index(site)}", 0)

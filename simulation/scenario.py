@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from boreal.plan import EGRESS, Plan
+from boreal.plan import EGRESS, Fragment, Plan
 from boreal.planner import plan
 from boreal.spec import Mode, load_query
 from reconcile.events import InstanceId
@@ -24,6 +24,8 @@ SECOND = 1_000_000
 REFERENCE_MEMORY = 1 << 30
 REMOTE_SHARE = 0.15
 """Of all scenarios, those with hosts in another process."""
+MIXED_SHARE = 0.3
+"""Of the fragments with such hosts, those of which some replicas have their operators beside them all the same."""
 HELD_BACK_BYTES = 1_000_000
 """More than the rows of alpha*X: a port that cannot hold these forgets tentative ones, which no log is read again for."""
 
@@ -95,11 +97,15 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
         return scenario
     query = scenario.plan
     chosen = {f.name for f in query.fragments if f.name != EGRESS and rng.random() < 0.7} or {query.fragments[0].name}
-    query = replace(query, fragments=tuple(replace(f, engine="spark") if f.name in chosen else f for f in query.fragments))
+    mixing = Random(f"engines {scenario.seed}")
+    fragments = tuple(replace(f, engines=_engines(mixing, f)) if f.name in chosen else f for f in query.fragments)
+    query = replace(query, fragments=fragments)
     owes = scenario.owes_delay or scenario.owes_silence
     strikes = scenario.strikes
     if scenario.owes_delay:
-        query = replace(query, alpha_x_us=None)  # one that was fixed without regard to batches would break X
+        # An alpha*X that was fixed without regard to batches would break X, and so would a memory that holds back what should
+        # be in the next batch.
+        query = replace(query, alpha_x_us=None, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
     if scenario.owes_masking:
         # The job dies in the place of its instance: nobody may notice that either.
         strikes = tuple(_engine_strike(rng, query, strike.at_us, "engine_crash", strike.for_us) for strike in strikes)
@@ -118,6 +124,16 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
     )
 
 
+def _engines(rng: Random, fragment: Fragment) -> tuple[str, ...]:
+    """Those of a fragment's replicas: the same for all, or sometimes some elsewhere and some not."""
+    count = len(fragment.replicas)
+    if count == 1 or rng.random() >= MIXED_SHARE:
+        return ("spark",) * count
+    engines = ["spark", "native", *rng.choices(("spark", "native"), k=count - 2)]
+    rng.shuffle(engines)
+    return tuple(engines)
+
+
 _ENGINE_STRIKES = (
     "engine_worker",
     "engine_crash",
@@ -132,7 +148,7 @@ _ENGINE_STRIKES = (
 
 
 def _engine_strike(rng: Random, query: Plan, at: int, kind: str, length: int | None = None) -> Strike:
-    who = rng.choice([who for who in _instances(query) if query.fragment(who.fragment).engine != "native"])
+    who = rng.choice([who for who in _instances(query) if query.fragment(who.fragment).engine_of(who.replica) != "native"])
     length = rng.randint(20, 900) * MILLISECOND if length is None else length
     return Strike(kind, at, length, who=who, amount=rng.choice((0, 0, 500, 1000)))
 
@@ -145,7 +161,7 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
     given = scenario.plan
     calm = replace(
         given,
-        fragments=tuple(replace(fragment, replicas=fragment.replicas[:1], engine="native") for fragment in given.fragments),
+        fragments=tuple(replace(fragment, replicas=fragment.replicas[:1], engines=("native",)) for fragment in given.fragments),
         mode=Mode.OVERLAY_REDO,
         delay_threshold_us=60 * SECOND,
         alpha_x_us=None,

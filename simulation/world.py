@@ -62,7 +62,9 @@ class SimulatedWorld(World):
         self._lives: dict[LogId, int] = {}
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
         self.engines: dict[InstanceId, MicroBatches] = {
-            who: self._engine(who, batch_us) for who in self.processes if plan.fragment(who.fragment).engine != "native"
+            who: self._engine(who, batch_us)
+            for who in self.processes
+            if plan.fragment(who.fragment).engine_of(who.replica) != "native"
         }
 
     def _engine(self, who: InstanceId, batch_us: int) -> MicroBatches:

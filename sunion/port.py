@@ -137,6 +137,9 @@ class Port:
         upto = bucket_end(chunk.high, self.bucket_us)
         self.arrivals.append((upto, ingest_at(chunk.ingest, chunk.low), self._not_before(tentative, now)))
         self.data_end = max(self.data_end, upto)
+        # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
+        known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary
+        self.boundaries.extend(run for run in chunk.ingest if known < run[0] < INFINITY)
 
     def _blame(self, frame: Data | Boundary) -> None:
         self.upstream_missing, self.upstream_cause = frame.missing, frame.cause

@@ -220,7 +220,7 @@ def _blaming_options(make: Callable[[], Plan], settings: Mapping[str, Any]) -> P
 
 def _refuse_spark(planned: Plan) -> None:
     for fragment in planned.fragments:
-        if fragment.engine == "spark":
+        if "spark" in fragment.engines:
             raise UserError(
                 "engine",
                 "spark",

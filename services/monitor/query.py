@@ -180,7 +180,7 @@ class WatchedQuery:
             "fragment": who.fragment,
             "replica": who.replica,
             "shard": who.shard,
-            "engine": self.plan.fragment(who.fragment).engine,
+            "engine": self.plan.fragment(who.fragment).engine_of(who.replica),
             "site": self.layout.site_of_replica(who.replica),
             "state": (entry.get("state") or STARTING) if entry else self._absent(now),
             "since_ms": entry.get("since_ms") if entry else None,

@@ -61,6 +61,7 @@ class Node:
         self.registry = QueryRegistry(self.clusters[settings.home])
         record = self.registry.find(query)
         self.layout = layout_of(record.query, settings.site_names)
+        self.history_us = record.query.tuning.history
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query} has no such replica", f"name one of {self.layout.replicas}")
         self.site = self.layout.site_of_replica(replica)
@@ -104,7 +105,7 @@ class Node:
     # Making instances
 
     def _host(self, who: InstanceId, send: Callable[[list[Item]], None]) -> InstanceHost:
-        store = KafkaLogStore(self.clusters, self.layout)
+        store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)
         instance, begun = self._new_life(who, store)
         logs = [store.open(log) for log in self.layout.own_logs(who)]
         for log in logs:
@@ -186,7 +187,7 @@ class Node:
             "fragment": host.me.fragment,
             "replica": host.me.replica,
             "shard": host.me.shard,
-            "engine": self.layout.plan.fragment(host.me.fragment).engine,
+            "engine": self.layout.plan.fragment(host.me.fragment).engine_of(self.replica),
             "state": journal.state.value if journal.state else None,
             "since_ms": journal.since_us / 1_000,
             "x_ms": instance.delay_threshold_us / 1_000,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from bench.deployment import Deployment, wait_until
+from bench.deployment import Deployment, Feeder, wait_until
 from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from services.log.kafka import KafkaLog, KafkaLogStore
 from services.process import now_us
@@ -24,6 +28,7 @@ RATE = 20_000
 MINUTES = 30
 FRAME_ROWS = 10_000
 KEYS = 100
+LOADED_S = 600.0
 ORIGIN = Origin("", 1)
 QUERY: dict[str, Any] = {
     "name": "soak",
@@ -114,3 +119,34 @@ def test_thirty_minutes_without_an_input_fit_in_memory_and_are_made_up_for(tmp_p
         assert {(row["rows"], row["total"]) for row in rows} == {(RATE * 10 // KEYS, RATE * 10 // KEYS)}
         assert all(held < 500 for name, held in memory.most.items() if name.startswith("node")), memory.most
         store.close()
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """As many processes as there are cores, each of which would take one whole."""
+    command = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def test_nobody_is_taken_for_dead_in_ten_loaded_minutes(tmp_path: Path) -> None:
+    counted = {**QUERY["operators"]["counted"], "window": {"tumbling": "1s"}}
+    query = {**QUERY, "operators": {**QUERY["operators"], "counted": counted}}
+    with Deployment(tmp_path, query, has_links=False) as deployment, Feeder(deployment, rows_per_second=1_500) as feeder:
+        deployment.wait_ready()
+        seen = len(deployment.changes())
+        with busy_cores():
+            time.sleep(LOADED_S)
+        given = deployment.changes()[seen:]
+        print(f"{len(given)} changes; {sum(len(rows) for rows in feeder.rows.values())} rows fed")
+        assert {record["type"] for record in given} == {"stable", "boundary"}
+        assert not [record for record in given if record["type"] == "boundary" and record["tentative"]]
+        assert len({record["replica"] for record in given}) == 1, "the egress left a replica that lives"
+        assert {name: service.lives for name, service in deployment.services.items() if service.lives > 1} == {}
+        instances = [entry for status in deployment.statuses().values() for entry in status.get("instances", [])]
+        assert [entry["reconciliations"] for entry in instances] == [0, 0]

@@ -60,7 +60,7 @@ def test_a_chain_is_one_fragment_and_the_egress() -> None:
     result = planned(CHAIN, "by_carrier")
 
     main, egress = result.fragments
-    assert (main.name, main.replicas, main.shards, main.engine) == ("main", ("r0",), 1, "native")
+    assert (main.name, main.replicas, main.shards, main.engines) == ("main", ("r0",), 1, ("native",))
     assert [(entry.name, [edge.name for edge in entry.edges]) for entry in main.inputs] == [("all", ["ewr", "jfk", "lga"])]
     assert [(made.name, made.inputs) for made in main.nodes] == [("late", ("all",)), ("by_carrier", ("late",))]
     assert [edge.name for edge in main.outputs] == ["by_carrier"]
@@ -235,10 +235,38 @@ def test_explicit_fragments_make_a_chain() -> None:
     result = planned(CHAIN, "by_carrier", fragments=fragments, replicas=2)
 
     merge, count, _ = result.fragments
-    assert (merge.name, merge.engine, merge.replicas) == ("merge", "native", ("r0", "r1"))
-    assert (count.name, count.engine, count.replicas) == ("count", "spark", ("r0", "r1", "r2"))
+    assert (merge.name, merge.engines, merge.replicas) == ("merge", ("native", "native"), ("r0", "r1"))
+    assert (count.name, count.engines, count.replicas) == ("count", ("spark",) * 3, ("r0", "r1", "r2"))
     assert count.inputs[0].edges == merge.outputs
     assert not merge.outputs[0].source
+
+
+def test_replicas_may_have_engines_of_their_own() -> None:
+    fragments = {
+        "merge": {"operators": ["all", "late"]},
+        "count": {"operators": ["by_carrier"], "engine": ["spark", "native", "spark"], "replicas": 3},
+    }
+    merge, count, egress = planned(
+        CHAIN, "by_carrier", fragments=fragments, replicas=2, engine=["native", "spark"]
+    ).fragments
+
+    assert merge.engines == ("native", "spark")
+    assert [count.engine_of(replica) for replica in count.replicas] == ["spark", "native", "spark"]
+    assert egress.engine_of("r0") == "native"
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "field"),
+    [({"engine": ["spark", "native"]}, {"replicas": 3}, "fragments.count.engine"),
+     ({"replicas": 3}, {"replicas": 2, "engine": ["spark", "native"]}, "engine")],
+)  # fmt: skip
+def test_a_list_of_engines_fits_the_replicas_of_whoever_goes_by_it(
+    count: dict[str, Any], changes: dict[str, Any], field: str
+) -> None:
+    fragments = {"merge": {"operators": ["all", "late"]}, "count": {"operators": ["by_carrier"], **count}}
+    with pytest.raises(UserError, match="count has 3 replicas") as caught:
+        planned(CHAIN, "by_carrier", fragments=fragments, **changes)
+    assert (caught.value.field, caught.value.value) == (field, ["spark", "native"])
 
 
 def test_a_union_of_other_fragments_outputs_is_folded() -> None:
@@ -491,7 +519,7 @@ def test_what_the_query_leaves_open() -> None:
     assert (result.bucket_us, result.boundary_interval_us, result.heartbeat_us) == (100_000, 50_000, 100_000)
     assert (result.alpha_x_us, result.checkpoint_interval_us) == (None, None)
     assert (result.memory_bytes, result.retention_us) == (256_000_000, 86_400_000_000)
-    assert plan(query(CHAIN, "by_carrier"), default_engine="spark").fragments[0].engine == "spark"
+    assert plan(query(CHAIN, "by_carrier"), default_engine="spark").fragments[0].engines == ("spark",)
 
 
 def test_overrides_hold_for_all_fragments() -> None:
@@ -519,7 +547,7 @@ def test_overrides_hold_for_all_fragments() -> None:
     assert (result.bucket_us, result.boundary_interval_us, result.heartbeat_us) == (360_000_000, 180_000_000, 70_000)
     assert result.checkpoint_interval_us == 2_000_000
     for fragment in result.fragments[:-1]:
-        assert (fragment.replicas, fragment.shards, fragment.engine) == (("r0", "r1"), 1, "native")
+        assert (fragment.replicas, fragment.shards, fragment.engines) == (("r0", "r1"), 1, ("native", "native"))
 
 
 @pytest.mark.parametrize(

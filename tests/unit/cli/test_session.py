@@ -58,7 +58,7 @@ def test_a_query_for_spark_runs_natively_only_when_told_to(query: Path) -> None:
     query.write_text(query.read_text() + "engine: spark\n")
     with pytest.raises(UserError, match="--engine native"):
         prepare(query, SOURCES)
-    assert prepare(query, SOURCES, engine="native").plan.fragments[0].engine == "native"
+    assert prepare(query, SOURCES, engine="native").plan.fragments[0].engines == ("native", "native")
 
 
 def test_a_fault_of_the_file_is_not_blamed_on_an_option(query: Path) -> None:

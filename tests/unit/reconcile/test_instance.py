@@ -365,3 +365,17 @@ def test_an_older_upload_that_never_arrived_is_not_waited_for() -> None:
     assert len(copies) == 2
     one.give(CheckpointStored(copies[1].number))
     assert not one.instance.claims.saved
+
+
+def test_a_state_that_has_not_changed_is_not_stored_again() -> None:
+    one = InstanceDriver(union_plan(tuning={"checkpoint_interval": "200ms"}))
+    flow(one, 0, 1000 * MS)
+    for log in (A, B):
+        one.deliver(log, one.boundary(INFINITY))
+    one.until(3000 * MS)
+    ended = [effect.number for effect in one.effects if isinstance(effect, StoreCheckpoint) and effect.time >= INFINITY]
+    assert len(ended) > 5, "until one has arrived, each is tried again"
+    one.give(CheckpointStored(ended[-1]))
+    stored = len(one.effects)
+    one.until(5000 * MS)
+    assert not [effect for effect in one.effects[stored:] if isinstance(effect, StoreCheckpoint)]

@@ -10,7 +10,7 @@ import pytest
 
 from boreal.errors import CorruptError
 from boreal.spec import Mode
-from reconcile.engine import Engine, HostFailed
+from reconcile.engine import LATENCY_GUESS_US, LEAST_SAMPLES, Engine, HostFailed
 from reconcile.events import Effect, Obey
 from reconcile.orders import (
     Answer,
@@ -208,7 +208,15 @@ def test_consequences_follow_in_order_and_once() -> None:
     assert (first, second) == (["Step"], [])
     subject.take(Place(3, 2), Answer(), 500_000, [])
     assert second == ["Redone"]
-    assert subject.latency_us == 750_000
+
+
+def test_a_few_short_orders_do_not_yet_tell_how_long_one_takes() -> None:
+    subject = engine()
+    for number in range(1, LEAST_SAMPLES + 1):
+        assert subject.latency_us == LATENCY_GUESS_US * 3 // 2
+        hand(subject, step(upto=number))
+        subject.take(Place(3, number), Answer(), 40_000, [])
+    assert subject.latency_us == 60_000
 
 
 def test_a_missing_answer_and_a_failed_host_end_the_life() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from boreal.frames import INFINITY
+from boreal.frames import INFINITY, Data
 from boreal.spec import Hold
 from sunion.tape import BEGINNING
-from tests.harness import SUnionDriver
+from tests.harness import SUnionDriver, batch_of
 
 
 def suffix_times(one: SUnionDriver) -> list[int]:
@@ -43,6 +43,18 @@ def test_an_undone_boundary_tells_no_bucket_what_it_counts_from() -> None:
     one.undo("a")
     one.boundary("a", 20)
     assert [time for time, _ in one.ports["a"].boundaries] == [10, 20]
+
+
+def test_a_bucket_without_rows_counts_from_when_the_producer_knew_its_end() -> None:
+    """A long step of the producer's ends in one boundary; the runs of its rows' ingest tell of the buckets between."""
+    one = SUnionDriver("a")
+    one.boundary("a", 10, ingest=50)
+    rows = Data(one.origin, 0, 0, batch_of([12, 35]), True, ((10, 50), (20, 100), (30, 200), (40, 400)), 40)
+    one.ports["a"].take_tentative(rows, 500)
+    one.boundary("a", 40, tentative=True, ingest=400)
+    assert list(one.ports["a"].boundaries) == [(10, 50), (20, 100), (30, 200), (40, 400), (40, 400)]
+    one.rows("a", 12, ingest=600)
+    assert list(one.ports["a"].boundaries)[-1] == (40, 400), "a row of a source tells of no bucket's end"
 
 
 def test_boundaries_that_nothing_releases_are_noted_more_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
