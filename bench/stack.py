@@ -64,7 +64,7 @@ def main() -> dict[str, Any]:
         *_throughput(replicas=2),
         *_json(),
         *_latency(),
-        *_isolation(),
+        *isolation(),
         *_death(),
         *_up(),
         *_checkpoint(),
@@ -233,7 +233,7 @@ def moment_ms(text: str) -> float:
     return datetime.fromisoformat(text).timestamp() * 1_000
 
 
-def _isolation() -> list[Figure]:
+def isolation() -> list[Figure]:
     """What a query whose input is dead costs another one beside it: the other's delay, without the failure and with it. Both
     read the same topics, through sources of their own."""
     p99 = {}

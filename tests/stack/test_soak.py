@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from bench.deployment import Deployment, Feeder, wait_until
+from bench.stack import isolation
 from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from services.log.kafka import KafkaLog, KafkaLogStore
 from services.process import now_us
@@ -150,3 +151,9 @@ def test_nobody_is_taken_for_dead_in_ten_loaded_minutes(tmp_path: Path) -> None:
         assert {name: service.lives for name, service in deployment.services.items() if service.lives > 1} == {}
         instances = [entry for status in deployment.statuses().values() for entry in status.get("instances", [])]
         assert [entry["reconciliations"] for entry in instances] == [0, 0]
+
+
+def test_a_query_whose_input_is_dead_does_not_delay_another() -> None:
+    alive, dead = isolation()
+    print(f"p99 of the other's delay: {alive.value:.0f} ms, then {dead.value:.0f} ms")
+    assert dead.holds
