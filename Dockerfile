@@ -1,5 +1,8 @@
 # One image for every process of boreal: the command says which. docker-compose.yml runs a whole installation of them.
-FROM python:3.11-slim
+FROM python:3.11-slim-bookworm
+
+# Of the machine's own, since Spark asks its executors for a module that the Java of a wheel lacks.
+RUN apt-get update && apt-get install --yes --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/boreal
 COPY pyproject.toml README.md LICENSE ./
@@ -8,6 +11,7 @@ COPY sunion sunion
 COPY operators operators
 COPY reconcile reconcile
 COPY services services
+COPY spark_jobs spark_jobs
 COPY simulation simulation
 COPY bench bench
 RUN pip install --no-cache-dir '.[stack]'
@@ -16,5 +20,7 @@ RUN useradd --system --create-home boreal && install --directory --owner boreal 
 USER boreal
 WORKDIR /var/lib/boreal
 ENV PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
+# The connector's jars, so that no job waits for them.
+RUN python -c "from services.stack.fetch import spark; spark()"
 
 CMD ["python", "-m", "services.stack.supervisor"]

@@ -111,6 +111,13 @@ class Deployment:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end_services()
+        if self.owns_servers:
+            for server in (*self.kafka.values(), self.redis):
+                server.stop()
+
+    def end_services(self) -> None:
+        """Kill all processes for good; the servers, and what is in them, stay."""
         self._stopping.set()
         with self._lock:
             for service in self.services.values():
@@ -122,9 +129,6 @@ class Deployment:
                 service.process.wait()
             for link in service.links.values():
                 link.close()
-        if self.owns_servers:
-            for server in (*self.kafka.values(), self.redis):
-                server.stop()
 
     def _start(self) -> None:
         with ThreadPoolExecutor() as pool:

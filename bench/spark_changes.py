@@ -7,8 +7,10 @@ lives in the Python worker, and is made of both where the worker is another one.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -35,6 +37,7 @@ class StateAsChanges(StatefulProcessor):
         self._place = handle.getValueState("place", "orders long, whole long, changed long")
         self._whole = handle.getListState("whole", "piece binary")
         self._changes = handle.getListState("changes", "change binary")
+        _settle()
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         partition = int(key[0])
@@ -68,6 +71,13 @@ class StateAsChanges(StatefulProcessor):
         for (change,) in self._changes.get():
             host.take(change, None)
         return host
+
+
+@cache
+def _settle() -> None:
+    """As `spark_jobs.worker` does: what is loaded by now is not looked through for garbage after every task."""
+    gc.collect()
+    gc.freeze()
 
 
 def _no_checkpoints(owner: str, number: int) -> bytes:

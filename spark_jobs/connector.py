@@ -36,6 +36,24 @@ def source_options(kafka: KafkaSettings, topic: str, first: Mapping[str, int] | 
     }
 
 
+def batch_options(kafka: KafkaSettings, offsets: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, str]:
+    """To read just these records: by topic and partition, the first and the one after the last. What is gone by then fails
+    the job."""
+
+    def listed(place: int) -> str:
+        return json.dumps({topic: {str(p): ends[place] for p, ends in found.items()} for topic, found in offsets.items()})
+
+    return {
+        **_common(kafka),
+        "subscribe": ",".join(offsets),
+        "startingOffsets": listed(0),
+        "endingOffsets": listed(1),
+        "failOnDataLoss": "true",
+        "kafka.max.partition.fetch.bytes": str(MAX_FRAME_BYTES),
+        "kafka.fetch.max.bytes": str(MAX_FRAME_BYTES),
+    }
+
+
 def sink_options(kafka: KafkaSettings, topic: str) -> dict[str, str]:
     return {
         **_common(kafka),

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
@@ -35,10 +36,10 @@ from services.queries import QueryRegistry
 from services.settings import Settings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
-from spark_jobs.session import close_session, open_session
+from spark_jobs.session import close_session, is_on_one_core, keep_classes, open_session
 
-WARM_UPS = 10
-"""Batches of a rehearsal: by then the JVM has compiled most of what a batch needs."""
+AT_REST_S = 0.3
+"""A rehearsal without a batch for so long is over."""
 
 KEEP_WARM_S = 20.0
 
@@ -74,6 +75,8 @@ class Job:
         self.orders, self.answers = orders_topic(query, replica), answers_topic(query, replica)
         self.place = ((settings.spark.checkpoints or settings.data / "spark") / f"{query}.{replica}").resolve()
         self.ready = False
+        self.start_s: dict[str, float] = {}
+        self._noted = psutil.Process().create_time()
         self._producer = self.cluster.producer(patient=False)
         self._progress: StreamingQueryProgress | None = None
         self._ends: dict[str, int] = {}
@@ -81,18 +84,23 @@ class Job:
     def serve(self, stopping: threading.Event) -> int:
         """The status is published from the beginning: that a job warms up is worth knowing."""
         publisher = StatusPublisher(self.home, self.name, self._status)
+        self._note("imports")
         topic_id = self._await_topics(stopping)
         if topic_id is None:
             return EXIT_STOPPED
         place = self._own_place(topic_id)
         task = worker.Task(json.dumps(self.record.spec), self.replica, self.layout.sites, f"{self.orders}@{topic_id}")
-        session = open_session(self.name, self.settings, place / "local")
+        self._note("topics")
+        session = open_session(self.name, self.settings, place / "local", len(self.instances))
         try:
-            began = time.monotonic()
+            self._note("session")
             self._rehearse(session, task, place / "local" / "rehearsal", stopping)
+            keep_classes(session)
+            self._note("rehearsal")
             query = self._start(session, partial(worker.obey, task), self.answers, place / "checkpoint")
             self._await_hosts(query, stopping)
-            _logger.info("warm after %.1f s", time.monotonic() - began)
+            self._note("hosts")
+            _logger.info("warm after %.1f s: %s", sum(self.start_s.values()), self.start_s)
             self.ready = not stopping.is_set()
             publisher.now()
             self._watch(query, stopping)
@@ -104,6 +112,11 @@ class Job:
         return EXIT_STOPPED
 
     # Making ready
+
+    def _note(self, part: str) -> None:
+        """How long this part of the start has taken: since the one before, or since the process began."""
+        now = time.time()
+        self.start_s[part], self._noted = round(now - self._noted, 3), now
 
     def _await_topics(self, stopping: threading.Event) -> str | None:
         """What Kafka calls the orders topic, once both topics are there; None if we are stopped before."""
@@ -132,13 +145,18 @@ class Job:
 
     def _rehearse(self, session: SparkSession, task: worker.Task, place: Path, stopping: threading.Event) -> None:
         """Have batches go the whole way before there is an order in one: of records that are no orders, each of which the
-        worker answers with another, to the topic that it came from. The first batch takes seconds, the tenth a moment."""
+        worker answers with another, to the topic that it came from. The first batch takes seconds, the fifth a moment.
+
+        It is let come to rest: Spark would kill a worker that is stopped at its task, and all that it has loaded."""
         firsts = None
         while firsts is None and not stopping.is_set():
             firsts = self._send_warm_up()
         query = self._start(session, partial(worker.rehearse, task), self.orders, place, firsts)
-        while not stopping.wait(_LOOK_CLOSELY_S) and (self._progress is None or self._progress.batchId < WARM_UPS):
+        batch, since = -1, time.monotonic()
+        while not stopping.wait(_LOOK_CLOSELY_S) and (batch < 0 or time.monotonic() - since < AT_REST_S):
             self._look(query)
+            if self._progress is not None and self._progress.batchId != batch:
+                batch, since = self._progress.batchId, time.monotonic()
         query.stop()
 
     def _start(
@@ -147,7 +165,11 @@ class Job:
         """From the orders, from the first one or from `firsts` on, through the worker to a topic."""
         kafka = self.settings.sites[self.site]
         orders = session.readStream.format("kafka").options(**source_options(kafka, self.orders, firsts)).load()
-        answers = orders.select(*worker.ORDERS).mapInArrow(act, worker.ANSWERS)
+        orders = orders.select(*worker.ORDERS)
+        if is_on_one_core(session):
+            # Tasks come one after the other there, each for so many ms: one for all shards does the same sooner.
+            orders = orders.coalesce(1)
+        answers = orders.mapInArrow(act, worker.ANSWERS)
         writer = answers.writeStream.format("kafka").options(**sink_options(kafka, to))
         # The place is written behind, once a second: no batch waits for the disk, and a restart answers so much again.
         writer = writer.option("checkpointLocation", str(place)).option("asyncProgressTrackingEnabled", "true")
@@ -206,7 +228,9 @@ class Job:
             "ready": self.ready,
             "site": self.site,
             "replica": self.replica,
+            "start_s": self.start_s,
             "batch_ms": progress and progress.batchDuration,
+            "batch_parts_ms": progress and progress.durationMs,
             "batch_rows": progress and progress.numInputRows,
             "input_rows_per_s": progress and progress.inputRowsPerSecond,
         }

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from boreal.cli import errors, options, stack
+from boreal.cli import errors, history, options, stack
 from boreal.errors import BorealError, UserError
 
 INTERRUPTED = 130
@@ -218,12 +218,34 @@ def verify(
     engine: options.EngineName = None,
     clock: options.ClockName = "skip",
     seed: options.Seed = None,
+    from_: history.From = None,
+    to: history.To = None,
+    data: stack.Data = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a query with the faults and without, and compare the stable outputs line by line.
 
     Also replays each run's changelog, which must leave the stable output. Exit status 1: something differs.
+
+    QUERY may also be the name of a query that runs on a stack: what its clients were given is then compared with what one
+    Spark batch job computes from the logs of its sources (--from, --to, --data).
     """
+    of_file: dict[str, object] = {
+        "--source": source,
+        "--rate": rate,
+        "--speed": speed,
+        "--fault": fault,
+        "--mode": mode,
+        "--policy": policy,
+        "--delay-threshold": delay_threshold,
+        "--replicas": replicas,
+        "--shards": shards,
+        "--engine": engine,
+        "--seed": seed,
+    }
+    if history.is_deployed(query, of_file, {"--from": from_, "--to": to, "--data": data}):
+        history.verify_deployed(str(query), from_, to, data, as_json)
+
     from boreal.cli import progress, tables
     from services.embedded.session import prepare
     from services.embedded.verify import verify as verify_runs
@@ -293,6 +315,7 @@ def bench(
 
 
 stack.add_to(app)
+history.add_to(app)
 
 
 def _print_json(value: dict[str, Any]) -> None:

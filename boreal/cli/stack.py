@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from services.queries import QueryRecord
     from services.stack.operations import Liveness, Operations
 
-LIVE_WITHIN_S = 60.0
+LIVE_WITHIN_S = 180.0
+"""On two busy cores a Spark job is warm after a minute."""
 STABLE_WITHIN_S = 10.0
 """A query that answers tentatively is live; but most are stable soon, and are then said to be so."""
 
@@ -40,7 +41,7 @@ Data = Annotated[
     ),
 ]
 Engine = Annotated[
-    str | None, typer.Option("--engine", metavar="E", help="native, whatever the query says.", show_default=False)
+    str | None, typer.Option("--engine", metavar="E", help="native or spark, whatever the query says.", show_default=False)
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The query's name.", show_default=False)]
 
@@ -101,16 +102,20 @@ def up(
 
 def status(data: Data = None, as_json: options.Json = False) -> None:
     """Show what runs. Exit status 1: something is not ready, or nothing is up."""
-    from services.stack.launcher import LocalStack, default_data, is_elsewhere
+    from services.stack.launcher import LocalStack, default_data, is_local
     from services.stack.operations import Operations
 
-    if data is None and is_elsewhere():
+    if not is_local(data):
         from services.settings import load_settings
 
         with closing(Operations(load_settings())) as operations:
             found = operations.status()
     else:
-        found = LocalStack((data or default_data()).absolute()).status()
+        stack = LocalStack((data or default_data()).absolute())
+        found = stack.status()
+        if any(process["kind"] == "spark" for process in found["processes"]):
+            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down
+                found["jobs"] = operations.jobs()
     if as_json:
         _print_json(found)
     else:
@@ -139,14 +144,19 @@ def apply(
     """Run a query, or change one that runs; return when it is live.
 
     Its streams read the topics that the file names, which are created where they are absent: one JSON object a record.
+    Operators run in Spark where the query names no engine.
     """
     from boreal.planner import plan
     from boreal.spec import load_query
-    from services.stack.operations import with_engine
+    from services.stack.fetch import spark
+    from services.stack.launcher import is_local
+    from services.stack.operations import with_default_engine, with_engine
 
     spec = load_query(file)
-    wanted = spec if engine is None else with_engine(spec, engine)
+    wanted = with_default_engine(spec) if engine is None else with_engine(spec, engine)
     with closing(_operations(data)) as operations:
+        if is_local(data) and any("spark" in fragment.engines for fragment in plan(wanted).fragments):
+            spark(_say)
         record = operations.apply(wanted)
         _report(record, _await_live(operations, record), plan(record.query).notes, as_json)
 
@@ -362,6 +372,9 @@ def _await_live(operations: Operations, record: QueryRecord, stable_within_s: fl
 
 def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_json: bool) -> None:
     """What has come of a change; exit status 1 where the query is not live."""
+    if record.query.delay_threshold < liveness.least_x_ms * 1_000:
+        given, least = record.spec["delay_threshold"], f"{liveness.least_x_ms:.0f} ms"
+        notes = (*notes, f"delay_threshold {given} is below {least}, which is needed now: late input means tentative answers")
     if as_json:
         _print_json({**_summary(record), **_how(liveness), "notes": list(notes)})
     else:
@@ -397,6 +410,7 @@ def _how(liveness: Liveness) -> dict[str, Any]:
         "live": liveness.is_ready,
         "states": dict(liveness.states),
         "missing_inputs": list(liveness.missing),
+        "least_x_ms": liveness.least_x_ms,
         "waits_for": list(liveness.waits_for),
         "problem": liveness.problem,
     }

@@ -29,8 +29,23 @@ def show_status(status: Mapping[str, Any]) -> None:
         state = Text(process["state"], style=_PROCESS_STYLES.get(process["state"], "dim"))
         table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
     console.print(table)
+    if status.get("jobs"):
+        jobs = _table("Spark job", "last batch", "orders", "a second", "start")
+        for name, job in status["jobs"].items():
+            jobs.add_row(name, *(_amount(*fact) for fact in _job_facts(job)))
+        console.print(jobs)
     ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")
     console.print(ready + Text(f"; queries: {', '.join(status['queries']) or 'none'}", style="default"))
+
+
+def _job_facts(job: Mapping[str, Any]) -> list[tuple[float | None, str]]:
+    """Amounts with their units; a job that has just begun knows none."""
+    start = sum(job["start_s"].values()) if job["start_s"] else None
+    return [(job["batch_ms"], " ms"), (job["batch_rows"], ""), (job["input_rows_per_s"], ""), (start, " s")]
+
+
+def _amount(amount: float | None, unit: str) -> str:
+    return "-" if amount is None else f"{amount:,.0f}{unit}"
 
 
 def show_queries(queries: Sequence[Mapping[str, Any]]) -> None:

@@ -60,7 +60,7 @@ def read_stable_tail(cluster: Cluster, topic: str) -> int:
     with closing(cluster.consumer(read_committed=True)) as consumer:
         consumer.assign([partition])
         first, end = _range(consumer, partition)
-        for start in _windows(first, end):
+        for start in windows(first, end):
             last = deque(read_range(consumer, partition, start, end), maxlen=1)
             if last:
                 return int(dict(last[0].headers)[ID]) + 1
@@ -75,7 +75,7 @@ def read_out_tail(cluster: Cluster, topic: str, needed: int | None) -> OutTail:
         first, end = _range(consumer, partition)
         if end == 0:
             return OutTail(None, 0, None, BEGINNING, 0, 0)
-        for start in _windows(first, end):
+        for start in windows(first, end):
             fold = _Fold(Place() if start == 0 else None, needed)
             for record in read_range(consumer, partition, start, end):
                 fold.take(record)
@@ -112,7 +112,7 @@ def _range(consumer: KafkaConsumer, partition: TopicPartition) -> tuple[int, int
     return consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
 
 
-def _windows(first: int, end: int) -> Iterator[int]:
+def windows(first: int, end: int) -> Iterator[int]:
     """Where to begin to read: ever further from the end."""
     window = FIRST_WINDOW
     while end - window > first:

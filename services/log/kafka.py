@@ -12,6 +12,7 @@ this writer is fenced, and its process has to go.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +38,8 @@ INDEXED_FRAMES = 1 << 17
 """Of a log that is written for long, the index keeps between half as many frames and so many."""
 UNACKNOWLEDGED_BYTES = 64 << 20
 """What may be on its way to Kafka before `append_later` waits."""
+HISTORY_LOOK_S = 10.0
+"""So often at most a log that keeps a history asks Kafka where that begins now."""
 
 
 @dataclass
@@ -117,10 +120,13 @@ class KafkaLog:
     """A `Log` in a partition. Questions may raise KafkaError; appends never do for a cluster that is out of reach, they
     wait for it. One thread appends; any may ask and trim.
 
-    on_fenced: called once, in a thread of Kafka's, when somebody else has written to this log.
+    on_fenced: called once, in a thread of Kafka's, when somebody else has written to this log. history_us: frames that were
+    written since so long ago are not trimmed.
     """
 
-    def __init__(self, log: LogId, topic: str, site: Site, window_frames: int = WINDOW_FRAMES) -> None:
+    def __init__(
+        self, log: LogId, topic: str, site: Site, window_frames: int = WINDOW_FRAMES, history_us: int = 0
+    ) -> None:
         self.id = log
         self.on_fenced: Callable[[], None] = lambda: None
         self._site = site
@@ -132,6 +138,8 @@ class KafkaLog:
         self._failure: Exception | None = None
         self._window_frames = window_frames
         self._read_window: _Window | None = None
+        self._history_us = history_us
+        self._history_start, self._look_at = 0, 0.0
         with site.reading:
             self._start, self._opened_at = self._partition.bounds()
 
@@ -323,6 +331,8 @@ class KafkaLog:
     def trim(self, stable_id: int) -> None:
         """As `Log.trim`. Raises KafkaError if Kafka does not answer."""
         limit = self._trim_limit(stable_id)
+        if limit > self._start and self._history_us:
+            limit = min(limit, self._start_of_history())
         if limit <= self._start:
             return
         place = self._partition.place
@@ -331,6 +341,16 @@ class KafkaLog:
             self._start = start
             if start > self._index.start:
                 self._window.forget(start)
+
+    def _start_of_history(self) -> int:
+        """The offset of a frame before which all are old enough to go; it may be one of a while ago, for it only rises."""
+        if time.monotonic() >= self._look_at:
+            since_ms = (time.time_ns() // 1_000 - self._history_us) // 1_000
+            with self._site.reading:
+                found = self._partition.offset_since(since_ms)
+            self._history_start = self.end if found is None else found
+            self._look_at = time.monotonic() + HISTORY_LOOK_S
+        return self._history_start
 
     def _trim_limit(self, stable_id: int) -> int:
         with self._lock:
@@ -381,11 +401,19 @@ def _read_frames(partition: Partition, wanted: set[int], max_frames: int, max_by
 
 
 class KafkaLogStore:
-    """A `LogStore` over the clusters of all sites; its logs' topics are there already (services/topics.py)."""
+    """A `LogStore` over the clusters of all sites; its logs' topics are there already (services/topics.py). history_us: as a
+    `KafkaLog` takes it, for those that are trimmed here."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], places: Places, window_frames: int = WINDOW_FRAMES) -> None:
+    def __init__(
+        self,
+        clusters: Mapping[str, Cluster],
+        places: Places,
+        window_frames: int = WINDOW_FRAMES,
+        history_us: int = 0,
+    ) -> None:
         self._places = places
         self._window_frames = window_frames
+        self._history_us = history_us
         self._sites = {name: Site(cluster) for name, cluster in clusters.items()}
         self._logs: dict[LogId, KafkaLog] = {}
 
@@ -393,7 +421,7 @@ class KafkaLogStore:
         """As `LogStore.open`, but damage is found by what is asked. KafkaError if the log's cluster cannot be reached."""
         if log not in self._logs:
             site = self._sites[self._places.site_of(log)]
-            self._logs[log] = KafkaLog(log, self._places.topic_of(log), site, self._window_frames)
+            self._logs[log] = KafkaLog(log, self._places.topic_of(log), site, self._window_frames, self._history_us)
         return self._logs[log]
 
     def is_held(self, logs: Sequence[LogId], first_id: int) -> bool:

@@ -93,6 +93,11 @@ class Partition:
         """Remember nothing any more."""
         self._recent = {}
 
+    def offset_since(self, time_ms: int) -> int | None:
+        """The first offset that was written at a time of the wall clock or later; None where all were before."""
+        found = self._consumer.offsets_for_times({self.place: max(time_ms, 0)}, timeout_ms=int(PATIENCE_S * 1_000))[self.place]
+        return None if found is None else int(found.offset)
+
     def read(self, offset: int, stop: int) -> Iterator[list[Record]]:
         """The records from `offset` up to `stop`, as they come in. Raises as `poll`."""
         if offset in self._recent and stop - 1 in self._recent:

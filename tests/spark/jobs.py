@@ -20,6 +20,7 @@ import pyarrow as pa
 from kafka import TopicPartition
 
 from boreal.plan import Fragment
+from boreal.schema import TIME
 from boreal.spec import Mode, Query, load_query
 from reconcile.orders import Begin, Copy, DropLive, Mark, Order, Place, Redone, RollBack, decode_answer, encode_order
 from reconcile.remote import RemoteHost
@@ -140,10 +141,21 @@ class Script:
     def _rows(self, schema: pa.Schema, rows: int, first: int, upto: int) -> pa.RecordBatch:
         chance = np.random.default_rng(self._random.getrandbits(32))
         times = np.sort(chance.integers(first, upto, rows))
-        columns = {"time": times, "k": chance.integers(0, 40, rows), "v": chance.random(rows)}
+        columns = [times if column.name == TIME else _values(column.type, rows, chance) for column in schema]
         return pa.RecordBatch.from_arrays(
-            [pa.array(columns[column.name]).cast(column.type) for column in schema], schema=schema
+            [pa.array(column).cast(wanted.type) for column, wanted in zip(columns, schema, strict=True)], schema=schema
         )
+
+
+def _values(kind: pa.DataType, rows: int, chance: np.random.Generator) -> pa.Array:
+    """Some of them null, and few enough different ones to meet in groups."""
+    numbers = chance.integers(0, 9, rows)
+    values: np.ndarray = numbers
+    if pa.types.is_floating(kind):
+        values = numbers * chance.random(rows) * 9
+    elif pa.types.is_string(kind):
+        values = np.char.add("k", numbers.astype(str))
+    return pa.array(values, mask=chance.random(rows) < 0.1)
 
 
 @dataclass
@@ -158,12 +170,13 @@ class Heard:
 class SparkJob:
     """One replica's job, as a supervisor has it, and a node's two topics. As a context: ended at the end."""
 
-    def __init__(self, settings: Settings, name: str, shards: int, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(self, settings: Settings, query: Query, directory: Path, environment: dict[str, str]) -> None:
         self.settings = settings
-        self.query = query_named(name, shards)
-        self.layout: Layout = layout_of(self.query, settings.site_names)
+        self.query = query
+        self.layout: Layout = layout_of(query, settings.site_names)
         self.instances = self.layout.remote_instances("r0")
-        self.fragment = self.layout.plan.fragment(self.instances[0].fragment)
+        self.fragments = [self.layout.plan.fragment(who.fragment) for who in self.instances]
+        name = query.name
         self.cluster = Cluster(settings.home, settings, "test")
         self.directory = directory
         self.log = directory / "job.log"
@@ -229,20 +242,16 @@ class SparkJob:
                 self.process.kill()
             wait_until(lambda: not any(is_alive(process) for process in family), "all of the job has ended")
 
-    def family(self) -> list[psutil.Process]:
-        """The job's process, its JVM, and the Python workers."""
+    @property
+    def pid(self) -> int:
         assert self.process is not None
-        own = psutil.Process(self.process.pid)
-        return [own, *own.children(recursive=True)]
+        return self.process.pid
 
-    def jvm(self) -> psutil.Process:
-        [found] = [process for process in self.family() if process.name() == "java"]
-        return found
+    def family(self) -> list[psutil.Process]:
+        return family_of(self.pid)
 
     def workers(self) -> list[psutil.Process]:
-        """Those that have operator hosts: what the daemon of Spark's has forked."""
-        [daemon] = [child for child in self.jvm().children() if is_alive(child) and "pyspark.daemon" in child.cmdline()]
-        return daemon.children()
+        return workers_of(self.pid)
 
     # What a node does
 
@@ -284,16 +293,33 @@ class SparkJob:
         consumer = self.cluster.consumer(fetch_max_wait_ms=50)
         consumer.assign([TopicPartition(self.answers, partition) for partition in range(len(self.heard))])
         consumer.seek_to_beginning()
-        schemas = {node.name: node.schema for node in self.fragment.nodes}
+        schemas = [{edge.operator: edge.schema for edge in fragment.outputs} for fragment in self.fragments]
         while not self._stopping.is_set():
             for records in consumer.poll(timeout_ms=100).values():
                 for record in records:
-                    place, _ = decode_answer(record.value, schemas)
+                    place, _ = decode_answer(record.value, schemas[record.partition])
                     heard = self.heard[record.partition]
                     heard.repeated += place in heard.answers
                     if heard.answers.setdefault(place, record.value) != record.value:
                         heard.differing.append(place)
         consumer.close(autocommit=False)
+
+
+def family_of(job: int) -> list[psutil.Process]:
+    """A job's process, its JVM, and the Python workers."""
+    own = psutil.Process(job)
+    return [own, *own.children(recursive=True)]
+
+
+def jvm_of(job: int) -> psutil.Process:
+    [found] = [process for process in family_of(job) if process.name() == "java"]
+    return found
+
+
+def workers_of(job: int) -> list[psutil.Process]:
+    """Those that have operator hosts: what the daemon of Spark's has forked."""
+    [daemon] = [child for child in jvm_of(job).children() if is_alive(child) and "pyspark.daemon" in child.cmdline()]
+    return daemon.children()
 
 
 def is_alive(process: psutil.Process) -> bool:

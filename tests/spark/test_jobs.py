@@ -25,7 +25,7 @@ from services.store.base import Checkpoint
 from services.store.redis import RedisCheckpointStore, connect_redis
 from spark_jobs.worker import WARM_UP
 from tests.servers import make_certificates
-from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, wait_until
+from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, jvm_of, query_named, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
@@ -62,10 +62,10 @@ def bench(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
         name = f"t{uuid.uuid4().hex[:12]}"
         store = RedisCheckpointStore(connect_redis(settings.redis), prefix=name)
-        with SparkJob(settings, name, SHARDS, directory, environment_of(settings)) as job:
+        with SparkJob(settings, query_named(name, SHARDS), directory, environment_of(settings)) as job:
             job.spawn()
             job.wait_ready()
-            yield Bench(job, redis, store, [Script(job.fragment, seed) for seed in range(SHARDS)])
+            yield Bench(job, redis, store, [Script(fragment, seed) for seed, fragment in enumerate(job.fragments)])
         store.close()
 
 
@@ -149,7 +149,7 @@ def test_what_dies_in_the_midst_of_orders_loses_and_changes_nothing(bench: Bench
         [worker] = job.workers()
         worker.kill()
     else:
-        (job.jvm() if victim == "JVM" else family[0]).kill()
+        (jvm_of(job.pid) if victim == "JVM" else family[0]).kill()
         bench.go_on(20)
         wait_until(lambda: job.ended, "the driver ends")
         assert job.process is not None and job.process.returncode == (1 if victim == "JVM" else -9)
@@ -167,7 +167,7 @@ def test_what_dies_in_the_midst_of_orders_loses_and_changes_nothing(bench: Bench
 def test_two_jobs_at_once_answer_twice_and_alike(bench: Bench, tmp_path: Path) -> None:
     job = bench.job
     environment = environment_of(job.settings)
-    with SparkJob(job.settings, job.query.name, SHARDS, tmp_path, environment) as other:
+    with SparkJob(job.settings, job.query, tmp_path, environment) as other:
         other.spawn()
         bench.begin(Mode.OVERLAY_REDO)
         while not other.is_ready:
@@ -216,12 +216,12 @@ def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path:
             "BOREAL_SITES__A__CA_FILE": str(certificates.authority),
             "PYSPARK_PYTHON": sys.executable,
         }
-        with SparkJob(settings, "secured", 1, tmp_path, environment) as job:
+        with SparkJob(settings, query_named("secured", 1), tmp_path, environment) as job:
             jars = ",".join(str(jar) for jar in spark_jars().glob("*.jar"))
             program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
             job.spawn(program, "--jars", jars, "--conf", "spark.log.level=INFO", ROOT / "spark_jobs" / "job.py")
             job.wait_ready()
-            [script] = scripts = [Script(job.fragment, 7)]
+            [script] = scripts = [Script(job.fragments[0], 7)]
             for mode in Mode:
                 script.begin(mode)
                 script.go_on(30)
@@ -232,7 +232,7 @@ def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path:
 
 def test_a_job_that_fails_says_why_in_python_and_ends(kafka: KafkaServer, tmp_path: Path, fresh_name: str) -> None:
     settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=NOT_A_REDIS))
-    with SparkJob(settings, fresh_name, 1, tmp_path, environment_of(settings)) as job:
+    with SparkJob(settings, query_named(fresh_name, 1), tmp_path, environment_of(settings)) as job:
         job.spawn()
         wait_until(lambda: job.ended, "the job ends", READY_S)
         assert job.process is not None and job.process.returncode == 1

@@ -201,10 +201,11 @@ def flowing(
 
 
 def report(name: str, figures: dict[str, Any]) -> None:
-    """Add a line to the table that `make faults` asks for."""
+    """Print a line of the table of docs/faults.md, and add it to the file that `make faults` asks for."""
+    shown = ("delay_new_ms_max", "stable", "tentative", "undone", "settled_s")
+    line = " | ".join(str(cell) for cell in (name.replace("_", " "), *(figures[key] for key in shown)))
+    print(f"| {line} |")
     path = os.environ.get("BOREAL_FAULTS_TABLE")
     if path:
-        shown = ("delay_new_ms_max", "stable", "tentative", "undone", "settled_s")
-        cells = (name.replace("_", " "), *(figures[key] for key in shown))
         with Path(path).open("a") as file:
-            file.write("| " + " | ".join(str(cell) for cell in cells) + " |\n")
+            file.write(f"| {line} |\n")

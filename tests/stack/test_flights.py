@@ -58,17 +58,21 @@ def _holds(deployment: Deployment, count: int) -> bool:
     [
         ("departures", DEPARTURES, 1, {"engine": "native"}),
         ("weather", WEATHER, 2, {"engine": "native"}),
-        ("departures", DEPARTURES, 2, {"engine": "spark", "replicas": 1}),
+        ("departures", DEPARTURES, 4, {"engine": "spark", "replicas": 1}),
         pytest.param("departures", DEPARTURES, 2, {"engine": "native"}, marks=pytest.mark.soak),
         pytest.param("weather", WEATHER, 1, {"engine": "native"}, marks=pytest.mark.soak),
+        pytest.param("departures", DEPARTURES, 1, {"engine": "spark"}, marks=pytest.mark.soak),
+        pytest.param("weather", WEATHER, 1, {"engine": "spark"}, marks=pytest.mark.soak),
         pytest.param("weather", WEATHER, 4, {"engine": "spark"}, marks=pytest.mark.soak),
     ],
     ids=[
         "departures",
         "weather, 2 shards",
-        "departures, 2 shards in Spark",
+        "departures, 4 shards in Spark",
         "departures, 2 shards",
         "weather",
+        "departures in Spark",
+        "weather in Spark",
         "weather, 4 shards in Spark",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -290,3 +291,27 @@ def test_appends_wait_out_a_dead_broker(tmp_path: Path, fresh_name: str) -> None
             assert not log.fenced
         with reopened(topic) as store:
             assert store.open(LOG).read(0, ALL) == list(enumerate([start(1), *frames]))
+
+
+def test_a_history_is_kept_though_nobody_needs_it(topic: Topic) -> None:
+    frames: list[Frame] = [start(1), data(0, 5), boundary(5), data(5, 5), boundary(10), data(10, 5), boundary(15)]
+    with reopened(topic) as store:
+        log = store.open(LOG)
+        for frame in frames[:3]:
+            log.append(frame)
+        time.sleep(0.2)  # Kafka knows times to the millisecond
+        middle = time.time()
+        time.sleep(0.2)
+        for frame in frames[3:]:
+            log.append(frame)
+
+    def trimmed(history_us: int) -> int:
+        with closing(KafkaLogStore({topic.cluster.site: topic.cluster}, topic, history_us=history_us)) as trimming:
+            log = trimming.open(LOG)
+            log.trim(14)
+            return log.start
+
+    assert trimmed(3_600_000_000) == 0
+    assert trimmed(int((time.time() - middle) * 1e6)) == 3
+    time.sleep(0.01)
+    assert trimmed(1) > 5

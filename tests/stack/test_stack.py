@@ -38,7 +38,10 @@ operators:
 output: per_key
 delay_threshold: 3s
 replicas: 2
+engine: native
 """
+IN_SPARK = QUERY.replace("engine: native\n", "").replace("replicas: 2", "replicas: 1")
+"""The stack's default."""
 
 
 def wait_until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
@@ -226,6 +229,7 @@ def test_a_query_that_cannot_run_is_refused_by_the_field_that_is_wrong(boreal: C
     for text, field in (
         (QUERY.replace("topic: in.left, ", ""), "streams.left.topic"),
         (QUERY.replace("sum(value)", "sum(none)"), "operators.per_key.compute.total"),
+        (IN_SPARK.replace("delay_threshold: 3s", "delay_threshold: 1s"), "delay_threshold"),
     ):
         path.write_text(text)
         error = boreal.refused("query", "apply", str(path))
@@ -330,6 +334,38 @@ def test_up_brings_back_what_there_was(boreal: Commands) -> None:
     assert json.loads((boreal.data / "stack.json").read_text()) == before
     feed(boreal, 1_700_000_010, 3)
     assert windows(boreal, 12) == [f"{second}" for second in range(20, 32)]
+
+
+def test_without_a_java_spark_is_refused_in_a_line_that_says_what_to_install(boreal: Commands, tmp_path: Path) -> None:
+    path = tmp_path / "query.yaml"
+    path.write_text(IN_SPARK)
+    without = "import sys, boreal.cli, services.stack.fetch as f; f._from_wheel = lambda *_: None; sys.exit(boreal.cli.main())"
+    run = subprocess.run(
+        [sys.executable, "-c", without, "query", "apply", str(path), "--data", str(boreal.data)],
+        cwd=ROOT, env={**environment(), "PATH": "/nowhere", "JAVA_HOME": ""}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 2
+    [line] = run.stderr.splitlines()
+    assert "no Java 17 or later was found; install one" in line
+
+
+def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: Path) -> None:
+    path = tmp_path / "query.yaml"
+    path.write_text(IN_SPARK.replace("counts", "sparks"))
+    found = boreal.json("query", "apply", str(path))
+    assert found["live"] and found["engine"] == "spark"
+    jobs = [process["name"] for process in boreal.status()["processes"] if process["kind"] == "spark"]
+    assert jobs == ["spark.sparks.r0"]
+    wait_until(lambda: (boreal.status()["jobs"]["spark.sparks.r0"]["batch_ms"] or 0) > 0, "it tells of its batches")
+    assert "spark.sparks.r0" in boreal.run("status").stdout
+    error = boreal.refused("query", "set", "sparks", "delay_threshold=1s")
+    assert (error["field"], error["fix"]) == (
+        "delay_threshold", "write at least 1s50ms, or engine: native, which gives the same results",
+    )  # fmt: skip
+    changed = boreal.json("query", "apply", str(path), "--engine", "native")
+    assert changed["live"] and changed["engine"] == "native"
+    assert not any(process["kind"] == "spark" for process in boreal.status()["processes"])
+    boreal.json("query", "delete", "sparks")
 
 
 def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, query_file: Path) -> None:

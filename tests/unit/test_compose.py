@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
 
@@ -27,6 +29,7 @@ QUERY = {
     "operators": {"all": {"union": ["left", "right"]}},
     "output": "all",
     "replicas": 3,
+    "engine": ["spark", "native", "spark"],
 }
 
 
@@ -52,7 +55,7 @@ def option(command: list[str], name: str) -> str:
 
 
 def test_each_local_server_has_its_container(services: dict[str, Any], local: LocalStack) -> None:
-    containers = {name for name in services if not name.startswith("supervisor-")}
+    containers = {name for name in services if not name.startswith(("supervisor-", "spark-"))}
     assert containers == {name.replace(".", "-") for name in local.servers()}
 
 
@@ -65,7 +68,20 @@ def test_each_site_has_a_supervisor_that_is_started_as_the_local_one_is(services
 
 def test_the_variables_are_those_of_the_local_stack(services: dict[str, Any], local: LocalStack) -> None:
     for service in supervisors(services).values():
-        assert set(service["environment"]) == set(local.environment())
+        assert set(service["environment"]) == {*local.environment(), "BOREAL_SPARK__MASTER"}
+
+
+def test_the_jobs_find_the_spark_that_is_there(services: dict[str, Any]) -> None:
+    """The jars of the pyspark that the image installs have the two programs; they run in that image, as executors must."""
+    [classes] = (zipfile.ZipFile(jar).namelist() for jar in Path(pyspark.__file__).parent.glob("jars/spark-core_*.jar"))
+    master, worker = services["spark-master"], services["spark-worker"]
+    for service in (master, worker):
+        assert f"{service['command'][1].replace('.', '/')}.class" in classes
+        assert service["command"][0] == "spark-class" and service["image"] == services["supervisor-a"]["image"]
+    address = f"spark://{option(master['command'], '--host')}:{option(master['command'], '--port')}"
+    assert option(master["command"], "--host") == "spark-master"
+    assert worker["command"][-1] == address
+    assert {service["environment"]["BOREAL_SPARK__MASTER"] for service in supervisors(services).values()} == {address}
 
 
 def test_the_supervisors_together_run_what_the_local_one_runs(services: dict[str, Any], local: LocalStack) -> None:
@@ -76,6 +92,7 @@ def test_the_supervisors_together_run_what_the_local_one_runs(services: dict[str
     assert sorted(child.name for child in apart) == sorted(child.name for child in everything)
     assert sorted(child.name for child in everything) == [
         "egress.q.a", "egress.q.b", "node.q.r0", "node.q.r1", "node.q.r2", "source.q.left", "source.q.right",
+        "spark.q.r0", "spark.q.r2",
     ]  # fmt: skip
     assert MONITOR.kind == "monitor"
 
@@ -107,7 +124,7 @@ def test_redis_is_set_as_the_local_one_is(services: dict[str, Any], tmp_path: Pa
 
 def test_what_the_image_holds_is_what_the_package_holds() -> None:
     copied = {line.split()[1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")}
-    for room in ("boreal", "sunion", "operators", "reconcile", "services"):
+    for room in ("boreal", "sunion", "operators", "reconcile", "services", "spark_jobs"):
         assert room in copied
 
 

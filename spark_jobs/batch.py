@@ -1,0 +1,96 @@
+"""Results computed anew, in one Spark batch job over the logs of a query's sources (spark_jobs.batch_worker).
+
+    sources' logs in Kafka ──> cut ──> compute, a task for each shard of a fragment ──> ... ──> compute, the egress ──> rows
+
+What is in the logs between two fragments when the query runs is here what Spark shuffles between two stages, by the shard
+that reads it. The last stage has one task, which puts the results in the order that clients were given them in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial, reduce
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from boreal import codec
+from boreal.errors import BorealError
+from boreal.frames import Boundary, Data, LogId
+from boreal.plan import Edge, Fragment
+from boreal.spec import Query
+from services.history import Held, Range
+from services.layout import Layout
+from services.recompute import covering, within
+from services.settings import Settings
+from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, Task, compute, cut
+from spark_jobs.connector import batch_options
+from sunion.tape import BEGINNING
+
+
+class BatchFailed(BorealError):
+    """The job has ended without its results. The message says what Python raised, where it was Python that failed."""
+
+
+def recompute(
+    session: SparkSession, settings: Settings, query: Query, layout: Layout, held: Held, wanted: Range
+) -> Iterator[pa.RecordBatch]:
+    """The stable results of a range, which is one of `services.history.range_of`, in their order, as batches of the output's
+    schema. BatchFailed where Spark, or what runs in it, fails."""
+    plan = layout.plan
+    task = Task(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
+    job = _Job(session, settings, layout, held, task)
+    made: dict[str, DataFrame] = {}
+    for fragment in plan.fragments:
+        output = job.compute(fragment, made)
+        if sum(edge in reader.edges for edge in fragment.outputs for reader in plan.fragments) > 1:
+            output = output.persist()
+        made |= {edge.name: output for edge in fragment.outputs}
+    reached = BEGINNING
+    try:
+        for row in made[plan.output.name].select("value").toLocalIterator():
+            frame = codec.decode(bytes(row.value))
+            if isinstance(frame, Boundary):
+                reached = frame.time
+            elif isinstance(frame, Data):
+                yield within(frame.batch, wanted.since, wanted.until)
+    except (Py4JError, PySparkException) as error:
+        raise BatchFailed(_told(str(error))) from None
+    assert reached >= task.until, f"the results reach to {reached}, and not to {task.until}"
+
+
+class _Job:
+    def __init__(self, session: SparkSession, settings: Settings, layout: Layout, held: Held, task: Task) -> None:
+        self._session = session
+        self._kafka = settings.sites[layout.home]
+        self._layout = layout
+        self._held = held
+        self._task = task
+
+    def compute(self, fragment: Fragment, made: Mapping[str, DataFrame]) -> DataFrame:
+        """What a fragment writes, of what its sources and the fragments before it have made."""
+        sources = [edge for edge in fragment.edges if edge.source]
+        read = [made[edge.name].where(sf.col("stream") == edge.name) for edge in fragment.edges if not edge.source]
+        if sources:
+            read.append(self._cut(sources))
+        frames = reduce(DataFrame.unionByName, read)
+        by_shard = frames.repartitionById(fragment.shards, sf.col("partition") % fragment.shards)
+        return by_shard.sortWithinPartitions(*ORDER).mapInArrow(partial(compute, self._task, fragment.name), FRAMES)
+
+    def _cut(self, edges: list[Edge]) -> DataFrame:
+        topics = [self._layout.topic_of(LogId(edge.name, "", 0)) for edge in edges]
+        offsets = {topic: self._held.offsets[topic] for topic in topics}
+        records = self._session.read.format("kafka").options(**batch_options(self._kafka, offsets)).load()
+        return records.select(*RECORDS).mapInArrow(partial(cut, self._task), FRAMES)
+
+
+def _told(failure: str) -> str:
+    """What an exception of Spark says: Python's own words, if it was Python that failed, else without the JVM's frames."""
+    begin = failure.rfind("Traceback (most recent call last)")
+    if begin < 0:
+        return failure.partition("\n\tat ")[0]
+    return failure[begin:].partition("\n\n")[0].partition("\n\tat ")[0]
