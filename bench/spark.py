@@ -36,7 +36,7 @@ from sunion.steps import Step
 SHARDS = 4
 READY_S = 120.0
 STEP_ROWS = (FRAME_ROWS, 16 * FRAME_ROWS)
-"""A frame's, and the most that a step ever has."""
+"""A frame's, and about the most that a step has."""
 
 BULK_ROWS = 10 << 20
 WARM_UP_ROWS = 3 << 20

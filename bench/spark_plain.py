@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from services.clusters import Cluster
 
-BATCHES = 12
-COLD = 6
-JSON_BATCH = 100_000
+BATCHES = 8
+COLD = 4
+JSON_BATCH = 300_000
 PARQUET_BATCH = 2_000_000
 KEYS = 1_000
 ROW_US = 10
 EPOCH_US = 1_700_000_000_000_000
 
-_IN_BULK = {"linger.ms": 20, "batch.size": 1 << 20, "queue.buffering.max.messages": 1 << 21, "log_level": 0}
+_IN_BULK = {"linger.ms": 20, "batch.size": 1 << 20, "queue.buffering.max.messages": BATCHES * JSON_BATCH, "log_level": 0}
 
 
 def rates(cluster: Cluster, bootstrap: str, root: Path) -> dict[str, float]:
@@ -48,6 +48,7 @@ def rates(cluster: Cluster, bootstrap: str, root: Path) -> dict[str, float]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(root / "local"),
         "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
         "spark.log.level": "FATAL",
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.session.timeZone": "UTC",
@@ -100,7 +101,7 @@ def _make_records(bootstrap: str) -> None:
 
 
 def _make_files(folder: Path) -> None:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     chance = np.random.default_rng(0)
     for number in range(BATCHES):
         times = EPOCH_US + ROW_US * (number * PARQUET_BATCH + np.arange(PARQUET_BATCH))

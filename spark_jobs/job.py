@@ -36,7 +36,7 @@ from services.queries import QueryRegistry
 from services.settings import Settings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
-from spark_jobs.session import close_session, is_on_one_core, keep_classes, open_session
+from spark_jobs.session import close_session, is_on_one_core, open_session
 
 AT_REST_S = 0.3
 """A rehearsal without a batch for so long is over."""
@@ -95,7 +95,6 @@ class Job:
         try:
             self._note("session")
             self._rehearse(session, task, place / "local" / "rehearsal", stopping)
-            keep_classes(session)
             self._note("rehearsal")
             query = self._start(session, partial(worker.obey, task), self.answers, place / "checkpoint")
             self._await_hosts(query, stopping)

@@ -15,14 +15,12 @@ import sys
 import threading
 from pathlib import Path
 
-import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 import services
 from services.settings import Settings
 from services.stack.fetch import java, spark_jars
-from spark_jobs.archive import Archive, make_archive
 
 END_S = 3.0
 """How long Spark may take to stop, and then its JVM to end by itself, before that is killed."""
@@ -34,12 +32,6 @@ _logger = logging.getLogger("boreal.spark")
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-ARCHIVE = "spark.boreal.archive"
-"""A setting of our own: "true" has a job archive the classes of its JVM once it is warm, unless that was done (see
-spark_jobs.archive). Not the default: it takes one processor for 8 s, and far longer where several jobs start at once."""
-
-_ARCHIVE_PATH = f"{ARCHIVE}.path"
 
 ONE_CORE = "local[1,4]"
 """On this machine: one task at a time. One that fails, as when its Python worker was killed, is tried four times."""
@@ -84,7 +76,7 @@ TUNED: dict[str, str] = {
     "spark.driver.memory": "1g",
     # It moves bytes, which takes no optimising compiler: without one it needs two thirds of the processor to get ready, and to
     # go on. One thread collects garbage, since others need the cores.
-    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,  # and those of spark_jobs.archive
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
     "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
     "spark.sql.session.timeZone": "UTC",
 }
@@ -107,7 +99,7 @@ def open_session(name: str, settings: Settings, directory: Path, executors: int 
         # A standalone master would give an application all cores that there are, and the next one none.
         given |= {"spark.executor.instances": str(executors), "spark.cores.max": str(executors)}
     if not _is_submitted():
-        given |= _own_jvm(spark_jars(), is_local, makes_archive=settings.spark.conf.get(ARCHIVE) == "true")
+        given |= _own_jvm(spark_jars(), is_local)
         _prepare_launch(directory)
     for key, value in given.items():
         conf.setIfMissing(key, value)
@@ -121,12 +113,6 @@ def open_session(name: str, settings: Settings, directory: Path, executors: int 
     log4j = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     log4j.core.config.Configurator.setLevel("org.apache.spark.sql.kafka010.KafkaOffsetReaderAdmin", log4j.Level.WARN)
     return SparkSession(context)
-
-
-def keep_classes(session: SparkSession) -> None:
-    """To be called once all that a JVM does has been done: where it is wanted, the next ones on this machine start sooner."""
-    if path := session.sparkContext.getConf().get(_ARCHIVE_PATH):
-        make_archive(session.sparkContext, Path(path))
 
 
 def is_on_one_core(session: SparkSession) -> bool:
@@ -159,18 +145,11 @@ def _stop(session: SparkSession) -> None:
         session.stop()
 
 
-def _own_jvm(jars: Path, is_local: bool, makes_archive: bool) -> dict[str, str]:
-    """What a JVM of our own is told of its classes."""
-    if not is_local:
-        return {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}
-    archive = Archive(jars.parent, java(), (Path(pyspark.__file__).with_name("jars"), jars))
-    # On the class path the jars need not be copied to where executors find theirs, and their classes can be archived.
-    found = {"spark.driver.extraClassPath": str(jars / "*")}
-    if archive.is_there:
-        found["spark.driver.extraJavaOptions"] = f"{_JAVA_OPTIONS} {archive.use}"
-    elif makes_archive:
-        found |= {"spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} {archive.remember}", _ARCHIVE_PATH: str(archive.path)}
-    return found
+def _own_jvm(jars: Path, is_local: bool) -> dict[str, str]:
+    """How a JVM of our own finds the jars; on the class path they need not be copied to where executors find theirs."""
+    if is_local:
+        return {"spark.driver.extraClassPath": str(jars / "*")}
+    return {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}
 
 
 def _is_submitted() -> bool:

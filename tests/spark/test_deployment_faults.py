@@ -28,7 +28,7 @@ STATES = ("STABLE", "UP_FAILURE", "STABILIZATION")
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with flowing(tmp_path_factory.mktemp("spark"), {**QUERY, "name": "sparks", "engine": "spark"}, ready_s=READY_S) as bench:
-        bench.check(bench.mark())
+        bench.check(bench.mark(), may_be_late=True)  # a job that was just started is slow at first
         yield bench
 
 
@@ -46,7 +46,7 @@ def kill_worker(bench: Bench) -> None:
 
 
 VICTIMS: dict[str, Callable[[Bench], None]] = {"driver": kill_driver, "JVM": kill_jvm, "worker": kill_worker}
-EVERY_RUN = {("driver", "UP_FAILURE"), ("worker", "STABILIZATION")}
+EVERY_RUN = {("worker", "UP_FAILURE")}
 
 
 def await_state(bench: Bench, state: str) -> None:
@@ -151,6 +151,7 @@ def test_both_jobs_may_die_at_once(bench: Bench) -> None:
 def test_a_minute_without_an_input_is_answered_within_x(tmp_path: Path, mode: Mode) -> None:
     query = {**QUERY, "name": "minute", "engine": "spark", "reconcile": mode.value}
     with flowing(tmp_path, query, ready_s=READY_S) as bench:
+        bench.check(bench.mark(), may_be_late=True)  # a job that was just started is slow at first
         since = bench.mark()
         with bench.deployment.cut("source.left"):
             bench.breathe(MINUTE_S)

@@ -23,7 +23,7 @@ READY_S = 180.0
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     query = {**QUERY, "name": "mixed", "engine": ["native", "spark"]}
     with flowing(tmp_path_factory.mktemp("mixed"), query, ready_s=READY_S) as bench:
-        bench.check(bench.mark())  # so that clients have had rows
+        bench.check(bench.mark(), may_be_late=True)  # a job that was just started is slow at first
         yield bench
 
 

@@ -4,9 +4,7 @@ snapshots and copies."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +12,9 @@ import pytest
 
 from reconcile.orders import Answer, Place, decode_answer, encode_answer
 from services.settings import KafkaSettings
-from services.stack.fetch import java
 from services.store.base import Checkpoint, StoreUnavailable
 from services.store.memory import MemoryCheckpointStore
 from spark_jobs import places, worker
-from spark_jobs.archive import Archive
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.places import Keeper, StoredSnapshots
 from spark_jobs.session import java_home
@@ -129,28 +125,3 @@ def test_an_answer_that_no_record_holds_says_so(monkeypatch: pytest.MonkeyPatch)
     at, refused = decode_answer(worker.fitting(place, answer), {})
     assert at == place
     assert refused.failed is not None and "order 7 has made" in refused.failed
-
-
-def test_an_archive_is_of_one_java_and_its_jars_and_not_older_than_they_are(tmp_path: Path) -> None:
-    program, jars = tmp_path / "java", tmp_path / "jars"
-    program.touch()
-    jars.mkdir()
-    archive = Archive(tmp_path, program, (jars,))
-    assert not archive.is_there
-    archive.path.touch()
-    os.utime(archive.path, (time.time() + 60, time.time() + 60))
-    assert archive.is_there
-    assert not Archive(tmp_path, program, (jars, tmp_path)).is_there
-    os.utime(archive.path, (0, 0))
-    assert not archive.is_there
-
-
-@pytest.mark.parametrize("makes", [True, False])
-def test_a_java_starts_whatever_its_archive_holds(tmp_path: Path, makes: bool) -> None:
-    archive = Archive(tmp_path, java(), (Path(__file__).parent,))
-    archive.path.write_bytes(b"no archive at all")
-    options = archive.remember if makes else archive.use
-    command = [java(), *(option.strip('"') for option in options.split()), "-version"]
-    plain = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True)
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (found.stdout, found.stderr) == (plain.stdout, plain.stderr)
