@@ -49,8 +49,7 @@ class LatestTopic:
         self._revoke()
         for row in stable_rows(self._cluster, self._out_topic, lacking_from, end):
             if row.id >= self.next_id:
-                self.next_id = row.id + 1
-                self._put_stable({row.key or b"": row.value})
+                self._put_stable({row.key or b"": row.value}, row.id + 1)
 
     def take(self, given: Rows | Control) -> None:
         """What the client has been given. Returns at once."""
@@ -65,8 +64,7 @@ class LatestTopic:
         if given.frame.tentative:
             self._put_tentative(newest)
         else:
-            self.next_id = given.frame.first_id + given.frame.batch.num_rows
-            self._put_stable(newest)
+            self._put_stable(newest, given.frame.first_id + given.frame.batch.num_rows)
 
     def close(self) -> None:
         with suppress(KafkaTimeoutError):
@@ -90,10 +88,14 @@ class LatestTopic:
                 if stable is not None:
                     self._stable[record.key] = stable
 
-    def _put_stable(self, rows: dict[bytes, bytes]) -> None:
-        for key, value in rows.items():
-            self._stable[key] = value
+    def _put_stable(self, rows: dict[bytes, bytes], next_id: int) -> None:
+        """The rows before `next_id`, as the last of them says: where we die between them, the next life puts all again."""
+        self._stable |= rows
+        *others, last = rows.items()
+        for key, value in others:
             self._send(key, value)
+        self.next_id = next_id
+        self._send(*last)
 
     def _put_tentative(self, rows: dict[bytes, bytes]) -> None:
         for key, value in rows.items():

@@ -1,7 +1,8 @@
 """A deployment with its operators in Spark, really broken: a job, its JVM, a Python worker, Redis or the broker dies in each of
 the states that a replica can be in, and in the end the answer is right.
 
-The scenarios share a deployment, as those of tests/stack/test_faults.py do. `make test` takes a few, `make soak` the rest.
+The scenarios share a deployment, as those of tests/stack/test_faults.py do. `make soak` takes them: jobs that start
+after each other on two cores take minutes; tests/spark/test_jobs.py kills jobs in `make test`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from boreal.spec import Mode
 from tests.spark.jobs import jvm_of, workers_of
 from tests.stack.breaking import QUERY, X_S, Bench, flowing, report
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak]
 
 READY_S = 240.0
 MINUTE_S = 60.0
@@ -46,7 +47,6 @@ def kill_worker(bench: Bench) -> None:
 
 
 VICTIMS: dict[str, Callable[[Bench], None]] = {"driver": kill_driver, "JVM": kill_jvm, "worker": kill_worker}
-EVERY_RUN = {("worker", "UP_FAILURE")}
 
 
 def await_state(bench: Bench, state: str) -> None:
@@ -72,20 +72,13 @@ def outlive(bench: Bench, kill: Callable[[Bench], None], state: str) -> None:
         bench.breathe(2)
 
 
-@pytest.mark.parametrize(
-    ("victim", "state"),
-    [
-        pytest.param(victim, state, marks=() if (victim, state) in EVERY_RUN else pytest.mark.soak)
-        for victim, state in product(VICTIMS, STATES)
-    ],
-)
+@pytest.mark.parametrize(("victim", "state"), product(VICTIMS, STATES))
 def test_what_dies_in_any_state_costs_no_row(bench: Bench, victim: str, state: str) -> None:
     since = bench.mark()
     outlive(bench, VICTIMS[victim], state)
     report(f"Spark: a {victim} is killed in {state}", bench.check(since))
 
 
-@pytest.mark.soak
 def test_a_job_that_dies_before_the_copy_at_a_mark_has_arrived(bench: Bench) -> None:
     since, deployment = bench.mark(), bench.deployment
     deployment.redis.kill()
@@ -98,7 +91,6 @@ def test_a_job_that_dies_before_the_copy_at_a_mark_has_arrived(bench: Bench) -> 
     report("Spark: a job is killed before the copy at its MARK has arrived", bench.check(since))
 
 
-@pytest.mark.soak
 def test_redis_may_be_away_while_a_mark_is_made(bench: Bench) -> None:
     since, deployment = bench.mark(), bench.deployment
     deployment.redis.kill()
@@ -110,7 +102,6 @@ def test_redis_may_be_away_while_a_mark_is_made(bench: Bench) -> None:
     report("Spark: Redis is away at MARK", bench.check(since))
 
 
-@pytest.mark.soak
 def test_redis_may_be_away_while_a_replica_rolls_back(bench: Bench) -> None:
     since, deployment = bench.mark(), bench.deployment
     with deployment.cut("source.left"):
@@ -122,7 +113,6 @@ def test_redis_may_be_away_while_a_replica_rolls_back(bench: Bench) -> None:
     report("Spark: Redis is away at ROLLBACK", bench.check(since))
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("cut", [False, True])
 def test_the_broker_may_be_restarted(bench: Bench, cut: bool) -> None:
     """Nothing can be given meanwhile, so it may be late."""
@@ -137,7 +127,6 @@ def test_the_broker_may_be_restarted(bench: Bench, cut: bool) -> None:
     report(f"Spark: the broker is killed and comes back, {when}", bench.check(since, may_be_late=True))
 
 
-@pytest.mark.soak
 def test_both_jobs_may_die_at_once(bench: Bench) -> None:
     since = bench.mark()
     for job in ("spark.r0", "spark.r1"):
@@ -146,7 +135,6 @@ def test_both_jobs_may_die_at_once(bench: Bench) -> None:
     report("Spark: both jobs are killed", bench.check(since, may_be_late=True))
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_minute_without_an_input_is_answered_within_x(tmp_path: Path, mode: Mode) -> None:
     query = {**QUERY, "name": "minute", "engine": "spark", "reconcile": mode.value}

@@ -24,7 +24,7 @@ from services.stack.servers import KafkaServer
 from services.topics import TopicSpec, ensure
 from tests.stack.lives import Life, boundary, cluster_of, data
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 ORIGIN = Origin("r0", 1)
 

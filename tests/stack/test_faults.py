@@ -213,12 +213,9 @@ LATE = {
 
 EVERY_RUN = {
     "a_replica_is_killed",
-    "a_source_is_killed",
     "the_egress_is_killed",
-    "the_monitor_is_killed",
     "a_source_is_cut_for_less_than_alpha_x",
     "a_source_is_cut_for_five_x",
-    "a_source_is_cut_again_in_mid_correction",
     "a_replica_is_killed_in_mid_correction",
     "a_replica_is_frozen_and_thaws",
     "the_broker_is_killed_and_comes_back",

@@ -16,7 +16,7 @@ from services.stack.servers import KafkaServer
 from services.topics import TopicSpec, delete, ensure
 from tests.stack.logs import cluster_of
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from services.store.base import Checkpoint
 from services.store.redis import RedisCheckpointStore, connect_redis
 from services.topics import STATUS, control_topic, ensure, query_topics, system_topics
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 PATIENCE_S = 90.0
 R0, R1, OUT = (instance_of(name) for name in ("main.r0.0", "main.r1.0", "egress.r0.0"))

@@ -18,7 +18,7 @@ from services.settings import Settings
 from services.stack.servers import KafkaServer
 from services.topics import QUERIES, ensure, system_topics
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 SPEC = {
     "name": "departures",

@@ -21,7 +21,7 @@ from services.store import redis as redis_store
 from services.store.base import Checkpoint, StoreUnavailable
 from services.store.redis import RedisCheckpointStore, connect_redis
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 NAME = "main.r0.0"
 SOON_S = 2.0
