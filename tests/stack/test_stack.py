@@ -352,6 +352,7 @@ def test_without_a_java_spark_is_refused_in_a_line_that_says_what_to_install(bor
 def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: Path) -> None:
     path = tmp_path / "query.yaml"
     path.write_text(IN_SPARK.replace("counts", "sparks"))
+    boreal.json("query", "pause", "counts")  # a job needs its processor time to get ready
     found = boreal.json("query", "apply", str(path))
     assert found["live"] and found["engine"] == "spark"
     jobs = [process["name"] for process in boreal.status()["processes"] if process["kind"] == "spark"]
@@ -366,6 +367,7 @@ def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: 
     assert changed["live"] and changed["engine"] == "native"
     assert not any(process["kind"] == "spark" for process in boreal.status()["processes"])
     boreal.json("query", "delete", "sparks")
+    boreal.json("query", "resume", "counts")
 
 
 def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, query_file: Path) -> None:
