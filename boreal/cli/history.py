@@ -81,7 +81,7 @@ def backfill(
     since, until = parse_time("--from", from_), parse_time("--to", to)
     rows.check(out, force)
     settings = reach(data)
-    fetch.spark(_say)
+    fetch.spark(stack.to_stderr)
     started, count = time.monotonic(), 0
     with closing(Operations(settings)) as operations:
         record = operations.query(name)
@@ -101,7 +101,7 @@ def backfill(
     if as_json and out is not None:
         typer.echo(json.dumps({"query": name, **wanted.shape(), "rows": count, "out": str(out), "seconds": seconds}, indent=2))
     else:
-        _say(f"{count:,} stable results {wanted}, in {seconds} s{'' if out is None else f'; they are in {out}'}")
+        stack.to_stderr(f"{count:,} stable results {wanted}, in {seconds} s{'' if out is None else f'; they are in {out}'}")
 
 
 def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | None, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
 
     since, until = parse_time("--from", from_), parse_time("--to", to)
     settings = reach(data)
-    fetch.spark(_say)
+    fetch.spark(stack.to_stderr)
     started = time.monotonic()
     with closing(Operations(settings)) as operations:
         record = operations.query(name)
@@ -184,7 +184,7 @@ def _recomputed(
     from spark_jobs.session import close_session, open_session
 
     with TemporaryDirectory(prefix="boreal-batch-") as scratch:
-        _say(f"Spark computes {record.name} {wanted}")
+        stack.to_stderr(f"Spark computes {record.name} {wanted}")
         executors = max(fragment.shards for fragment in layout.plan.fragments)
         session = open_session(f"boreal.{record.name}.batch", settings, Path(scratch), executors)
         try:
@@ -221,7 +221,3 @@ def _show(found: Comparison, topic: str, wanted: Range) -> None:
     given = "(no such row)" if first.given is None else f"{first.given}  (id {first.id})"
     console.print(Text(f"  given       {given}"))
     console.print(Text(f"  computed    {first.recomputed or '(no such row)'}"))
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)

@@ -84,7 +84,7 @@ def up(
 
     stack = LocalStack((data or default_data()).absolute())
     try:
-        was_down = stack.up(sites, port, allow_chaos, _say)
+        was_down = stack.up(sites, port, allow_chaos, to_stderr)
     except StackFailed as error:
         problem = UserError("stack", str(stack.data), str(error), "mend what it says; boreal down stops what runs")
         errors.show(problem, as_json)
@@ -130,7 +130,7 @@ def down(data: Data = None, as_json: options.Json = False) -> None:
     from services.stack.launcher import LocalStack, default_data
 
     stack = LocalStack((data or default_data()).absolute())
-    was_up = stack.down(_say)
+    was_up = stack.down(to_stderr)
     if as_json:
         _print_json({"was_up": was_up})
     else:
@@ -156,7 +156,7 @@ def apply(
     wanted = with_default_engine(spec) if engine is None else with_engine(spec, engine)
     with closing(_operations(data)) as operations:
         if is_local(data) and any("spark" in fragment.engines for fragment in plan(wanted).fragments):
-            spark(_say)
+            spark(to_stderr)
         record = operations.apply(wanted)
         _report(record, _await_live(operations, record), plan(record.query).notes, as_json)
 
@@ -309,7 +309,7 @@ def feed(
 
         def tell(count: int) -> None:
             if throttle.is_due():
-                _say(f"{count:,} of {total:,} rows")
+                to_stderr(f"{count:,} of {total:,} rows")
 
         with reaching(operations.settings):
             if rows:
@@ -416,7 +416,8 @@ def _how(liveness: Liveness) -> dict[str, Any]:
     }
 
 
-def _say(line: str) -> None:
+def to_stderr(line: str) -> None:
+    """What happens meanwhile, for people."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -433,7 +434,7 @@ def _say_changes() -> Callable[[str], None]:
         nonlocal last
         if line != last:
             last = line
-            _say(line)
+            to_stderr(line)
 
     return say
 

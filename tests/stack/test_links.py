@@ -100,29 +100,28 @@ def test_what_is_sent_arrives(link: Link, echo: Echo) -> None:
         assert receive(connection, len(sent)) == sent
 
 
+def assert_comes_once_healed(link: Link, connection: socket.socket) -> None:
+    """What is sent over a cut link: not before, and whole."""
+    connection.sendall(b"late")
+    connection.settimeout(LOOK_S)
+    with pytest.raises(TimeoutError):
+        connection.recv(4)
+    link.heal()
+    connection.settimeout(5)
+    assert receive(connection, 4) == b"late"
+
+
 def test_a_cut_link_holds_all_back_and_gives_it_once_healed(link: Link, echo: Echo) -> None:
     with dial(link, echo.port) as connection:
         link.cut()
-        connection.sendall(b"late")
-        connection.settimeout(LOOK_S)
-        with pytest.raises(TimeoutError):
-            connection.recv(4)
-        link.heal()
-        connection.settimeout(5)
-        assert receive(connection, 4) == b"late"
+        assert_comes_once_healed(link, connection)
 
 
 def test_a_new_connection_hangs_while_the_link_is_cut(link: Link, echo: Echo) -> None:
     """Beyond the link, that is: a client that is kept waiting for the link itself asks again and again, without a rest."""
     link.cut()
     with dial(link, echo.port) as connection:
-        connection.sendall(b"late")
-        connection.settimeout(LOOK_S)
-        with pytest.raises(TimeoutError):
-            connection.recv(4)
-        link.heal()
-        connection.settimeout(5)
-        assert receive(connection, 4) == b"late"
+        assert_comes_once_healed(link, connection)
 
 
 def test_a_connection_made_while_the_link_is_cut_ends_where_nobody_listens(link: Link) -> None:
