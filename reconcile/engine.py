@@ -30,7 +30,8 @@ LEAST_SAMPLES = 8
 """With fewer, the guess still counts: an order may take two batches, and the first few may all have met a short one."""
 
 SLOWNESS = 4
-"""A host that says nothing for so many times its usual latency has stopped."""
+"""A host that says nothing for so many times its usual latency has stopped: or for half of X, if it usually takes less, for
+then there is just time to read from another."""
 
 
 class HostFailed(BorealError):
@@ -51,12 +52,13 @@ class _UnderWay:
 @dataclass(slots=True)
 class Engine:
     """host: the one beside us, None for one in another process. limit_bytes: of steps under way. silence_us: the least
-    silence that counts as one."""
+    silence that counts as one. delay_threshold_us: X."""
 
     incarnation: int
     host: Host | None
     limit_bytes: int
     silence_us: int
+    delay_threshold_us: int
     number: int = 0
     nbytes: int = 0
     answered_at: int = 0
@@ -121,7 +123,8 @@ class Engine:
 
     @property
     def _patience_us(self) -> int:
-        return max(SLOWNESS * self._measured_us, self.silence_us)
+        worth_waiting_us = max(self.delay_threshold_us // 2, self._measured_us)
+        return max(min(SLOWNESS * self._measured_us, worth_waiting_us), self.silence_us)
 
     def is_silent(self, now: int) -> bool:
         """Whether the host has stopped: nobody should wait for what we have given it."""

@@ -83,6 +83,7 @@ class Instance:
             Host(self.graph, mode) if fragment.engine_of(me.replica) == "native" else None,
             plan.memory_bytes // 4,
             self.silence_us,
+            plan.delay_threshold_us,
         )
         self.soutput = SOutput(fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us)
         self.sunion = SUnion(
@@ -178,7 +179,7 @@ class Instance:
             case Received(message):
                 effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
             case Threshold(delay_threshold_us):
-                self.delay_threshold_us = delay_threshold_us
+                self.delay_threshold_us = self.engine.delay_threshold_us = delay_threshold_us
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):
                 self.claims.note_stored(number)

@@ -10,20 +10,26 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+
+def end(server: dict[str, Any]) -> None:
+    if server["pid"] is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(server["pid"])
+            if process.create_time() == server["created"]:
+                process.kill()
 
 
 def guard(root: Path) -> None:
     with (root / "users.lock").open("a") as users:
         fcntl.flock(users, fcntl.LOCK_EX)
-        for path in root.rglob("server.json"):
-            server = json.loads(path.read_text())
-            if server["pid"] is not None:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process = psutil.Process(server["pid"])
-                    if process.create_time() == server["created"]:
-                        process.kill()
+        # By os.walk, which takes no offence at a directory that is gone: the servers that still run remove some of theirs.
+        for directory, _, names in os.walk(root):
+            if "server.json" in names:
+                end(json.loads(Path(directory, "server.json").read_text()))
         os.close(sys.stdin.fileno())  # before users.lock: who gets that next must find that there is no guard
 
 

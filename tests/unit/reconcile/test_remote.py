@@ -187,7 +187,7 @@ def test_what_an_operator_raises_comes_back_as_a_traceback() -> None:
 
 
 def engine() -> Engine:
-    return Engine(3, None, limit_bytes=1_000, silence_us=300_000)
+    return Engine(3, None, limit_bytes=1_000, silence_us=300_000, delay_threshold_us=3_000_000)
 
 
 def hand(subject: Engine, order: Order, now: int = 0) -> list[str]:
@@ -253,3 +253,15 @@ def test_a_host_that_stops_is_noticed_and_one_that_is_slow_is_waited_for() -> No
     assert subject.is_silent(2_300_000)
     subject.discount(500_000)
     assert not subject.is_silent(2_300_000)
+
+
+def test_a_slow_host_is_not_waited_for_until_x_is_over() -> None:
+    subject = engine()
+    hand(subject, step(upto=1), now=0)
+    subject.take(Place(3, 1), Answer(), 800_000, [])
+    hand(subject, step(upto=2), now=1_000_000)
+    assert not subject.is_silent(2_490_000)
+    assert subject.is_silent(2_510_000)
+    subject.delay_threshold_us = 1_000_000
+    assert not subject.is_silent(2_190_000), "it may take as long as it was seen to take"
+    assert subject.is_silent(2_210_000)
