@@ -90,6 +90,7 @@ class Engine:
             raise HostFailed(f"{answer.failed}\n{failed.what}".rstrip())
         if place.number > self.under_way[0].number:
             raise ProtocolError(f"the host answered order {place.number} before order {self.under_way[0].number}")
+        self._excuse_absence(now)
         order = self.under_way.popleft()
         self.nbytes -= order.nbytes
         self.answered_at = now
@@ -143,6 +144,12 @@ class Engine:
         self.answered_at += late_us
         for order in self.under_way:
             order.since += late_us
+
+    def _excuse_absence(self, now: int) -> None:
+        """For how long a host was away is not what an order takes: what waited for its return is not measured."""
+        if self.is_silent(now):
+            for order in self.under_way:
+                order.is_timed = False
 
     def _follow(self, answer: Answer, now: int, effects: list[Effect], then: Then) -> None:
         self.has_begun = True

@@ -115,13 +115,17 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
             _engine_strike(rng, query, rng.randrange(100_000, max(duration, 300_000)), rng.choice(_ENGINE_STRIKES))
             for _ in range(rng.choice((0, 1, 1, 2, 3)))
         )
-    return replace(
+    scenario = replace(
         scenario,
         plan=query,
         batch_us=rng.choice((20, 60, 60) if owes else (20, 60, 150)) * MILLISECOND,
         strikes=strikes,
         patterns=(*scenario.patterns, "remote"),
     )
+    are_all_elsewhere = all(set(f.engines) == {"spark"} for f in query.fragments if f.name != EGRESS)
+    if not scenario.owes_masking or not are_all_elsewhere or mixing.random() >= 0.5:
+        return scenario
+    return _in_turn(mixing, scenario)
 
 
 def _engines(rng: Random, fragment: Fragment) -> tuple[str, ...]:
@@ -145,6 +149,20 @@ _ENGINE_STRIKES = (
     "zombie",
     "zombie",
 )
+
+
+def _in_turn(rng: Random, scenario: Scenario) -> Scenario:
+    """Two replicas' jobs die in turn, and then the first one's again: it must be missed as soon as before."""
+    query = scenario.plan
+    who = rng.choice([who for who in _instances(query, with_egress=False) if who.replica == "r0"])
+    partner = replace(who, replica="r1")
+    strikes, at = [], rng.randint(500_000, 800_000)
+    for victim in (who, partner, who):
+        length = int(query.delay_threshold_us * rng.uniform(0.6, 1.2))
+        strikes.append(Strike("engine_crash", at, length, who=victim))
+        at += length + rng.randint(300_000, 600_000)
+    feeds, start = _make_feeds(rng, query, (at / SECOND, at / SECOND + 0.5))
+    return replace(scenario, feeds=feeds, start_us=start, strikes=tuple(strikes))
 
 
 def _engine_strike(rng: Random, query: Plan, at: int, kind: str, length: int | None = None) -> Strike:

@@ -265,3 +265,17 @@ def test_a_slow_host_is_not_waited_for_until_x_is_over() -> None:
     subject.delay_threshold_us = 1_000_000
     assert not subject.is_silent(2_190_000), "it may take as long as it was seen to take"
     assert subject.is_silent(2_210_000)
+
+
+def test_the_time_in_which_a_host_was_away_is_not_what_an_order_takes() -> None:
+    subject = engine()
+    for number in range(1, LEAST_SAMPLES + 1):
+        hand(subject, step(upto=number), now=0)
+        subject.take(Place(3, number), Answer(), 100_000, [])
+    hand(subject, step(upto=20), now=1_000_000)
+    hand(subject, step(upto=21), now=1_500_000)
+    subject.take(Place(3, LEAST_SAMPLES + 1), Answer(), 60_000_000, [])
+    subject.take(Place(3, LEAST_SAMPLES + 2), Answer(), 60_010_000, [])
+    assert subject.latency_us == 150_000
+    hand(subject, step(upto=22), now=61_000_000)
+    assert subject.is_silent(61_700_000), "the next time it is missed as soon as this time"
