@@ -16,6 +16,9 @@ from reconcile.soutput import SOutput
 from reconcile.strategy import Strategy
 from sunion.tape import BEGINNING
 
+CHECKPOINTS_OF_A_LIFE = 1 << 40
+"""More than one ever makes: a later life's checkpoints have higher numbers, by which the store knows the newest."""
+
 Inputs = tuple[tuple[str, int], ...]
 """Per input, 'stream/partition' and the first id that is needed."""
 
@@ -47,7 +50,7 @@ class Claims:
     def next_checkpoint(self) -> int:
         """The number of the next copy that goes to the store."""
         self.checkpoints += 1
-        return self.incarnation * 1_000_000 + self.checkpoints
+        return self.incarnation * CHECKPOINTS_OF_A_LIFE + self.checkpoints
 
     def anchor(self, time: int, next_ids: Inputs) -> Anchor:
         """The anchor of a stable boundary at this time."""

@@ -6,10 +6,12 @@ also gets heartbeat records (header `boundary`), so that a stream with few rows 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from kafka import KafkaProducer
@@ -39,6 +41,38 @@ class _Topic:
     rows: SourceRows
 
 
+class _Producer:
+    """A producer that raises what Kafka has refused: with the next record, or at the end."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self._producer = producer
+        self._changed = threading.Condition()
+        self._under_way = 0
+        self._refusal: BaseException | None = None
+
+    def send(self, topic: str, value: bytes, **options: Any) -> None:
+        with self._changed:
+            self._check()
+            self._under_way += 1
+        self._producer.send(topic, value, **options).add_callback(self._note, None).add_errback(self._note)
+
+    def flush(self) -> None:
+        """Returns once Kafka has all records."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way or self._refusal is not None)
+            self._check()
+
+    def _note(self, refusal: BaseException | None, _: object = None) -> None:
+        with self._changed:
+            self._under_way -= 1
+            self._refusal = self._refusal or refusal
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+
 def feed(
     cluster: Cluster,
     streams: Mapping[str, Stream],
@@ -56,7 +90,8 @@ def feed(
     """
     schedule = merge_schedule(dict(rows))
     topics = {name: _topic(cluster, name, streams[name], found) for name, found in rows.items()}
-    with closing(cluster.producer(linger_ms=5)) as producer:
+    with closing(cluster.producer(linger_ms=5)) as made:
+        producer = _Producer(made)
         sent = dict.fromkeys(topics, 0)
         started = time.monotonic()
         heartbeat_at = 0.0
@@ -84,9 +119,10 @@ def feed(
 
 
 def end(cluster: Cluster, topic: str) -> None:
-    """Say in every partition of a topic that its stream has ended. UserError: there is no such topic."""
+    """Say in every partition of a topic that its stream has ended. UserError: there is no such topic. KafkaError as `feed`."""
     partitions = _partitions(cluster, topic, "topic")
-    with closing(cluster.producer()) as producer:
+    with closing(cluster.producer()) as made:
+        producer = _Producer(made)
         _send_boundary(producer, topic, partitions, END)
         producer.flush()
 
@@ -121,12 +157,12 @@ def _partitions(cluster: Cluster, topic: str, field: str) -> list[int]:
     return sorted(partitions)
 
 
-def _send(producer: KafkaProducer, topic: _Topic, first: int, until: int) -> None:
+def _send(producer: _Producer, topic: _Topic, first: int, until: int) -> None:
     batch = topic.rows.batch.slice(first, until - first)
     for key, record in zip(_keys(topic.stream, batch), json_records(topic.stream, batch), strict=True):
         producer.send(topic.name, record, key=key)
 
 
-def _send_boundary(producer: KafkaProducer, topic: str, partitions: list[int], text: str) -> None:
+def _send_boundary(producer: _Producer, topic: str, partitions: list[int], text: str) -> None:
     for partition in partitions:
         producer.send(topic, b"", headers=[(BOUNDARY_HEADER, text.encode())], partition=partition)

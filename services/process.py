@@ -89,12 +89,15 @@ class StatusPublisher:
         kind, _, rest = self._name.partition(".")
         common = {"v": 1, "process": self._name, "kind": kind, "query": rest.partition(".")[0] or None, "pid": os.getpid()}
         while not self._is_closed:
-            status = {**common, "at_ms": round(now_ms(), 3), **self._make_status()}
             try:
+                status = {**common, "at_ms": round(now_ms(), 3), **self._make_status()}
                 producer = producer or self._cluster.producer(patient=False)
                 producer.send(STATUS, json.dumps(status, default=str).encode(), key=self._name.encode(), partition=0)
             except (KafkaError, OSError) as error:
                 _logger.debug("the status could not be published: %r", error)
+            except Exception:
+                # Other threads change meanwhile what it tells of. A process that says no more counts as dead.
+                _logger.exception("no status can be made now")
             self._wake.wait(STATUS_INTERVAL_S)
             self._wake.clear()
         if producer is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from boreal.errors import CorruptError
 from boreal.plan import Plan
@@ -20,6 +20,7 @@ from reconcile.events import Answered, InstanceId
 from reconcile.orders import Order, Place, decode_answer, encode_order
 from services.clusters import Cluster
 from services.engines import answers_topic, host_owner, orders_topic
+from services.process import EXIT_BEGIN_ANEW
 from services.store.base import CheckpointStore, StoreUnavailable
 
 RETRY_S = 0.2
@@ -32,10 +33,17 @@ Deliver = Callable[[InstanceId, Answered], None]
 
 
 class RemoteHosts:
-    """The hosts of a replica's instances, each at a partition of its own. `begin` before the first order."""
+    """The hosts of a replica's instances, each at a partition of its own. `begin` before the first order. `exit` ends the
+    process with a code: an order that Kafka refuses, or an answer that is deleted unheard, is missed for good."""
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, replica: str, instances: Sequence[InstanceId], store: CheckpointStore
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        replica: str,
+        instances: Sequence[InstanceId],
+        store: CheckpointStore,
+        exit: Callable[[int], None],
     ) -> None:
         self._cluster = cluster
         self._orders, self._answers = orders_topic(plan.query, replica), answers_topic(plan.query, replica)
@@ -43,6 +51,7 @@ class RemoteHosts:
         self._partition = {who: at for at, who in enumerate(instances)}
         self._outputs = [{e.operator: e.schema for e in plan.fragment(who.fragment).outputs} for who in instances]
         self._store = store
+        self._exit = exit
         self._deliver: Deliver = lambda who, answered: None
         self._producer: KafkaProducer = cluster.producer(linger_ms=0)
         self._next: dict[TopicPartition, int] = {}
@@ -63,7 +72,13 @@ class RemoteHosts:
 
     def give(self, who: InstanceId, place: Place, order: Order) -> None:
         """Send an order; returns once it is on its way."""
-        self._producer.send(self._orders, encode_order(place, order), partition=self._partition[who])
+        sent = self._producer.send(self._orders, encode_order(place, order), partition=self._partition[who])
+        sent.add_errback(self._fail)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._stopping.is_set():
+            _logger.error("%s does not take an order: %r", self._orders, error)
+            self._exit(1)
 
     def close(self) -> None:
         self._stopping.set()
@@ -79,6 +94,10 @@ class RemoteHosts:
             try:
                 with closing(self._cluster.consumer()) as consumer:
                     self._follow(consumer)
+            except OffsetOutOfRangeError:
+                _logger.error("answers in %s were deleted before they were heard: beginning anew", self._answers)
+                self._exit(EXIT_BEGIN_ANEW)
+                return
             except (KafkaError, OSError) as error:
                 _logger.debug("%s at %s: %r", self._answers, self._cluster.site, error)
                 self._stopping.wait(RETRY_S)

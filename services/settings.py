@@ -13,9 +13,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    YamlConfigSettingsSource,
+)
+from yaml import YAMLError
 
 from boreal.errors import UserError
 
@@ -38,9 +46,15 @@ class RedisSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str = "redis://127.0.0.1:6379/0"
+    url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
     password: SecretStr | None = None
     ca_file: Path | None = None
+
+    @property
+    def address(self) -> str:
+        """The URL to be shown: without the user and the password that it may hold."""
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
 
 
 class SparkSettings(BaseModel):
@@ -85,8 +99,16 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         path = os.environ.get("BOREAL_CONFIG")
-        file = (YamlConfigSettingsSource(settings_cls, yaml_file=path),) if path else ()
-        return (init_settings, env_settings, *file)
+        return (init_settings, env_settings, *((_file(settings_cls, path),) if path else ()))
+
+
+def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSource:
+    """UserError where the file is absent, which pydantic would pass over, or no YAML mapping."""
+    try:
+        with open(path, "rb"):
+            return YamlConfigSettingsSource(settings_cls, yaml_file=path)
+    except (OSError, ValueError, YAMLError) as error:
+        raise UserError("BOREAL_CONFIG", path, f"cannot be read: {error}", "name a YAML file of settings") from None
 
 
 def load_settings(**given: Any) -> Settings:
@@ -98,6 +120,8 @@ def load_settings(**given: Any) -> Settings:
         field = "BOREAL_" + "__".join(str(part).upper() for part in first["loc"])
         fix = "set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT" if first["loc"] == ("sites",) else "correct it"
         raise UserError(field, None, first["msg"], fix) from None
+    except SettingsError as error:
+        raise UserError("BOREAL_", None, str(error), "write JSON there, or BOREAL_SITES__A__BOOTSTRAP=HOST:PORT") from None
     if not settings.sites:
         raise UserError("BOREAL_SITES", "{}", "names no site", "set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT")
     return settings

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from kafka.errors import KafkaError
 
+from boreal.errors import BorealError
 from services.control import Item
 from services.log.base import Log
 from services.mailbox import Mailbox
@@ -58,3 +59,6 @@ class Trimmer:
         except (KafkaError, OSError) as error:
             # The monitor will say it again, and then further.
             _logger.debug("%s is not trimmed now: %r", log.id, error)
+        except BorealError as error:
+            # A damaged record, say: it keeps what is before it, and nothing of the other logs.
+            _logger.error("%s cannot be trimmed: %s", log.id, error)

@@ -117,14 +117,14 @@ class CorrectedStream(Generic[T]):
                 yield view
 
     def astable(self) -> AsyncIterator[T]:
-        """`stable()` for `async for`; likewise the others."""
-        return _in_threads(self.stable)
+        """`stable()` for `async for`; likewise the others. Cancelled, it has not taken a row that it did not give."""
+        return self._in_threads(self.stable)
 
     def achanges(self) -> AsyncIterator[Change[T]]:
-        return _in_threads(self.changes)
+        return self._in_threads(self.changes)
 
     def alatest(self) -> AsyncIterator[View[T]]:
-        return _in_threads(self.latest)
+        return self._in_threads(self.latest)
 
     # Where we are
 
@@ -218,6 +218,33 @@ class CorrectedStream(Generic[T]):
             **self._options,
         }
 
+    async def _in_threads(self, iterate: Callable[[], Iterator[U]]) -> AsyncIterator[U]:
+        """A blocking iteration whose steps are waited for in threads."""
+        iterator, end = iterate(), object()
+        try:
+            while True:
+                next_id, spots = self._next_id, dict(self._spots)
+                step = asyncio.ensure_future(asyncio.to_thread(next, iterator, end))
+                try:
+                    item = await asyncio.shield(step)
+                except asyncio.CancelledError:
+                    await self._end(step)
+                    self._next_id, self._spots = next_id, spots
+                    raise
+                if item is end:
+                    return
+                yield item  # type: ignore[misc]
+        finally:
+            iterator.close()  # type: ignore[attr-defined]
+
+    async def _end(self, step: asyncio.Future[object]) -> None:
+        """A thread is in the midst of a step that nobody waits for any more, and would be until the next row comes."""
+        while not step.done():
+            if self._feeds is not None:
+                await asyncio.to_thread(self._feeds.close)
+            await asyncio.wait([step], timeout=_WAIT_S)
+        step.exception()
+
     # Places
 
     def _spot(self, topic: str) -> Spot:
@@ -273,14 +300,3 @@ def _maker(model: type[T] | None) -> Callable[[dict[str, Any]], T]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(model).validate_python
-
-
-async def _in_threads(iterate: Callable[[], Iterator[U]]) -> AsyncIterator[U]:
-    """A blocking iteration whose steps are waited for in threads."""
-    iterator = iterate()
-    end = object()
-    try:
-        while (item := await asyncio.to_thread(next, iterator, end)) is not end:
-            yield item  # type: ignore[misc]
-    finally:
-        iterator.close()  # type: ignore[attr-defined]

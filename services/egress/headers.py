@@ -6,6 +6,7 @@ incarnation   the writer's life: lower ones at later offsets are a   all of q.ou
 epoch         as in the value of q.out                              q.stable
 anchor        where a restart of the writer begins (R26)            stable boundaries of q.out
 place         where the changelog stands after this record          stable boundaries of q.out
+stable_id     the next id of q.stable when this was sent             stable boundaries of q.out, at the home site
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ INCARNATION = "incarnation"
 EPOCH = "epoch"
 ANCHOR = "anchor"
 PLACE = "place"
+STABLE_ID = "stable_id"
 
 Headers = list[tuple[str, bytes]]
 

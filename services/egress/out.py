@@ -20,7 +20,7 @@ from kafka.errors import KafkaTimeoutError
 from boreal.frames import Boundary, Data, Frame, LogId
 from services.clusters import Cluster
 from services.egress.delays import RecentDelays
-from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, Headers, encode_anchor, encode_place, number
+from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
 from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
@@ -38,15 +38,17 @@ BATCH_BYTES = 256 << 10
 
 @dataclass(slots=True)
 class _Sent:
-    """The records of one frame. offset: where the first of them has to come to lie."""
+    """The records of one frame. offset: where the first of them has to come to lie; given, stable: what they say, until they
+    are given; last_id: of the last stable row, if there is one."""
 
     frame: int
     offset: int
     count: int
     nbytes: int
     emitted_us: int
-    given: Rows | Control
+    given: Rows | Control | None
     stable: list[StableRow]
+    last_id: int | None
     is_given: bool = False
 
     @property
@@ -138,6 +140,8 @@ class OutTopic:
         headers: Headers = [self._incarnation]
         if isinstance(frame, Boundary) and frame.anchor is not None:
             headers += [(ANCHOR, encode_anchor(frame.anchor)), (PLACE, encode_place(self.changelog.place))]
+            if self._stable is not None:
+                headers.append((STABLE_ID, number(self._stable.next_id)))
         self._send([control.record.encode()], [None], [headers], emitted_us, control, [])
 
     def _send(
@@ -149,7 +153,8 @@ class OutTopic:
         given: Rows | Control,
         stable: list[StableRow],
     ) -> None:
-        sent = _Sent(self.appended, self._end, len(records), sum(map(len, records)), emitted_us, given, stable)
+        last_id = stable[-1].id if stable else None
+        sent = _Sent(self.appended, self._end, len(records), sum(map(len, records)), emitted_us, given, stable, last_id)
         self._end = sent.end
         with self._changed:
             self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
@@ -173,13 +178,15 @@ class OutTopic:
         given_us = now_us()
         took_us = given_us - sent.emitted_us
         self.latency.add(given_us, np.array([took_us]))
-        if isinstance(sent.given, Rows):
-            self._delays.add(given_us, sent.given.delays_us + took_us)
-        if sent.stable and self._stable is not None:
-            self._stable.put(sent.stable, sent.offset)
-        if self._latest is not None:
+        # Until q.stable has its rows a frame is remembered, and its rows are not: that may take long.
+        given, stable, sent.given, sent.stable = sent.given, sent.stable, None, []
+        if isinstance(given, Rows):
+            self._delays.add(given_us, given.delays_us + took_us)
+        if stable and self._stable is not None:
+            self._stable.put(stable, sent.offset)
+        if self._latest is not None and given is not None:
             failpoint("egress.between_out_and_latest")
-            self._latest.take(sent.given)
+            self._latest.take(given)
         with self._changed:
             sent.is_given = True
             self._on_the_way -= sent.nbytes
@@ -196,9 +203,9 @@ class OutTopic:
             self._exit(code)
 
     def _is_safe(self, sent: _Sent) -> bool:
-        if not sent.is_given or not sent.stable or self._stable is None:
+        if not sent.is_given or sent.last_id is None or self._stable is None:
             return sent.is_given
-        return sent.stable[-1].id < self._stable.next_id
+        return sent.last_id < self._stable.next_id
 
     def _note_tentative(self, frame: Frame, emitted_us: int) -> None:
         if not self.changelog.place.outstanding:

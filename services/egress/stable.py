@@ -57,7 +57,7 @@ class StableTopic:
         self._exit = exit
         self._producer = cluster.producer(transactional_id=transactional_id, batch_size=BATCH_BYTES)
         self._producer.init_transactions()
-        self.next_id = read_stable_tail(cluster, topic)
+        self.next_id = read_stable_tail(cluster, topic, out_topic)
         self.n_skipped = 0
         self._incarnation = number(0)
         self._place = 0

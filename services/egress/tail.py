@@ -19,7 +19,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from boreal.frames import Anchor
 from services.clusters import Cluster
-from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, decode_anchor, decode_place
+from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
 from services.records import Place
 from sunion.tape import BEGINNING
 
@@ -54,8 +54,9 @@ class OutTail:
     lacking_from: int
 
 
-def read_stable_tail(cluster: Cluster, topic: str) -> int:
-    """The next id of q.stable: one more than that of the last committed row."""
+def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
+    """The next id of q.stable: one more than that of the last committed row; where Kafka has deleted all of them by age, what
+    q.out last said of it, since q.out may hold rows longer."""
     partition = TopicPartition(topic, 0)
     with closing(cluster.consumer(read_committed=True)) as consumer:
         consumer.assign([partition])
@@ -64,6 +65,20 @@ def read_stable_tail(cluster: Cluster, topic: str) -> int:
             last = deque(read_range(consumer, partition, start, end), maxlen=1)
             if last:
                 return int(dict(last[0].headers)[ID]) + 1
+    return _told_stable_id(cluster, out_topic) if end else 0
+
+
+def _told_stable_id(cluster: Cluster, out_topic: str) -> int:
+    """The next id of q.stable as the newest boundaries of q.out tell it; 0 where none does."""
+    partition = TopicPartition(out_topic, 0)
+    with closing(cluster.consumer()) as consumer:
+        consumer.assign([partition])
+        first, end = _range(consumer, partition)
+        for start in windows(first, end):
+            headers = (dict(record.headers) for record in read_range(consumer, partition, start, end))
+            told = [int(found[STABLE_ID]) for found in headers if STABLE_ID in found]
+            if told:
+                return max(told)
     return 0
 
 

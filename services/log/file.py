@@ -184,8 +184,8 @@ class FileLog:
     def _roll(self) -> _Segment:
         """Begin the next segment once this one is safe: only the last may have a damaged end."""
         self.sync()
-        self._writer.close()
         segment = self._begin_segment()
+        self._writer.close()
         self._writer = segment.path.open("ab", buffering=0)
         return segment
 
@@ -193,11 +193,16 @@ class FileLog:
         index = self._index
         header = _HEADER.pack(_MAGIC, _VERSION, index.end, index.next_stable_id, index.incarnation)
         path = self._directory / f"{index.end:020d}.log"
-        with path.open("wb") as file:
-            file.write(header + _CHECKSUM.pack(zlib.crc32(header)))
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_directory(self._directory)
+        try:
+            with path.open("wb") as file:
+                file.write(header + _CHECKSUM.pack(zlib.crc32(header)))
+                file.flush()
+                os.fsync(file.fileno())
+            _sync_directory(self._directory)
+        except OSError:
+            # The log goes on without it, and would be found damaged with it.
+            path.unlink(missing_ok=True)
+            raise
         self._segments.append(_Segment(path, index.end, _HEADER_SIZE))
         return self._segments[-1]
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,19 +37,28 @@ _logger = logging.getLogger("boreal.node")
 
 
 class Appender:
-    """An instance's own logs, as its host's outlet."""
+    """An instance's own logs, as its host's outlet. `confirmed` may be asked for from any thread."""
 
-    def __init__(self, logs: list[KafkaLog]) -> None:
+    def __init__(self, logs: Sequence[KafkaLog]) -> None:
         self._logs = {log.id: log for log in logs}
+        self._places: dict[LogId, deque[int]] = {log.id: deque() for log in logs}
+        self._lock = threading.Lock()
         self.appended = 0
 
     def append(self, log: LogId, frame: Frame) -> None:
         self._logs[log].append_later(frame)
-        self.appended += 1
+        with self._lock:
+            self._places[log].append(self.appended)
+            self.appended += 1
 
     @property
     def confirmed(self) -> int:
-        return self.appended - sum(log.unacknowledged for log in self._logs.values())
+        """Each log confirms its frames in their order, but one may be far behind another."""
+        with self._lock:
+            for log, places in self._places.items():
+                for _ in range(len(places) - self._logs[log].unacknowledged):
+                    places.popleft()
+            return min((places[0] for places in self._places.values() if places), default=self.appended)
 
 
 class Node:
@@ -77,7 +87,8 @@ class Node:
         control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
         elsewhere = self.layout.remote_instances(self.replica)
         if elsewhere:
-            self.remote = RemoteHosts(self.clusters[self.site], self.layout.plan, self.replica, elsewhere, self.store)
+            plan, exit = self.layout.plan, self.ending.exit
+            self.remote = RemoteHosts(self.clusters[self.site], plan, self.replica, elsewhere, self.store, exit)
             self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
         for who in self.layout.instances(self.replica):
             self.hosts[who] = self._host(who, control.send)

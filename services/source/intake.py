@@ -40,6 +40,7 @@ BOUNDARY_HEADER = "boundary"
 END = "end"
 POSTED_HEADER = "boreal-posted"
 """On a record that came by way of a source: its number, by which a repetition is known."""
+_LONGEST_NUMBER = 20
 
 LONGEST_TEXT = 100_000
 """Of a dead letter's record, in characters: what is longer is cut off, since Kafka would refuse the letter."""
@@ -56,7 +57,9 @@ class UserRecord(Protocol):
     @property
     def value(self) -> bytes | None: ...
     @property
-    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """A header may be there without a value."""
+        ...
 
 
 Records = Mapping[int, Sequence[UserRecord]]
@@ -193,8 +196,8 @@ class Intake:
                 told.data.append((partition, record))
         return told
 
-    def _take_heartbeat(self, told: _Sorted, partition: int, record: UserRecord, header: bytes) -> None:
-        text = header.decode("utf-8", "backslashreplace").strip()
+    def _take_heartbeat(self, told: _Sorted, partition: int, record: UserRecord, header: bytes | None) -> None:
+        text = (header or b"").decode("utf-8", "backslashreplace").strip()
         try:
             time = INFINITY if text == END else _time(text, self._stream.time_unit)
         except pa.ArrowInvalid:
@@ -295,7 +298,7 @@ def beyond(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) ->
 
 def _number(header: bytes | None) -> int | None:
     # What is not a number is not ours, and repeats nothing.
-    return int(header) if header is not None and header.isdigit() else None
+    return int(header) if header is not None and header.isdigit() and len(header) <= _LONGEST_NUMBER else None
 
 
 def _time(text: str, time_unit: str) -> int:

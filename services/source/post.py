@@ -88,21 +88,29 @@ class PostBox:
 
     def _send(self, first: int, records: list[bytes], deadline: float) -> bool:
         """Whether Kafka has all records before the deadline. It may come to have them later, all the same."""
-        futures: list[Any] = []
         try:
-            for number, record in enumerate(records, start=first):
-                headers = [(POSTED_HEADER, str(number).encode())]
-                futures.append(self._producer.send(self._topic, record, headers=headers, partition=_PARTITION))
-            for future in futures:
-                future.get(timeout=max(deadline - time.monotonic(), 0))
+            return _are_sent(self._hand_over(first, records), deadline)
         except KafkaTimeoutError:
             return False
-        return True
+
+    def _hand_over(self, first: int, records: list[bytes]) -> list[Any]:
+        """Give the records to the producer, which goes on trying by itself. KafkaTimeoutError where it does not know Kafka."""
+        return [
+            self._producer.send(self._topic, record, headers=[(POSTED_HEADER, str(number).encode())], partition=_PARTITION)
+            for number, record in enumerate(records, start=first)
+        ]
 
     def _deliver(self, chunk: Chunk) -> bool:
-        """As `_send`; what Kafka refuses (it may not let us write now) is tried again."""
+        """Whether Kafka has what is spooled. It is handed over once, however long an outage lasts; what Kafka refuses (it
+        may not let us write now) is tried again."""
         try:
-            return self._send(chunk.first, chunk.records, time.monotonic() + STALLED_S)
+            sent = self._hand_over(chunk.first, chunk.records)
+            while not _are_sent(sent, time.monotonic() + STALLED_S):
+                if self._is_closed or any(future.failed() for future in sent):
+                    return False
+            return True
+        except KafkaTimeoutError:
+            return False
         except KafkaError as error:
             _logger.error("what is spooled for %s is refused, and stays spooled: %r", self._topic, error)
             with self._condition:
@@ -122,7 +130,21 @@ class PostBox:
                     if self._is_closed:
                         return
             with self._condition:
-                self._spool.drained(chunks)
+                try:
+                    self._spool.drained(chunks)
+                except OSError as error:
+                    # Only the next life has to know: it would send them again, and the source takes no number twice.
+                    _logger.error("the disk does not take how far the spool for %s is drained: %s", self._topic, error)
                 if self._spool.is_empty:
                     self.is_full = False
                     _logger.info("the spool is drained")
+
+
+def _are_sent(futures: list[Any], deadline: float) -> bool:
+    """Whether Kafka has all records before the deadline. KafkaError for one that it refuses."""
+    try:
+        for future in futures:
+            future.get(timeout=max(deadline - time.monotonic(), 0))
+    except KafkaTimeoutError:
+        return False
+    return True

@@ -84,22 +84,23 @@ class Spool:
 
     def add(self, first: int, records: list[bytes]) -> None:
         """Keep records, of which the first has a number from `numbers`. Returns when they outlast a crash of the machine.
-        SpoolFull or OSError: nothing is kept."""
+        SpoolFull: nothing is kept; OSError: nothing for sure."""
         size = sum(map(len, records))
         if self._log.nbytes + size > self._limit_bytes:
             raise SpoolFull(self._limit_bytes)
         texts = pa.array([record.decode() for record in records], pa.string())
         batch = pa.RecordBatch.from_arrays([pa.array([0] * len(records), pa.int64()), texts], schema=_SCHEMA)
         self._log.append(Data(self._origin, 0, first, batch, False, ((INFINITY, 0),), 0))
-        self._log.sync()
         self._bytes += size
+        self._log.sync()
 
     def head(self) -> list[Chunk]:
         """The oldest records that are still to be drained, some at a time; none if the spool is empty."""
         return list(islice(self._rest(), _CHUNKS))
 
     def drained(self, chunks: list[Chunk]) -> None:
-        """The records of `head` are safe elsewhere."""
+        """The records of `head` are safe elsewhere. OSError where the disk does not take that: they are drained all the same,
+        but a later life may hand them out again."""
         last = chunks[-1]
         self._drained = last.end
         self._bytes -= sum(chunk.size for chunk in chunks)

@@ -96,9 +96,14 @@ class UserTopic:
         return moved
 
     def is_gone(self, place: Place, until: Mapping[int, int]) -> bool:
-        """Whether some of the records between `place` and `until` are there no more."""
-        starts = self._consumer.beginning_offsets([self._of(number) for number in until])
-        return any(starts[self._of(number)] > place.partitions[number].next_offset for number in until)
+        """Whether some of the records between `place` and `until` are there no more: deleted, or of an earlier topic of this
+        name."""
+        ours = [self._of(number) for number in until]
+        starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
+        return any(
+            starts[self._of(number)] > place.partitions[number].next_offset or ends[self._of(number)] < end
+            for number, end in until.items()
+        )
 
     def ends(self) -> dict[int, int]:
         """Where each partition ends now. KafkaError if that cannot be found out at once."""

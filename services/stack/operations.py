@@ -247,7 +247,7 @@ class Operations:
         return {
             "ready": bool(supervisors) and all(status["ready"] for status in supervisors),
             "kafka": {site: kafka.bootstrap for site, kafka in self.settings.sites.items()},
-            "redis": self.settings.redis.url,
+            "redis": self.settings.redis.address,
             "api": None,
             "token": None,
             "processes": sorted(processes, key=lambda entry: entry["name"]),

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,8 +276,13 @@ class Supervisor:
         }
         if state == self._written:
             return False
+        try:
+            write_state(self._settings.data, {"supervisor": identity(os.getpid()), **state})
+        except OSError as error:
+            # A full disk, say. All that runs goes on; this is tried again at the next look.
+            _logger.debug("the state cannot be written: %s", error)
+            return False
         self._written = state
-        write_state(self._settings.data, {"supervisor": identity(os.getpid()), **state})
         return True
 
 
@@ -334,9 +340,11 @@ class Runner:
         """Processes append, so a log that is copied and emptied goes on from its beginning."""
         for name in self._running:
             path = self._log(name)
-            if path.stat().st_size > LOG_BYTES_MAX:
-                shutil.copyfile(path, path.with_suffix(".log.1"))
-                os.truncate(path, 0)
+            # Somebody may have removed it, or the disk is full: no reason to end what writes it.
+            with suppress(OSError):
+                if path.stat().st_size > LOG_BYTES_MAX:
+                    shutil.copyfile(path, path.with_suffix(".log.1"))
+                    os.truncate(path, 0)
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"

@@ -540,6 +540,21 @@ def test_file_a_segment_whose_making_was_cut_short_is_made_again(tmp_path: Path)
         FileLog(ID, tmp_path)
 
 
+def test_file_a_log_goes_on_once_there_is_room_again_for_a_new_segment(tmp_path: Path):
+    small = boundary(1)
+    with closing(FileLog(ID, tmp_path, segment_bytes=300)) as log:
+        fill(log, start(1), small)
+        with patch("os.fsync", side_effect=[None, OSError(28, "No space left on device")]), pytest.raises(OSError):
+            log.append(data(0, 300))
+        assert len(list(tmp_path.iterdir())) == 1
+        log.append(data(0, 300))
+        log.append(small)
+        whole = log.read(0, ALL)
+    assert len(whole) == 4
+    with closing(FileLog(ID, tmp_path)) as log:
+        assert log.read(0, ALL) == whole
+
+
 def test_file_a_segment_of_an_unknown_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
         patch.setattr("services.log.file._VERSION", 9)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from boreal.frames import INFINITY, Boundary, Data, Start
 from boreal.planner import plan
@@ -445,6 +445,29 @@ def test_records_that_retention_took_are_told_of(make_bench: Callable[..., Bench
     bench.wait(lambda: bench.status().get("lost_records") == 5, "status")
 
 
+def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_beginning(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench()
+    process = bench.start()
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    process.kill()
+    process.wait()
+    with closing(bench.home.admin()) as admin:
+        admin.delete_topics([bench.topic])
+        bench.wait(lambda: bench.topic not in admin.list_topics(), "the topic to go")
+    ensure(bench.home, [TopicSpec(bench.topic, 2)])
+    bench.producer.close(timeout=1)
+    bench.producer = bench.home.producer()
+    bench.start()
+    bench.wait_lives(2)
+    bench.send(10, 5)
+    bench.wait_rows(15)
+    assert bench.rows() == list(range(15))
+    assert "reading goes on at 0" in bench.log_file.read_text()
+
+
 # Posting, and outages
 
 
@@ -592,3 +615,17 @@ def test_a_file_that_is_fed_is_in_the_logs_and_ended(make_bench: Callable[..., B
     bench.wait_rows(2000)
     assert sorted(bench.rows()) == list(range(2000)) and not bench.letters()
     bench.wait(lambda: boundaries(bench)[-1] == INFINITY, "the end")
+
+
+@pytest.mark.parametrize("lengths", [(5_000,), (1, 5_000, 1)])
+def test_a_row_that_kafka_refuses_is_not_said_to_be_fed(
+    make_bench: Callable[..., Bench], tmp_path: Path, lengths: tuple[int, ...]
+) -> None:
+    bench = make_bench()
+    with closing(bench.home.admin()) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, bench.topic, {"max.message.bytes": "1000"})])
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({**row(n), "user": "u" * length}) + "\n" for n, length in enumerate(lengths)))
+    stream = bench.query.streams["s"]
+    with pytest.raises(MessageSizeTooLargeError):
+        feed(bench.home, {"s": stream}, {"s": read_source("s", stream, str(path))}, Pace(rate=2000))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from boreal import CorrectedStream
 from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo, View
 from boreal.client.corrector import Corrector, Given, Record, Spot
 from boreal.client.stream import _maker
@@ -340,3 +343,30 @@ def test_any_interleaving_gives_each_stable_row_once(
     assert [kind for kind, _ in groupby(held, type)] in ([Stable], [Stable, Tentative])
     tentative = [change.data for change in held if isinstance(change, Tentative)]
     assert tentative == sorted(set(tentative))
+
+
+# Waiting without a thread of one's own
+
+
+class LateStream(CorrectedStream[dict]):
+    """Its first row comes when nobody waits for it any more."""
+
+    def stable(self) -> Iterator[dict]:
+        with self._reading({}, {}) as feeds:
+            while not feeds.is_closed:
+                feeds.take(0.01)
+            self._next_id = 1
+            yield {"n": 0}
+
+
+def test_a_reader_that_is_cancelled_has_not_taken_what_it_was_not_given() -> None:
+    async def read(stream: CorrectedStream[dict]) -> None:
+        async with asyncio.timeout(0.1):
+            async for _ in stream.astable():
+                pass
+
+    with LateStream("q", "127.0.0.1:1") as stream:
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                asyncio.run(read(stream))
+            assert stream.place()["id"] is None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from boreal.frames import Anchor
+from reconcile.events import InstanceId
+from reconcile.instance import Instance
 from reconcile.recovery import Restart, Saved, plan_restart
 from sunion.tape import BEGINNING
+from tests.harness import plan_of, query_of
 
 ANCHOR = Anchor(time=100, needs=40, next_ids=(("out/0", 9),), inputs=(("a/0", 3),))
 
@@ -40,3 +43,10 @@ def test_without_an_anchor_the_beginning_is_there_should_the_checkpoint_be_damag
 def test_an_older_checkpoint_comes_second() -> None:
     first, second = plan_restart(2, 4, {}, ANCHOR, saved(30))
     assert first.state is None and second.state == b"state"
+
+
+def test_a_later_lifes_first_checkpoint_counts_as_newer_than_any_of_an_earlier_life() -> None:
+    plan = plan_of(query_of())
+    first, second = (Instance(plan, InstanceId("main", "r0", 0), Restart(life)).claims for life in (1, 2))
+    first.checkpoints = 100 * 365 * 86_400  # one a second for a hundred years
+    assert second.next_checkpoint() > first.next_checkpoint()

@@ -35,7 +35,7 @@ SCHEMA = {"user": "string", "n": "int"}
 class Record:
     offset: int
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 def row(offset: int, seconds: float, user: str = "u", n: int = 0, **headers: str) -> Record:
@@ -254,6 +254,15 @@ def test_a_heartbeat_that_cannot_be_read_becomes_a_dead_letter() -> None:
     batch = intake(stream()).take({0: [heartbeat(0, "soon"), heartbeat(1, "")]}, now=0)
     assert letters_of(batch)[0] == "header boundary: 'soon' is neither a time nor 'end'"
     assert sorted(letters_of(batch)) == [0, 1]
+
+
+def test_headers_that_others_made_up_cost_their_own_record_at_most() -> None:
+    source = intake(stream())
+    others: list[tuple[str, bytes | None]] = [("boreal-posted", b"9" * 5_000), ("boreal-posted", None), ("boundary", None)]
+    records = [Record(n, row(n, 1.0, n=n).value, [header]) for n, header in enumerate(others)]
+    batch = source.take({0: records}, 5)
+    assert batch.rows == 2
+    assert letters_of(batch) == {2: "header boundary: '' is neither a time nor 'end'"}
 
 
 def test_clock_policy_promises_the_clock_less_disorder() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import signal
@@ -16,10 +17,10 @@ import pytest
 
 from boreal.errors import UserError
 from services.settings import KafkaSettings, Settings
-from services.stack import supervisor, tied
-from services.stack.state import identity, living, only_one
+from services.stack import state, supervisor, tied
+from services.stack.state import identity, living, only_one, read_state
 from services.stack.supervision import Child
-from services.stack.supervisor import Runner
+from services.stack.supervisor import Runner, Supervisor
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 PATIENCE_S = 20.0
@@ -129,6 +130,27 @@ time.sleep(600)
     assert log.with_suffix(".log.1").read_text() == "x" * 2000 + "\n"
     runner.shorten_logs()
     assert log.read_text() == "after\n"
+
+
+def test_a_log_that_somebody_has_removed_ends_nothing(runner: Runner, tmp_path: Path) -> None:
+    runner.start(Child("monitor", "monitor", None, SLEEP))
+    (tmp_path / "logs" / "monitor.log").unlink()
+    runner.shorten_logs()
+
+
+def test_a_full_disk_ends_nothing_and_the_state_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "replace_file", full)
+        assert not made._write_state()
+    assert made._write_state() and not made._write_state()
+    written = read_state(tmp_path)
+    assert written is not None and written["supervisor"]["pid"] == os.getpid()
 
 
 def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pyarrow as pa
+import pytest
 
+from boreal.errors import CorruptError
 from boreal.frames import Anchor, Boundary, Data, LogId, Origin
 from services.control import trim_item
 from services.log import index
@@ -42,6 +44,17 @@ def test_what_the_monitor_says_is_trimmed_at_once() -> None:
         trimmer.take(trim_item({"one/0": 5, "elsewhere/0": 9}))
         assert wait(lambda: one.start == 1)
         assert other.start == 0
+
+
+def test_a_log_that_cannot_be_trimmed_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_damage(stable_id: int) -> None:
+        raise CorruptError("offset 7: the frame's checksum is wrong")
+
+    broken, sound = log_of("broken", 5, 3), log_of("sound", 5, 3)
+    monkeypatch.setattr(broken, "trim", find_damage)
+    with closing(Trimmer([broken, sound])) as trimmer:
+        trimmer.take(trim_item({"broken/0": 5, "sound/0": 5}))
+        assert wait(lambda: sound.start == 1)
 
 
 def test_idle_logs_stay_small_though_nobody_speaks_but_rows_wait_for_the_monitors_word() -> None:

@@ -1,0 +1,78 @@
+"""A node's side of operator hosts elsewhere, on a real broker: what is missed for good ends the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from boreal.planner import plan
+from boreal.spec import Mode, load_query
+from reconcile.orders import Begin, Place
+from services.clusters import Cluster
+from services.engines import answers_topic, orders_topic
+from services.layout import Layout
+from services.process import EXIT_BEGIN_ANEW
+from services.remote import RemoteHosts
+from services.stack.servers import KafkaServer
+from services.store.memory import MemoryCheckpointStore
+from services.topics import delete, ensure, query_topics
+from tests.stack.lives import cluster_of, wait_until
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+
+
+@dataclass
+class Remote:
+    """The hosts of a replica, which nobody runs. codes: with which it would have ended its process."""
+
+    cluster: Cluster
+    layout: Layout
+    codes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.orders, self.answers = (name(self.layout.plan.query, "r0") for name in (orders_topic, answers_topic))
+        instances = self.layout.remote_instances("r0")
+        ensure(self.cluster, [spec for spec in query_topics(self.layout)["a"] if spec.name in (self.orders, self.answers)])
+        self.who = instances[0]
+        self.hosts = RemoteHosts(self.cluster, self.layout.plan, "r0", instances, MemoryCheckpointStore(), self.codes.append)
+
+
+@pytest.fixture
+def remote(kafka: KafkaServer, fresh_name: str) -> Iterator[Remote]:
+    spec = {
+        "name": fresh_name,
+        "streams": {"s": {"topic": "s", "time": "at", "schema": {"n": "int"}}},
+        "operators": {"some": {"filter": "s", "where": "n > 1"}},
+        "output": "some",
+        "delay_threshold": "3s",
+        "engine": "spark",
+    }
+    made = Remote(cluster_of(kafka), Layout(plan(load_query(spec)), ("a",)))
+    yield made
+    made.hosts.close()
+
+
+def test_an_order_that_kafka_refuses_ends_the_process(remote: Remote) -> None:
+    with closing(remote.cluster.admin()) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, remote.orders, {"max.message.bytes": "50"})])
+    remote.hosts.begin(lambda who, answered: None)
+    remote.hosts.give(remote.who, Place(1, 1), Begin(1, Mode.OVERLAY_REDO, None, None))
+    wait_until(lambda: remote.codes == [1], "the refusal is noticed")
+
+
+def test_answers_that_are_gone_before_they_are_heard_begin_a_new_life(remote: Remote) -> None:
+    with closing(remote.cluster.producer()) as producer:
+        for _ in range(5):
+            producer.send(remote.answers, b"an answer of another life", partition=0)
+        producer.flush()
+    remote.hosts.begin(lambda who, answered: None)
+    [spec] = [spec for spec in query_topics(remote.layout)["a"] if spec.name == remote.answers]
+    delete(remote.cluster, [remote.answers])
+    with closing(remote.cluster.admin()) as admin:
+        wait_until(lambda: remote.answers not in admin.list_topics(), "the topic is gone")
+    ensure(remote.cluster, [spec])
+    wait_until(lambda: remote.codes == [EXIT_BEGIN_ANEW], "the loss is noticed")

@@ -1,0 +1,81 @@
+"""What the egress remembers of what it has given, while q.stable cannot be written."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any, cast
+
+import pyarrow as pa
+from kafka import TopicPartition
+from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
+
+from boreal.frames import Data, LogId, Origin
+from boreal.schema import Schema
+from services.clusters import Cluster
+from services.egress.delays import RecentDelays
+from services.egress.out import OutTopic
+from services.egress.stable import StableTopic
+from services.egress.tail import StableRow
+from services.records import Changelog
+
+SCHEMA = Schema.of({"n": "int"})
+LOG = LogId("out", "r0", 0)
+
+
+class Kafka:
+    """A cluster, and its producer, which has everything at once."""
+
+    def __init__(self) -> None:
+        self._end = 0
+
+    def producer(self, **options: Any) -> Kafka:
+        return self
+
+    def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
+        result = FutureProduceResult(TopicPartition(topic, 0))
+        future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
+        result.success((self._end, 0, None))
+        self._end += 1
+        return future
+
+
+class Stable:
+    """A q.stable whose transactions wait: what it was given it can read from q.out again."""
+
+    next_id = 0
+
+    def put(self, rows: list[StableRow], offset: int) -> None:
+        pass
+
+
+def test_rows_that_wait_for_q_stable_take_no_memory() -> None:
+    codes: list[int] = []
+    changelog, stable, kafka = Changelog("q", SCHEMA, (), 100), Stable(), Kafka()
+    out = OutTopic(
+        cast(Cluster, kafka),
+        "q.out",
+        changelog,
+        1,
+        0,
+        lambda: "r0",
+        cast(StableTopic, stable),
+        None,
+        RecentDelays(1_000_000),
+        codes.append,
+    )
+    held = []
+    for first in range(0, 30, 3):
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(range(first, first + 3), pa.int64()), pa.array([7, 8, 9], pa.int64())], schema=SCHEMA.arrow
+        )
+        held.append(weakref.ref(batch))
+        out.append(LOG, Data(Origin("r0", 1), 0, first, batch, False, ((1, 0),), 0))
+    del batch
+    gc.collect()
+    assert not [ref for ref in held if ref() is not None]
+    assert out.confirmed == 0 and codes == []
+    stable.next_id = 6
+    assert out.confirmed == 2
+    stable.next_id = 30
+    assert out.confirmed == out.appended == 10
