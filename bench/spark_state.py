@@ -96,8 +96,10 @@ def main() -> dict[str, Any]:
 
 def _in_the_worker(task: Task, orders: DataFrame) -> DataFrame:
     from spark_jobs import worker
+    from spark_jobs.progress import AddedUp
 
-    return orders.mapInArrow(partial(worker.obey, task), worker.ANSWERS)
+    progress = orders.sparkSession.sparkContext.accumulator({}, AddedUp())
+    return orders.mapInArrow(partial(worker.obey, task, progress), worker.ANSWERS)
 
 
 def _as_changes(task: Task, orders: DataFrame) -> DataFrame:

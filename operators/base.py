@@ -31,7 +31,7 @@ class OperatorState(Protocol):
         ...
 
     def nbytes(self) -> int:
-        """About how much memory the state takes, in bytes, cheaply."""
+        """About how much memory this layer takes, in bytes, cheaply. What it shares with its parent is the parent's."""
         ...
 
 

@@ -226,5 +226,10 @@ class Side:
                 chunk.owner = self
         self.chunks, self.next, self.alive = child.chunks, child.next, child.alive
 
+    @property
+    def own_rows(self) -> int:
+        """How many rows are in chunks that no other side has."""
+        return sum(len(chunk) for chunk in self.chunks if chunk.owner is self)
+
     def __len__(self) -> int:
         return sum(len(chunk) for chunk in self.chunks)

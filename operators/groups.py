@@ -145,7 +145,7 @@ class Groups:
         for slot, column in zip(self.slots, self.columns, strict=True):
             if slot.layered:
                 total += sum(keyset.nbytes() for keyset in column[: len(self.places)])
-        return total + (0 if self.parent is None else self.parent.nbytes())
+        return total
 
     def encode(self) -> bytes:
         keys, columns = self.content()

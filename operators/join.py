@@ -64,7 +64,7 @@ class JoinState:
         return self.join.encode(self)
 
     def nbytes(self) -> int:
-        return len(self.left) * self.join.row_bytes[0] + len(self.right) * self.join.row_bytes[1]
+        return self.left.own_rows * self.join.row_bytes[0] + self.right.own_rows * self.join.row_bytes[1]
 
 
 @dataclass(frozen=True, slots=True)

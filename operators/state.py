@@ -80,7 +80,7 @@ class KeySet:
         self.own.update(child.own)
 
     def nbytes(self) -> int:
-        return 64 + 128 * len(self)
+        return 64 + 128 * len(self.own)
 
 
 class Pane(Protocol):
@@ -163,7 +163,7 @@ class Panes(Generic[P]):
         return self
 
     def nbytes(self) -> int:
-        return sum(pane.nbytes() for pane in self.panes.values())
+        return sum(self.panes[number].nbytes() for number in self.own)
 
 
 def append_chunk(chunks: tuple[pa.RecordBatch, ...], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, ...]:

@@ -75,6 +75,13 @@ class Host:
         self.copy = self.state.encode()
         return self.copy
 
+    @property
+    def held_bytes(self) -> tuple[int, int]:
+        """About how much memory the state takes, and what is kept beside it to return to, or to be thrown away: a copy, and
+        what was written to overlays."""
+        overlays = [layer for layer in (self.live, self.redo) if layer is not None and layer is not self.state]
+        return self.state.nbytes(), len(self.copy) + sum(layer.nbytes() for layer in overlays)
+
     def mark(self, copies: bool) -> None:
         """MARK: the state as it is now can be returned to."""
         if copies:

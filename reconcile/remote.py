@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Protocol
 
 from boreal.errors import BorealError, CorruptError
@@ -20,6 +21,7 @@ from operators.encoding import pack, unpack
 from operators.graph import Graph
 from reconcile.host import Host
 from reconcile.orders import Answer, Begin, Copy, Mark, Order, Place, decode_order, encode_answer
+from sunion.steps import Step
 
 _KIND = "host"
 
@@ -30,6 +32,27 @@ then at most a quarter of what the orders cost, and what is obeyed again after a
 
 class Unreachable(BorealError):
     """A checkpoint cannot be asked for now: the same order is to be given again."""
+
+
+class Cause(StrEnum):
+    """Why a state was not here, and had to be made anew."""
+
+    NEW = "new worker"
+    """This process has had none yet: a job has begun, or a worker or its executor was lost."""
+    REPEATED = "orders given again"
+    """It was further than the orders: Spark has repeated a batch."""
+    MISSED = "orders missed"
+    """It was not as far as the orders: those between were obeyed by another worker."""
+    BROKEN_OFF = "batch broken off"
+    """It was nowhere: the last orders could not be obeyed to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A state was made anew. orders: how many were obeyed again for it, after a snapshot or from the beginning."""
+
+    cause: Cause
+    orders: int
 
 
 class OrderLog(Protocol):
@@ -61,12 +84,14 @@ KeepCopy = Callable[[int, bytes], None]
 
 
 class RemoteHost:
-    """A host that is told its orders as bytes. place: the last order that it obeyed; life 0 is none at all."""
+    """A host that is told its orders as bytes. place: the last order that it obeyed; life 0 is none at all. rows: how many
+    steps have brought."""
 
     def __init__(self, fragment: Fragment, fetch: Fetch) -> None:
         self.host = Host(Graph(fragment), Mode.OVERLAY_REDO)
         self.place = Place(0, 0)
         self.has_failed = False
+        self.rows = 0
         self._inputs = {entry.name: entry.schema for entry in fragment.inputs}
         self._fetch = fetch
 
@@ -78,6 +103,8 @@ class RemoteHost:
         if place.incarnation < mine.incarnation or (place.incarnation == mine.incarnation and place.number <= mine.number):
             return None
         begins = isinstance(order, Begin) and place.incarnation > mine.incarnation
+        if isinstance(order, Step):
+            self.rows += sum(batch.num_rows for batch in order.batches.values())
         if begins or (place == Place(mine.incarnation, mine.number + 1) and not self.has_failed):
             answer = self._obey(order)
         else:
@@ -118,7 +145,8 @@ class RemoteHost:
 
 
 class OrderedHost:
-    """A `RemoteHost` at a place in its log of orders. rebuilt: how often its state was made anew."""
+    """A `RemoteHost` at a place in its log of orders. rebuilt: how often its state was made anew; rows: how many it was given,
+    without those that it was given again for that."""
 
     def __init__(
         self,
@@ -132,6 +160,7 @@ class OrderedHost:
         self.host = RemoteHost(fragment, fetch)
         self.next_offset: int | None = None
         self.rebuilt = 0
+        self.rows = 0
         self._fetch = fetch
         self._log = log
         self._snapshots = snapshots
@@ -142,10 +171,11 @@ class OrderedHost:
         """Obey (offset, order) in their order; what was obeyed before is obeyed again, and answered alike."""
         if not orders:
             return []
-        if self.next_offset != orders[0][0]:
-            self._rebuild(orders[0][0])
+        self.seek(orders[0][0])
         self.next_offset = None  # where the store cannot be asked in the midst of it, we are nowhere
+        rows = self.host.rows
         answers = [self.host.take(data, keep) for _, data in orders]
+        self.rows += self.host.rows - rows
         self.next_offset = orders[-1][0] + 1
         self._since += sum(len(data) for _, data in orders)
         self._maybe_save()
@@ -153,16 +183,33 @@ class OrderedHost:
 
     def skip(self, offset: int) -> None:
         """Pass over what is no order: the state is then the one before the next offset."""
-        if self.next_offset != offset:
-            self._rebuild(offset)
+        self.seek(offset)
         self.next_offset = offset + 1
 
-    def _rebuild(self, offset: int) -> None:
-        """Have the state that the orders before an offset have left."""
+    def seek(self, offset: int) -> Rebuild | None:
+        """Have the state that the orders before an offset have left; None where it is here."""
+        if self.next_offset == offset:
+            return None
+        cause = self._cause(offset)
         self.rebuilt += 1
+        self.next_offset = None
+        orders = self._rebuild(offset)
+        self.next_offset = offset
+        return Rebuild(cause, orders)
+
+    def _rebuild(self, offset: int) -> int:
+        """Make the state anew; how many orders were obeyed for it."""
         self.host = RemoteHost(self.fragment, self._fetch)
+        orders = 0
         for _, data in self._log.read(self._restored(offset), offset):
             self.host.take(data, None)
+            orders += 1
+        return orders
+
+    def _cause(self, offset: int) -> Cause:
+        if self.next_offset is None:
+            return Cause.BROKEN_OFF if self.rebuilt else Cause.NEW
+        return Cause.REPEATED if offset < self.next_offset else Cause.MISSED
 
     def _restored(self, offset: int) -> int:
         """Begin with the last snapshot that can be used; the offset of the first order that is not in it."""

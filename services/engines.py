@@ -8,9 +8,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from boreal.plan import Plan
 from reconcile.engine import LATENCY_GUESS_US, least_threshold_us
 from reconcile.events import InstanceId
+
+JOB_FACTS = (
+    "ready",
+    "start_s",
+    "batch_ms",
+    "batch_parts_ms",
+    "batch_orders",
+    "orders_per_s",
+    "rows_per_s",
+    "shards",
+    "rss_bytes",
+)
+"""What a Spark job says of how it gets on: docs/spark.md, "How a job gets on"."""
 
 
 def orders_topic(query: str, replica: str) -> str:
@@ -29,6 +45,11 @@ def host_owner(who: InstanceId) -> str:
 def copy_owner(who: InstanceId) -> str:
     """Whose the copies are that an instance's host has made, in the checkpoint store."""
     return f"{who}/copy"
+
+
+def facts_of_job(status: Mapping[str, Any]) -> dict[str, Any]:
+    """JOB_FACTS of what a job's process has said; None for what it has not."""
+    return {fact: status.get(fact) for fact in JOB_FACTS}
 
 
 def expected_threshold_us(plan: Plan) -> int:

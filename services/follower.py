@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from boreal.errors import ProtocolError
+from boreal.errors import BorealError
 from services.clusters import Cluster
 
 RETRY_S = 0.2
@@ -74,6 +74,6 @@ class TopicFollower:
     def _hand_on(self, record: ConsumerRecord) -> None:
         try:
             self._take(record)
-        except (AttributeError, KeyError, TypeError, ValueError, ProtocolError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, BorealError) as error:
             where = f"offset {record.offset} of {self._partition.topic}"
             _logger.warning("the record at %s is not understood, and passed over: %r", where, error)

@@ -28,19 +28,18 @@ EXIT_BEGIN_ANEW = 4
 
 STATUS_INTERVAL_S = 1.0
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux's also counts the time that the machine sleeps: otherwise processes that began before would stay behind later ones."""
+
 _STARTED_WALL_NS = time.time_ns()
-_STARTED_NS = time.monotonic_ns()
+_STARTED_NS = time.clock_gettime_ns(_STEADY)
 
 _logger = logging.getLogger("boreal.process")
 
 
 def now_us() -> int:
     """The services' clock: microseconds since the epoch, as the wall had it at the start and steady from then on."""
-    return (_STARTED_WALL_NS + time.monotonic_ns() - _STARTED_NS) // 1_000
-
-
-def now_ms() -> float:
-    return now_us() / 1_000
+    return (_STARTED_WALL_NS + time.clock_gettime_ns(_STEADY) - _STARTED_NS) // 1_000
 
 
 class Ending:
@@ -63,7 +62,8 @@ class Ending:
 
 
 class StatusPublisher:
-    """Says every second, and at once on `now`, how a process is: one JSON object under the process's name."""
+    """Says every second, and at once on `now`, how a process is: one JSON object under the process's name. Its `at_ms` is
+    of the wall clock as it is then, by which others see whether a process still speaks."""
 
     def __init__(self, cluster: Cluster, name: str, make_status: Callable[[], dict[str, Any]]) -> None:
         """make_status is called in the publisher's thread. `kind` and `query` of the status follow from the name."""
@@ -90,7 +90,7 @@ class StatusPublisher:
         common = {"v": 1, "process": self._name, "kind": kind, "query": rest.partition(".")[0] or None, "pid": os.getpid()}
         while not self._is_closed:
             try:
-                status = {**common, "at_ms": round(now_ms(), 3), **self._make_status()}
+                status = {**common, "at_ms": round(time.time() * 1_000, 3), **self._make_status()}
                 producer = producer or self._cluster.producer(patient=False)
                 producer.send(STATUS, json.dumps(status, default=str).encode(), key=self._name.encode(), partition=0)
             except (KafkaError, OSError) as error:

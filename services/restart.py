@@ -72,7 +72,10 @@ def held_in(open_log: Open) -> IsHeld:
 
 
 def holds(log: Log, first_id: int) -> bool:
-    """Whether a log can still give the stable rows from an id on."""
+    """Whether a log can still give the stable rows from an id on. One that has not come so far is not the log that the id was
+    of: topics were made anew, or a broker has lost their ends, and the rows that come next would pass for known ones."""
+    if first_id > log.next_stable_id:
+        return False
     try:
         log.offset_after(first_id - 1)
     except Trimmed:

@@ -14,6 +14,7 @@ import logging
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -23,6 +24,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 from kafka.errors import KafkaError
+from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
@@ -36,12 +38,16 @@ from services.queries import QueryRegistry
 from services.settings import Settings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
-from spark_jobs.session import close_session, is_on_one_core, open_session
+from spark_jobs.progress import AddedUp, Told, rss_bytes
+from spark_jobs.session import close_session, is_on_one_core, jvm_pid, open_session
 
 AT_REST_S = 0.3
 """A rehearsal without a batch for so long is over."""
 
 KEEP_WARM_S = 20.0
+
+RATE_S = 10.0
+"""Rows a second are taken over so long."""
 
 _LOOK_S = 0.2
 _LOOK_CLOSELY_S = 0.05
@@ -80,6 +86,9 @@ class Job:
         self._producer = self.cluster.producer(patient=False)
         self._progress: StreamingQueryProgress | None = None
         self._ends: dict[str, int] = {}
+        self._hosts: Accumulator[Told] | None = None
+        self._jvm: int | None = None
+        self._rows: deque[tuple[float, int]] = deque()
 
     def serve(self, stopping: threading.Event) -> int:
         """The status is published from the beginning: that a job warms up is worth knowing."""
@@ -93,10 +102,12 @@ class Job:
         self._note("topics")
         session = open_session(self.name, self.settings, place / "local", len(self.instances))
         try:
+            self._jvm = jvm_pid(session)
+            self._hosts = session.sparkContext.accumulator({}, AddedUp())
             self._note("session")
             self._rehearse(session, task, place / "local" / "rehearsal", stopping)
             self._note("rehearsal")
-            query = self._start(session, partial(worker.obey, task), self.answers, place / "checkpoint")
+            query = self._start(session, partial(worker.obey, task, self._hosts), self.answers, place / "checkpoint")
             self._await_hosts(query, stopping)
             self._note("hosts")
             _logger.info("warm after %.1f s: %s", sum(self.start_s.values()), self.start_s)
@@ -230,9 +241,37 @@ class Job:
             "start_s": self.start_s,
             "batch_ms": progress and progress.batchDuration,
             "batch_parts_ms": progress and progress.durationMs,
-            "batch_rows": progress and progress.numInputRows,
-            "input_rows_per_s": progress and progress.inputRowsPerSecond,
+            "batch_orders": progress and progress.numInputRows,
+            "orders_per_s": progress and progress.inputRowsPerSecond,
+            **self._hosts_status(),
         }
+
+    def _hosts_status(self) -> dict[str, Any]:
+        told = self._hosts.value if self._hosts is not None else {}
+        # An instance whose state is in another worker now has told of that one.
+        workers = {host.worker.name: host.worker.rss_bytes for host in told.values()}
+        return {
+            "rows_per_s": self._rate(sum(host.rows for host in told.values())),
+            "shards": [
+                {"fragment": who.fragment, "shard": who.shard, **told[partition].facts()}
+                for partition, who in enumerate(self.instances)
+                if partition in told
+            ],
+            "rss_bytes": {
+                "driver": rss_bytes(),
+                "jvm": rss_bytes(self._jvm) if self._jvm is not None else None,
+                "workers": sum(workers.values()),
+            },
+        }
+
+    def _rate(self, rows: int) -> float:
+        """So many rows a second lately, as this is called about once a second with all that were taken so far."""
+        now = time.monotonic()
+        self._rows.append((now, rows))
+        while now - self._rows[0][0] > RATE_S:
+            self._rows.popleft()
+        since, before = self._rows[0]
+        return round((rows - before) / (now - since), 1) if now > since else 0.0
 
 
 def _told(failure: str) -> str:

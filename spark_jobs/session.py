@@ -120,6 +120,11 @@ def is_on_one_core(session: SparkSession) -> bool:
     return session.sparkContext.master == ONE_CORE
 
 
+def jvm_pid(session: SparkSession) -> int:
+    """The process of the driver's JVM, whoever has started it."""
+    return int(session.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
 def close_session(session: SparkSession) -> None:
     """End the JVM if it is ours, and with it the Python workers; at the latest after END_S."""
     process: subprocess.Popen[bytes] | None = session.sparkContext._gateway.proc  # type: ignore[union-attr]

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import pyarrow as pa
+from pyspark.accumulators import Accumulator
 
 from boreal.errors import CorruptError
 from boreal.spec import Mode, load_query
 from reconcile.events import InstanceId
 from reconcile.orders import Answer, Begin, Order, Place, decode_order, encode_answer, encode_order
-from reconcile.remote import OrderedHost, RemoteHost
+from reconcile.remote import OrderedHost, Rebuild, RemoteHost
 from services.clusters import MAX_FRAME_BYTES, Cluster
 from services.engines import copy_owner, host_owner, orders_topic
 from services.layout import layout_of
@@ -31,6 +32,7 @@ from services.settings import load_settings
 from services.store.base import Checkpoint
 from services.store.redis import RedisCheckpointStore, connect_redis
 from spark_jobs.places import Keeper, StoredSnapshots, TopicOrders, fetch_from
+from spark_jobs.progress import HostProgress, Told, Worker, this_worker
 from sunion.steps import Step
 
 ORDERS = ("partition", "offset", "value")
@@ -51,6 +53,9 @@ PIECE_BYTES = 4 << 20
 ANSWER_BYTES = MAX_FRAME_BYTES - 1_024
 """The largest answer: a record is a little more than its value."""
 
+MEASURED_SHARE = 0.01
+"""How much of the time may pass in measuring how large a state is."""
+
 _SCHEMA = pa.schema([("partition", pa.int32()), ("value", pa.binary())])
 
 _logger = logging.getLogger("boreal.spark.worker")
@@ -66,8 +71,8 @@ class Task:
     log: str
 
 
-def obey(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `DataFrame.mapInArrow`: ORDERS in, ANSWERS out."""
+def obey(task: Task, progress: Accumulator[Told], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `DataFrame.mapInArrow`: ORDERS in, ANSWERS out. progress: is told how those hosts get on that have obeyed."""
     hosts = _hosts(task)
     made: list[tuple[int, bytes]] = []
     for partition, offset, data in _records(batches):
@@ -77,6 +82,7 @@ def obey(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
             made = []
     if made:
         yield _rows(made)
+    progress.add(hosts.tell())
 
 
 def rehearse(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,6 +121,44 @@ def _hosts(task: Task) -> Hosts:
     return Hosts(task)
 
 
+@dataclass(slots=True)
+class _Shard:
+    """A host, and what it has yet to tell."""
+
+    host: OrderedHost
+    told_rows: int = 0
+    told_rebuilds: int = 0
+    last_rebuild: Rebuild | None = None
+    last_rebuild_s: float | None = None
+    held_bytes: tuple[int, int] = (0, 0)
+    measure_at: float = 0.0
+
+    def note(self, rebuild: Rebuild, took_s: float) -> None:
+        self.last_rebuild, self.last_rebuild_s = rebuild, round(took_s, 3)
+
+    def tell(self, worker: Worker) -> HostProgress:
+        host = self.host
+        self._maybe_measure()
+        progress = HostProgress(
+            worker,
+            host.rows - self.told_rows,
+            host.rebuilt - self.told_rebuilds,
+            self.last_rebuild,
+            self.last_rebuild_s,
+            *self.held_bytes,
+        )
+        self.told_rows, self.told_rebuilds = host.rows, host.rebuilt
+        self.last_rebuild = self.last_rebuild_s = None
+        return progress
+
+    def _maybe_measure(self) -> None:
+        began = time.monotonic()
+        if began >= self.measure_at:
+            self.held_bytes = self.host.host.host.held_bytes
+            ended = time.monotonic()
+            self.measure_at = ended + (ended - began) / MEASURED_SHARE
+
+
 class Hosts:
     """The hosts of a replica's instances, each made when its first order comes."""
 
@@ -129,7 +173,8 @@ class Hosts:
         self._cluster = Cluster(self._layout.site_of_replica(task.replica), settings, f"spark.{query}.{task.replica}")
         self._store = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
         self._keeper = Keeper(self._store)
-        self._by_partition: dict[int, OrderedHost] = {}
+        self._by_partition: dict[int, _Shard] = {}
+        self._have_news: set[int] = set()
         self._rehearsed: Counter[int] = Counter()
         # After every task Spark's worker has Python look for garbage, through all that was ever imported: 70 ms, for which the
         # next task waits. What is here by now stays for good, and need not be looked through.
@@ -139,9 +184,11 @@ class Hosts:
     def obey(self, partition: int, offset: int, data: bytes) -> list[bytes]:
         """The answers to a record of the orders topic."""
         if partition not in self._by_partition:
-            self._by_partition[partition] = self._host(partition)
-        host, who = self._by_partition[partition], self._instances[partition]
-        rebuilt, began = host.rebuilt, time.monotonic()
+            self._by_partition[partition] = _Shard(self._host(partition))
+        shard, who = self._by_partition[partition], self._instances[partition]
+        host = shard.host
+        self._have_news.add(partition)
+        self._seek(shard, who, offset)
         try:
             if data == WARM_UP:
                 host.skip(offset)
@@ -153,9 +200,13 @@ class Hosts:
                 raise
             host.skip(offset)
             return []  # whoever gave it misses the answer, and begins a new life
-        finally:
-            if host.rebuilt > rebuilt:
-                _logger.info("%s: the state before order %d is here, after %.3f s", who, offset, time.monotonic() - began)
+
+    def tell(self) -> Told:
+        """How those hosts are that have obeyed since they last told."""
+        worker = this_worker()
+        told = {partition: self._by_partition[partition].tell(worker) for partition in sorted(self._have_news)}
+        self._have_news.clear()
+        return told
 
     def rehearse(self, partition: int) -> bool:
         """Have a host that is thrown away obey two orders. Whether that should be done again."""
@@ -168,6 +219,15 @@ class Hosts:
             host.take(encode_order(Place(1, number), order), None)
         self._rehearsed[partition] += 1
         return self._rehearsed[partition] < REHEARSALS
+
+    def _seek(self, shard: _Shard, who: InstanceId, offset: int) -> None:
+        began = time.monotonic()
+        rebuild = shard.host.seek(offset)
+        if rebuild is not None:
+            took_s = time.monotonic() - began
+            shard.note(rebuild, took_s)
+            what = f"after {took_s:.3f} s and {rebuild.orders} orders ({rebuild.cause})"
+            _logger.info("%s: the state before order %d is here, %s", who, offset, what)
 
     def _host(self, partition: int) -> OrderedHost:
         who = self._instances[partition]

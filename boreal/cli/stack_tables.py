@@ -30,7 +30,7 @@ def show_status(status: Mapping[str, Any]) -> None:
         table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
     console.print(table)
     if status.get("jobs"):
-        jobs = _table("Spark job", "last batch", "orders", "a second", "start")
+        jobs = _table("Spark job", "last batch", "rows a second", "state", "rebuilt", "memory", "start")
         for name, job in status["jobs"].items():
             jobs.add_row(name, *(_amount(*fact) for fact in _job_facts(job)))
         console.print(jobs)
@@ -40,8 +40,22 @@ def show_status(status: Mapping[str, Any]) -> None:
 
 def _job_facts(job: Mapping[str, Any]) -> list[tuple[float | None, str]]:
     """Amounts with their units; a job that has just begun knows none."""
+    shards, memory = job["shards"] or (), job["rss_bytes"] or {}
+    state = sum(shard["state_bytes"] + shard["versions_bytes"] for shard in shards) if shards else None
+    rebuilds = sum(shard["rebuilds"] for shard in shards) if shards else None
     start = sum(job["start_s"].values()) if job["start_s"] else None
-    return [(job["batch_ms"], " ms"), (job["batch_rows"], ""), (job["input_rows_per_s"], ""), (start, " s")]
+    return [
+        (job["batch_ms"], " ms"),
+        (job["rows_per_s"], ""),
+        (_megabytes(state), " MB"),
+        (rebuilds, ""),
+        (_megabytes(sum(filter(None, memory.values())) or None), " MB"),
+        (start, " s"),
+    ]
+
+
+def _megabytes(amount: int | None) -> float | None:
+    return None if amount is None else amount / 1e6
 
 
 def _amount(amount: float | None, unit: str) -> str:

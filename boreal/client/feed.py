@@ -27,6 +27,7 @@ class Feeds:
         self._waiting: dict[str, deque[list[Record]]] = {}
         self._changed = threading.Condition()
         self._feeds: list[Feed] = []
+        self._failure: Exception | None = None
         self.is_closed = False
 
     def add(self, site: str, topic: str, start: int, options: dict[str, Any]) -> None:
@@ -41,14 +42,22 @@ class Feeds:
             self._changed.notify_all()
 
     def take(self, timeout_s: float) -> list[tuple[str, list[Record]]]:
-        """All batches that wait, after waiting for the first of them; none when the time is up."""
+        """All batches that wait, after waiting for the first of them; none when the time is up. Raises what a reader has failed
+        of, which is no outage, once what came before is taken."""
         with self._changed:
-            self._changed.wait_for(lambda: any(self._waiting.values()) or self.is_closed, timeout=timeout_s)
+            self._changed.wait_for(lambda: any(self._waiting.values()) or self._failure or self.is_closed, timeout=timeout_s)
+            if self._failure is not None and not any(self._waiting.values()):
+                raise self._failure
             taken = [(site, batch) for site, batches in self._waiting.items() for batch in batches]
             for batches in self._waiting.values():
                 batches.clear()
             self._changed.notify_all()
         return taken
+
+    def fail(self, error: Exception) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
 
     def rest(self, seconds: float) -> None:
         """Wait so long, or until all is closed."""
@@ -76,14 +85,22 @@ class Feed:
         self.thread.start()
 
     def _run(self) -> None:
-        from kafka.errors import KafkaError
+        from kafka.errors import KafkaConfigurationError, KafkaError
 
+        said = ""
         while not self._feeds.is_closed:
             try:
                 self._read()
             except (KafkaError, OSError) as error:
-                _logger.debug("%s: %r", self._topic, error)
+                if isinstance(error, KafkaConfigurationError):
+                    return self._feeds.fail(error)
+                # A name that is misspelt looks like an outage: say it, but not with every try.
+                if repr(error) != said:
+                    said = repr(error)
+                    _logger.warning("%s cannot be read now, and is tried again: %s", self._topic, said)
                 self._feeds.rest(_RETRY_S)
+            except Exception as error:
+                return self._feeds.fail(error)
 
     def _read(self) -> None:
         from kafka import KafkaConsumer, TopicPartition

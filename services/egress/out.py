@@ -163,9 +163,17 @@ class OutTopic:
         for record, key, facts in zip(records, keys, headers, strict=True):
             future = self._producer.send(self._topic, record, key=key, headers=facts, partition=0)
             future.add_errback(self._fail)
-        future.add_callback(lambda metadata: self._give(sent, metadata))
+        future.add_callback(lambda metadata: self._hear(sent, metadata))
 
     # What Kafka says, in the producer's thread
+
+    def _hear(self, sent: _Sent, metadata: Any) -> None:
+        """What is raised here nobody would see: Kafka's client keeps it to itself."""
+        try:
+            self._give(sent, metadata)
+        except Exception as error:
+            _logger.exception("what %s has cannot be handed on", self._topic)
+            self._fail(error)
 
     def _give(self, sent: _Sent, metadata: Any) -> None:
         """Kafka has a frame's last record, and so all before it."""

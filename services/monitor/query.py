@@ -10,6 +10,7 @@ from boreal.frames import State
 from boreal.plan import Edge
 from reconcile.events import InstanceId
 from services.control import Item, instance_of
+from services.engines import facts_of_job
 from services.layout import layout_of
 from services.monitor import claims, progress
 from services.monitor.claims import Claims, Trim
@@ -146,6 +147,7 @@ class WatchedQuery:
             "violations": sum(egress["violations"] for egress in egresses),
             "inputs": [self._input(name, now) for name in self._streams],
             "replicas": replicas,
+            "jobs": [self._job(replica, now) for replica in self.layout.replicas if self.layout.remote_instances(replica)],
             "egresses": egresses,
             "tentative": best["tentative"],
             "counts": best["counts"],
@@ -196,6 +198,11 @@ class WatchedQuery:
         entries = node["instances"] if node else ()
         name = (who.fragment, who.replica, who.shard)
         return next((entry for entry in entries if (entry["fragment"], entry["replica"], entry["shard"]) == name), None)
+
+    def _job(self, replica: str, now: int) -> dict[str, Any]:
+        """How the operators of a replica get on in Spark."""
+        said = self._newest(f"spark.{self.record.name}.{replica}", now) or {}
+        return {"replica": replica, "site": self.layout.site_of_replica(replica), **facts_of_job(said)}
 
     def _egress(self, site: str, now: int) -> dict[str, Any]:
         egress = self._newest(f"egress.{self.record.name}.{site}", now) or {}

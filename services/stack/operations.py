@@ -15,7 +15,7 @@ from boreal.errors import UserError
 from boreal.planner import plan
 from boreal.spec import Query, did_you_mean, load_query
 from services.clusters import clusters
-from services.engines import expected_threshold_us
+from services.engines import expected_threshold_us, facts_of_job
 from services.layout import Layout, layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
@@ -44,9 +44,6 @@ SETTABLE = ("delay_threshold", "reconcile", "policy")
 
 STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
 """What a query's logs are made of: another one of these is another query."""
-
-JOB_FACTS = ("batch_ms", "batch_rows", "input_rows_per_s", "start_s")
-"""What a Spark job says of its last batch, and how long the parts of its start took."""
 
 SILENT_AFTER_S = 5.0
 """A process that has said nothing for so long is not there; it should every second."""
@@ -236,7 +233,7 @@ class Operations:
     def jobs(self) -> dict[str, Status]:
         """How the batches of Spark jobs go, by the job's name, as `boreal status` shows it."""
         jobs = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "spark"}
-        return {name: {fact: status.get(fact) for fact in JOB_FACTS} for name, status in sorted(jobs.items())}
+        return {name: facts_of_job(status) for name, status in sorted(jobs.items())}
 
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""

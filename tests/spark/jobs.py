@@ -77,6 +77,11 @@ class Script:
         self._mode = Mode.CHECKPOINT_REDO
         self._phase = "stable"
 
+    @property
+    def rows(self) -> int:
+        """How many rows its steps have brought."""
+        return self._host.rows
+
     def begin(self, mode: Mode, checkpoint: tuple[str, int] | None = None) -> None:
         self._life, self._number, self._mode, self._phase = self._life + 1, 0, mode, "stable"
         self.give(Begin(self._life, mode, checkpoint, None))

@@ -9,18 +9,22 @@ import shutil
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pyspark
 import pytest
 from kafka import TopicPartition
 
 from boreal.spec import Mode
-from services.engines import copy_owner, host_owner
+from services.engines import copy_owner, facts_of_job, host_owner
 from services.settings import KafkaSettings, RedisSettings, Settings
 from services.stack.fetch import spark_jars
 from services.stack.servers import KafkaSecurity, KafkaServer, RedisServer
+from services.statuses import Statuses
 from services.store.base import Checkpoint
 from services.store.redis import RedisCheckpointStore, connect_redis
 from spark_jobs.worker import WARM_UP
@@ -74,6 +78,39 @@ def test_a_job_answers_as_a_host_beside_us_does(bench: Bench, mode: Mode) -> Non
     bench.begin(mode)
     bench.go_on(60)
     bench.check()
+
+
+def test_a_job_tells_how_its_hosts_get_on(bench: Bench) -> None:
+    job = bench.job
+    with closing(Statuses(job.cluster)) as statuses:
+
+        def shards() -> list[dict[str, Any]]:
+            return facts_of_job(statuses.newest().get(f"spark.{job.query.name}.r0", {}))["shards"] or []
+
+        bench.begin(Mode.CHECKPOINT_REDO)
+        for script in bench.scripts:
+            script.step(500)
+            script.copy()
+        job.give(bench.scripts)
+        bench.check()
+        given = [script.rows for script in bench.scripts]
+        wait_until(lambda: [shard["rows"] for shard in shards()] == given, "they count", explain=lambda: f"{given} {shards()}")
+        rebuilds = [shard["rebuilds"] for shard in shards()]
+        copies = [len(script.copies[max(script.copies)]) for script in bench.scripts]
+        wait_until(lambda: [shard["versions_bytes"] for shard in shards()] == copies, "they measure")
+        status = statuses.newest()[f"spark.{job.query.name}.r0"]
+        assert all(shard["state_bytes"] > 0 for shard in status["shards"])
+        assert status["rows_per_s"] > 0
+        [worker], memory = job.workers(), status["rss_bytes"]
+        for name, process in (("jvm", jvm_of(job.pid)), ("driver", psutil.Process(job.pid)), ("workers", worker)):
+            assert 0.5 < memory[name] / process.memory_info().rss < 2
+        worker.kill()
+        bench.go_on(5)
+        bench.check()
+        wait_until(lambda: [shard["rebuilds"] - 1 for shard in shards()] == rebuilds, "they tell of it")
+        for shard in shards():
+            assert shard["last_rebuild_cause"] == "new worker"
+            assert shard["last_rebuild_s"] > 0 and shard["last_rebuild_orders"] > 0
 
 
 def test_what_is_no_order_is_passed_over(bench: Bench) -> None:

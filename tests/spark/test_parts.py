@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from reconcile.orders import Answer, Place, decode_answer, encode_answer
+from reconcile.remote import Cause, Rebuild
 from services.settings import KafkaSettings
 from services.store.base import Checkpoint, StoreUnavailable
 from services.store.memory import MemoryCheckpointStore
 from spark_jobs import places, worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.places import Keeper, StoredSnapshots
+from spark_jobs.progress import AddedUp, HostProgress, Worker
 from spark_jobs.session import java_home
 from tests.spark.jobs import wait_until
 
@@ -115,6 +117,21 @@ def test_the_last_sound_snapshot_of_this_log_is_found() -> None:
     assert snapshots.latest(30) == (20, b"20")
     store.is_away = True
     assert snapshots.latest(30) is None
+
+
+def test_what_hosts_tell_adds_up() -> None:
+    """Counts do; what is so now replaces what was; the last rebuild is remembered."""
+    added_up, rebuild = AddedUp(), Rebuild(Cause.NEW, 7)
+    first = HostProgress(Worker("w/1", 100), 5, 1, rebuild, 0.25, 1_000, 10)
+    second = HostProgress(Worker("w/2", 200), 3, 0, None, None, 2_000, 0)
+    before = added_up.addInPlace(added_up.zero({}), {0: first})
+    after = added_up.addInPlace(before, {0: second, 1: first})
+    assert before == {0: first}, "whoever reads it meanwhile has what there was"
+    assert after == {0: HostProgress(Worker("w/2", 200), 8, 1, rebuild, 0.25, 2_000, 0), 1: first}
+    assert after[0].facts() == {
+        "rows": 8, "state_bytes": 2_000, "versions_bytes": 0,
+        "rebuilds": 1, "last_rebuild_s": 0.25, "last_rebuild_cause": "new worker", "last_rebuild_orders": 7,
+    }  # fmt: skip
 
 
 def test_an_answer_that_no_record_holds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -358,6 +358,7 @@ def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: 
     jobs = [process["name"] for process in boreal.status()["processes"] if process["kind"] == "spark"]
     assert jobs == ["spark.sparks.r0"]
     wait_until(lambda: (boreal.status()["jobs"]["spark.sparks.r0"]["batch_ms"] or 0) > 0, "it tells of its batches")
+    assert boreal.status()["jobs"]["spark.sparks.r0"]["rss_bytes"]["jvm"] > 0
     assert "spark.sparks.r0" in boreal.run("status").stdout
     error = boreal.refused("query", "set", "sparks", "delay_threshold=1s")
     assert (error["field"], error["fix"]) == (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,11 +13,13 @@ from itertools import groupby
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.errors import KafkaConfigurationError
 from pydantic import BaseModel
 
 from boreal import CorrectedStream
 from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo, View
 from boreal.client.corrector import Corrector, Given, Record, Spot
+from boreal.client.feed import Feeds
 from boreal.client.stream import _maker
 
 
@@ -370,3 +374,31 @@ def test_a_reader_that_is_cancelled_has_not_taken_what_it_was_not_given() -> Non
             with pytest.raises(TimeoutError):
                 asyncio.run(read(stream))
             assert stream.place()["id"] is None
+
+
+# What is no outage
+
+
+def test_an_option_that_kafka_does_not_know_is_an_error() -> None:
+    with CorrectedStream("q", "127.0.0.1:1", sasl_plain_user="me") as stream, pytest.raises(KafkaConfigurationError):
+        next(stream.stable())
+
+
+def test_an_outage_is_waited_for_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    stream = CorrectedStream("q", "127.0.0.1:1", bootstrap_timeout_ms=50)
+    ending = threading.Timer(1.5, stream.close)
+    ending.start()
+    assert list(stream.stable()) == []
+    ending.join()
+    assert [record.getMessage() for record in caplog.records if record.name == "boreal.client"] == [
+        "q.stable cannot be read now, and is tried again: KafkaTimeoutError('Unable to bootstrap from 127.0.0.1:1')"
+    ]
+
+
+def test_a_record_of_somebody_elses_is_an_error_after_what_came_before_it() -> None:
+    feeds = Feeds()
+    feeds._waiting["a"] = deque([[Record(0, 0, 1, {})]])
+    feeds.fail(KeyError("incarnation"))
+    assert len(feeds.take(0.1)) == 1
+    with pytest.raises(KeyError):
+        feeds.take(0.1)

@@ -253,4 +253,4 @@ def test_an_overlay_costs_no_more_for_a_large_state() -> None:
     operator.step(overlay, (batch((2, "key 7", 2, 0.0)),), 3)
     groups = overlay.panes[0]
     assert len(groups.places) == 1 and len(groups.columns[0]) < 100
-    assert overlay.nbytes() > state.nbytes() > 100_000
+    assert 0 < overlay.nbytes() < 1_000 and state.nbytes() > 100_000

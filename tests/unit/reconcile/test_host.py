@@ -130,6 +130,28 @@ def test_the_base_does_not_change_while_an_overlay_lives() -> None:
     assert host.state.encode() == before
 
 
+def test_what_is_kept_for_a_rollback_is_counted_apart_from_the_state() -> None:
+    for mode, (mark_keeps, step_keeps) in {
+        Mode.CHECKPOINT_REDO: (True, False), Mode.UNDO_REDO: (False, False), Mode.OVERLAY_REDO: (False, True)
+    }.items():  # fmt: skip
+        host = host_of(mode)
+        assert host.held_bytes == (0, 0)
+        step(host, PAST, MARK_AT)
+        state, versions = host.held_bytes
+        assert state > 0 and versions == 0
+        host.mark(copies=mode is Mode.CHECKPOINT_REDO)
+        assert host.held_bytes == (state, len(host.copy)) and bool(host.copy) is mark_keeps
+        step(host, [(1600, k) for k in range(100)], 1_700, tentative=True)
+        grown, versions = host.held_bytes
+        if step_keeps:
+            assert grown == state and versions > 100 * 100
+        else:
+            assert grown > state + 100 * 100 and versions == len(host.copy)
+        host.roll_back(keep_live=False)
+        host.redone()
+        assert host.held_bytes[0] == (0 if mode is Mode.UNDO_REDO else state)
+
+
 def test_a_tentative_step_before_a_mark_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="after a MARK"):
         step(host_of(Mode.CHECKPOINT_REDO), LACKING, 2000, tentative=True)

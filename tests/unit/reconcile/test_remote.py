@@ -27,7 +27,7 @@ from reconcile.orders import (
     encode_answer,
     encode_order,
 )
-from reconcile.remote import OrderedHost, RemoteHost
+from reconcile.remote import Cause, OrderedHost, Rebuild, RemoteHost, Unreachable
 from sunion.steps import Step
 from tests.harness import plan_of, query_of
 
@@ -148,6 +148,36 @@ def test_a_batch_that_is_given_again_is_answered_again_alike() -> None:
     host = host_over(log)
     assert obey_all(host, log) == obey_all(host, log)
     assert host.rebuilt == 2
+
+
+def test_a_host_tells_why_its_state_was_made_anew_and_how_many_orders_that_took() -> None:
+    log = Log(life(Mode.UNDO_REDO))
+    host = host_over(log)
+    assert host.seek(4) == Rebuild(Cause.NEW, 4)
+    assert host.seek(4) is None
+    assert host.rows == 0, "rows that are given again are not counted"
+    host.obey(list(log.read(4, 5)), lambda number, state: None)
+    assert host.rows == 1
+    assert host.seek(2) == Rebuild(Cause.REPEATED, 2)
+    log.snapshots = {6: b"damaged"}
+    assert host.seek(9) == Rebuild(Cause.MISSED, 9)
+    assert host.rebuilt == 3
+
+
+def test_after_a_batch_that_broke_off_the_state_is_made_anew_wherever_the_next_begins() -> None:
+    log = Log(life(Mode.UNDO_REDO))
+    host = host_over(log)
+    host.seek(3)
+    log.read = lambda first, end: iter(lost(first, end))  # type: ignore[method-assign]
+
+    def lost(first: int, end: int) -> Iterable[tuple[int, bytes]]:
+        yield from Log.read(log, first, 1)
+        raise Unreachable("away")
+
+    with pytest.raises(Unreachable):
+        host.seek(2)
+    del log.read  # type: ignore[method-assign]
+    assert host.seek(3) == Rebuild(Cause.BROKEN_OFF, 3)
 
 
 def test_repeats_in_the_log_and_orders_of_the_dead_are_not_obeyed() -> None:

@@ -7,6 +7,7 @@ import weakref
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 from kafka import TopicPartition
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
@@ -49,13 +50,12 @@ class Stable:
         pass
 
 
-def test_rows_that_wait_for_q_stable_take_no_memory() -> None:
-    codes: list[int] = []
-    changelog, stable, kafka = Changelog("q", SCHEMA, (), 100), Stable(), Kafka()
-    out = OutTopic(
-        cast(Cluster, kafka),
+def outlet(stable: Stable, codes: list[int]) -> OutTopic:
+    """codes: with which it would end its process."""
+    return OutTopic(
+        cast(Cluster, Kafka()),
         "q.out",
-        changelog,
+        Changelog("q", SCHEMA, (), 100),
         1,
         0,
         lambda: "r0",
@@ -64,11 +64,18 @@ def test_rows_that_wait_for_q_stable_take_no_memory() -> None:
         RecentDelays(1_000_000),
         codes.append,
     )
-    held = []
+
+
+def rows(first: int) -> pa.RecordBatch:
+    columns = [pa.array(range(first, first + 3), pa.int64()), pa.array([7, 8, 9], pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA.arrow)
+
+
+def test_rows_that_wait_for_q_stable_take_no_memory() -> None:
+    stable, codes, held = Stable(), list[int](), []
+    out = outlet(stable, codes)
     for first in range(0, 30, 3):
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(range(first, first + 3), pa.int64()), pa.array([7, 8, 9], pa.int64())], schema=SCHEMA.arrow
-        )
+        batch = rows(first)
         held.append(weakref.ref(batch))
         out.append(LOG, Data(Origin("r0", 1), 0, first, batch, False, ((1, 0),), 0))
     del batch
@@ -79,3 +86,14 @@ def test_rows_that_wait_for_q_stable_take_no_memory() -> None:
     assert out.confirmed == 2
     stable.next_id = 30
     assert out.confirmed == out.appended == 10
+
+
+def test_what_fails_in_a_thread_of_kafkas_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(rows: list[StableRow], offset: int) -> None:
+        raise RuntimeError("nobody sees this")
+
+    stable, codes = Stable(), list[int]()
+    monkeypatch.setattr(stable, "put", fail)
+    out = outlet(stable, codes)
+    out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
+    assert codes == [1] and out.confirmed == 0

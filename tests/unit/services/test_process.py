@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import queue
+import time
 from contextlib import closing
 from typing import Any, cast
 
+import pytest
+
+from services import process
 from services.clusters import Cluster
 from services.process import StatusPublisher
 
@@ -40,3 +44,22 @@ def test_a_status_that_cannot_be_made_once_is_not_the_last() -> None:
     with closing(StatusPublisher(cast(Cluster, kafka), "node.q.r0", make_status)) as publisher:
         publisher.now()
         assert kafka.said.get(timeout=10)["query"] == "q"
+
+
+def test_a_status_is_of_the_walls_time_though_that_was_set_since_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_STARTED_WALL_NS", process._STARTED_WALL_NS - 3_600_000_000_000)
+    kafka = Kafka()
+    with closing(StatusPublisher(cast(Cluster, kafka), "monitor", lambda: {"ready": True})):
+        assert abs(kafka.said.get(timeout=10)["at_ms"] - time.time() * 1_000) < 5_000
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this kernel does not tell how long the machine has slept")
+def test_the_services_clock_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep = time.clock_gettime_ns
+
+    def after_an_hours_sleep(clock: int) -> int:
+        return asleep(clock) + (3_600_000_000_000 if clock == time.CLOCK_BOOTTIME else 0)
+
+    before = process.now_us()
+    monkeypatch.setattr(time, "clock_gettime_ns", after_an_hours_sleep)
+    assert process.now_us() - before >= 3_600_000_000

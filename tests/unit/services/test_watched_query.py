@@ -274,3 +274,16 @@ def test_others_items_and_processes_are_passed_over():
     assert query.take({"process": "node.q.r9", "instances": [{**node("r9")["instances"][0]}]}, 0) == []
     assert query.take({"process": "egress.q.z"}, 0) == []
     assert query.tick(0) == []
+
+
+def test_a_replica_in_spark_has_its_job_s_facts():
+    query = watched(engine=["native", "spark"])
+    [job] = query.status(0)["jobs"]
+    assert (job["replica"], job["site"], job["batch_ms"], job["shards"]) == ("r1", "a", None, None)
+    shard = {"fragment": "main", "shard": 0, "rows": 5, "state_bytes": 1_000, "rebuilds": 1}
+    query.take({"process": "spark.q.r1", "ready": True, "batch_ms": 120, "shards": [shard], "pid": 4}, SECOND)
+    [job] = query.status(SECOND)["jobs"]
+    assert (job["batch_ms"], job["shards"], "pid" in job) == (120, [shard], False)
+    [job] = query.status(10 * SECOND)["jobs"]
+    assert job["batch_ms"] is None, "it is silent"
+    assert watched().status(0)["jobs"] == []
