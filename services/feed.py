@@ -27,6 +27,8 @@ from services.source.intake import BOUNDARY_HEADER, END
 from services.texts import column_texts, joined, key_parts, moment, object_parts
 
 HEARTBEAT_S = 0.1
+UNDER_WAY_MAX = 100_000
+"""Records that Kafka has not acknowledged yet."""
 _TICK_S = 0.01
 _SLICE_ROWS = 8_192
 
@@ -42,7 +44,8 @@ class _Topic:
 
 
 class _Producer:
-    """A producer that raises what Kafka has refused: with the next record, or at the end."""
+    """A producer that raises what Kafka has refused, with the next record or at the end, and waits where Kafka does not keep
+    up: kafka-python's own would take in all there is."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self._producer = producer
@@ -52,6 +55,7 @@ class _Producer:
 
     def send(self, topic: str, value: bytes, **options: Any) -> None:
         with self._changed:
+            self._changed.wait_for(lambda: self._under_way < UNDER_WAY_MAX or self._refusal is not None)
             self._check()
             self._under_way += 1
         self._producer.send(topic, value, **options).add_callback(self._note, None).add_errback(self._note)

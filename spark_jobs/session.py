@@ -44,8 +44,6 @@ TUNED: dict[str, str] = {
     "spark.dynamicAllocation.enabled": "false",
     # On a cluster a partition should wait for the executor that has its state: making it anew costs more than this.
     "spark.locality.wait": "1s",
-    # The driver asks Kafka for new orders as soon as a batch is over; by default it first waits 10 ms.
-    "spark.sql.streaming.pollingDelay": "2ms",
     # A file of the checkpoint is written without asking first whether it is there, and without a checksum beside it: without
     # Hadoop's native library each such question forks a process (two commits: 80 ms with the default, 26 ms with this).
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from kafka import TopicPartition
+from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
+import services.feed
 from boreal.spec import Stream
+from services.clusters import Cluster
+from services.embedded.sources import Pace
 from services.feed import json_records
 from services.replay import read_source
 from services.rows import Shape, read_records
@@ -40,3 +48,54 @@ def test_records_are_read_as_the_rows_that_they_were_made_of(tmp_path: Path, cha
     assert not rows.reasons
     again = pa.RecordBatch.from_arrays([pa.array(rows.times), *rows.values], schema=batch.schema)
     assert again.to_pylist() == batch.to_pylist()
+
+
+class Kafka:
+    """A cluster and its clients: it has a topic, and acknowledges what it is sent when it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self._waiting: list[FutureProduceResult] = []
+
+    def producer(self, **options: Any) -> Kafka:
+        return self
+
+    def consumer(self) -> Kafka:
+        return self
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
+
+    def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
+        result = FutureProduceResult(TopicPartition(topic, 0))
+        future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
+        self.sent.append(value)
+        self._waiting.append(result)
+        return future
+
+    def acknowledge(self) -> None:
+        while self._waiting:
+            self._waiting.pop(0).success((0, 0, None))
+
+    def close(self) -> None:
+        pass
+
+
+def test_while_kafka_takes_nothing_feeding_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services.feed, "UNDER_WAY_MAX", 100, raising=False)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"at": {n}, "n": {n}}}\n' for n in range(1_000)))
+    stream = Stream.model_validate({"topic": "in", "time": "at", "schema": {"n": "int"}})
+    rows = {"s": read_source("s", stream, str(path))}
+    kafka = Kafka()
+    fed: list[int] = []
+    pace = Pace(rate=1_000_000)
+    feeding = threading.Thread(target=lambda: fed.append(services.feed.feed(cast(Cluster, kafka), {"s": stream}, rows, pace)))
+    feeding.start()
+    feeding.join(0.5)
+    assert feeding.is_alive() and len(kafka.sent) <= 100
+    deadline = time.monotonic() + 20
+    while feeding.is_alive() and time.monotonic() < deadline:
+        kafka.acknowledge()
+        feeding.join(0.01)
+    assert fed == [1_000]
