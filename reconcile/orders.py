@@ -88,9 +88,9 @@ class Answer:
     failed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Which order of which life."""
+    """Which order of which life; they rise."""
 
     incarnation: int
     number: int

@@ -21,6 +21,7 @@ from operators.encoding import pack, unpack
 from operators.graph import Graph
 from reconcile.host import Host
 from reconcile.orders import Answer, Begin, Copy, Mark, Order, Place, decode_order, encode_answer
+from reconcile.parts import PART_BYTES, Parts, in_parts
 from sunion.steps import Step
 
 _KIND = "host"
@@ -92,12 +93,17 @@ class RemoteHost:
         self.place = Place(0, 0)
         self.has_failed = False
         self.rows = 0
+        self._parts = Parts()
         self._inputs = {entry.name: entry.schema for entry in fragment.inputs}
         self._fetch = fetch
 
     def take(self, data: bytes, keep: KeepCopy | None) -> bytes | None:
-        """Obey an order; the answer as bytes, or None for an order that was obeyed before, or is of a life that is over.
-        keep: None where copies need not go to the store, having gone there before."""
+        """Obey an order; the answer as bytes, or None for an order that was obeyed before, is of a life that is over, or is not
+        whole yet. keep: None where copies need not go to the store, having gone there before."""
+        whole = self._parts.take(data)
+        return self._take_whole(whole, keep) if whole is not None else None
+
+    def _take_whole(self, data: bytes, keep: KeepCopy | None) -> bytes | None:
         place, order = decode_order(data, self._inputs)
         mine = self.place
         if place.incarnation < mine.incarnation or (place.incarnation == mine.incarnation and place.number <= mine.number):
@@ -116,9 +122,12 @@ class RemoteHost:
         return encode_answer(place, answer)
 
     def save(self) -> bytes | None:
-        """All that the next orders build on, as bytes; None while that is more than one state, or nothing."""
+        """All that the next orders build on, as bytes; None while that is more than one state, or nothing, or an order in parts
+        is not whole yet."""
         host = self.host
         if host.live is not None or host.redo is not None or self.has_failed or not self.place.incarnation:
+            return None
+        if self._parts.place > self.place:
             return None
         place = self.place
         facts: dict[str, object] = {"life": place.incarnation, "place": place.number, "mode": host.mode.value}
@@ -155,6 +164,7 @@ class OrderedHost:
         log: OrderLog,
         snapshots: Snapshots,
         snapshot_bytes: int = SNAPSHOT_BYTES,
+        part_bytes: int = PART_BYTES,
     ) -> None:
         self.fragment = fragment
         self.host = RemoteHost(fragment, fetch)
@@ -165,21 +175,27 @@ class OrderedHost:
         self._log = log
         self._snapshots = snapshots
         self._snapshot_bytes = snapshot_bytes
+        self._part_bytes = part_bytes
         self._since = self._last_size = 0
 
     def obey(self, orders: Sequence[tuple[int, bytes]], keep: KeepCopy) -> list[bytes]:
-        """Obey (offset, order) in their order; what was obeyed before is obeyed again, and answered alike."""
+        """Obey (offset, order) in their order; the records of the answers (reconcile.parts). What was obeyed before is obeyed
+        again, and answered alike."""
         if not orders:
             return []
         self.seek(orders[0][0])
         self.next_offset = None  # where the store cannot be asked in the midst of it, we are nowhere
         rows = self.host.rows
-        answers = [self.host.take(data, keep) for _, data in orders]
+        answers = [record for _, data in orders for record in self._answer(data, keep)]
         self.rows += self.host.rows - rows
         self.next_offset = orders[-1][0] + 1
         self._since += sum(len(data) for _, data in orders)
         self._maybe_save()
-        return [answer for answer in answers if answer is not None]
+        return answers
+
+    def _answer(self, data: bytes, keep: KeepCopy) -> list[bytes]:
+        answer = self.host.take(data, keep)
+        return in_parts(self.host.place, answer, self._part_bytes) if answer is not None else []
 
     def skip(self, offset: int) -> None:
         """Pass over what is no order: the state is then the one before the next offset."""

@@ -8,7 +8,7 @@ first tentative tuple after it, becomes REC_DONE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +21,9 @@ from reconcile.events import Append
 from sunion.buckets import bucket_end
 from sunion.steps import Step
 from sunion.tape import BEGINNING
+
+FRAME_BYTES = 32 << 20
+"""Rows of a step that take more memory are written as several frames: half of what a record of a log may hold."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,7 @@ class SOutput:
     shard: int
     origin: Origin
     bucket_us: int
+    frame_bytes: int = FRAME_BYTES
     epoch: int = 0
     tracks: dict[str, list[_Track]] = field(init=False)
     stable_through: int = BEGINNING
@@ -172,6 +176,24 @@ class SOutput:
         return effects
 
     def _write_rows(self, track: _Track, rows: pa.RecordBatch, step: Step) -> list[Append]:
+        return [effect for piece in self._pieces(rows, step.tentative) for effect in self._write_piece(track, piece, step)]
+
+    def _pieces(self, rows: pa.RecordBatch, whole_buckets: bool) -> Iterator[pa.RecordBatch]:
+        """The rows as batches of FRAME_BYTES at most, as far as they can be cut. whole_buckets: tentative rows of one bucket
+        are in one frame, since a reader that changes to another replica asks by t_max for what it lacks (R23)."""
+        middle = rows.num_rows // 2
+        if rows.nbytes > self.frame_bytes and whole_buckets:
+            times = rows.column(0).to_numpy()
+            end = bucket_end(int(times[middle]), self.bucket_us)
+            ends = (int(np.searchsorted(times, end - self.bucket_us)), int(np.searchsorted(times, end)))
+            middle = next((place for place in ends if 0 < place < rows.num_rows), 0)
+        if rows.nbytes <= self.frame_bytes or middle == 0:
+            yield rows
+            return
+        for half in (rows.slice(0, middle), rows.slice(middle)):
+            yield from self._pieces(half, whole_buckets)
+
+    def _write_piece(self, track: _Track, rows: pa.RecordBatch, step: Step) -> list[Append]:
         t_max = bucket_end(rows.column(0)[-1].as_py(), self.bucket_us)
         if step.tentative:
             if track.next_id < track.written:

@@ -18,6 +18,7 @@ from boreal.errors import CorruptError
 from boreal.plan import Plan
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Order, Place, decode_answer, encode_order
+from reconcile.parts import Parts, in_parts
 from services.clusters import Cluster
 from services.engines import answers_topic, host_owner, orders_topic
 from services.process import EXIT_BEGIN_ANEW
@@ -52,6 +53,7 @@ class RemoteHosts:
         self._outputs = [{e.operator: e.schema for e in plan.fragment(who.fragment).outputs} for who in instances]
         self._store = store
         self._exit = exit
+        self._parts = [Parts() for _ in instances]
         self._deliver: Deliver = lambda who, answered: None
         self._producer: KafkaProducer = cluster.producer(linger_ms=0)
         self._next: dict[TopicPartition, int] = {}
@@ -72,8 +74,9 @@ class RemoteHosts:
 
     def give(self, who: InstanceId, place: Place, order: Order) -> None:
         """Send an order; returns once it is on its way."""
-        sent = self._producer.send(self._orders, encode_order(place, order), partition=self._partition[who])
-        sent.add_errback(self._fail)
+        for record in in_parts(place, encode_order(place, order)):
+            sent = self._producer.send(self._orders, record, partition=self._partition[who])
+            sent.add_errback(self._fail)
 
     def _fail(self, error: BaseException) -> None:
         if not self._stopping.is_set():
@@ -115,7 +118,10 @@ class RemoteHosts:
 
     def _hear(self, at: int, offset: int, data: bytes) -> None:
         try:
-            place, answer = decode_answer(data, self._outputs[at])
+            whole = self._parts[at].take(data)
+            if whole is None:
+                return
+            place, answer = decode_answer(whole, self._outputs[at])
         except CorruptError as error:
             # The instance will miss it, and begin a new life.
             _logger.error("offset %d of %s/%d is no answer: %s", offset, self._answers, at, error)

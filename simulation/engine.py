@@ -14,12 +14,16 @@ from random import Random
 from boreal.plan import Fragment
 from reconcile.events import Answered
 from reconcile.orders import Order, Place, decode_answer, encode_order
+from reconcile.parts import Parts, in_parts
 from reconcile.remote import Fetch, OrderedHost
 
 At = Callable[[int, Callable[[], None]], None]
 """at(delay_us, action): do it after so long."""
 
 SNAPSHOT_BYTES = 5_000
+LONG_BATCH_US = 100_000
+PART_BYTES = 700
+"""How large a record may be, for jobs whose batches are long."""
 UPLOAD_US = 5_000
 ANSWER_US = 2_000
 
@@ -50,14 +54,15 @@ class MicroBatches:
         self._down = 0
         self._is_busy = False
         self._dying: tuple[int, int] | None = None
+        self._parts, self._part_bytes = Parts(), PART_BYTES if batch_us > LONG_BATCH_US else 1 << 30
         self._host = self._new_host()
 
     def _new_host(self) -> OrderedHost:
-        return OrderedHost(self._fragment, self._fetch, self, self, SNAPSHOT_BYTES)
+        return OrderedHost(self._fragment, self._fetch, self, self, SNAPSHOT_BYTES, self._part_bytes)
 
     def give(self, place: Place, order: Order) -> None:
         """Log an order."""
-        self._orders.append(encode_order(place, order))
+        self._orders += in_parts(place, encode_order(place, order), self._part_bytes)
         self._maybe_run()
 
     # What the host reads and keeps
@@ -122,7 +127,11 @@ class MicroBatches:
     def _emit(self, answers: list[bytes]) -> None:
         self.counts["engine answers"] += len(answers)
         for data in answers:
-            place, answer = decode_answer(data, self._outputs)
+            whole = self._parts.take(data)
+            if whole is None:
+                self.counts["engine parts"] += 1
+                continue
+            place, answer = decode_answer(whole, self._outputs)
             self._at(ANSWER_US, lambda place=place, answer=answer: self._deliver(Answered(place, answer)))  # type: ignore[misc]
 
     # What may befall it

@@ -696,7 +696,7 @@ def obey_twice(patch: Patch) -> None:
         self.place = place
         return encode_answer(place, self._obey(order))
 
-    patch(RemoteHost, "take", lambda _: take)
+    patch(RemoteHost, "_take_whole", lambda _: take)
     patch(OrderedHost, "_rebuild", lambda _: lambda self, offset: None)
 
 
@@ -719,7 +719,7 @@ def believe_any_state(patch: Patch) -> None:
         return believing
 
     patch(OrderedHost, "_rebuild", lambda _: rebuild)
-    patch(RemoteHost, "take", take)
+    patch(RemoteHost, "_take_whole", take)
 
 
 @_mutant
@@ -736,7 +736,7 @@ def obey_the_dead(patch: Patch) -> None:
 
         return take
 
-    patch(RemoteHost, "take", make)
+    patch(RemoteHost, "_take_whole", make)
 
 
 @_mutant

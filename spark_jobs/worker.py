@@ -23,9 +23,10 @@ from pyspark.accumulators import Accumulator
 from boreal.errors import CorruptError
 from boreal.spec import Mode, load_query
 from reconcile.events import InstanceId
-from reconcile.orders import Answer, Begin, Order, Place, decode_order, encode_answer, encode_order
+from reconcile.orders import Begin, Order, Place, decode_order, encode_order
+from reconcile.parts import is_part
 from reconcile.remote import OrderedHost, Rebuild, RemoteHost
-from services.clusters import MAX_FRAME_BYTES, Cluster
+from services.clusters import Cluster
 from services.engines import copy_owner, host_owner, orders_topic
 from services.layout import layout_of
 from services.settings import load_settings
@@ -49,9 +50,6 @@ REHEARSALS = 5
 
 PIECE_BYTES = 4 << 20
 """Answers are handed to Spark in pieces of about so many bytes, so that the first are sent while others are made."""
-
-ANSWER_BYTES = MAX_FRAME_BYTES - 1_024
-"""The largest answer: a record is a little more than its value."""
 
 MEASURED_SHARE = 0.01
 """How much of the time may pass in measuring how large a state is."""
@@ -104,15 +102,6 @@ def _records(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, byte
 def _rows(answers: list[tuple[int, bytes]]) -> pa.RecordBatch:
     partitions, values = zip(*answers, strict=True)
     return pa.RecordBatch.from_arrays([pa.array(partitions, pa.int32()), pa.array(values, pa.binary())], schema=_SCHEMA)
-
-
-def fitting(place: Place, answer: bytes) -> bytes:
-    """The answer to an order; one that Kafka would never take says so instead, which ends the instance's life and not the job:
-    given again, the batch would fail again, for ever."""
-    if len(answer) <= ANSWER_BYTES:
-        return answer
-    failed = f"order {place.number} has made {len(answer):,} bytes, and a record of Kafka's holds {ANSWER_BYTES:,}"
-    return encode_answer(place, Answer(failed=failed))
 
 
 @cache
@@ -182,7 +171,7 @@ class Hosts:
         gc.freeze()
 
     def obey(self, partition: int, offset: int, data: bytes) -> list[bytes]:
-        """The answers to a record of the orders topic."""
+        """The records that answer one of the orders topic."""
         if partition not in self._by_partition:
             self._by_partition[partition] = _Shard(self._host(partition))
         shard, who = self._by_partition[partition], self._instances[partition]
@@ -193,8 +182,7 @@ class Hosts:
             if data == WARM_UP:
                 host.skip(offset)
                 return []
-            answers = host.obey([(offset, data)], partial(self._keep_copy, who))
-            return [fitting(host.host.place, answer) for answer in answers]
+            return host.obey([(offset, data)], partial(self._keep_copy, who))
         except CorruptError:
             if self._is_order(partition, offset, data):
                 raise
@@ -241,7 +229,8 @@ class Hosts:
         who = self._instances[partition]
         inputs = self._layout.plan.fragment(who.fragment).inputs
         try:
-            decode_order(data, {entry.name: entry.schema for entry in inputs})
+            if not is_part(data):
+                decode_order(data, {entry.name: entry.schema for entry in inputs})
         except CorruptError as error:
             if data != WARM_UP:
                 _logger.error("%s passes over offset %d of %s/%d: %s", who, offset, self._topic, partition, error)

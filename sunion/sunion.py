@@ -16,7 +16,7 @@ The machine is pure: frames and the time go in, items come out; it never asks wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,9 +29,12 @@ from boreal.spec import Hold
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step
-from sunion.tape import BEGINNING, Cursor
+from sunion.tape import BEGINNING, Chunk, Cursor
 
 STEP_ROWS = 131_072
+
+STEP_BYTES = 32 << 20
+"""Rows may be wide: a step for a host in another process is a message, of which several are under way."""
 
 
 class Healed(Enum):
@@ -54,9 +57,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows is
-    about how many rows one step may hold, so that no call takes long. grace_us: after a redo, what became overdue in its
-    midst waits so long at most, since what arrived meanwhile has not been looked at (R8).
+    """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows and
+    step_bytes are about how much one step may hold, so that no call takes long. grace_us: after a redo, what became overdue
+    in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8).
     """
 
     bucket_us: int
@@ -64,6 +67,7 @@ class Settings:
     stable_lag_max_us: int
     memory_bytes: int
     step_rows: int = STEP_ROWS
+    step_bytes: int = STEP_BYTES
     replay_bytes: int = 8 << 20
 
 
@@ -352,7 +356,7 @@ class SUnion:
     # Making a step
 
     def _step(self, view: View, through: int, tentative: bool) -> Step:
-        upto = self._limit_rows(view, through)
+        upto = self._limited(view, through, tentative)
         since = view.position
         taken = [self._take(view, at, since, upto, tentative) for at in range(len(self.ports))]
         muted = upto <= self.muted_until
@@ -366,17 +370,24 @@ class SUnion:
                 port.released(upto)
         return Step(batches, upto, tentative, muted, ingest, missing, cause)
 
-    def _limit_rows(self, view: View, through: int) -> int:
-        """A bucket's end at which the step holds about step_rows, each port having an equal share of them."""
-        share = max(self.settings.step_rows // len(self.ports), 1)
+    def _limited(self, view: View, through: int, tentative: bool) -> int:
+        """A bucket's end at which the step holds about step_rows, or step_bytes, each port having an equal share of them."""
+        share_rows = max(self.settings.step_rows // len(self.ports), 1)
+        share_bytes = max(self.settings.step_bytes // len(self.ports), 1)
         for cursor, port in zip(view.cursors, self.ports, strict=True):
-            rows = 0
-            for chunk in cursor.pending(port.tape, through):
+            rows, room = 0, share_bytes
+            for chunk in self._chunks(cursor, port, through, view.position, tentative):
                 rows += len(chunk.times)
-                if rows >= share:
-                    through = min(through, bucket_end(max(chunk.high, view.position), self.settings.bucket_us))
+                last, room = chunk.fitting(view.position, room)
+                if rows >= share_rows or room <= 0:
+                    through = min(through, bucket_end(max(last, view.position), self.settings.bucket_us))
                     break
         return through
+
+    def _chunks(self, cursor: Cursor, port: Port, through: int, position: int, tentative: bool) -> Iterator[Chunk]:
+        yield from cursor.pending(port.tape, through)
+        if tentative:
+            yield from port.suffix_from(position)
 
     def _take(self, view: View, at: int, since: int, upto: int, tentative: bool) -> _Taken:
         """The rows of one port in [since, upto), in id order: the stable prefix, then the tentative suffix."""

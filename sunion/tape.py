@@ -64,6 +64,16 @@ class Chunk:
     def next_id(self) -> int:
         return self.first_id + len(self.times)
 
+    def fitting(self, since: int, room: int) -> tuple[int, int]:
+        """(the highest time through which rows from `since` on fit into so many bytes, about; how many are then left)."""
+        if self.nbytes <= room:
+            return self.high, room - self.nbytes
+        ahead = np.sort(self.times[self.times >= since])
+        fit = room * len(self.times) // self.nbytes
+        if fit < len(ahead):
+            return int(ahead[fit]), 0
+        return self.high, room - self.nbytes * len(ahead) // len(self.times)
+
     def between(self, since: int, upto: int) -> tuple[pa.RecordBatch, np.ndarray] | None:
         """The rows with since <= time < upto, in id order, and their times; None where there are none."""
         if self.low >= since and self.high < upto:

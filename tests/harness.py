@@ -428,6 +428,7 @@ class SUnionDriver:
         stable_lag_max: int = 1_000_000,
         memory: int = 1 << 30,
         step_rows: int = 1 << 20,
+        step_bytes: int = 1 << 30,
         bucket: int = 10,
     ) -> None:
         self.names = names
@@ -439,6 +440,7 @@ class SUnionDriver:
             stable_lag_max_us=stable_lag_max,
             memory_bytes=memory,
             step_rows=step_rows,
+            step_bytes=step_bytes,
         )
         merge = Merge("all", tuple(range(len(names))), SCHEMA)
         self.sunion = SUnion(list(self.ports.values()), (merge,), settings, "t", failure, stabilization, alpha_x)

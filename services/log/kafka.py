@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from boreal.errors import BorealError, ProtocolError
 from boreal.frames import Anchor, Data, Frame, LogId, Start
@@ -51,7 +51,10 @@ class AppendRefused(BorealError):
     error: Exception
 
     def __str__(self) -> str:
-        return f"Kafka refuses what is appended to {self.log}: {self.error!r}"
+        told = f"Kafka refuses what is appended to {self.log}: {self.error!r}"
+        if isinstance(self.error, MessageSizeTooLargeError):
+            told += "; the rows of one bucket, or batch, are more than a record may hold: take more shards, or fewer columns"
+        return told
 
 
 class Places(Protocol):

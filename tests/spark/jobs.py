@@ -23,6 +23,7 @@ from boreal.plan import Fragment
 from boreal.schema import TIME
 from boreal.spec import Mode, Query, load_query
 from reconcile.orders import Begin, Copy, DropLive, Mark, Order, Place, Redone, RollBack, decode_answer, encode_order
+from reconcile.parts import Parts, in_parts
 from reconcile.remote import RemoteHost
 from services.clusters import Cluster
 from services.engines import answers_topic, orders_topic
@@ -88,10 +89,11 @@ class Script:
 
     def give(self, order: Order) -> None:
         self._number += 1
-        data = encode_order(Place(self._life, self._number), order)
+        place = Place(self._life, self._number)
+        data = encode_order(place, order)
         answer = self._host.take(data, self.copies.__setitem__)
         assert answer is not None
-        self.orders.append(data)
+        self.orders += in_parts(place, data)
         self.answers.append(answer)
 
     def go_on(self, count: int, rows: int = 50) -> None:
@@ -114,6 +116,17 @@ class Script:
             self._live = upto
         else:
             self._upto = upto
+
+    def many_groups(self, count: int) -> None:
+        """A step of two rows for each of so many keys, in one window, whose answer has a row for each."""
+        begin = (self._upto // SECOND_US + 1) * SECOND_US
+        rows = np.arange(2 * count)
+        columns = {TIME: begin + rows * SECOND_US // (2 * count), "k": rows % count, "v": np.ones(2 * count)}
+        [entry] = self._fragment.inputs
+        schema = entry.schema.arrow
+        arrays = [pa.array(columns[column.name]).cast(column.type) for column in schema]
+        self._upto = begin + SECOND_US
+        self.give(Step({entry.name: pa.RecordBatch.from_arrays(arrays, schema=schema)}, self._upto, False, False, ()))
 
     def _any(self, rows: int) -> None:
         rows, chance = self._random.randrange(rows), self._random.random()
@@ -170,6 +183,7 @@ class Heard:
     answers: dict[Place, bytes] = field(default_factory=dict)
     repeated: int = 0
     differing: list[Place] = field(default_factory=list)
+    parts: Parts = field(default_factory=Parts)
 
 
 class SparkJob:
@@ -302,10 +316,13 @@ class SparkJob:
         while not self._stopping.is_set():
             for records in consumer.poll(timeout_ms=100).values():
                 for record in records:
-                    place, _ = decode_answer(record.value, schemas[record.partition])
                     heard = self.heard[record.partition]
+                    whole = heard.parts.take(record.value)
+                    if whole is None:
+                        continue
+                    place, _ = decode_answer(whole, schemas[record.partition])
                     heard.repeated += place in heard.answers
-                    if heard.answers.setdefault(place, record.value) != record.value:
+                    if heard.answers.setdefault(place, whole) != whole:
                         heard.differing.append(place)
         consumer.close(autocommit=False)
 

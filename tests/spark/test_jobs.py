@@ -20,6 +20,7 @@ import pytest
 from kafka import TopicPartition
 
 from boreal.spec import Mode
+from services.clusters import MAX_FRAME_BYTES
 from services.engines import copy_owner, facts_of_job, host_owner
 from services.settings import KafkaSettings, RedisSettings, Settings
 from services.stack.fetch import spark_jars
@@ -111,6 +112,21 @@ def test_a_job_tells_how_its_hosts_get_on(bench: Bench) -> None:
         for shard in shards():
             assert shard["last_rebuild_cause"] == "new worker"
             assert shard["last_rebuild_s"] > 0 and shard["last_rebuild_orders"] > 0
+
+
+def test_what_no_record_of_kafka_s_holds_travels_in_parts(bench: Bench) -> None:
+    """An order of more than 64 MB, whose answer is as large; the worker dies after it."""
+    bench.begin(Mode.OVERLAY_REDO)
+    script = bench.scripts[0]
+    before = len(script.orders)
+    script.many_groups(1_450_000)
+    assert min(sum(map(len, script.orders[before:])), len(script.answers[-1])) > MAX_FRAME_BYTES
+    bench.job.give(bench.scripts)
+    bench.check()
+    [worker] = bench.job.workers()
+    worker.kill()
+    bench.go_on(5)
+    bench.check()
 
 
 def test_what_is_no_order_is_passed_over(bench: Bench) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from reconcile.orders import Answer, Place, decode_answer, encode_answer
 from reconcile.remote import Cause, Rebuild
 from services.settings import KafkaSettings
 from services.store.base import Checkpoint, StoreUnavailable
 from services.store.memory import MemoryCheckpointStore
-from spark_jobs import places, worker
+from spark_jobs import places
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.places import Keeper, StoredSnapshots
 from spark_jobs.progress import AddedUp, HostProgress, Worker
@@ -132,13 +131,3 @@ def test_what_hosts_tell_adds_up() -> None:
         "rows": 8, "state_bytes": 2_000, "versions_bytes": 0,
         "rebuilds": 1, "last_rebuild_s": 0.25, "last_rebuild_cause": "new worker", "last_rebuild_orders": 7,
     }  # fmt: skip
-
-
-def test_an_answer_that_no_record_holds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(3, 7)
-    answer = encode_answer(place, Answer())
-    assert worker.fitting(place, answer) == answer
-    monkeypatch.setattr(worker, "ANSWER_BYTES", len(answer) - 1)
-    at, refused = decode_answer(worker.fitting(place, answer), {})
-    assert at == place
-    assert refused.failed is not None and "order 7 has made" in refused.failed

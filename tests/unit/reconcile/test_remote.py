@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from reconcile.orders import (
     encode_answer,
     encode_order,
 )
+from reconcile.parts import Parts, in_parts, is_part
 from reconcile.remote import Cause, OrderedHost, Rebuild, RemoteHost, Unreachable
 from sunion.steps import Step
 from tests.harness import plan_of, query_of
@@ -66,10 +67,15 @@ def life(mode: Mode) -> list[Order]:
 
 
 class Log:
-    """Orders at their offsets, and snapshots, in memory."""
+    """Orders at their offsets, in parts of so many bytes at most, and snapshots, in memory."""
 
-    def __init__(self, orders: Iterable[Order], start: int = 0) -> None:
-        self.orders = [encode_order(Place(1, number), order) for number, order in enumerate(orders, start=1)]
+    def __init__(self, orders: Sequence[Order], start: int = 0, part_bytes: int = 1 << 20) -> None:
+        places = [Place(1, number) for number, _ in enumerate(orders, start=1)]
+        self.orders = [
+            record
+            for place, order in zip(places, orders, strict=True)
+            for record in in_parts(place, encode_order(place, order), part_bytes)
+        ]
         self.start = start
         self.snapshots: dict[int, bytes] = {}
 
@@ -88,8 +94,8 @@ def no_checkpoint(owner: str, number: int) -> bytes:
     raise KeyError(owner, number)
 
 
-def host_over(log: Log, snapshot_bytes: int = 1 << 30) -> OrderedHost:
-    return OrderedHost(FRAGMENT, no_checkpoint, log, log, snapshot_bytes)
+def host_over(log: Log, snapshot_bytes: int = 1 << 30, part_bytes: int = 1 << 20) -> OrderedHost:
+    return OrderedHost(FRAGMENT, no_checkpoint, log, log, snapshot_bytes, part_bytes)
 
 
 def obey_all(host: OrderedHost, log: Log, first: int = 0) -> list[bytes]:
@@ -141,6 +147,56 @@ def test_a_state_lost_anywhere_is_made_anew(mode: Mode, lost_at: int) -> None:
         answers += obey_all(host_over(log), log, lost_at)
         assert answers == expected
         assert bool(log.snapshots) is (snapshot_bytes == 1)
+
+
+# What no record of a log holds
+
+PART = 100
+
+
+def whole(records: Iterable[bytes]) -> list[bytes]:
+    parts = Parts()
+    return [data for record in records if (data := parts.take(record)) is not None]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_orders_and_answers_in_parts_say_what_whole_ones_say_wherever_a_state_is_lost(mode: Mode) -> None:
+    plain, log = Log(life(mode)), Log(life(mode), part_bytes=PART)
+    expected = obey_all(host_over(plain), plain)
+    assert max(map(len, log.orders)) < PART + 200 < max(map(len, plain.orders))
+    answers = obey_all(host_over(log, part_bytes=PART), log)
+    assert max(map(len, answers)) < PART + 200 < max(map(len, expected))
+    assert whole(answers) == expected
+    for lost_at in range(1, len(log.orders)):
+        log.snapshots.clear()
+        first = host_over(log, 1, PART)
+        given = [record for at, data in log.read(0, lost_at) for record in first.obey([(at, data)], lambda n, s: None)]
+        assert whole(given + obey_all(host_over(log, 1, PART), log, lost_at)) == expected
+        assert log.snapshots, "they are made, between orders"
+
+
+def test_what_another_writer_or_a_life_that_is_over_has_left_of_parts_is_passed_over() -> None:
+    data = [bytes([number]) * 250 for number in range(4)]
+    first, second, third = (in_parts(Place(1, number), data[number], PART) for number in (1, 2, 3))
+    assert [len(records) for records in (first, second, third)] == [3, 3, 3]
+    # Two drivers say the same, one behind the other.
+    assert whole([*first[:2], first[0], first[2], first[1], second[0], first[2], *second[1:]]) == [data[1], data[2]]
+    # One has died in the midst of it, and its successor begins again.
+    assert whole([*second[:2], *first, *second]) == [data[2]]
+    # Of the second order the rest never comes; whole records pass meanwhile.
+    assert whole([*second[:2], b"small", *third]) == [b"small", data[3]]
+    begun = in_parts(Place(2, 1), data[0], PART)
+    assert whole([*third[:2], begun[0], third[2], *begun[1:]]) == [data[0]], "the life before ends late"
+
+
+def test_a_damaged_part_is_refused() -> None:
+    part = in_parts(Place(1, 1), bytes(250), PART)[1]
+    assert is_part(part) and not is_part(b"an order")
+    for damaged in (part[:-1], part[:-1] + b"x"):
+        with pytest.raises(CorruptError):
+            Parts().take(damaged)
+        with pytest.raises(CorruptError):
+            is_part(damaged)
 
 
 def test_a_batch_that_is_given_again_is_answered_again_alike() -> None:

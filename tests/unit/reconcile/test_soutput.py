@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from boreal.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
 from boreal.partition import partition_of
 from boreal.plan import Edge
@@ -61,6 +63,28 @@ def test_stable_rows_are_numbered_and_followed_by_the_boundary_with_an_anchor() 
     boundary = effects[-1].frame
     assert isinstance(boundary, Boundary) and boundary.anchor == Anchor(20, 20, (("out/0", 3),), (("a/0", 3),))
     assert boundary.ingest == 77 and boundary.sent == 1234
+
+
+def test_rows_that_no_record_holds_are_several_frames() -> None:
+    """Rows here take 16 bytes. Stable ones are cut anywhere, tentative ones between buckets, which readers ask for (R23)."""
+    whole, cut = soutput_of(), soutput_of()
+    cut.frame_bytes = 16 * 3
+    times = [1, 2, 3, 4, 11, 12, 13, 14, 15, 21]
+    for tentative in (False, True):
+        upto, given = (100, [100 + time for time in times]) if tentative else (30, times)
+        upto += 30 if tentative else 0
+        [expected] = [e.frame for e in emit(whole, given, upto, tentative) if isinstance(e.frame, Data)]
+        frames = [e.frame for e in emit(cut, given, upto, tentative) if isinstance(e.frame, Data)]
+        assert pa.concat_batches([frame.batch for frame in frames]) == expected.batch
+        sizes = [frame.batch.num_rows for frame in frames]
+        assert [frame.first_id for frame in frames] == [expected.first_id + sum(sizes[:at]) for at in range(len(sizes))]
+        assert frames[-1].t_max == expected.t_max
+        if tentative:
+            assert sizes == [4, 5, 1]
+            assert [frame.t_max for frame in frames] == [110, 120, 130]
+        else:
+            assert max(sizes) <= 3
+    assert cut.next_ids() == whole.next_ids()
 
 
 def test_every_frame_says_which_bucket_caused_it() -> None:

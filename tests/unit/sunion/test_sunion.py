@@ -57,12 +57,13 @@ def test_an_end_of_all_streams_closes_everything() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=4), st.booleans()), max_size=25),
     st.integers(1, 40),
+    st.integers(1, 1_000),
 )
 def test_stable_rows_do_not_depend_on_how_the_streams_were_cut_and_interleaved(
-    arrivals: list[tuple[str, list[int], bool]], step_rows: int
+    arrivals: list[tuple[str, list[int], bool]], step_rows: int, step_bytes: int
 ) -> None:
     """Against a dumb version: sort everything by (time, port, id)."""
-    one = SUnionDriver("a", "b", "c", step_rows=step_rows)
+    one = SUnionDriver("a", "b", "c", step_rows=step_rows, step_bytes=step_bytes)
     clock = dict.fromkeys("abc", 0)
     rows: list[tuple[int, str, int]] = []
     out = []
@@ -95,6 +96,31 @@ def test_a_step_is_bounded_over_all_ports_together() -> None:
     sizes = [len(rows) for _, rows, _ in one.at(0)]
     assert sum(sizes) == 800
     assert max(sizes) <= 40 + 40, "at most a bucket more than the bound"
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_step_is_bounded_by_the_bytes_of_its_rows_too_also_within_a_frame(orderly: bool) -> None:
+    """A row takes 16 bytes here. Rows may be wide, and a step for a host in another process is a message."""
+    one = SUnionDriver("a", "b", step_bytes=1_600)
+    times = list(range(1_000))
+    for name in "ab":
+        one.rows(name, *(times if orderly else times[::-1]))
+        one.boundary(name, 1_000)
+    steps = one.at(0)
+    assert [row for _, rows, _ in steps for row in rows] == sorted(row for _, rows, _ in steps for row in rows)
+    assert sum(len(rows) for _, rows, _ in steps) == 2_000
+    assert all(50 <= len(rows) <= 120 for _, rows, _ in steps[:-1]), "about as many as fit, and a bucket more"
+
+
+def test_what_is_overdue_leaves_in_bounded_steps_too() -> None:
+    one = failed(step_bytes=1_600)
+    for bucket in range(2, 40):
+        one.tentative("a", *[bucket * 10] * 10, ingest=0)
+    one.boundary("a", 400, tentative=True, ingest=0)
+    mark, *steps = one.at(1000)
+    assert mark == ("mark", 1)
+    assert sum(len(rows) for _, rows, _ in steps) == 381
+    assert all(len(rows) <= 60 for _, rows, _ in steps) and len(steps) > 5
 
 
 # Deadlines
