@@ -20,7 +20,8 @@ _logger = logging.getLogger("boreal.deadletters")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that was refused: a record of q.dlq. source: the stream that it would have been of."""
+    """A record that was refused: a record of q.dlq. source: the stream that it would have been of; offset: -1 for one that was
+    posted and never came into the topic."""
 
     source: str
     topic: str

@@ -25,6 +25,7 @@ from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.failpoints import failpoint
+from services.log.kafka import RECORD_BYTES
 from services.process import EXIT_FENCED, now_us
 from services.records import Changelog, Control, Rows
 
@@ -154,7 +155,8 @@ class OutTopic:
         stable: list[StableRow],
     ) -> None:
         last_id = stable[-1].id if stable else None
-        sent = _Sent(self.appended, self._end, len(records), sum(map(len, records)), emitted_us, given, stable, last_id)
+        nbytes = sum(map(len, records)) + len(records) * RECORD_BYTES
+        sent = _Sent(self.appended, self._end, len(records), nbytes, emitted_us, given, stable, last_id)
         self._end = sent.end
         with self._changed:
             self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)

@@ -38,6 +38,8 @@ INDEXED_FRAMES = 1 << 17
 """Of a log that is written for long, the index keeps between half as many frames and so many."""
 UNACKNOWLEDGED_BYTES = 64 << 20
 """What may be on its way to Kafka before `append_later` waits."""
+RECORD_BYTES = 1_500
+"""What kafka-python keeps of a record beside its value until it is acknowledged: of a boundary that is far the most."""
 HISTORY_LOOK_S = 10.0
 """So often at most a log that keeps a history asks Kafka where that begins now."""
 
@@ -221,12 +223,12 @@ class KafkaLog:
             future = self._site.producer.send(place.topic, value, headers=headers, partition=place.partition)
             with self._flow:
                 self._unacknowledged += 1
-                self._unacknowledged_bytes += len(value)
+                self._unacknowledged_bytes += len(value) + RECORD_BYTES
             offset = window.add(frame, len(value))
             if len(window.sizes) > INDEXED_FRAMES:
                 window.forget(window.index.end - INDEXED_FRAMES // 2)
         # Only now: an acknowledgement may be there already, and is then counted at once.
-        future.add_callback(self._acknowledge, offset, len(value))
+        future.add_callback(self._acknowledge, offset, len(value) + RECORD_BYTES)
         future.add_errback(self._fail)
         return offset
 

@@ -18,10 +18,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from services.clusters import Cluster
 from services.source.intake import POSTED_HEADER
@@ -37,10 +38,12 @@ _logger = logging.getLogger("boreal.source")
 class PostBox:
     """`post` may be called from any thread; the spool is drained in a thread of ours."""
 
-    def __init__(self, cluster: Cluster, topic: str, spool: Spool) -> None:
-        """KafkaError where the cluster is out of reach already."""
+    def __init__(self, cluster: Cluster, topic: str, spool: Spool, refuse: Callable[[bytes, str], Any]) -> None:
+        """refuse: makes a dead letter of a record, for a reason; returns its future. KafkaError where the cluster is out of
+        reach already."""
         self._topic = topic
         self._spool = spool
+        self._refuse = refuse
         self._producer: KafkaProducer = cluster.producer(max_block_ms=int(STALLED_S * 1_000))
         self._condition = threading.Condition()
         self._is_closed = False
@@ -101,14 +104,20 @@ class PostBox:
         ]
 
     def _deliver(self, chunk: Chunk) -> bool:
-        """Whether Kafka has what is spooled. It is handed over once, however long an outage lasts; what Kafka refuses (it
-        may not let us write now) is tried again."""
+        """Whether what is spooled has its place: in Kafka, or, where a record is larger than the topic takes, among the dead
+        letters, since nobody is there any more who could be told. It is handed over once, however long an outage lasts; what
+        Kafka refuses otherwise (it may not let us write now) is tried again."""
         try:
             sent = self._hand_over(chunk.first, chunk.records)
-            while not _are_sent(sent, time.monotonic() + STALLED_S):
-                if self._is_closed or any(future.failed() for future in sent):
-                    return False
-            return True
+            letters: list[Any] = []
+            for record, future in zip(chunk.records, sent, strict=True):
+                try:
+                    if not self._await(future):
+                        return False
+                except MessageSizeTooLargeError as error:
+                    _logger.error("a record of %d bytes is too large for %s: %s", len(record), self._topic, error)
+                    letters.append(self._refuse(record, f"too large for the topic: {len(record)} bytes"))
+            return all(self._await(letter) for letter in letters)
         except KafkaTimeoutError:
             return False
         except KafkaError as error:
@@ -116,6 +125,13 @@ class PostBox:
             with self._condition:
                 self._condition.wait(STALLED_S)
             return False
+
+    def _await(self, future: Any) -> bool:
+        """Whether Kafka has a record, however long that takes; False where we are closed before, or it took too long."""
+        while not _are_sent([future], time.monotonic() + STALLED_S):
+            if self._is_closed or future.failed():
+                return False
+        return True
 
     def _drain(self) -> None:
         while True:

@@ -40,7 +40,7 @@ from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.queries import QueryRegistry
 from services.rows import Shape
 from services.settings import Settings
-from services.source.intake import Intake, beyond
+from services.source.intake import LONGEST_TEXT, Intake, beyond
 from services.source.options import SourceOptions
 from services.source.post import STALLED_S, PostBox
 from services.source.recovery import FormerLife, former_life
@@ -112,7 +112,7 @@ class Source:
             stack.callback(self.letters.close, timeout=1)
             self.topic = stack.enter_context(closing(UserTopic(home, topic, self._look_ms)))
             spool = Spool(self.spool_directory, self.options.spool_bytes)
-            self.box = stack.enter_context(closing(PostBox(home, topic, spool)))
+            self.box = stack.enter_context(closing(PostBox(home, topic, spool, self._refuse)))
             self.status = stack.enter_context(closing(StatusPublisher(home, self.name, self._status)))
             if self.options.http_port is not None:
                 app = create_app(self.box, self._shape)
@@ -257,6 +257,13 @@ class Source:
             while not _is_sent(future):
                 self._wait(0)
         self._letters += len(letters)
+
+    def _refuse(self, record: bytes, reason: str) -> Any:
+        """A dead letter of a record that never came into the user's topic; called in the post box's thread."""
+        text = record.decode("utf-8", "backslashreplace")[:LONGEST_TEXT]
+        letter = DeadLetter(self.stream, self.topic_name, 0, -1, reason, text)
+        topic = dead_letter_topic(self.layout.plan.query)
+        return self.letters.send(topic, letter.to_json(), key=self.stream.encode(), partition=0)
 
     def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
         for log, frame in frames:

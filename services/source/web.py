@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import threading
 from typing import Any
 
@@ -30,6 +31,8 @@ LARGEST_RECORD = 900_000
 MOST_REASONS = 100
 ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
+
+_logger = logging.getLogger("boreal.source")
 
 
 def create_app(box: PostBox, shape: Shape) -> FastAPI:
@@ -97,12 +100,19 @@ def _plain(value: Any) -> str:
 
 
 class WebServer:
-    """Serves an application in a thread of its own."""
+    """Serves an application in a thread of its own. Where the port is taken it says so, and the source goes on without."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         self._server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="off"))
-        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._server.run()
+        except SystemExit:  # how it says that it cannot listen, having told why
+            address = f"{self._server.config.host}:{self._server.config.port}"
+            _logger.error("BOREAL_HTTP_PORT: nothing can be posted at %s; give this source a port that is free", address)
 
     def close(self) -> None:
         self._server.should_exit = True

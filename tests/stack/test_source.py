@@ -549,6 +549,29 @@ def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order
     assert process.poll() is None
 
 
+def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_holds_up_nothing(
+    own_kafka: KafkaServer, make_bench: Callable[..., Bench]
+) -> None:
+    bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
+    with closing(bench.home.admin()) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, bench.topic, {"max.message.bytes": "1000"})])
+    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.wait(lambda: is_open(port), "the port")
+    bench.send(0, 1)
+    bench.wait_rows(1)
+    own_kafka.kill()
+    for first in (1, 4):
+        found = [row(first), {**row(first + 1), "user": "u" * 5_000}, row(first + 2)]
+        assert post(port, json.dumps(found).encode()).answer["durable"] == "spool"
+    own_kafka.start()
+    bench.wait_rows(5)
+    assert bench.rows() == [0, 1, 3, 4, 6]
+    bench.wait(lambda: bench.status().get("spooled_bytes") == 0 and bench.status()["state"] != "spooling", "status")
+    letters = bench.letters()
+    assert [json.loads(letter["record"])["n"] for letter in letters] == [2, 5]
+    assert all(letter["offset"] == -1 and letter["reason"].startswith("too large") for letter in letters)
+
+
 def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench]
 ) -> None:

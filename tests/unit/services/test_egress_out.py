@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import Any, cast
 
@@ -14,10 +15,12 @@ from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 from boreal.frames import Data, LogId, Origin
 from boreal.schema import Schema
 from services.clusters import Cluster
+from services.egress import out as out_module
 from services.egress.delays import RecentDelays
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
+from services.log.kafka import RECORD_BYTES
 from services.records import Changelog
 
 SCHEMA = Schema.of({"n": "int"})
@@ -27,7 +30,9 @@ LOG = LogId("out", "r0", 0)
 class Kafka:
     """A cluster, and its producer, which has everything at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_away: bool = False) -> None:
+        """is_away: it has nothing, ever."""
+        self._is_away = is_away
         self._end = 0
 
     def producer(self, **options: Any) -> Kafka:
@@ -36,7 +41,8 @@ class Kafka:
     def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
         result = FutureProduceResult(TopicPartition(topic, 0))
         future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
-        result.success((self._end, 0, None))
+        if not self._is_away:
+            result.success((self._end, 0, None))
         self._end += 1
         return future
 
@@ -50,10 +56,10 @@ class Stable:
         pass
 
 
-def outlet(stable: Stable, codes: list[int]) -> OutTopic:
+def outlet(stable: Stable, codes: list[int], is_away: bool = False) -> OutTopic:
     """codes: with which it would end its process."""
     return OutTopic(
-        cast(Cluster, Kafka()),
+        cast(Cluster, Kafka(is_away)),
         "q.out",
         Changelog("q", SCHEMA, (), 100),
         1,
@@ -97,3 +103,24 @@ def test_what_fails_in_a_thread_of_kafkas_ends_the_process(monkeypatch: pytest.M
     out = outlet(stable, codes)
     out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
     assert codes == [1] and out.confirmed == 0
+
+
+def test_what_kafka_does_not_take_is_bounded_by_all_that_its_client_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out_module, "ON_THE_WAY_BYTES", 1 << 20)
+    out = outlet(Stable(), [], is_away=True)
+
+    def append() -> None:
+        for first in range(0, 3_000, 3):
+            out.append(LOG, Data(Origin("r0", 1), 0, first, rows(first), False, ((1, 0),), 0))
+
+    writer = threading.Thread(target=append, daemon=True)
+    writer.start()
+    before = -1
+    while writer.is_alive() and out.appended > before:
+        before = out.appended
+        writer.join(0.5)
+    assert 100 < 3 * out.appended < (1 << 20) // RECORD_BYTES
+    out._is_closed = True
+    with out._changed:
+        out._changed.notify_all()
+    writer.join(10)

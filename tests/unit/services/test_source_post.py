@@ -12,12 +12,15 @@ from typing import Any, cast
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import MessageSizeTooLargeError
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
 from services.clusters import Cluster
 from services.source import post
 from services.source.post import PostBox
 from services.source.spool import Spool
+
+LARGEST = 100
 
 
 class Kafka:
@@ -26,7 +29,8 @@ class Kafka:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.is_away = True
-        self._waiting: list[FutureProduceResult] = []
+        self.letters: list[bytes] = []
+        self._waiting: list[tuple[bytes, FutureProduceResult]] = []
 
     def producer(self, **options: Any) -> Kafka:
         return self
@@ -34,7 +38,7 @@ class Kafka:
     def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
         self.sent.append(value)
         result = FutureProduceResult(TopicPartition(topic, 0))
-        self._waiting.append(result)
+        self._waiting.append((value, result))
         future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
         if not self.is_away:
             self.come_back()
@@ -43,8 +47,15 @@ class Kafka:
     def come_back(self) -> None:
         self.is_away = False
         waiting, self._waiting = self._waiting, []
-        for result in waiting:
-            result.success((0, 0, None))
+        for value, result in waiting:
+            if len(value) > LARGEST:
+                result.failure(MessageSizeTooLargeError("too large"))
+            else:
+                result.success((0, 0, None))
+
+    def refuse(self, record: bytes, reason: str) -> FutureRecordMetadata:
+        self.letters.append(record)
+        return self.send("q.dlq", reason.encode())
 
     def close(self, **options: Any) -> None:
         pass
@@ -58,7 +69,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 
 @pytest.fixture
 def box(kafka: Kafka, tmp_path: Path) -> Iterator[PostBox]:
-    with closing(PostBox(cast(Cluster, kafka), "in", Spool(tmp_path, 50 << 20))) as made:
+    with closing(PostBox(cast(Cluster, kafka), "in", Spool(tmp_path, 50 << 20), kafka.refuse)) as made:
         yield made
 
 
@@ -78,6 +89,16 @@ def test_what_is_spooled_is_handed_over_once_however_long_kafka_is_away(kafka: K
     assert wait(lambda: box.is_empty)
     assert kafka.sent == [b"a", b"a", b"b"]
     assert box.post([b"c"])
+
+
+def test_a_record_that_is_too_large_for_the_topic_holds_up_none_behind_it(kafka: Kafka, box: PostBox) -> None:
+    large = b"l" * (LARGEST + 1)
+    assert not box.post([b"a", large, b"b"])
+    assert not box.post([b"c"])
+    kafka.come_back()
+    assert wait(lambda: box.is_empty)
+    assert kafka.letters == [large] and kafka.sent.count(b"c") == 1
+    assert box.post([b"d"])
 
 
 @contextmanager
