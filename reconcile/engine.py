@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from boreal.errors import BorealError, ProtocolError
 from boreal.plan import Plan
@@ -30,8 +31,11 @@ LEAST_SAMPLES = 8
 """With fewer, the guess still counts: an order may take two batches, and the first few may all have met a short one."""
 
 SLOWNESS = 4
-"""A host that says nothing for so many times its usual latency has stopped: or for half of X, if it usually takes less, for
-then there is just time to read from another."""
+"""A host that says nothing for so many times its worst latency has stopped."""
+
+PATIENCE = 2
+"""It has stopped as well if it says nothing for half of X, and for so many times its usual latency: then there is just time to
+read from another. A few orders that took long, as when it began, do not change what is usual."""
 
 
 class HostFailed(BorealError):
@@ -122,22 +126,24 @@ class Engine:
     def _measured_us(self) -> int:
         return max(self.latencies, default=LATENCY_GUESS_US) * 3 // 2
 
-    @property
-    def _patience_us(self) -> int:
-        worth_waiting_us = max(self.delay_threshold_us // 2, self._measured_us)
-        return max(min(SLOWNESS * self._measured_us, worth_waiting_us), self.silence_us)
+    def _is_too_long(self, wait_us: int) -> bool:
+        if wait_us <= self.silence_us:
+            return False
+        usual_us = median_low(self.latencies) if self.latencies else 0
+        worth_waiting_us = max(self.delay_threshold_us // 2, PATIENCE * usual_us)
+        return wait_us > min(SLOWNESS * self._measured_us, worth_waiting_us)
 
     def is_silent(self, now: int) -> bool:
         """Whether the host has stopped: nobody should wait for what we have given it."""
         if self.host is not None:
             return False
-        return bool(self.under_way) and now - max(self.under_way[0].since, self.answered_at) > self._patience_us
+        return bool(self.under_way) and self._is_too_long(now - max(self.under_way[0].since, self.answered_at))
 
     def is_behind(self, now: int) -> bool:
         """Whether the host has yet to begin, or to catch up."""
         if self.host is not None:
             return False
-        return not self.has_begun or (bool(self.under_way) and now - self.under_way[0].since > self._patience_us)
+        return not self.has_begun or (bool(self.under_way) and self._is_too_long(now - self.under_way[0].since))
 
     def discount(self, late_us: int) -> None:
         """For so long we could not listen: it is not the host's silence."""

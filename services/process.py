@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -115,6 +116,9 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
         format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    # What was imported stays for good, and need not be looked through for garbage.
+    gc.freeze()
+    gc.enable()
     faulthandler.register(signal.SIGUSR1)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -779,9 +779,3 @@ def forget_how_long_a_host_takes(patch: Patch) -> None:
 def wait_for_a_dead_host(patch: Patch) -> None:
     """A host that has stopped is not noticed: its replica goes on calling itself STABLE (R10, R24)."""
     patch(Engine, "is_silent", lambda _: lambda self, now: False)
-
-
-@_mutant
-def measure_a_host_while_it_is_away(patch: Patch) -> None:
-    """The orders that waited for a host's return tell how long an order takes: it is not missed the next time (R9, R24)."""
-    patch(Engine, "_excuse_absence", lambda _: lambda self, now: None)

@@ -46,9 +46,12 @@ AT_REST_S = 0.3
 
 KEEP_WARM_S = 20.0
 
-BATCH_EVERY = "100 milliseconds"
+BATCH_EVERY = "200 milliseconds"
 """How often a batch begins, unless the one before takes longer. What a batch costs the JVM, some 60 ms of a core, it costs with
-one row too: as often as can be, a job without a row to do took a core."""
+one row too: as often as can be, a job with hardly a row to do took a core."""
+
+AT_ONCE = "0 seconds"
+"""Batches of a rehearsal begin as soon as the one before is over."""
 
 RATE_S = 10.0
 """Rows a second are taken over so long."""
@@ -111,7 +114,8 @@ class Job:
             self._note("session")
             self._rehearse(session, task, place / "local" / "rehearsal", stopping)
             self._note("rehearsal")
-            query = self._start(session, partial(worker.obey, task, self._hosts), self.answers, place / "checkpoint")
+            obey = partial(worker.obey, task, self._hosts)
+            query = self._start(session, obey, self.answers, place / "checkpoint", BATCH_EVERY)
             self._await_hosts(query, stopping)
             self._note("hosts")
             _logger.info("warm after %.1f s: %s", sum(self.start_s.values()), self.start_s)
@@ -165,7 +169,7 @@ class Job:
         firsts = None
         while firsts is None and not stopping.is_set():
             firsts = self._send_warm_up()
-        query = self._start(session, partial(worker.rehearse, task), self.orders, place, firsts)
+        query = self._start(session, partial(worker.rehearse, task), self.orders, place, AT_ONCE, firsts)
         batch, since = -1, time.monotonic()
         while not stopping.wait(_LOOK_CLOSELY_S) and (batch < 0 or time.monotonic() - since < AT_REST_S):
             self._look(query)
@@ -174,7 +178,7 @@ class Job:
         query.stop()
 
     def _start(
-        self, session: SparkSession, act: Act, to: str, place: Path, firsts: dict[str, int] | None = None
+        self, session: SparkSession, act: Act, to: str, place: Path, every: str, firsts: dict[str, int] | None = None
     ) -> StreamingQuery:
         """From the orders, from the first one or from `firsts` on, through the worker to a topic."""
         kafka = self.settings.sites[self.site]
@@ -188,7 +192,7 @@ class Job:
         # The place is written behind, once a second: no batch waits for the disk, and a restart answers so much again.
         writer = writer.option("checkpointLocation", str(place)).option("asyncProgressTrackingEnabled", "true")
         self._progress, self._ends = None, {}
-        return writer.queryName(self.name).trigger(processingTime=BATCH_EVERY).start()
+        return writer.queryName(self.name).trigger(processingTime=every).start()
 
     def _await_hosts(self, query: StreamingQuery, stopping: threading.Event) -> None:
         """Until all orders that there are have been obeyed, and so every host has its state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import services.lean  # noqa: F401
 from services.egress.egress import Egress
 from services.process import run_part
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import services.lean  # noqa: F401
 from services.process import run_part
 from services.source.options import SourceOptions
 from services.source.source import Source

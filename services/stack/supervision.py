@@ -10,7 +10,8 @@ takes what has happened and the time, and returns what to do, in order; `next_de
 
 Rules:
  1. Whatever exits without having been asked is started again, whatever its exit code: a stray signal is no reason to leave a
-    query without a replica. The back-off doubles from 0.2 s to 10 s, and begins anew after 30 s of health.
+    query without a replica: the first time at once, then after a back-off that doubles from 0.2 s to 10 s, and begins anew
+    after 30 s of health.
  2. Processes end downstream first (egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage once the
     one before is gone. So nobody is left who could take an orderly end for a failure upstream, and answer tentatively.
  3. Another `revision` means stop and start, at once. Another `turn` alone means the same one process of a query at a time: the
@@ -183,7 +184,7 @@ class Supervision:
             return
         if now - life.since >= HEALTHY_AFTER_US:
             life.failures = 0
-        backoff = min(BACKOFF_FIRST_US << life.failures, BACKOFF_LAST_US)
+        backoff = min(BACKOFF_FIRST_US << (life.failures - 1), BACKOFF_LAST_US) if life.failures else 0
         life.failures = min(life.failures + 1, 32)
         life.restarts += 1
         life.enter(Phase.WAITING, now, due=now + backoff)

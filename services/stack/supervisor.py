@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from services.stack import tied
 from services.stack.children import MONITOR, query_children
 from services.stack.links import Link
 from services.stack.servers import KafkaServer, RedisServer, Server
+from services.stack.spares import COMMAND, Spare
 from services.stack.state import identity, only_one, write_state
 from services.stack.supervision import Answered, Child, Event, Exited, Kill, Start, Supervision, Terminate, Tick, Wanted
 from services.statuses import Status, StatusReader
@@ -126,6 +127,8 @@ class Supervisor:
             if now_us() - looked_at_logs > _LOOK_AT_LOGS_S * 1e6:
                 looked_at_logs = now_us()
                 self._runner.shorten_logs()
+                if self._is_ready() and not self._ending.is_set() and self._of_query:
+                    self._runner.keep_spare()
         self._runner.close()
         # Our own clients of Kafka are left to the end of this process: there is nobody left who could answer them.
         return EXIT_FAILED if self._has_failed.is_set() else EXIT_STOPPED
@@ -299,6 +302,7 @@ class Runner:
         self._logs.mkdir(parents=True, exist_ok=True)
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         self._links: dict[str, dict[str, Link]] = {}
+        self._spare = Spare(lambda: self._spawn(COMMAND, {}, self._log("spare"), subprocess.PIPE))
 
     def pid(self, name: str) -> int | None:
         running = self._running.get(name)
@@ -310,15 +314,25 @@ class Runner:
         return running[1] if running else None
 
     def start(self, child: Child) -> None:
-        command = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *child.command]
-        environment = {**os.environ, **self._proxies(child)}
-        with self._log(child.name).open("ab") as log:
-            process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        proxies, log = self._proxies(child), self._log(child.name)
+        process = self._spare.become(child.command, proxies, log) or self._spawn(child.command, proxies, log)
         self._running[child.name] = process, psutil.Process(process.pid).create_time()
         threading.Thread(target=lambda: self._on_end(child.name, process.wait()), daemon=True).start()
         _logger.info("%s has been started: pid %d", child.name, process.pid)
+
+    def keep_spare(self) -> None:
+        """Have a process ready for the next one that is started, where it can be that."""
+        self._spare.keep()
+
+    def _spawn(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *command]
+        environment = {**os.environ, **environment}
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True
+            )
 
     def signal(self, name: str, number: signal.Signals) -> None:
         process, _ = self._running[name]
@@ -332,6 +346,7 @@ class Runner:
 
     def close(self) -> None:
         """Once nothing runs any more."""
+        self._spare.close()
         for links in self._links.values():
             for link in links.values():
                 link.close()

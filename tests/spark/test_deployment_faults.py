@@ -22,13 +22,17 @@ from tests.stack.breaking import QUERY, X_S, Bench, flowing, report
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak]
 
 READY_S = 240.0
+QUIETLY = {"bucket": "200ms", "boundary_interval": "200ms", "heartbeat": "200ms"}
+"""Broker, six services and two jobs share the cores here, and a job that comes back needs some, too: by default they would take
+nearly all of two only to tell each other how far they are (docs/spark.md)."""
 MINUTE_S = 60.0
 STATES = ("STABLE", "UP_FAILURE", "STABILIZATION")
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with flowing(tmp_path_factory.mktemp("spark"), {**QUERY, "name": "sparks", "engine": "spark"}, ready_s=READY_S) as bench:
+    query = {**QUERY, "name": "sparks", "engine": "spark", "tuning": QUIETLY}
+    with flowing(tmp_path_factory.mktemp("spark"), query, ready_s=READY_S) as bench:
         bench.check(bench.mark(), may_be_late=True)  # a job that was just started is slow at first
         yield bench
 
@@ -137,7 +141,7 @@ def test_both_jobs_may_die_at_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_minute_without_an_input_is_answered_within_x(tmp_path: Path, mode: Mode) -> None:
-    query = {**QUERY, "name": "minute", "engine": "spark", "reconcile": mode.value}
+    query = {**QUERY, "name": "minute", "engine": "spark", "reconcile": mode.value, "tuning": QUIETLY}
     with flowing(tmp_path, query, ready_s=READY_S) as bench:
         bench.check(bench.mark(), may_be_late=True)  # a job that was just started is slow at first
         since = bench.mark()

@@ -343,14 +343,15 @@ def test_a_host_that_stops_is_noticed_and_one_that_is_slow_is_waited_for() -> No
 
 def test_a_slow_host_is_not_waited_for_until_x_is_over() -> None:
     subject = engine()
-    hand(subject, step(upto=1), now=0)
-    subject.take(Place(3, 1), Answer(), 800_000, [])
-    hand(subject, step(upto=2), now=1_000_000)
-    assert not subject.is_silent(2_490_000)
-    assert subject.is_silent(2_510_000)
-    subject.delay_threshold_us = 1_000_000
-    assert not subject.is_silent(2_190_000), "it may take as long as it was seen to take"
-    assert subject.is_silent(2_210_000)
+    for number, took_us in enumerate((2_000_000, 800_000, 800_000), start=1):  # cold at first
+        hand(subject, step(upto=number), now=0)
+        subject.take(Place(3, number), Answer(), took_us, [])
+    hand(subject, step(upto=4), now=3_000_000)
+    assert not subject.is_silent(4_590_000), "twice what it usually takes"
+    assert subject.is_silent(4_610_000)
+    subject.delay_threshold_us = 6_000_000
+    assert not subject.is_silent(5_990_000), "half of X"
+    assert subject.is_silent(6_010_000)
 
 
 def test_the_time_in_which_a_host_was_away_is_not_what_an_order_takes() -> None:

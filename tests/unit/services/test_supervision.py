@@ -101,7 +101,7 @@ def test_what_is_wanted_is_started_servers_first() -> None:
     assert world.supervision.is_ready()
 
 
-def test_backoff_doubles_to_ten_seconds_and_begins_anew_after_health() -> None:
+def test_the_first_restart_is_at_once_and_backoff_doubles_to_ten_seconds_and_begins_anew_after_health() -> None:
     world = World([MONITOR])
     waits = []
     for _ in range(8):
@@ -111,15 +111,19 @@ def test_backoff_doubles_to_ten_seconds_and_begins_anew_after_health() -> None:
         life = world.supervision.lives["monitor"]
         waits.append(life.since - before)
         world.now = life.since
-    assert waits == [200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000, 10_000_000, 10_000_000]
+    assert waits == [0, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000, 10_000_000]
     assert world.supervision.lives["monitor"].restarts == 8
     world.pass_time(HEALTHY_AFTER_US)
+    world.exits("monitor")
+    assert world.supervision.lives["monitor"].since == world.now
     world.exits("monitor")
     assert world.supervision.next_deadline() == world.now + 200_000
 
 
 def test_one_that_ends_unasked_comes_back_whatever_its_exit_code() -> None:
     world = World([MONITOR])
+    world.exits("monitor")
+    assert world.supervision.lives["monitor"].state == "starting"
     world.exits("monitor")
     assert world.supervision.lives["monitor"].state == "waiting"
     world.pass_time(200_000)
@@ -157,6 +161,7 @@ def test_a_deleted_query_ends_and_nothing_else_does() -> None:
 
 def test_one_that_waits_for_its_restart_is_not_started_once_it_is_unwanted() -> None:
     world = World([KAFKA, MONITOR])
+    world.exits("monitor")
     world.exits("monitor")
     world.want([KAFKA])
     world.drain()

@@ -170,6 +170,51 @@ def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
     runner.close()
 
 
+EGRESS = Child("egress.q.z", "egress", "q", (sys.executable, "-m", "services.egress", "q", "z"))
+
+
+def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
+    ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOREAL_SITES__A__BOOTSTRAP", "127.0.0.1:1")
+    runner = Runner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
+    runner.keep_spare()
+    runner.keep_spare()
+    [spare] = psutil.Process().children()
+    runner.start(Child("monitor", "monitor", None, SLEEP))
+    assert runner.pid("monitor") != spare.pid
+    runner.start(EGRESS)
+    assert runner.pid(EGRESS.name) == spare.pid
+    assert runner.created(EGRESS.name) == spare.create_time()
+    assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
+    log = (tmp_path / "logs" / f"{EGRESS.name}.log").read_text()
+    assert "ERROR egress.q.z boreal.process: egress.q.z cannot go on" in log
+    assert "is not known" in log
+    assert (tmp_path / "logs" / "spare.log").read_text() == ""
+    runner.signal("monitor", signal.SIGKILL)
+    assert ended.get(timeout=PATIENCE_S) == ("monitor", -9)
+    runner.close()
+    assert psutil.Process().children() == []
+
+
+def test_without_a_spare_or_with_a_dead_one_a_process_is_started_as_ever(
+    ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+) -> None:
+    runner = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
+    runner.start(EGRESS)
+    assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
+    runner.forget(EGRESS.name)
+    runner.keep_spare()
+    [spare] = psutil.Process().children()
+    spare.kill()
+    wait_until(lambda: spare.status() == psutil.STATUS_ZOMBIE, "it has died")
+    runner.start(EGRESS)
+    assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
+    runner.keep_spare()
+    runner.close()
+    assert psutil.Process().children() == []
+
+
 def test_a_pid_that_has_been_given_to_another_process_is_not_taken_for_it() -> None:
     me = identity(os.getpid())
     assert living(me) is not None
