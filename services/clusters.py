@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import AuthorizationError, KafkaError, SaslAuthenticationFailedError
 from kafka.net.compat import KafkaNetClient
 
 from services.settings import Settings
@@ -128,3 +128,16 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
 def clusters(settings: Settings, client_id: str) -> dict[str, Cluster]:
     """All sites, by name in their order."""
     return {site: Cluster(site, settings, client_id) for site in settings.site_names}
+
+
+def tell_of_trying_again(logger: logging.Logger, what: str, error: Exception) -> None:
+    """What failed just now, and is tried again. An outage is told at debug level: whoever waits knows by the silence, and how
+    long it lasts is in the status. What does not heal by itself, as a permission that is missing, is an error, told once."""
+    if not isinstance(error, AuthorizationError | SaslAuthenticationFailedError):
+        logger.debug("%s: %r", what, error)
+    elif (what, type(error)) not in _told:
+        _told.add((what, type(error)))
+        logger.error("%s, and is tried again: %r", what, error)
+
+
+_told: set[tuple[str, type[Exception]]] = set()

@@ -12,7 +12,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
 from boreal.errors import BorealError
-from services.clusters import Cluster
+from services.clusters import Cluster, tell_of_trying_again
 
 RETRY_S = 0.2
 _POLL_MS = 200
@@ -49,7 +49,7 @@ class TopicFollower:
                 with closing(self._cluster.consumer()) as consumer:
                     self._follow(consumer)
             except (KafkaError, OSError) as error:
-                _logger.debug("%s at %s: %r", self._partition.topic, self._cluster.site, error)
+                tell_of_trying_again(_logger, f"{self._partition.topic} at {self._cluster.site} cannot be read", error)
                 self._stopping.wait(RETRY_S)
 
     def _follow(self, consumer: KafkaConsumer) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.clusters import Cluster
+from services.clusters import Cluster, tell_of_trying_again
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -79,6 +79,6 @@ class Outbox:
                 for key, value in waiting.values():
                     producer.send(self._topic, value, key=key, partition=0)
             except (KafkaError, OSError) as error:
-                _logger.debug("what was to be said in %s is forgotten: %r", self._topic, error)
+                tell_of_trying_again(_logger, f"nothing can be said in {self._topic}", error)
         if producer is not None:
             producer.close(timeout=1)

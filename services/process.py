@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.clusters import Cluster
+from services.clusters import Cluster, tell_of_trying_again
 from services.settings import Settings, load_settings
 from services.topics import STATUS
 
@@ -95,7 +95,7 @@ class StatusPublisher:
                 producer = producer or self._cluster.producer(patient=False)
                 producer.send(STATUS, json.dumps(status, default=str).encode(), key=self._name.encode(), partition=0)
             except (KafkaError, OSError) as error:
-                _logger.debug("the status could not be published: %r", error)
+                tell_of_trying_again(_logger, "the status cannot be published", error)
             except Exception:
                 # Other threads change meanwhile what it tells of. A process that says no more counts as dead.
                 _logger.exception("no status can be made now")

@@ -19,7 +19,7 @@ from boreal.plan import Plan
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Order, Place, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts
-from services.clusters import Cluster
+from services.clusters import Cluster, tell_of_trying_again
 from services.engines import answers_topic, host_owner, orders_topic
 from services.process import EXIT_BEGIN_ANEW
 from services.store.base import CheckpointStore, StoreUnavailable
@@ -102,7 +102,7 @@ class RemoteHosts:
                 self._exit(EXIT_BEGIN_ANEW)
                 return
             except (KafkaError, OSError) as error:
-                _logger.debug("%s at %s: %r", self._answers, self._cluster.site, error)
+                tell_of_trying_again(_logger, f"{self._answers} cannot be read", error)
                 self._stopping.wait(RETRY_S)
 
     def _follow(self, consumer: KafkaConsumer) -> None:

@@ -34,7 +34,7 @@ from boreal import codec
 from boreal.errors import CorruptError, ProtocolError
 from boreal.frames import Boundary, Data, Frame, LogId, Start, Undo
 from reconcile.events import Frames, Read, ReadDone, Tail
-from services.clusters import Cluster
+from services.clusters import Cluster, tell_of_trying_again
 from services.log.base import Trimmed
 from services.log.partition import Partition, Record, consumer_of
 from services.wire import incarnation_of, is_control
@@ -215,7 +215,7 @@ class _Worker:
                     self.work()
                     return
                 except (KafkaError, OSError) as error:
-                    _logger.debug("%s tries again: %r", self._thread.name, error)
+                    tell_of_trying_again(_logger, f"{self._thread.name} cannot read", error)
                     self.stopping.wait(RETRY_S)
         except Exception as error:
             if not self.stopping.is_set():

@@ -29,7 +29,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
 from boreal.errors import UserError
 from boreal.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
-from services.clusters import clusters
+from services.clusters import clusters, tell_of_trying_again
 from services.control import ControlPlane, Item
 from services.deadletters import DeadLetter
 from services.failpoints import failpoint
@@ -235,7 +235,7 @@ class Source:
             try:
                 self._clock_claim = now, self.topic.ends()
             except KafkaError as error:
-                _logger.debug("%s is out of reach: %r", self.topic_name, error)
+                tell_of_trying_again(_logger, f"{self.topic_name} cannot be looked at", error)
 
     def _look_for_partitions(self) -> None:
         partitions = self._ask(self.topic.partitions)
