@@ -10,6 +10,9 @@ from boreal.spec import Mode, OperatorSpec, Policy
 EGRESS = "egress"
 """The name of the fragment that every plan ends in: it merges the output's partitions into the client's one stream."""
 
+SIGNS_OF_LIFE = 6
+"""What a stream says of itself, at most, within the time after which it would count as silent."""
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -107,6 +110,12 @@ class Plan:
     checkpoint_interval_us: int | None
     notes: tuple[str, ...]
     latest: bool = False
+
+    @property
+    def sign_of_life_us(self) -> int:
+        """So often a stream that makes no progress repeats its boundary: at the boundary interval, but no more than
+        SIGNS_OF_LIFE times in what counts as silence, since each repetition is a record for every reader."""
+        return max(self.boundary_interval_us, self.silence_us // SIGNS_OF_LIFE)
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

@@ -142,7 +142,7 @@ class Instance:
             self.claims.copy(restart.position)
             self.engine.hand(orders.Copy(None), now, effects, nothing_follows)
         self.last_now = self.wanted_at = self.heartbeat_at = now
-        self.boundary_at = now + self.plan.boundary_interval_us
+        self.boundary_at = now + self.plan.sign_of_life_us
         self.away_until = now + self.grace_us
         self.stagger.begin(now)
         effects += self.soutput.start(restart.made, restart.written, restart.epoch, restart.written_to)
@@ -358,7 +358,7 @@ class Instance:
             answer.outputs, step, self.state, now, lambda next_ids: self.claims.anchor(step.upto, next_ids)
         )
         if not step.muted:
-            self.boundary_at = now + self.plan.boundary_interval_us
+            self.boundary_at = now + self.plan.sign_of_life_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # Corrections no longer fit in memory beside a live branch: show them now, and go on without it. REC_DONE waits
             # for the rest.
@@ -476,7 +476,7 @@ class Instance:
 
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
-            self.boundary_at = now + self.plan.boundary_interval_us
+            self.boundary_at = now + self.plan.sign_of_life_us
             effects += self.soutput.heartbeat(self.state, now)
         if now < self.heartbeat_at:
             return

@@ -24,6 +24,9 @@ METADATA_PAUSE_MS = 20
 of this setting, which kafka-python does not pass on, every client waits for 100 ms before it does anything."""
 
 FOR_EVER_MS = 7 * 24 * 3_600_000
+LINGER_MS = 1
+"""What is sent to a partition within so long goes in one request, such as rows and their boundary. Without, a producer's thread
+begins with the first record alone, and the others wait until that one is acknowledged."""
 
 BOOTSTRAP_TIMEOUT_MS = 5_000
 
@@ -68,6 +71,7 @@ class Cluster:
                 "request_timeout_ms": REQUEST_TIMEOUT_MS,
                 "delivery_timeout_ms": FOR_EVER_MS,
                 "max_block_ms": FOR_EVER_MS,
+                "linger_ms": LINGER_MS,
             }
             if patient
             else {

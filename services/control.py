@@ -41,6 +41,9 @@ Item = dict[str, Any]
 Deliver = Callable[[str, list[Item]], None]
 """Called with (sender, items), in a thread of the control plane. What it raises for items of another shape is logged."""
 
+NO_HURRY_MS = 500
+"""For who hears acknowledgements and trims only: what is said ten times a second and more is heard twice a second."""
+
 WAITING = 8
 """Records that wait to be sent; older ones are forgotten."""
 
@@ -100,10 +103,12 @@ class ControlPlane:
         self._outbox = Outbox(clusters[site], topic, at_most=WAITING)
         self._followers: list[TopicFollower] = []
 
-    def listen(self, deliver: Deliver) -> None:
-        """Begin to hear what others say."""
+    def listen(self, deliver: Deliver, gather_ms: int | None = None) -> None:
+        """Begin to hear what others say; gather_ms as for `TopicFollower`."""
         self._deliver = deliver
-        self._followers = [TopicFollower(each, self._topic, self._take, from_end=True) for each in self._clusters.values()]
+        self._followers = [
+            TopicFollower(each, self._topic, self._take, from_end=True, gather_ms=gather_ms) for each in self._clusters.values()
+        ]
 
     def send(self, items: list[Item]) -> None:
         """Say all these at once, or never; returns at once."""

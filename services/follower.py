@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
@@ -16,6 +17,7 @@ from services.clusters import Cluster, tell_of_trying_again
 
 RETRY_S = 0.2
 _POLL_MS = 200
+_GATHERED_BYTES = 1 << 20
 
 _logger = logging.getLogger("boreal.follower")
 
@@ -24,16 +26,27 @@ class TopicFollower:
     """Hands each record to `take`, in order, in a thread of its own, until it is closed. A cluster out of reach is silence; a
     record that `take` cannot make sense of is passed over, since it must not hold up those after it.
 
-    from_end: what was said before, or while the cluster was out of reach, is past. is_current: all that the topic held when
-    it was reached has been handed on.
+    from_end: what was said before, or while the cluster was out of reach, is past. gather_ms: where there is no hurry, records
+    are taken together that come within so long, since one alone costs as much as many. is_current: all that the topic held
+    when it was reached has been handed on.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, take: Callable[[ConsumerRecord], None], from_end: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        take: Callable[[ConsumerRecord], None],
+        from_end: bool = False,
+        gather_ms: int | None = None,
+    ) -> None:
         self.is_current = threading.Event()
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
         self._take = take
         self._from_end = from_end
+        self._options: dict[str, Any] = {}
+        if gather_ms is not None:
+            self._options = {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
         self._next = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"follow-{topic}-{cluster.site}", daemon=True)
@@ -46,7 +59,7 @@ class TopicFollower:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with closing(self._cluster.consumer()) as consumer:
+                with closing(self._cluster.consumer(**self._options)) as consumer:
                     self._follow(consumer)
             except (KafkaError, OSError) as error:
                 tell_of_trying_again(_logger, f"{self._partition.topic} at {self._cluster.site} cannot be read", error)

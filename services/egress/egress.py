@@ -14,7 +14,7 @@ from reconcile.events import PathAfter, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from services.clusters import clusters
-from services.control import ControlPlane, Item, instance_of, message_of
+from services.control import ControlPlane
 from services.deadletters import BrokenFrames
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
@@ -65,7 +65,6 @@ class Egress:
             self.latest.begin(tail.lacking_from, tail.end)
         control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
         self.host = self._host(restart, control)
-        control.listen(self._hear)
         status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
         self.host.on_change = status.now
         self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
@@ -129,11 +128,6 @@ class Egress:
         return self.host.instance.links[0].upstream.live.log.replica or "r0"
 
     # What comes from outside
-
-    def _hear(self, sender: str, items: list[Item]) -> None:
-        for item in items:
-            if "message" in item and instance_of(item["to"]) == self.me:
-                self.host.deliver(Received(message_of(item)))
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
         """A new X holds at once; all else is a matter for a new life, which is the supervisor's to begin."""

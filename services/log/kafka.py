@@ -206,8 +206,9 @@ class KafkaLog:
         self.sync()
         return offset
 
-    def append_later(self, frame: Frame) -> int:
-        """Add a frame without waiting for Kafka to have it; returns the offset that it will get.
+    def append_later(self, *frames: Frame) -> int:
+        """Add frames without waiting for Kafka to have them; returns the offset that the last one will get. Frames that are
+        given together go in one request, or in few.
 
         Waits only while UNACKNOWLEDGED_BYTES are on their way. Raises ProtocolError once this writer is fenced, and
         AppendRefused once an append has failed for good.
@@ -217,20 +218,25 @@ class KafkaLog:
         self._check()
         with self._lock:
             window = self._window
-            next_id, incarnation = _facts_after(window.index, frame)
-            value, headers = encode_record(frame, next_id, incarnation)
+            facts = window.index.next_stable_id, window.index.incarnation
+            records = []
+            for frame in frames:
+                facts = _facts_after(*facts, frame)
+                records.append((frame, *encode_record(frame, *facts)))
+            # Not before all are encoded: the producer begins soon after it has the first.
             place = self._partition.place
-            future = self._site.producer.send(place.topic, value, headers=headers, partition=place.partition)
-            with self._flow:
-                self._unacknowledged += 1
-                self._unacknowledged_bytes += len(value) + RECORD_BYTES
-            offset = window.add(frame, len(value))
+            for frame, value, headers in records:
+                future = self._site.producer.send(place.topic, value, headers=headers, partition=place.partition)
+                with self._flow:
+                    self._unacknowledged += 1
+                    self._unacknowledged_bytes += len(value) + RECORD_BYTES
+                offset = window.add(frame, len(value))
+                # Only now: an acknowledgement may be there already, and is then counted at once.
+                future.add_callback(self._acknowledge, offset, len(value) + RECORD_BYTES)
+                future.add_errback(self._fail)
             if len(window.sizes) > INDEXED_FRAMES:
                 window.forget(window.index.end - INDEXED_FRAMES // 2)
-        # Only now: an acknowledgement may be there already, and is then counted at once.
-        future.add_callback(self._acknowledge, offset, len(value) + RECORD_BYTES)
-        future.add_errback(self._fail)
-        return offset
+            return offset
 
     @property
     def fenced(self) -> bool:
@@ -379,9 +385,8 @@ class KafkaLog:
         return self._start if frame.first_id == 0 else self.offset_after(frame.first_id - 2) + 1
 
 
-def _facts_after(index: Index, frame: Frame) -> tuple[int, int]:
+def _facts_after(next_id: int, incarnation: int, frame: Frame) -> tuple[int, int]:
     """The next stable id and the incarnation that a log will have with one more frame."""
-    next_id, incarnation = index.next_stable_id, index.incarnation
     if frame.origin.incarnation >= incarnation:
         if isinstance(frame, Data) and not frame.tentative:
             next_id = max(next_id, frame.first_id + frame.batch.num_rows)

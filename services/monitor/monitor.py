@@ -15,7 +15,7 @@ from typing import Any
 
 from boreal.errors import UserError
 from services.clusters import clusters
-from services.control import ControlPlane, Item, trim_item
+from services.control import NO_HURRY_MS, ControlPlane, Item, trim_item
 from services.monitor.checkpoints import CheckpointSweeper
 from services.monitor.claims import Trim
 from services.monitor.journal import Entry
@@ -99,7 +99,7 @@ class Monitor:
         watched = WatchedQuery(record, self.settings.site_names, now_us())
         self.queries[name] = watched
         control = ControlPlane(self.clusters, control_topic(name), NAME, self.settings.home)
-        control.listen(lambda sender, items: self._inbox.put(lambda: self._hear(name, items)))
+        control.listen(lambda sender, items: self._inbox.put(lambda: self._hear(name, items)), NO_HURRY_MS)
         self._controls[name] = control
 
     def _drop(self, name: str) -> None:

@@ -11,7 +11,8 @@ So after a crash one batch may be incomplete, the one announced last; it is done
 is given what it lacks (services.source.recovery). While Kafka is out of reach nothing is read: the records wait in the
 topic, and what is posted waits in a spool (services.source.post).
 
-A boundary follows each batch, and goes to every log each boundary interval, with or without news.
+A boundary follows each batch; one goes to every log each boundary interval where the clock moves it on, and otherwise as a sign
+of life.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import logging
 import os
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -30,7 +32,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 from boreal.errors import UserError
 from boreal.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
 from services.clusters import clusters, tell_of_trying_again
-from services.control import ControlPlane, Item
+from services.control import NO_HURRY_MS, ControlPlane, Item
 from services.deadletters import DeadLetter
 from services.failpoints import failpoint
 from services.host import THREAD_SWITCH_S
@@ -93,6 +95,7 @@ class Source:
         self._last_ingest_us = 0
         self._next_boundary_us = self._next_partitions_us = 0
         self._clock_claim: tuple[int, dict[int, int]] | None = None
+        self._appended: defaultdict[LogId, list[Frame]] = defaultdict(list)
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
@@ -107,7 +110,8 @@ class Source:
             self.intake = self._make_intake(former)
             # At once: an earlier life that still writes makes us begin again, the more likely the longer we wait.
             start = Start(Origin("", former.incarnation + 1), 0)
-            self._append((log, replace(start, next_id=former.written[log.key])) for log in self.logs)
+            for id_, log in self.logs.items():
+                log.append_later(replace(start, next_id=former.written[id_.key]))
             self.letters = home.producer()
             stack.callback(self.letters.close, timeout=1)
             self.topic = stack.enter_context(closing(UserTopic(home, topic, self._look_ms)))
@@ -122,7 +126,7 @@ class Source:
             stack.enter_context(closing(control))
             try:
                 self._begin(former)
-                control.listen(lambda _, items: _take_trims(items, trimmer))
+                control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
                 while True:
                     self._turn()
             except Stopped:
@@ -185,7 +189,7 @@ class Source:
             self._log_batch(found)
         now = now_us()
         if has_rows or now >= self._next_boundary_us:
-            self._next_boundary_us = now + self.layout.plan.boundary_interval_us
+            self._next_boundary_us = now + self._boundary_interval_us
             if self.spec.boundary == "clock":
                 self._look_at_clock(now)
             self._append(self.intake.heartbeat(now_us()))
@@ -193,6 +197,12 @@ class Source:
         if now >= self._next_partitions_us:
             self._next_partitions_us = now + LOOK_FOR_PARTITIONS_US
             self._look_for_partitions()
+
+    @property
+    def _boundary_interval_us(self) -> int:
+        """Without records, only the clock moves a boundary on."""
+        plan = self.layout.plan
+        return plan.boundary_interval_us if self.spec.boundary == "clock" else plan.sign_of_life_us
 
     @property
     def _look_ms(self) -> int:
@@ -266,8 +276,9 @@ class Source:
         return self.letters.send(topic, letter.to_json(), key=self.stream.encode(), partition=0)
 
     def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
+        """They go with the next `_settle`, those of one log together: one request then costs as much as one of them alone."""
         for log, frame in frames:
-            self.logs[log].append_later(frame)
+            self._appended[log].append(frame)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         """The user's topic's answer, however long it takes."""
@@ -282,6 +293,9 @@ class Source:
 
     def _settle(self) -> None:
         """Returns when every log holds all that was appended to it."""
+        for id_, frames in self._appended.items():
+            self.logs[id_].append_later(*frames)
+        self._appended.clear()
         for log in self.logs.values():
             while not log.flush(STALLED_S):
                 self._stall(True, log)

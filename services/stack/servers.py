@@ -316,10 +316,12 @@ class KafkaServer(Server):
             raise ServerFailed(f"{self.name} could not format {self.data}: {run.stdout[-2000:]}")
 
     def _java(self, *arguments: str) -> list[str]:
-        """A small heap, the collector that starts fastest, warnings and errors on stderr, which is server.log."""
-        return [str(java()), "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
-                "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS", "-cp", f"{kafka_jars()}/*", *arguments]
+        """A small heap, the collector that starts fastest, warnings and errors on stderr, which is server.log. No optimising
+        compiler: for minutes it takes as much processor time as half of the broker's work, and what it saves is less."""
+        return [str(java()), "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+                "-XX:+ExitOnOutOfMemoryError", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+                "-cp", f"{kafka_jars()}/*", *arguments]
 
     def _settings(self) -> dict[str, object]:
         clients, controller = self.ports

@@ -66,6 +66,18 @@ def test_pipelined_frames_keep_their_order_and_are_there_after_reopening(topic: 
         assert other.read(0, ALL) == list(enumerate(frames))
 
 
+def test_frames_that_are_given_together_lie_together(topic: Topic, store: KafkaLogStore) -> None:
+    frames: list[Frame] = [start(1), data(0, 3), boundary(1), data(3, 2), boundary(2)]
+    log = store.open(LOG)
+    assert [log.append_later(*frames[:3]), log.append_later(*frames[3:])] == [2, 4]
+    assert log.flush(30)
+    assert (log.unacknowledged, log.next_stable_id, log.end) == (0, 5, 5)
+    with reopened(topic) as again:
+        other = again.open(LOG)
+        assert (other.end, other.next_stable_id, other.last_incarnation) == (5, 5, 1)
+        assert other.read(0, ALL) == list(enumerate(frames))
+
+
 def test_frames_of_several_megabytes_are_written_and_read(topic: Topic, store: KafkaLogStore) -> None:
     frames: list[Frame] = [start(1), data(0, 700_000), boundary(1), data(700_000, 700_000), boundary(2)]
     log = store.open(LOG)

@@ -522,6 +522,20 @@ def test_what_the_query_leaves_open() -> None:
     assert plan(query(CHAIN, "by_carrier"), default_engine="spark").fragments[0].engines == ("spark",)
 
 
+@pytest.mark.parametrize(
+    ("silence_us", "boundary_interval", "expected_us"),
+    [(None, "10ms", 10_000), (300_000, "10ms", 50_000), (300_000, "50ms", 50_000), (300_000, "200ms", 200_000)],
+)
+def test_a_stream_that_stands_still_says_so_several_times_before_it_counts_as_silent(
+    silence_us: int | None, boundary_interval: str, expected_us: int
+) -> None:
+    asked = query(CHAIN, "by_carrier", tuning={"boundary_interval": boundary_interval})
+
+    result = plan(asked, silence_us=silence_us)
+    assert result.sign_of_life_us == expected_us
+    assert result.boundary_interval_us <= result.sign_of_life_us < result.silence_us
+
+
 def test_overrides_hold_for_all_fragments() -> None:
     fragments = {
         "merge": {"operators": ["all", "late"], "replicas": 3, "engine": "spark"},
