@@ -206,8 +206,8 @@ class Source:
 
     @property
     def _look_ms(self) -> int:
-        """Shorter than the boundary interval: where rows come steadily, they are there before a boundary is due without."""
-        return max(self.layout.plan.boundary_interval_us * 3 // 4_000, 1)
+        """Shorter than the boundary interval: where rows come steadily, logging them takes the other half of it."""
+        return max(self.layout.plan.boundary_interval_us // 2_000, 1)
 
     def _poll(self) -> dict[int, list[Any]]:
         wait_ms = max(self._next_boundary_us - now_us(), 0) // 1_000
