@@ -44,7 +44,8 @@ class PostBox:
         self._topic = topic
         self._spool = spool
         self._refuse = refuse
-        self._producer: KafkaProducer = cluster.producer(max_block_ms=int(STALLED_S * 1_000))
+        self._cluster = cluster
+        self._producer = self._new_producer()
         self._condition = threading.Condition()
         self._is_closed = False
         self.is_full = False
@@ -95,6 +96,9 @@ class PostBox:
             return _are_sent(self._hand_over(first, records), deadline)
         except KafkaTimeoutError:
             return False
+        except MessageSizeTooLargeError:
+            self._renew_producer()
+            raise
 
     def _hand_over(self, first: int, records: list[bytes]) -> list[Any]:
         """Give the records to the producer, which goes on trying by itself. KafkaTimeoutError where it does not know Kafka."""
@@ -109,15 +113,21 @@ class PostBox:
         Kafka refuses otherwise (it may not let us write now) is tried again."""
         try:
             sent = self._hand_over(chunk.first, chunk.records)
-            letters: list[Any] = []
-            for record, future in zip(chunk.records, sent, strict=True):
+            refused: list[tuple[int, bytes]] = []
+            taken = -1
+            for number, (record, future) in enumerate(zip(chunk.records, sent, strict=True), start=chunk.first):
                 try:
-                    if not self._await(future):
-                        return False
-                except MessageSizeTooLargeError as error:
-                    _logger.error("a record of %d bytes is too large for %s: %s", len(record), self._topic, error)
-                    letters.append(self._refuse(record, f"too large for the topic: {len(record)} bytes"))
-            return all(self._await(letter) for letter in letters)
+                    self._await(future)
+                    taken = number
+                except MessageSizeTooLargeError:
+                    refused.append((number, record))
+            if refused:
+                self._renew_producer()
+            # With such a record what was behind it may have been given up. The source takes no number after a higher one.
+            large = [record for number, record in refused if number < taken or self._is_too_large(number, record)]
+            for letter in [self._refuse(record, f"too large for the topic: {len(record)} bytes") for record in large]:
+                self._await(letter)
+            return True
         except KafkaTimeoutError:
             return False
         except KafkaError as error:
@@ -126,12 +136,29 @@ class PostBox:
                 self._condition.wait(STALLED_S)
             return False
 
-    def _await(self, future: Any) -> bool:
-        """Whether Kafka has a record, however long that takes; False where we are closed before, or it took too long."""
+    def _is_too_large(self, number: int, record: bytes) -> bool:
+        """Whether Kafka refuses a record on its own; it has it if not."""
+        try:
+            self._await(self._hand_over(number, [record])[0])
+        except MessageSizeTooLargeError as error:
+            _logger.error("a record of %d bytes is too large for %s: %s", len(record), self._topic, error)
+            self._renew_producer()
+            return True
+        return False
+
+    def _renew_producer(self) -> None:
+        """Once Kafka has found a batch of a producer's too large, it refuses what that one sends next as well."""
+        old, self._producer = self._producer, self._new_producer()
+        old.close(timeout=0)
+
+    def _new_producer(self) -> KafkaProducer:
+        return self._cluster.producer(max_block_ms=int(STALLED_S * 1_000))
+
+    def _await(self, future: Any) -> None:
+        """Until Kafka has a record, however long that takes. KafkaTimeoutError where that takes too long, or we close."""
         while not _are_sent([future], time.monotonic() + STALLED_S):
             if self._is_closed or future.failed():
-                return False
-        return True
+                raise KafkaTimeoutError
 
     def _drain(self) -> None:
         while True:
