@@ -69,7 +69,6 @@ class Instance:
         self.me = me
         self.plan = plan
         self.fragment = fragment
-        self.delay_threshold_us = plan.delay_threshold_us
         self.silence_us = plan.silence_us
         self.away_us = max(HEARTBEATS_TO_DEATH * plan.heartbeat_us, self.silence_us)
         self.grace_us = 2 * plan.boundary_interval_us
@@ -179,7 +178,7 @@ class Instance:
             case Received(message):
                 effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
             case Threshold(delay_threshold_us):
-                self.delay_threshold_us = self.engine.delay_threshold_us = delay_threshold_us
+                self.engine.delay_threshold_us = delay_threshold_us
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):
                 self.claims.note_stored(number)
@@ -194,6 +193,11 @@ class Instance:
     def next_deadline(self) -> int:
         """When to call `handle(Tick())` at the latest."""
         return self.wanted_at
+
+    @property
+    def delay_threshold_us(self) -> int:
+        """X, as it is now."""
+        return self.engine.delay_threshold_us
 
     @property
     def least_threshold_us(self) -> int:

@@ -23,6 +23,9 @@ METADATA_PAUSE_MS = 20
 """A client's pause between two questions about the cluster. The first asks who is there, the second about a topic: for want
 of this setting, which kafka-python does not pass on, every client waits for 100 ms before it does anything."""
 
+RECORD_BYTES = 1_500
+"""What kafka-python keeps of a record beside its value until it is acknowledged: of a boundary that is far the most."""
+
 FOR_EVER_MS = 7 * 24 * 3_600_000
 LINGER_MS = 1
 """What is sent to a partition within so long goes in one request, such as rows and their boundary. Without, a producer's thread

@@ -18,14 +18,13 @@ import numpy as np
 from kafka.errors import KafkaTimeoutError
 
 from boreal.frames import Boundary, Data, Frame, LogId
-from services.clusters import Cluster
+from services.clusters import RECORD_BYTES, Cluster
 from services.egress.delays import RecentDelays
 from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
 from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.failpoints import failpoint
-from services.log.kafka import RECORD_BYTES
 from services.process import EXIT_FENCED, now_us
 from services.records import Changelog, Control, Rows
 

@@ -25,7 +25,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from boreal.errors import BorealError, ProtocolError
 from boreal.frames import Anchor, Data, Frame, LogId, Start
-from services.clusters import Cluster
+from services.clusters import RECORD_BYTES, Cluster
 from services.log.base import Control, Trimmed
 from services.log.index import Index
 from services.log.partition import Partition, consumer_of
@@ -38,8 +38,6 @@ INDEXED_FRAMES = 1 << 17
 """Of a log that is written for long, the index keeps between half as many frames and so many."""
 UNACKNOWLEDGED_BYTES = 64 << 20
 """What may be on its way to Kafka before `append_later` waits."""
-RECORD_BYTES = 1_500
-"""What kafka-python keeps of a record beside its value until it is acknowledged: of a boundary that is far the most."""
 HISTORY_LOOK_S = 10.0
 """So often at most a log that keeps a history asks Kafka where that begins now."""
 

@@ -264,7 +264,9 @@ class Intake:
         if not reasons:
             return []
         return [
-            DeadLetter(self._name, self._topic, partition, record.offset, reasons[partition, record.offset], _text(record))
+            DeadLetter(
+                self._name, self._topic, partition, record.offset, reasons[partition, record.offset], text_of(record.value)
+            )
             for partition, found in records.items()
             for record in found
             if (partition, record.offset) in reasons
@@ -309,5 +311,6 @@ def _time(text: str, time_unit: str) -> int:
     return int(time)
 
 
-def _text(record: UserRecord) -> str:
-    return (record.value or b"").decode("utf-8", "backslashreplace")[:LONGEST_TEXT]
+def text_of(value: bytes | None) -> str:
+    """A record as its dead letter holds it."""
+    return (value or b"").decode("utf-8", "backslashreplace")[:LONGEST_TEXT]

@@ -42,7 +42,7 @@ from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.queries import QueryRegistry
 from services.rows import Shape
 from services.settings import Settings
-from services.source.intake import LONGEST_TEXT, Intake, beyond
+from services.source.intake import Intake, beyond, text_of
 from services.source.options import SourceOptions
 from services.source.post import STALLED_S, PostBox
 from services.source.recovery import FormerLife, former_life
@@ -261,19 +261,19 @@ class Source:
     def _send(self, letters: list[DeadLetter]) -> None:
         """Returns when Kafka has the letters, and all that was logged before: on that rests what is late."""
         self._settle()
-        key, topic = self.stream.encode(), dead_letter_topic(self.layout.plan.query)
-        sent = [self.letters.send(topic, letter.to_json(), key=key, partition=0) for letter in letters]
-        for future in sent:
+        for future in [self._send_letter(letter) for letter in letters]:
             while not _is_sent(future):
                 self._wait(0)
         self._letters += len(letters)
 
-    def _refuse(self, record: bytes, reason: str) -> Any:
-        """A dead letter of a record that never came into the user's topic; called in the post box's thread."""
-        text = record.decode("utf-8", "backslashreplace")[:LONGEST_TEXT]
-        letter = DeadLetter(self.stream, self.topic_name, 0, -1, reason, text)
+    def _send_letter(self, letter: DeadLetter) -> Any:
+        """Returns its future."""
         topic = dead_letter_topic(self.layout.plan.query)
         return self.letters.send(topic, letter.to_json(), key=self.stream.encode(), partition=0)
+
+    def _refuse(self, record: bytes, reason: str) -> Any:
+        """A dead letter of a record that never came into the user's topic; called in the post box's thread."""
+        return self._send_letter(DeadLetter(self.stream, self.topic_name, 0, -1, reason, text_of(record)))
 
     def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
         """They go with the next `_settle`, those of one log together: one request then costs as much as one of them alone."""

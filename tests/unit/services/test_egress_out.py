@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from typing import Any, cast
 
@@ -14,14 +13,14 @@ from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
 from boreal.frames import Data, LogId, Origin
 from boreal.schema import Schema
-from services.clusters import Cluster
+from services.clusters import RECORD_BYTES, Cluster
 from services.egress import out as out_module
 from services.egress.delays import RecentDelays
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
-from services.log.kafka import RECORD_BYTES
 from services.records import Changelog
+from tests.waiting import start_until_it_waits
 
 SCHEMA = Schema.of({"n": "int"})
 LOG = LogId("out", "r0", 0)
@@ -113,12 +112,7 @@ def test_what_kafka_does_not_take_is_bounded_by_all_that_its_client_keeps(monkey
         for first in range(0, 3_000, 3):
             out.append(LOG, Data(Origin("r0", 1), 0, first, rows(first), False, ((1, 0),), 0))
 
-    writer = threading.Thread(target=append, daemon=True)
-    writer.start()
-    before = -1
-    while writer.is_alive() and out.appended > before:
-        before = out.appended
-        writer.join(0.5)
+    writer = start_until_it_waits(append, lambda: out.appended)
     assert 100 < 3 * out.appended < (1 << 20) // RECORD_BYTES
     out._is_closed = True
     with out._changed:

@@ -16,6 +16,7 @@ from kafka.producer.record_accumulator import RecordAccumulator
 from boreal.frames import Boundary, LogId, Origin
 from services.log import kafka as kafka_module
 from services.log.kafka import AppendRefused, KafkaLog, Site
+from tests.waiting import start_until_it_waits
 
 LIMIT = 2 << 20
 
@@ -58,12 +59,7 @@ def test_boundaries_that_kafka_does_not_take_keep_to_the_bound(monkeypatch: pyte
 
     gc.collect()
     tracemalloc.start()
-    writer = threading.Thread(target=append, daemon=True)
-    writer.start()
-    before = -1
-    while writer.is_alive() and log.unacknowledged > before:
-        before = log.unacknowledged
-        writer.join(0.5)
+    writer = start_until_it_waits(append, lambda: log.unacknowledged)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert writer.is_alive() and log.unacknowledged > 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from services.clusters import Cluster
 from services.source import post
 from services.source.post import PostBox
 from services.source.spool import Spool
+from tests.waiting import wait
 
 LARGEST = 100
 
@@ -71,13 +72,6 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 def box(kafka: Kafka, tmp_path: Path) -> Iterator[PostBox]:
     with closing(PostBox(cast(Cluster, kafka), "in", Spool(tmp_path, 50 << 20), kafka.refuse)) as made:
         yield made
-
-
-def wait(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return is_so()
 
 
 def test_what_is_spooled_is_handed_over_once_however_long_kafka_is_away(kafka: Kafka, box: PostBox) -> None:

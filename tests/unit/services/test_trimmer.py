@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import closing
 
 import pyarrow as pa
@@ -15,6 +13,7 @@ from services.control import trim_item
 from services.log import index
 from services.log.memory import MemoryLog
 from services.trimmer import Trimmer
+from tests.waiting import wait
 
 ORIGIN = Origin("", 1)
 
@@ -29,13 +28,6 @@ def log_of(stream: str, rows: int, boundaries: int) -> MemoryLog:
         anchor = Anchor(time_us, time_us, (), ()) if time_us % 100 == 0 else None
         log.append(Boundary(ORIGIN, 0, time_us, False, 0, 0, anchor=anchor))
     return log
-
-
-def wait(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_so()
 
 
 def test_what_the_monitor_says_is_trimmed_at_once() -> None:
