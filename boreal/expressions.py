@@ -3,8 +3,8 @@
 The tree is all that the rest of the project sees: `operators.expressions` runs it. What the language holds is listed in
 FUNCTIONS, AGGREGATIONS and the tables below; anything else is refused, never guessed at. Types are those of the query
 file. Three rules differ from some databases: `/` always makes a double; what has no finite result (x / 0, sqrt(-1), an
-overflow, a cast of text that is not a number) is null, so that no tuple can stop a query; and text is turned into a
-timestamp only where a literal meets one.
+overflow, a sum of ints beyond them, a cast of text that is not a number) is null, so that no tuple can stop a query;
+and text is turned into a timestamp only where a literal meets one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How each aggregation is accumulated, over numpy columns with a row a group.
 
 What comes out must not depend on where the rows were cut into steps (R5). So doubles are added one by one, in the order
-of the rows, from what was accumulated before (`np.add.at` is that fold); sums of ints are kept wide, so that only a
-final sum beyond int64 is an error, never one on the way; and a standard deviation is taken from sums of differences to
-the group's first value. Nulls are left out before rows get here. NaN counts as the largest double. Callers keep numpy
+of the rows, from what was accumulated before (`np.add.at` is that fold); sums of ints are kept wide, so that one beyond int64
+is null only if it is so in the end, never on the way; and a standard deviation is taken from sums of differences to the
+group's first value. Nulls are left out before rows get here. NaN counts as the largest double. Callers keep numpy
 from warning of infinities.
 """
 
@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from boreal.errors import UserError
 from boreal.expressions import Aggregation
 from boreal.schema import Type
 from operators.keys import comparable_values, storage
@@ -78,8 +77,8 @@ class Accumulator(Protocol):
     def result(self, held: Columns) -> pa.Array: ...
 
 
-def accumulator(aggregation: Aggregation, field: str) -> Accumulator:
-    """The accumulator of an aggregation; `field` is what an overflow will name."""
+def accumulator(aggregation: Aggregation) -> Accumulator:
+    """The accumulator of an aggregation."""
     argument = aggregation.argument
     if argument is None:
         return Count()
@@ -89,7 +88,7 @@ def accumulator(aggregation: Aggregation, field: str) -> Accumulator:
         case "count_distinct":
             return CountDistinct(argument.type)
         case "sum":
-            return IntSum(field, argument.sql) if argument.type is Type.INT else RealSum()
+            return IntSum() if argument.type is Type.INT else RealSum()
         case "avg":
             return IntMean() if argument.type is Type.INT else RealMean()
         case "min" | "max" as name:
@@ -180,17 +179,11 @@ class _Wide:
 
 
 class IntSum(_Wide):
-    def __init__(self, field: str, sql: str) -> None:
-        self.field = field
-        self.sql = sql
-
     def result(self, held: Columns) -> pa.Array:
         low, high = self.carried(held)
         limit = 1 << (63 - _LOW_BITS)
-        if ((high < -limit) | (high >= limit)).any():
-            fix = f"write sum(cast({self.sql} as double))"
-            raise UserError(self.field, f"sum({self.sql})", "a sum went beyond the ints", fix)
-        return pa.array((high << _LOW_BITS) | low, mask=held[0] == 0)
+        is_beyond = (high < -limit) | (high >= limit)
+        return pa.array((high << _LOW_BITS) | low, mask=(held[0] == 0) | is_beyond)
 
 
 class IntMean(_Wide):

@@ -43,7 +43,7 @@ class Aggregate:
         }
         self.layout = Layout(
             Keys.of(input_schema, by, f"{field}.by"),
-            tuple(accumulator(entry, f"{field}.compute.{column}") for column, entry in computed.items()),
+            tuple(accumulator(entry) for entry in computed.values()),
         )
         grouped = [(column, input_schema.types[column]) for column in by]
         self.schema = Schema((*grouped, *((column, entry.type) for column, entry in computed.items())), windowed=True)

@@ -143,4 +143,4 @@ class RemoteHosts:
                     with closing(self._cluster.admin()) as admin:
                         admin.delete_records(needed)
             except (KafkaError, OSError, StoreUnavailable) as error:
-                _logger.debug("%s is not trimmed now: %r", self._orders, error)
+                tell_of_trying_again(_logger, f"{self._orders} is not trimmed", error)

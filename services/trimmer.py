@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from kafka.errors import KafkaError
 
 from boreal.errors import BorealError
+from services.clusters import tell_of_trying_again
 from services.control import Item
 from services.log.base import Log
 from services.mailbox import Mailbox
@@ -58,7 +59,7 @@ class Trimmer:
             log.trim(stable_id)
         except (KafkaError, OSError) as error:
             # The monitor will say it again, and then further.
-            _logger.debug("%s is not trimmed now: %r", log.id, error)
+            tell_of_trying_again(_logger, f"{log.id} is not trimmed", error)
         except BorealError as error:
             # A damaged record, say: it keeps what is before it, and nothing of the other logs.
             _logger.error("%s cannot be trimmed: %s", log.id, error)

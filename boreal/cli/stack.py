@@ -304,6 +304,10 @@ def feed(
         spec = operations.query(name).query
         paths = _paths(sources or [], spec)
         rows = {stream: read_source(stream, spec.streams[stream], path) for stream, path in paths.items()}
+        for stream in operations.ended_streams(name):
+            if stream in rows:
+                problem = "has ended: all that is fed to it now would become dead letters"
+                raise UserError("STREAM=PATH", stream, problem, "leave it out, or apply a query that reads another topic")
         total = sum(source.batch.num_rows for source in rows.values())
         throttle = Throttle.every(LINE_EVERY_SECONDS)
 

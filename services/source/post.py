@@ -40,7 +40,7 @@ class PostBox:
 
     def __init__(self, cluster: Cluster, topic: str, spool: Spool, refuse: Callable[[bytes, str], Any]) -> None:
         """refuse: makes a dead letter of a record, for a reason; returns its future. KafkaError where the cluster is out of
-        reach already."""
+        reach already. `refused` counts them."""
         self._topic = topic
         self._spool = spool
         self._refuse = refuse
@@ -49,6 +49,7 @@ class PostBox:
         self._condition = threading.Condition()
         self._is_closed = False
         self.is_full = False
+        self.refused = 0
         self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
         self._thread.start()
 
@@ -127,6 +128,7 @@ class PostBox:
             large = [record for number, record in refused if number < taken or self._is_too_large(number, record)]
             for letter in [self._refuse(record, f"too large for the topic: {len(record)} bytes") for record in large]:
                 self._await(letter)
+                self.refused += 1
             return True
         except KafkaTimeoutError:
             return False

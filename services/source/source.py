@@ -338,7 +338,7 @@ class Source:
             "last_boundary": "end" if boundary >= INFINITY else moment(boundary) if boundary > BEGINNING else None,
             "last_ingest_ms": self._last_ingest_us / 1_000 if self._last_ingest_us else None,
             "rows": self._rows,
-            "dlq": self._letters,
+            "dlq": self._letters + self.box.refused,
             "clamped": self._clamped,
             "spooled_bytes": self.box.spooled_bytes,
             "spool_full": self.box.is_full,

@@ -48,6 +48,10 @@ STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
 SILENT_AFTER_S = 5.0
 """A process that has said nothing for so long is not there; it should every second."""
 
+GONE_AFTER_S = 30.0
+"""A supervisor that has said nothing for so long is gone, and with it its processes: they are tied to it. One that is only
+slow still has them, and beneath them nothing may be deleted."""
+
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
@@ -196,8 +200,8 @@ class Operations:
 
     # How they are
 
-    def statuses(self) -> dict[str, Status]:
-        """What the processes that are there last said, by name."""
+    def statuses(self, within_s: float = SILENT_AFTER_S) -> dict[str, Status]:
+        """What the processes last said, by name, of those that said something lately."""
         if self._statuses is None:
             self._statuses = Statuses(self.home)
             if not self._statuses.is_current.wait(REACHED_WITHIN_S):
@@ -205,7 +209,7 @@ class Operations:
                 self._statuses = None
                 with reaching(self.settings):
                     raise KafkaTimeoutError(f"no status could be read within {REACHED_WITHIN_S:.0f} s")
-        oldest = (time.time() - SILENT_AFTER_S) * 1000
+        oldest = (time.time() - within_s) * 1000
         return {name: status for name, status in self._statuses.newest().items() if status["at_ms"] >= oldest}
 
     def liveness(self, record: QueryRecord) -> Liveness:
@@ -229,6 +233,12 @@ class Operations:
         while running := self._processes_of(name):
             on_wait(running)
             time.sleep(_LOOK_S)
+
+    def ended_streams(self, query: str) -> list[str]:
+        """Those of a query's streams that will have no more rows: their topics said so, or somebody who fed them."""
+        statuses = self.statuses()
+        ended = [status for name, status in statuses.items() if name.startswith(f"source.{query}.")]
+        return sorted(status["stream"] for status in ended if status["last_boundary"] == "end")
 
     def jobs(self) -> dict[str, Status]:
         """How the batches of Spark jobs go, by the job's name, as `boreal status` shows it."""
@@ -256,7 +266,7 @@ class Operations:
         """Those that some supervisor still runs."""
         return sorted(
             process["name"]
-            for name, status in self.statuses().items()
+            for name, status in self.statuses(GONE_AFTER_S).items()
             if name.partition(".")[0] == "supervisor"
             for process in status["processes"]
             if process["query"] == query

@@ -30,7 +30,7 @@ import psutil
 from kafka.errors import KafkaError
 
 from boreal.errors import UserError
-from services.clusters import clusters
+from services.clusters import clusters, tell_of_trying_again
 from services.process import EXIT_STOPPED, StatusPublisher, now_us, run_process
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings, load_settings
@@ -243,7 +243,7 @@ class Supervisor:
             try:
                 return act()
             except (KafkaError, OSError) as error:
-                _logger.debug("the home site is out of reach: %r", error)
+                tell_of_trying_again(_logger, "the home site cannot be asked which queries there are", error)
                 self._ending.wait(_RETRY_S)
 
     # What we say

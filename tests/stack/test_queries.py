@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ from services import queries
 from services.clusters import Cluster
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
+from services.stack.operations import Operations
 from services.stack.servers import KafkaServer
-from services.topics import QUERIES, ensure, system_topics
+from services.topics import QUERIES, STATUS, ensure, system_topics
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
@@ -29,8 +32,12 @@ SPEC = {
 }
 
 
+def settings_of(server: KafkaServer) -> Settings:
+    return Settings(sites={"a": {"bootstrap": server.bootstrap}})  # type: ignore[dict-item]
+
+
 def cluster_of(server: KafkaServer) -> Cluster:
-    return Cluster("a", Settings(sites={"a": {"bootstrap": server.bootstrap}}), "test")  # type: ignore[dict-item]
+    return Cluster("a", settings_of(server), "test")
 
 
 @pytest.fixture
@@ -137,3 +144,28 @@ def test_an_outage_is_an_error_to_a_caller_and_silence_to_a_watch(
                 pass
         finally:
             watch.close()
+
+
+@pytest.mark.parametrize(("silent_s", "has_processes"), [(10, True), (60, False)])
+def test_a_supervisor_that_is_only_slow_still_has_its_processes(
+    home: Cluster, kafka: KafkaServer, fresh_name: str, silent_s: float, has_processes: bool
+):
+    name, node = f"supervisor.{fresh_name}", f"node.{fresh_name}.r0"
+
+    def say(silent_s: float, *processes: str) -> None:
+        own = [{"name": process, "query": fresh_name} for process in processes]
+        facts = {"v": 1, "process": name, "pid": 1, "ready": True, "processes": own}
+        with closing(home.producer()) as producer:
+            status = json.dumps({**facts, "at_ms": (time.time() - silent_s) * 1_000}).encode()
+            producer.send(STATUS, status, key=name.encode(), partition=0).get(timeout=10)
+
+    waited_for: list[Collection[str]] = []
+
+    def on_wait(running: Collection[str]) -> None:
+        waited_for.append(running)
+        say(0)
+
+    say(silent_s, node)
+    with closing(Operations(settings_of(kafka))) as operations:
+        operations.await_ended(fresh_name, on_wait)
+    assert waited_for[:1] == ([[node]] if has_processes else [])

@@ -579,6 +579,7 @@ def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_no_row
     bench.wait(lambda: {3, 6} <= refused(), "the dead letters")
     bench.wait(lambda: bench.status().get("spooled_bytes") == 0 and bench.status()["state"] != "spooling", "status")
     letters = bench.letters()
+    bench.wait(lambda: bench.status()["dlq"] == len(letters), "the count of dead letters")
     assert all(letter["offset"] == -1 and letter["reason"].startswith("too large") for letter in letters)
     assert post(port, json.dumps([row(8)]).encode()).answer["durable"] == "kafka"
     expected = sorted({*range(9)} - refused())

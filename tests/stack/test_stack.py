@@ -57,12 +57,13 @@ class Commands:
 
     data: Path
 
-    def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """status: which it is to exit with; None for any."""
         run = subprocess.run(
             [sys.executable, "-m", "boreal", *arguments, "--data", str(self.data)],
             cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200,
         )  # fmt: skip
-        assert run.returncode == status, f"{arguments}: {run.returncode}\n{run.stdout}\n{run.stderr}\n{self.logs()}"
+        assert status in (None, run.returncode), f"{arguments}: {run.returncode}\n{run.stdout}\n{run.stderr}\n{self.logs()}"
         return run
 
     def json(self, *arguments: str, status: int = 0) -> dict[str, Any]:
@@ -369,6 +370,18 @@ def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: 
     assert not any(process["kind"] == "spark" for process in boreal.status()["processes"])
     boreal.json("query", "delete", "sparks")
     boreal.json("query", "resume", "counts")
+
+
+def test_what_is_fed_to_a_stream_that_has_ended_is_refused_before_it_becomes_dead_letters(boreal: Commands) -> None:
+    assert boreal.json("feed", "counts", "--end")["ended"]
+    rows = boreal.data / "more.csv"
+    rows.write_text("at,key,value\n1700000040000000,k,1\n")
+
+    def is_refused() -> bool:
+        run = boreal.run("feed", "counts", f"left={rows}", status=None)
+        return run.returncode == 2 and "left" in run.stderr and "has ended" in run.stderr
+
+    wait_until(is_refused, "its source has seen the end")
 
 
 def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, query_file: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_record_that_is_too_large_for_the_topic_holds_up_none_behind_it(kafka:
     assert not box.post([b"c"])
     kafka.come_back()
     assert wait(lambda: box.is_empty)
-    assert kafka.letters == [large] and kafka.sent.count(b"c") == 1
+    assert kafka.letters == [large] and kafka.sent.count(b"c") == 1 and box.refused == 1
     assert box.post([b"d"])
 
 
