@@ -23,7 +23,7 @@ from typing import Protocol
 from kafka.errors import KafkaError
 
 from boreal.errors import CorruptError
-from boreal.frames import Frame, LogId, State
+from boreal.frames import Boundary, Frame, LogId, State, Undo
 from reconcile.engine import HostFailed
 from reconcile.events import (
     Acknowledge,
@@ -154,6 +154,7 @@ class InstanceHost:
     def __post_init__(self) -> None:
         self._held: deque[_Held] = deque()
         self._items: list[Item] = []
+        self._is_tentative = False
         self._uploads: queue.SimpleQueue[StoreCheckpoint | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=str(self.me), daemon=True)]
@@ -241,6 +242,7 @@ class InstanceHost:
                 failpoint("node.before_append")
                 self.outlet.append(log, frame)
                 failpoint("node.between_appends")
+                self._tell_of_tentative(frame)
             case Follow(log, after_id):
                 _logger.info("%s reads %s of %s after id %d", self.me, log.key, log.replica or "the source", after_id)
                 self._reader(log).follow(log, after_id)
@@ -268,6 +270,16 @@ class InstanceHost:
                 _logger.info("%s has reconciled: %d input rows in %.3f s", self.me, tuples, seconds)
                 self.journal.reconciliations += 1
                 self.journal.last_reconciliation_s = seconds
+
+    def _tell_of_tentative(self, frame: Frame) -> None:
+        """Say once, until an UNDO, that and why we answer tentatively."""
+        if isinstance(frame, Boundary) and frame.tentative and not self._is_tentative:
+            self._is_tentative = True
+            held_s = self.instance.sunion.alpha_x_us / 1e6
+            missing = f" for {', '.join(frame.missing)}" if frame.missing else ""
+            _logger.info("%s answers tentatively, having waited %.3f s%s", self.me, held_s, missing)
+        elif isinstance(frame, Undo):
+            self._is_tentative = False
 
     def _reader(self, log: LogId) -> LogReader:
         return self.readers[self.site_of(log)]

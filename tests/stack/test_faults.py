@@ -6,6 +6,7 @@ next has to live with. The figures of each are printed as a table (docs/faults.m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -86,6 +87,9 @@ def a_source_is_cut_for_less_than_alpha_x(bench: Bench) -> None:
 def a_source_is_cut_for_five_x(bench: Bench) -> None:
     with bench.deployment.cut("source.left"):
         bench.breathe(5 * X_S)
+    for replica in ("r0", "r1"):
+        log = bench.deployment.service(f"node.{replica}").log.read_text()
+        assert re.search(rf"main\.{replica}\.0 answers tentatively, having waited \d\.\d+ s for left$", log, re.MULTILINE)
 
 
 @scenario

@@ -25,6 +25,7 @@ from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from services.log.kafka import KafkaLog, KafkaLogStore
 from services.process import now_us
 from sunion.buckets import bucket_end
+from tests.stack.breaking import Ear
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak]
 
@@ -34,6 +35,8 @@ FRAME_ROWS = 10_000
 KEYS = 100
 LOADED_S = 600.0
 WHY_MS = 2_000
+LEAST_ALPHA_X_S = 0.5
+"""A quarter of X, below which alpha*X does not go: rows that come later than this may be answered without."""
 ORIGIN = Origin("", 1)
 QUERY: dict[str, Any] = {
     "name": "soak",
@@ -148,23 +151,30 @@ def unwell_at(log: Path) -> list[float]:
 def test_nobody_is_taken_for_dead_in_ten_loaded_minutes(tmp_path: Path) -> None:
     counted = {**QUERY["operators"]["counted"], "window": {"tumbling": "1s"}}
     query = {**QUERY, "operators": {**QUERY["operators"], "counted": counted}}
-    with Deployment(tmp_path, query, has_links=False) as deployment, Feeder(deployment, rows_per_second=1_500) as feeder:
+    with (
+        Deployment(tmp_path, query, has_links=False) as deployment,
+        Feeder(deployment, rows_per_second=1_500) as feeder,
+        Ear(deployment) as ear,
+    ):
         deployment.wait_ready()
         seen = len(deployment.changes())
         with busy_cores():
+            ear.worst_silence_s = 0.0
             time.sleep(LOADED_S)
-        given = deployment.changes()[seen:]
-        print(f"{len(given)} changes; {sum(len(rows) for rows in feeder.rows.values())} rows fed")
-        assert {record["type"] for record in given} == {"stable", "boundary"}
-        assert not [record for record in given if record["type"] == "boundary" and record["tentative"]]
+        given, stall_s = deployment.changes()[seen:], ear.worst_silence_s
+        fed = sum(len(rows) for rows in feeder.rows.values())
+        print(f"{len(given)} changes; {fed} rows fed; nothing of an input reached anybody for {stall_s:.3f} s at the longest")
         for left, taken in pairwise(given):
             if taken["replica"] != left["replica"]:
                 # Another is read only where the one before has said of itself that it is not STABLE: it was kept from its work.
                 log = tmp_path / f"node.soak.{left['replica']}.log"
                 assert any(0 <= taken["emitted_ms"] - moment <= WHY_MS for moment in unwell_at(log)), (left, taken)
         assert {name: service.lives for name, service in deployment.services.items() if service.lives > 1} == {}
-        instances = [entry for status in deployment.statuses().values() for entry in status.get("instances", [])]
-        assert [entry["reconciliations"] for entry in instances] == [0, 0]
+        if stall_s < LEAST_ALPHA_X_S:
+            assert {record["type"] for record in given} == {"stable", "boundary"}
+            assert not [record for record in given if record["type"] == "boundary" and record["tentative"]]
+            instances = [entry for status in deployment.statuses().values() for entry in status.get("instances", [])]
+            assert [entry["reconciliations"] for entry in instances] == [0, 0]
 
 
 def test_a_query_whose_input_is_dead_does_not_delay_another() -> None:
