@@ -140,8 +140,10 @@ class Deployment:
         )
         self.clusters = {site: Cluster(site, self.settings, "test") for site in self.kafka}
         home = self.clusters[self.layout.home]
-        streams = [TopicSpec(stream.topic, 1) for stream in self.spec.streams.values() if stream.topic]
-        ensure(home, [*system_topics(), *streams])
+        ensure(home, system_topics())
+        for name, stream in self.spec.streams.items():
+            if stream.topic:
+                ensure(self.clusters[self.layout.site_of_stream(name)], [TopicSpec(stream.topic, 1)])
         for site, specs in query_topics(self.layout).items():
             ensure(self.clusters[site], specs)
         self.registry = QueryRegistry(home)
@@ -338,24 +340,31 @@ class Feeder:
 
     def _run(self) -> None:
         # A client in C, so that feeding takes little of what is to be measured.
-        bootstrap = self.deployment.kafka[self.deployment.layout.home].bootstrap
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": 1, "enable.idempotence": True, "log_level": 0}
-        )
+        options = {"linger.ms": 1, "enable.idempotence": True, "log_level": 0}
+        producers = {
+            site: confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, **options})
+            for site, kafka in self.deployment.kafka.items()
+        }
         number, started, sent = 0, time.monotonic(), 0
-        topics = {name: stream.topic for name, stream in self.deployment.spec.streams.items() if stream.topic}
+        topics = {
+            name: (stream.topic, producers[self.deployment.layout.site_of_stream(name)])
+            for name, stream in self.deployment.spec.streams.items()
+            if stream.topic
+        }
         while not self._stopping.wait(self.period_s):
             at = time.time_ns() // 1000
             due = int((time.monotonic() - started) * self.rows_per_second)
             count, sent = due - sent, due
-            for stream, topic in topics.items():
+            for stream, (topic, producer) in topics.items():
                 for _ in range(count):
                     number += 1
                     row = (at, number % self.keys, number)
                     self.rows.setdefault(stream, []).append(row)
                     producer.produce(topic, b'{"at": %d, "key": %d, "value": %d}' % row, partition=0)
-            producer.poll(0)
-        producer.flush()
+            for producer in producers.values():
+                producer.poll(0)
+        for producer in producers.values():
+            producer.flush()
 
     def windows(self, until_us: int, window_us: int) -> Counter[tuple[int, int, int, int]]:
         """(window's start, key, rows, sum of values) of all windows that end by a time, over all streams."""

@@ -139,12 +139,14 @@ class _Model(BaseModel):
 class Stream(_Model):
     """A source stream. `columns` is the file's `schema`; `attributes` leaves out what is the tuples' own time.
 
+    site: where its topic is, and so its source, of a stack with several sites; None for the home site, the first of them.
     time_unit: of integer times. boundary: what the source's boundaries are made from (R29). disorder: how far out of
     order event time may be. late: what becomes of a row that is later than that, and so older than a boundary which its
     producer's rows have passed: it is a dead letter, or its time is raised to that boundary (`clamp`).
     """
 
     topic: Annotated[str, AfterValidator(_topic)] | None = None
+    site: Name | None = None
     time: Column
     time_unit: Literal["s", "ms", "us", "ns"] = "ms"
     columns: Annotated[dict[Column, Type], Field(alias="schema", min_length=1)]

@@ -239,7 +239,7 @@ class Instance:
                 self._take_visible(link, candidate, frame, now)
             else:
                 self._take_correction(link.port, frame, now)
-        candidate.seen = now
+        link.upstream.note_sign(candidate, now)
 
     def _turn_away(self, log: LogId, now: int, effects: list[Effect]) -> None:
         """This replica's log lacks rows that we need, for it came back by its partner's anchor: read another's (R27)."""

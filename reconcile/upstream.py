@@ -35,11 +35,13 @@ _RANKS = {
 
 @dataclass(slots=True)
 class Candidate:
-    """One replica's log of the stream. `target`: the log's end as noted when we began to read, or to read again (R12).
-    `lacking_until`: its log lacks rows that we need, and is not asked again before then."""
+    """One replica's log of the stream. seen: when it was last heard; heard_since: from when on without falling silent between.
+    target: the log's end as noted when we began to read, or to read again (R12). lacking_until: its log lacks rows that we
+    need, and is not asked again before then."""
 
     log: LogId
     seen: int
+    heard_since: int = 0
     lacking_until: int = -1
     state: State = State.STABLE
     incarnation: int = 0
@@ -66,7 +68,7 @@ class Upstream:
 
     def begin(self, now: int, after_id: int) -> list[Follow | Watch]:
         for candidate in self.candidates:
-            candidate.seen = now
+            candidate.seen = candidate.heard_since = now
         watches: list[Follow | Watch] = [Watch(c.log) for c in self.candidates if len(self.candidates) > 1]
         return [*watches, Follow(self.live.log, after_id)]
 
@@ -77,6 +79,7 @@ class Upstream:
         """For so long we could not listen: it is not the others' silence."""
         for candidate in self.candidates:
             candidate.seen += late_us
+            candidate.heard_since += late_us
 
     def forget_targets(self) -> None:
         """We were away ourselves: what each log holds by now is a backlog, to be noted anew."""
@@ -95,8 +98,14 @@ class Upstream:
             candidate.state = frame.state
         elif isinstance(frame, Start):
             candidate.state = State.RECOVERING
-        candidate.seen = now
+        self.note_sign(candidate, now)
         return True
+
+    def note_sign(self, candidate: Candidate, now: int) -> None:
+        """A sign of life on a candidate's own log (R24)."""
+        if now - candidate.seen > self.silence_us:
+            candidate.heard_since = now
+        candidate.seen = now
 
     def hear_tail(self, log: LogId, frame: Frame, now: int) -> None:
         """Note the newest boundary of a watched log: what was left unread of it when it was followed is no backlog now."""
@@ -129,6 +138,8 @@ class Upstream:
         if not self.must_follow:
             before.add(self.live.log)
         ranks = {c.log: self.rank(c, now) for c in self.candidates}
+        if ranks[self.live.log] is Rank.DEAD and now >= self.live.lacking_until and not self._is_survived():
+            ranks[self.live.log] = _RANKS[self.live.state]
         best = max(self.candidates, key=lambda c: (ranks[c.log], c is self.live, c is self.correcting, -self._index(c)))
         current = ranks[self.live.log]
         revoke = False
@@ -151,6 +162,11 @@ class Upstream:
             candidate.target, candidate.next_offset = None, 0
             effects.append(Follow(log, last_id))
         return revoke, effects
+
+    def _is_survived(self) -> bool:
+        """Whether another spoke on while the live one was silent. A broker that stalls, or a cut of our own, silences all at
+        once, some a moment before the others: that is nobody's death, nor is it when one is heard again before the rest."""
+        return any(c.seen - max(self.live.seen, c.heard_since) >= self.silence_us // 2 for c in self.candidates)
 
     def _choose_correcting(self, ranks: dict[LogId, Rank]) -> None:
         if ranks[self.live.log] is not Rank.UP_FAILURE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ _SLICE_ROWS = 8_192
 class _Topic:
     """A stream's topic, and what goes there."""
 
+    producer: _Producer
     stream: Stream
     name: str
     partitions: list[int]
@@ -78,7 +79,7 @@ class _Producer:
 
 
 def feed(
-    cluster: Cluster,
+    clusters: Mapping[str, Cluster],
     streams: Mapping[str, Stream],
     rows: Mapping[str, SourceRows],
     pace: Pace,
@@ -86,16 +87,17 @@ def feed(
     ended: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Write the rows of each stream, by name, to its topic; returns how many, once Kafka has them all.
+    """Write the rows of each stream, by name, to its topic, which is in its cluster; returns how many, once Kafka has them.
 
     ended: the last record of every partition says that the stream has ended, so that all windows close. on_progress is
     called with the number of rows written so far. UserError: a stream without a topic, or a topic that does not exist.
     KafkaError where Kafka refuses a record; while it is out of reach, feeding waits.
     """
     schedule = merge_schedule(dict(rows))
-    topics = {name: _topic(cluster, name, streams[name], found) for name, found in rows.items()}
-    with closing(cluster.producer(linger_ms=5)) as made:
-        producer = _Producer(made)
+    with ExitStack() as stack:
+        used = {clusters[name] for name in rows}
+        producers = {cluster: _Producer(stack.enter_context(closing(cluster.producer(linger_ms=5)))) for cluster in used}
+        topics = {name: _topic(clusters[name], producers, name, streams[name], found) for name, found in rows.items()}
         sent = dict.fromkeys(topics, 0)
         started = time.monotonic()
         heartbeat_at = 0.0
@@ -105,7 +107,7 @@ def feed(
             for name, topic in topics.items():
                 until = schedule.rows_within(name, count)
                 for first in range(sent[name], until, _SLICE_ROWS):
-                    _send(producer, topic, first, min(first + _SLICE_ROWS, until))
+                    _send(topic, first, min(first + _SLICE_ROWS, until))
                 sent[name] = until
             if on_progress:
                 on_progress(count)
@@ -114,11 +116,12 @@ def feed(
             if elapsed >= heartbeat_at:
                 heartbeat_at = elapsed + HEARTBEAT_S
                 for topic in topics.values():
-                    _send_boundary(producer, topic.name, topic.partitions, moment(reached))
+                    _send_boundary(topic.producer, topic.name, topic.partitions, moment(reached))
             time.sleep(_TICK_S)
         for topic in topics.values() if ended else ():
-            _send_boundary(producer, topic.name, topic.partitions, END)
-        producer.flush()
+            _send_boundary(topic.producer, topic.name, topic.partitions, END)
+        for producer in producers.values():
+            producer.flush()
     return sum(sent.values())
 
 
@@ -146,11 +149,13 @@ def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
     return [key.encode() for key in joined(key_parts(stream.key, texts)).to_pylist()]
 
 
-def _topic(cluster: Cluster, name: str, stream: Stream, rows: SourceRows) -> _Topic:
+def _topic(
+    cluster: Cluster, producers: Mapping[Cluster, _Producer], name: str, stream: Stream, rows: SourceRows
+) -> _Topic:
     field = f"streams.{name}.topic"
     if stream.topic is None:
         raise UserError(field, None, "is not given", "name the topic that holds the stream's records")
-    return _Topic(stream, stream.topic, _partitions(cluster, stream.topic, field), rows)
+    return _Topic(producers[cluster], stream, stream.topic, _partitions(cluster, stream.topic, field), rows)
 
 
 def _partitions(cluster: Cluster, topic: str, field: str) -> list[int]:
@@ -161,10 +166,10 @@ def _partitions(cluster: Cluster, topic: str, field: str) -> list[int]:
     return sorted(partitions)
 
 
-def _send(producer: _Producer, topic: _Topic, first: int, until: int) -> None:
+def _send(topic: _Topic, first: int, until: int) -> None:
     batch = topic.rows.batch.slice(first, until - first)
     for key, record in zip(_keys(topic.stream, batch), json_records(topic.stream, batch), strict=True):
-        producer.send(topic.name, record, key=key)
+        topic.producer.send(topic.name, record, key=key)
 
 
 def _send_boundary(producer: _Producer, topic: str, partitions: list[int], text: str) -> None:

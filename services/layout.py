@@ -1,19 +1,22 @@
 """Where everything of a query lies: which site keeps which log, and under which names.
 
-Replica r0 of every fragment lives at the first site, r1 at the next, and so on round; sources and all that there is one
-of live at the home site, which is the first; every site has an egress of its own (R28).
+Replica r0 of every fragment lives at the first site, r1 at the next, and so on round; a source lives where its stream's
+topic is; all else that there is one of lives at the home site, which is the first; every site has an egress of its own
+(R28).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from boreal.errors import UserError
 from boreal.frames import LogId
 from boreal.plan import EGRESS, Edge, Fragment, Plan
 from boreal.planner import plan
-from boreal.spec import Query
+from boreal.spec import Query, did_you_mean
 from reconcile.events import InstanceId
 from reconcile.stagger import HEARTBEATS_TO_DEATH
 
@@ -22,10 +25,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]")
 
 @dataclass(frozen=True)
 class Layout:
-    """`sites` in their order, the home site first."""
+    """`sites` in their order, the home site first. away: the sites of the streams that are not at home."""
 
     plan: Plan
     sites: tuple[str, ...]
+    away: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def home(self) -> str:
@@ -34,9 +38,13 @@ class Layout:
     def site_of_replica(self, replica: str) -> str:
         return self.sites[int(replica[1:]) % len(self.sites)]
 
+    def site_of_stream(self, stream: str) -> str:
+        """The site whose Kafka has the topic of a source stream, beside which its source runs."""
+        return self.away.get(stream, self.home)
+
     def site_of(self, log: LogId) -> str:
         """The site whose Kafka keeps a log: its writer's."""
-        return self.site_of_replica(log.replica) if log.replica else self.home
+        return self.site_of_replica(log.replica) if log.replica else self.site_of_stream(self._edges[log.stream].operator)
 
     def topic_of(self, log: LogId) -> str:
         """QUERY.log.STREAM for a source's log, QUERY.log.STREAM.REPLICA for a replica's; the partitions are the log's."""
@@ -132,11 +140,18 @@ class Layout:
 
 
 def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
-    """How the services run a query. An input counts as missing no sooner than a partner counts as dead: processes share
-    cores, and a pause of a few boundary intervals is no failure."""
+    """How the services run a query at these sites; UserError where a stream names another one.
+
+    An input counts as missing no sooner than a partner counts as dead: processes share cores, and a pause of a few boundary
+    intervals is no failure.
+    """
+    away = {name: stream.site for name, stream in query.streams.items() if stream.site is not None}
+    for name, site in away.items():
+        if site not in sites:
+            raise UserError(f"streams.{name}.site", site, "is not a site of this installation", did_you_mean(site, sites))
     tuning = query.tuning
     patient = HEARTBEATS_TO_DEATH * max(tuning.heartbeat, tuning.boundary_interval)
-    return Layout(plan(query, silence_us=patient), sites)
+    return Layout(plan(query, silence_us=patient), sites, away)
 
 
 def escape(name: str) -> str:

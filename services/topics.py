@@ -113,7 +113,8 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
     add(layout.home, TopicSpec(stable_topic(query), 1, _CLIENTS))
     if layout.plan.latest:
         add(layout.home, TopicSpec(latest_topic(query), 1, {**_CLIENTS, "cleanup.policy": "compact"}))
-    add(layout.home, TopicSpec(dead_letter_topic(query), 1, {"cleanup.policy": "delete"}))
+    for site in (layout.home, *layout.away.values()):
+        add(site, TopicSpec(dead_letter_topic(query), 1, {"cleanup.policy": "delete"}))
     return {site: list(specs.values()) for site, specs in found.items()}
 
 

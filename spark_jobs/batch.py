@@ -66,7 +66,7 @@ def recompute(
 class _Job:
     def __init__(self, session: SparkSession, settings: Settings, layout: Layout, held: Held, task: Task) -> None:
         self._session = session
-        self._kafka = settings.sites[layout.home]
+        self._sites = settings.sites
         self._layout = layout
         self._held = held
         self._task = task
@@ -82,10 +82,15 @@ class _Job:
         return by_shard.sortWithinPartitions(*ORDER).mapInArrow(partial(compute, self._task, fragment.name), FRAMES)
 
     def _cut(self, edges: list[Edge]) -> DataFrame:
-        topics = [self._layout.topic_of(LogId(edge.name, "", 0)) for edge in edges]
-        offsets = {topic: self._held.offsets[topic] for topic in topics}
-        records = self._session.read.format("kafka").options(**batch_options(self._kafka, offsets)).load()
-        return records.select(*RECORDS).mapInArrow(partial(cut, self._task), FRAMES)
+        by_site: dict[str, dict[str, Mapping[int, tuple[int, int]]]] = {}
+        for log in (LogId(edge.name, "", 0) for edge in edges):
+            topic = self._layout.topic_of(log)
+            by_site.setdefault(self._layout.site_of(log), {})[topic] = self._held.offsets[topic]
+        logs = [
+            self._session.read.format("kafka").options(**batch_options(self._sites[site], offsets)).load().select(*RECORDS)
+            for site, offsets in by_site.items()
+        ]
+        return reduce(DataFrame.unionByName, logs).mapInArrow(partial(cut, self._task), FRAMES)
 
 
 def _told(failure: str) -> str:

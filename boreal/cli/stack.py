@@ -302,6 +302,7 @@ def feed(
     pace = parse_pace(rate, speed)
     with closing(_operations(data)) as operations:
         spec = operations.query(name).query
+        clusters = operations.clusters_of(spec)
         paths = _paths(sources or [], spec)
         rows = {stream: read_source(stream, spec.streams[stream], path) for stream, path in paths.items()}
         for stream in operations.ended_streams(name):
@@ -317,10 +318,10 @@ def feed(
 
         with reaching(operations.settings):
             if rows:
-                feed_rows(operations.home, spec.streams, rows, pace, ended=end, on_progress=tell)
+                feed_rows(clusters, spec.streams, rows, pace, ended=end, on_progress=tell)
             elif end:
-                for topic in input_topics(spec):
-                    end_topic(operations.home, topic)
+                for stream, topic in input_topics(spec).items():
+                    end_topic(clusters[stream], topic)
     refused = {stream: len(source.rejects) for stream, source in rows.items() if source.rejects}
     if as_json:
         _print_json({"rows": total, "refused": refused, "ended": end})

@@ -85,6 +85,8 @@ class Source:
         self.topic_name = self.spec.topic
         self.layout = layout_of(record.query, settings.site_names)
         self.history_us = record.query.tuning.history
+        self.site = self.layout.site_of_stream(stream)
+        self.own = self.clusters[self.site]
         self.options = options
         self._shape = Shape(self.spec.time, self.spec.time_unit, self.spec.attributes)
         self.spool_directory = settings.data / "spool" / query / stream
@@ -100,7 +102,7 @@ class Source:
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         self._stopping = stopping
-        home, topic = self.home, self.topic_name
+        topic = self.topic_name
         with ExitStack() as stack:
             store = stack.enter_context(closing(KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)))
             self.logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
@@ -112,17 +114,17 @@ class Source:
             start = Start(Origin("", former.incarnation + 1), 0)
             for id_, log in self.logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
-            self.letters = home.producer()
+            self.letters = self.own.producer()
             stack.callback(self.letters.close, timeout=1)
-            self.topic = stack.enter_context(closing(UserTopic(home, topic, self._look_ms)))
+            self.topic = stack.enter_context(closing(UserTopic(self.own, topic, self._look_ms)))
             spool = Spool(self.spool_directory, self.options.spool_bytes)
-            self.box = stack.enter_context(closing(PostBox(home, topic, spool, self._refuse)))
-            self.status = stack.enter_context(closing(StatusPublisher(home, self.name, self._status)))
+            self.box = stack.enter_context(closing(PostBox(self.own, topic, spool, self._refuse)))
+            self.status = stack.enter_context(closing(StatusPublisher(self.home, self.name, self._status)))
             if self.options.http_port is not None:
                 app = create_app(self.box, self._shape)
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
             trimmer = stack.enter_context(closing(Trimmer(self.logs.values())))
-            control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.layout.home)
+            control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
             stack.enter_context(closing(control))
             try:
                 self._begin(former)

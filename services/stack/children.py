@@ -44,7 +44,7 @@ def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[
     streams = sorted({edge.operator for edge in layout.plan.sources})
     here = [replica for replica in layout.replicas if layout.site_of_replica(replica) in own]
     return [
-        *(child("source", stream, "") for stream in streams if layout.home in own),
+        *(child("source", stream, "") for stream in streams if layout.site_of_stream(stream) in own),
         *(child("node", replica, manner) for replica in here),
         *(spark(replica) for replica in here if layout.remote_instances(replica)),
         *(child("egress", site, manner) for site in layout.sites if site in own),

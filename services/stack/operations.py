@@ -14,7 +14,7 @@ from boreal.durations import format_duration
 from boreal.errors import UserError
 from boreal.planner import plan
 from boreal.spec import Query, did_you_mean, load_query
-from services.clusters import clusters
+from services.clusters import Cluster, clusters
 from services.engines import expected_threshold_us, facts_of_job
 from services.layout import Layout, layout_of
 from services.queries import QueryRecord, QueryRegistry
@@ -113,6 +113,7 @@ class Operations:
     def apply(self, query: Query) -> QueryRecord:
         """Make it so: create its topics, and leave its record for the supervisors. The same again changes nothing."""
         query = with_default_engine(query)
+        layout = self.layout(query)
         inputs = input_topics(query)
         _refuse_short_threshold(query)
         old = self.queries().get(query.name)
@@ -120,8 +121,9 @@ class Operations:
             _refuse_other_structure(old.query, query)
         with reaching(self.settings):
             ensure(self.home, system_topics())
-            self._create_inputs(inputs)
-            for site, specs in query_topics(self.layout(query)).items():
+            for site in self.clusters:
+                self._create_inputs(site, [topic for stream, topic in inputs.items() if layout.site_of_stream(stream) == site])
+            for site, specs in query_topics(layout).items():
                 ensure(self.clusters[site], specs)
         return self._put(QueryRecord(query.name, query.dump(), 1), old)
 
@@ -169,6 +171,11 @@ class Operations:
                         return True
         return False
 
+    def clusters_of(self, query: Query) -> dict[str, Cluster]:
+        """The cluster that has each stream's topic."""
+        layout = self.layout(query)
+        return {stream: self.clusters[layout.site_of_stream(stream)] for stream in query.streams}
+
     def layout(self, query: Query) -> Layout:
         return layout_of(query, self.settings.site_names)
 
@@ -182,11 +189,11 @@ class Operations:
             self._registry.put(wanted)
         return wanted
 
-    def _create_inputs(self, names: list[str]) -> None:
+    def _create_inputs(self, site: str, names: list[str]) -> None:
         """Topics of the user's that exist are the user's to shape."""
-        with closing(self.home.admin()) as admin:
+        with closing(self.clusters[site].admin()) as admin:
             known = set(admin.list_topics())
-        ensure(self.home, [TopicSpec(name, 1) for name in names if name not in known])
+        ensure(self.clusters[site], [TopicSpec(name, 1) for name in names if name not in known])
 
     def _is_made_by(self, query: str, topic: str, site: str) -> bool:
         made = (
@@ -286,14 +293,14 @@ def with_engine(query: Query, engine: str) -> Query:
     return load_query({**file, "engine": engine, **({"fragments": plain} if plain else {})})
 
 
-def input_topics(query: Query) -> list[str]:
-    """The topics of the streams that reach the output. UserError where one names none."""
-    found = []
+def input_topics(query: Query) -> dict[str, str]:
+    """The topics of the streams that reach the output, by stream. UserError where one names none."""
+    found = {}
     for stream in sorted({edge.operator for edge in plan(query).sources}):
         topic = query.streams[stream].topic
         if topic is None:
             raise UserError(f"streams.{stream}.topic", None, "is missing: it says what to read", f"add topic: {stream}")
-        found.append(topic)
+        found[stream] = topic
     return found
 
 

@@ -84,7 +84,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
     with Deployment(tmp_path_factory.mktemp("departures"), departures) as one:
         home = one.clusters["a"]
         one.wait_ready()
-        feeding = threading.Thread(target=lambda: feed(home, streams, flights, pace, ended=True))
+        feeding = threading.Thread(target=lambda: feed(dict.fromkeys(streams, home), streams, flights, pace, ended=True))
         feeding.start()
         time.sleep(1.0)
         with one.cut("source.jfk"):
@@ -93,7 +93,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
         wait_until(partial(_holds, one, len(expected["departures"])), "all rows are stable", one.explain)
         one.end_services()
         with Deployment(tmp_path_factory.mktemp("weather"), weather, beside=one, has_links=False) as other:
-            feed(home, streams, {"weather": rows["weather"]}, pace, ended=True)
+            feed({"weather": home}, streams, {"weather": rows["weather"]}, pace, ended=True)
             wait_until(partial(_holds, other, len(expected["weather_delays"])), "all rows are stable", other.explain)
             other.end_services()
             yield Fed(one, other, expected)

@@ -57,25 +57,30 @@ class Ear:
 
     def __init__(self, deployment: Deployment) -> None:
         self.worst_silence_s = 0.0
-        self._bootstrap = deployment.kafka[deployment.layout.home].bootstrap
-        self._topics = [stream.topic for stream in deployment.spec.streams.values() if stream.topic]
+        self._topics: dict[str, list[str]] = {}
+        for name, stream in deployment.spec.streams.items():
+            if stream.topic:
+                site = deployment.kafka[deployment.layout.site_of_stream(name)]
+                self._topics.setdefault(site.bootstrap, []).append(stream.topic)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._threads = [threading.Thread(target=self._run, args=(site,), daemon=True) for site in self._topics]
 
     def __enter__(self) -> Ear:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
+    def _run(self, bootstrap: str) -> None:
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self._bootstrap, "group.id": "ear", "fetch.wait.max.ms": 20, "log_level": 0}
+            {"bootstrap.servers": bootstrap, "group.id": "ear", "fetch.wait.max.ms": 20, "log_level": 0}
         )
         end = confluent_kafka.OFFSET_END
-        consumer.assign([confluent_kafka.TopicPartition(topic, 0, end) for topic in self._topics])
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, end) for topic in self._topics[bootstrap]])
         heard: dict[str, float] = {}
         while not self._stopping.is_set():
             records = consumer.consume(1000, timeout=0.02)

@@ -83,7 +83,7 @@ def test_a_month(tmp_path: Path, month: Path, name: str, sql: str, shards: int, 
         deployment.wait_ready(within_s=240.0)
         streams = deployment.spec.streams
         rows_of = {name: read_source(name, spec, str(month / f"{name}.csv")) for name, spec in streams.items()}
-        feed(deployment.clusters["a"], streams, rows_of, Pace(rate=50_000), ended=True)
+        feed(dict.fromkeys(rows_of, deployment.clusters["a"]), streams, rows_of, Pace(rate=50_000), ended=True)
         until = partial(_holds, deployment, len(expected))
         wait_until(until, "all rows are stable", deployment.explain)
         rows = deployment.stable()

@@ -648,7 +648,7 @@ def test_a_file_that_is_fed_is_in_the_logs_and_ended(make_bench: Callable[..., B
     stream = bench.query.streams["s"]
     seen: list[int] = []
     rows = {"s": read_source("s", stream, str(path))}
-    assert feed(bench.home, {"s": stream}, rows, Pace(rate=2000), ended=True, on_progress=seen.append) == 2000
+    assert feed({"s": bench.home}, {"s": stream}, rows, Pace(rate=2000), ended=True, on_progress=seen.append) == 2000
     assert seen == sorted(seen) and seen[-1] == 2000 and len(set(seen)) > 10
     bench.wait_rows(2000)
     assert sorted(bench.rows()) == list(range(2000)) and not bench.letters()
@@ -666,4 +666,4 @@ def test_a_row_that_kafka_refuses_is_not_said_to_be_fed(
     path.write_text("".join(json.dumps({**row(n), "user": "u" * length}) + "\n" for n, length in enumerate(lengths)))
     stream = bench.query.streams["s"]
     with pytest.raises(MessageSizeTooLargeError):
-        feed(bench.home, {"s": stream}, {"s": read_source("s", stream, str(path))}, Pace(rate=2000))
+        feed({"s": bench.home}, {"s": stream}, {"s": read_source("s", stream, str(path))}, Pace(rate=2000))

@@ -21,13 +21,13 @@ def boundary(state: State, incarnation: int = 1) -> Boundary:
 
 
 def upstream_of(*states: State | None, live: int = 0) -> Upstream:
-    """Replicas in these states, seen at 1000; None: silent since 0."""
+    """Replicas in these states, heard from 900 to 1000; None: silent since 0."""
     upstream = Upstream([Candidate(log, 0) for log in (A, B, C)[: len(states)]], SILENCE)
     upstream.begin(0, -1)
     for candidate, state in zip(upstream.candidates, states, strict=True):
         candidate.target, candidate.next_offset = 0, 5
-        if state is not None:
-            upstream.hear(candidate, boundary(state), 1000)
+        for at in (900, 1000) if state is not None else ():
+            upstream.hear(candidate, boundary(state), at)
     upstream.live = upstream.candidates[live]
     return upstream
 
@@ -117,6 +117,30 @@ def test_silence_is_judged_by_the_log_itself() -> None:
     upstream = upstream_of(S, S)
     assert upstream.rank(upstream.live, 1000 + SILENCE) is Rank.STABLE
     assert upstream.rank(upstream.live, 1001 + SILENCE) is Rank.DEAD
+
+
+def test_a_silence_of_all_at_once_is_nobodys_death() -> None:
+    """A broker has stalled: its readers heard one replica a moment longer than the other, or hear one a moment sooner again."""
+    upstream = upstream_of(S, S)
+    other = upstream.candidates[1]
+    upstream.hear(other, boundary(S), 1050)
+    assert upstream.choose(1000 + SILENCE + 1, 7) == (False, [])
+    assert upstream.choose(5000, 7) == (False, [])
+    upstream.hear(other, boundary(S), 6000)
+    assert upstream.choose(6000, 7) == (False, [])
+    upstream.hear(upstream.live, boundary(S), 6010)
+    upstream.hear(other, boundary(S), 6100)
+    assert upstream.choose(6100, 7) == (False, [])
+
+
+def test_one_that_stays_silent_when_another_is_back_is_left() -> None:
+    upstream = upstream_of(S, S)
+    other = upstream.candidates[1]
+    for at in (6000, 6050):
+        upstream.hear(other, boundary(S), at)
+        assert upstream.choose(at, 7) == (False, [])
+    upstream.hear(other, boundary(S), 6000 + SILENCE // 2)
+    assert upstream.choose(6000 + SILENCE // 2, 7)[0] and upstream.live is other
 
 
 def test_the_tail_of_a_log_that_was_left_half_read_tells_its_state() -> None:

@@ -90,7 +90,8 @@ def test_while_kafka_takes_nothing_feeding_waits(tmp_path: Path, monkeypatch: py
     kafka = Kafka()
     fed: list[int] = []
     pace = Pace(rate=1_000_000)
-    feeding = threading.Thread(target=lambda: fed.append(services.feed.feed(cast(Cluster, kafka), {"s": stream}, rows, pace)))
+    clusters = {"s": cast(Cluster, kafka)}
+    feeding = threading.Thread(target=lambda: fed.append(services.feed.feed(clusters, {"s": stream}, rows, pace)))
     feeding.start()
     feeding.join(0.5)
     assert feeding.is_alive() and len(kafka.sent) <= 100
