@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from boreal.errors import UserError
 from boreal.planner import plan
 from boreal.spec import load_query
-from services.layout import Layout
+from services.layout import Layout, layout_of
+from services.queries import QueryRecord
+from services.stack.children import query_children
 from services.topics import TopicSpec, query_topics, system_topics
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "topics.md"
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "name": "q",
     "streams": {"STREAM": {"topic": "in", "time": "at", "schema": {"carrier": "string"}}},
     "operators": {"some": {"filter": "STREAM", "where": "carrier = 'UA'"}},
@@ -50,3 +56,18 @@ def test_where_they_live():
             where = row_of(spec).split("|")[2].strip()
             if where == "home":
                 assert site == layout.home, spec.name
+
+
+def test_a_stream_elsewhere_has_its_source_its_log_and_its_dead_letters_there():
+    stream = {**SPEC["streams"]["STREAM"], "site": "b"}
+    query = load_query({**SPEC, "streams": {"STREAM": stream, "near": {**stream, "topic": "in2", "site": None}}, "operators": {
+        "both": {"union": ["STREAM", "near"]}, "some": {"filter": "both", "where": "carrier = 'UA'"},
+    }})  # fmt: skip
+    topics = {site: {spec.name for spec in specs} for site, specs in query_topics(layout_of(query, ("a", "b"))).items()}
+    assert {"q.log.STREAM", "q.dlq"} <= topics["b"] and {"q.log.near", "q.dlq"} <= topics["a"]
+    assert "q.log.STREAM" not in topics["a"] and "q.log.near" not in topics["b"]
+    record = QueryRecord("q", query.dump(), 1)
+    sources = {site: [c.name for c in query_children(record, ("a", "b"), (site,)) if c.kind == "source"] for site in "ab"}
+    assert sources == {"a": ["source.q.near"], "b": ["source.q.STREAM"]}
+    with pytest.raises(UserError, match=r"streams\.STREAM\.site: is not a site of this installation"):
+        layout_of(query, ("a",))
