@@ -104,6 +104,11 @@ class RemoteHosts:
             except (KafkaError, OSError) as error:
                 tell_of_trying_again(_logger, f"{self._answers} cannot be read", error)
                 self._stopping.wait(RETRY_S)
+            except Exception:
+                # A node that is deaf to its hosts would wait for them for ever.
+                _logger.exception("what %s says cannot be taken", self._answers)
+                self._exit(1)
+                return
 
     def _follow(self, consumer: KafkaConsumer) -> None:
         """Until something breaks."""

@@ -89,9 +89,11 @@ class Node:
         if elsewhere:
             plan, exit = self.layout.plan, self.ending.exit
             self.remote = RemoteHosts(self.clusters[self.site], plan, self.replica, elsewhere, self.store, exit)
-            self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
         for who in self.layout.instances(self.replica):
             self.hosts[who] = self._host(who, control.send)
+        if self.remote is not None:
+            # Orders of our former life may still be answered: whom to tell must be known by now.
+            self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
         self.trimmer = Trimmer(self.logs)
         control.listen(self._hear)
         status = StatusPublisher(home, self.name, self._status)

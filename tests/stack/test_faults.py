@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench.deployment import Deployment, wait_until
+from bench.deployment import wait_until
 from services.topics import control_topic, delete, ensure, query_topics
-from tests.stack.breaking import QUERY, X_S, Bench, figures_of, flowing, replay, report
+from tests.stack.breaking import QUERY, X_S, Bench, flowing, report
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
@@ -242,69 +239,3 @@ def test_after_it_the_answer_is_right(one_site: Bench, name: str) -> None:
         assert figures["tentative"] == 0
     if name == "a_source_is_cut_for_five_x":
         assert figures["tentative"] > 0 and figures["undone"] == figures["tentative"]
-
-
-@pytest.fixture(scope="module")
-def two_sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with flowing(tmp_path_factory.mktemp("two-sites"), {**QUERY, "name": "sites"}, ("a", "b")) as bench:
-        yield bench
-
-
-@contextmanager
-def cut_in_two(deployment: Deployment) -> Iterator[None]:
-    """Nobody of one site reaches the other one."""
-    with ExitStack() as cuts:
-        for name, service in deployment.services.items():
-            kind, _, part = name.rpartition(".")
-            at = {"node": deployment.layout.site_of_replica, "source": deployment.layout.site_of_stream, "egress": str}
-            own = at[kind.partition(".")[0]](part) if kind else deployment.layout.home
-            for site, link in service.links.items():
-                if site != own:
-                    link.cut()
-                    cuts.callback(link.heal)
-        yield
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("length", [0.25 * X_S, 2 * X_S])
-def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Bench, length: float) -> None:
-    deployment = two_sites.deployment
-    since = two_sites.mark()
-    with cut_in_two(deployment):
-        two_sites.breathe(length)
-    figures = two_sites.check(since)
-    report(f"two sites are cut from each other for {length:g} s", figures)
-    if two_sites.may_be_timed:
-        assert figures["tentative"] == 0, "the home site has all it needs"
-    assert_same_at_b(deployment)
-
-
-def assert_same_at_b(deployment: Deployment) -> None:
-    """Clients of the other site come to hold what those at home do."""
-    stable = deployment.stable()
-
-    def there() -> list[dict[str, Any]]:
-        return [row for row in replay(deployment.changes("b")) if row["_kind"] == "stable"]
-
-    wait_until(lambda: len(there()) >= len(stable), "the other site has all rows too", deployment.explain)
-    assert there()[: len(stable)] == [{**row, "_kind": "stable"} for row in stable]
-
-
-def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(tmp_path: Path) -> None:
-    """The cut that DPC is about: each side answers within X, with what it has; both agree in the end."""
-    streams = {**QUERY["streams"], "right": {**QUERY["streams"]["right"], "site": "b"}}
-    with flowing(tmp_path, {**QUERY, "name": "halves", "streams": streams}, ("a", "b")) as bench:
-        deployment = bench.deployment
-        bench.breathe(3)
-        since = {"a": bench.mark(), "b": len(deployment.changes("b"))}
-        with cut_in_two(deployment):
-            bench.breathe(3 * X_S)
-        figures = bench.check(since["a"])
-        report("two sites with a stream each are cut from each other", figures)
-        assert_same_at_b(deployment)
-        for site, missing in (("a", "right"), ("b", "left")):
-            changes = deployment.changes(site)
-            tentative = [record for record in changes[since[site] :] if record["type"] == "tentative"]
-            assert tentative and all(record["missing_inputs"] == [missing] for record in tentative)
-            delay_ms = figures_of(changes[since[site] :], changes[: since[site]])["delay_new_ms_max"]
-            assert delay_ms <= bench.x_ms or not bench.may_be_timed

@@ -11,7 +11,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from boreal.planner import plan
 from boreal.spec import Mode, load_query
-from reconcile.orders import Begin, Place
+from reconcile.events import Answered, InstanceId
+from reconcile.orders import Answer, Begin, Place, encode_answer
+from reconcile.parts import in_parts
 from services.clusters import Cluster
 from services.engines import answers_topic, orders_topic
 from services.layout import Layout
@@ -62,6 +64,21 @@ def test_an_order_that_kafka_refuses_ends_the_process(remote: Remote) -> None:
     remote.hosts.begin(lambda who, answered: None)
     remote.hosts.give(remote.who, Place(1, 1), Begin(1, Mode.OVERLAY_REDO, None, None))
     wait_until(lambda: remote.codes == [1], "the refusal is noticed")
+
+
+def test_an_answer_that_cannot_be_taken_ends_the_process(remote: Remote) -> None:
+    """A thread that ends alone would leave a node that waits for its hosts for ever."""
+
+    def refuse(who: InstanceId, answered: Answered) -> None:
+        raise KeyError(who)
+
+    remote.hosts.begin(refuse)
+    place = Place(1, 1)
+    with closing(remote.cluster.producer()) as producer:
+        for record in in_parts(place, encode_answer(place, Answer({}, None))):
+            producer.send(remote.answers, record, partition=0)
+        producer.flush()
+    wait_until(lambda: remote.codes == [1], "it is noticed")
 
 
 def test_answers_that_are_gone_before_they_are_heard_begin_a_new_life(remote: Remote) -> None:
