@@ -11,6 +11,9 @@ EGRESS = "egress"
 """The name of the fragment that every plan ends in: it merges the output's partitions into the client's one stream."""
 
 SIGNS_OF_LIFE = 6
+
+STABLE_LAG_FACTOR = 10
+"""`stable_lag_max` as a multiple of the delay threshold, where the query does not say (R16)."""
 """What a stream says of itself, at most, within the time after which it would count as silent."""
 
 
@@ -88,7 +91,8 @@ class Fragment:
 @dataclass(frozen=True)
 class Plan:
     """A whole query, planned. Durations in microseconds of run time, but bucket_us, which is event time; bucket_run_us is
-    how long a bucket takes in run time. silence_us: an input that says nothing for longer is missing (R10)."""
+    how long a bucket takes in run time. silence_us: an input that says nothing for longer is missing (R10).
+    stable_lag_max_us: None where it follows from X."""
 
     query: str
     fragments: tuple[Fragment, ...]
@@ -106,7 +110,7 @@ class Plan:
     alpha_x_us: int | None
     memory_bytes: int
     retention_us: int
-    stable_lag_max_us: int
+    stable_lag_max_us: int | None
     checkpoint_interval_us: int | None
     notes: tuple[str, ...]
     latest: bool = False
@@ -116,6 +120,10 @@ class Plan:
         """So often a stream that makes no progress repeats its boundary: at the boundary interval, but no more than
         SIGNS_OF_LIFE times in what counts as silence, since each repetition is a record for every reader."""
         return max(self.boundary_interval_us, self.silence_us // SIGNS_OF_LIFE)
+
+    def stable_lag_of(self, delay_threshold_us: int) -> int:
+        """How far stable output may trail what is stable already (R16), where X is this."""
+        return self.stable_lag_max_us or STABLE_LAG_FACTOR * delay_threshold_us
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

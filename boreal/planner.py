@@ -38,9 +38,6 @@ from boreal.spec import (
 RANK = "rank"
 """The column that `top` adds: 1 for the first row of its window and group."""
 
-STABLE_LAG_FACTOR = 10
-"""`stable_lag_max` as a multiple of the delay threshold, where the query does not say (R16)."""
-
 CHECKPOINT_INTERVAL_US = 10_000_000
 """How often state that windows cannot rebuild is checkpointed, where the query does not say (R26)."""
 
@@ -106,7 +103,7 @@ def plan(
         alpha_x_us=tuning.alpha_x,
         memory_bytes=tuning.memory,
         retention_us=tuning.retention,
-        stable_lag_max_us=stable_lag_max_us or tuning.stable_lag_max or STABLE_LAG_FACTOR * query.delay_threshold,
+        stable_lag_max_us=stable_lag_max_us or tuning.stable_lag_max,
         checkpoint_interval_us=checkpoint_interval,
         notes=tuple(notes),
         latest=query.latest,

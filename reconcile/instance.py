@@ -91,7 +91,7 @@ class Instance:
             Settings(
                 plan.bucket_us,
                 self.grace_us,
-                plan.stable_lag_max_us,
+                plan.stable_lag_of(plan.delay_threshold_us),
                 plan.memory_bytes // max(len(self.links), 1),
             ),
             str(me),
@@ -112,6 +112,8 @@ class Instance:
         self.last_now = 0
         self.wanted_at = 0
         self.heartbeat_at = 0
+        self.unwell_since = 0
+        self.was_away = False
         self.boundary_at = 0
         self.checkpoint_at = 0
         self.redo_started = 0
@@ -179,6 +181,8 @@ class Instance:
                 effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
             case Threshold(delay_threshold_us):
                 self.engine.delay_threshold_us = delay_threshold_us
+                lag_us = self.plan.stable_lag_of(delay_threshold_us)
+                self.sunion.settings = replace(self.sunion.settings, stable_lag_max_us=lag_us)
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):
                 self.claims.note_stored(number)
@@ -239,7 +243,6 @@ class Instance:
                 self._take_visible(link, candidate, frame, now)
             else:
                 self._take_correction(link.port, frame, now)
-        link.upstream.note_sign(candidate, now)
 
     def _turn_away(self, log: LogId, now: int, effects: list[Effect]) -> None:
         """This replica's log lacks rows that we need, for it came back by its partner's anchor: read another's (R27)."""
@@ -388,9 +391,11 @@ class Instance:
         mark = self.sunion.base.position
         if not self.healing and self.sunion.healed(now, self.strategy.replay_from(mark)) is not None:
             self.healing = True
-            self.sunion.eager_from = now + self.grace_us
+            self.sunion.eager_from = now + self.grace_us + (self.plan.heartbeat_us if self.stagger.peers else 0)
         if not self.healing or self.state is not State.UP_FAILURE or self.is_away:
             return False
+        if self.stagger.peers and now - self.unwell_since < self.plan.heartbeat_us and not self._is_soon_corrected(mark):
+            return False  # what befell us may have befallen a peer, which says so just now
         if self.plan.policy.stabilization is Hold.SUSPEND:
             permission = Permission.COVERED
         else:
@@ -405,6 +410,11 @@ class Instance:
         self._become(State.STABILIZATION, now, effects)
         self.engine.hand(orders.RollBack(keep_live), now, effects, self._undo_by(self.sunion.cause, keep_live))
         return True
+
+    def _is_soon_corrected(self, mark: int) -> bool:
+        """After a cut of all its inputs an instance finds a backlog. Where one step takes that, taking turns would only make
+        the other replica answer it tentatively first."""
+        return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= STEP_ROWS
 
     def _undo_by(self, cause: str, keep_live: bool) -> Then:
         """What follows from a rollback: the tentative results that came before it are undone."""
@@ -436,10 +446,20 @@ class Instance:
         if state is self.state:
             return
         check_transition(self.state, state)
-        self.state = state
+        before, self.state = self.state, state
+        if state is State.UP_FAILURE:
+            self.unwell_since, self.was_away = now, before is State.RECOVERING
+        elif state is State.RECOVERING:
+            self.stagger.lose_lease()
         effects.append(StateChanged(state))
         effects += self.soutput.heartbeat(state, now)
-        effects += [Send(peer, Heartbeat(self.me, state)) for peer in self.stagger.peers]
+        effects += self._tell_peers(now)
+
+    def _tell_peers(self, now: int) -> list[Effect]:
+        """Our state, as partners should take it: a correction whose host is gone cannot end, and nobody should wait for it
+        (R22)."""
+        state = State.RECOVERING if self.engine.is_silent(now) else self.state
+        return [Send(peer, Heartbeat(self.me, state)) for peer in self.stagger.peers]
 
     # Away and back
 
@@ -487,7 +507,8 @@ class Instance:
         self.heartbeat_at = now + self.plan.heartbeat_us
         self._forget_readers(now)
         self._set_alpha()
-        effects += [Send(peer, Heartbeat(self.me, self.state)) for peer in self.stagger.peers]
+        self.stagger.forget_dead(now)
+        effects += self._tell_peers(now)
         acknowledged = self.claims.acknowledged(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))

@@ -40,13 +40,21 @@ class _Peer:
 
 
 @dataclass(slots=True)
+class _Promise:
+    """When it was given, and whether its holder was heard to reconcile since."""
+
+    since: int
+    is_used: bool = False
+
+
+@dataclass(slots=True)
 class Stagger:
     """One replica's side of the leases. `promised`: peers to whom we stay live; `lessor`: who stays live for us."""
 
     me: InstanceId
     peers: dict[InstanceId, _Peer]
     heartbeat_us: int
-    promised: dict[InstanceId, None] = field(default_factory=dict)
+    promised: dict[InstanceId, _Promise] = field(default_factory=dict)
     asked: InstanceId | None = None
     asked_at: int = 0
     lessor: InstanceId | None = None
@@ -72,10 +80,11 @@ class Stagger:
         match message:
             case Heartbeat(sender, state):
                 peer.state = state
-                if state is not State.STABILIZATION and state is not State.UP_FAILURE:
-                    self.promised.pop(sender, None)
+                self._judge_promise(sender, state, now)
+                if sender == self.lessor and state is not State.UP_FAILURE and not self.reconciling:
+                    self.lessor = None  # it was free to go on: it took our lease for ended
             case LeaseRequest(sender):
-                return self._answer(sender)
+                return self._answer(sender, now)
             case LeaseGrant(sender):
                 if self.asked == sender:
                     self.asked, self.lessor = None, sender
@@ -92,7 +101,7 @@ class Stagger:
 
     def request(self, now: int) -> tuple[Permission, list[Send]]:
         """Ask for leave to reconcile; call again until it is not WAIT."""
-        self._forget_dead(now)
+        self.forget_dead(now)
         if self.promised:
             return Permission.WAIT, []
         alive = {who: peer for who, peer in self.peers.items() if self._is_alive(peer, now)}
@@ -118,13 +127,24 @@ class Stagger:
         lessor, self.lessor = self.lessor, None
         return [Send(lessor, LeaseEnd(self.me))] if lessor is not None else []
 
+    def lose_lease(self) -> None:
+        """We were away: whoever covered us, or was asked to, waits for us no longer."""
+        self.asked = self.lessor = None
+
+    def forget_dead(self, now: int) -> None:
+        """A lease dies with missed heartbeats on either side."""
+        for who in [who for who in self.promised if not self._is_alive(self.peers[who], now)]:
+            del self.promised[who]
+        if self.lessor is not None and not self._is_alive(self.peers[self.lessor], now):
+            self.lessor = None
+
     def next_deadline(self) -> int | None:
         """When an unanswered request is given up, or a peer that we wait for counts as dead."""
         if self.asked is not None:
             return self.asked_at + HEARTBEATS_TO_DEATH * self.heartbeat_us + 1
         return None
 
-    def _answer(self, sender: InstanceId) -> list[Send]:
+    def _answer(self, sender: InstanceId, now: int) -> list[Send]:
         crossed = self.asked == sender and self.me < sender
         if self.reconciling or self.lessor is not None or crossed:
             return [Send(sender, LeaseDenial(self.me))]
@@ -134,14 +154,19 @@ class Stagger:
         if self.asked is not None:
             effects.append(Send(self.asked, LeaseEnd(self.me)))
             self.asked = None
-        self.promised[sender] = None
+        self.promised[sender] = _Promise(now)
         return [*effects, Send(sender, LeaseGrant(self.me))]
 
-    def _forget_dead(self, now: int) -> None:
-        for who in [who for who in self.promised if not self._is_alive(self.peers[who], now)]:
-            del self.promised[who]
-        if self.lessor is not None and not self._is_alive(self.peers[self.lessor], now):
-            self.lessor = None
+    def _judge_promise(self, holder: InstanceId, state: State, now: int) -> None:
+        """What the holder says of itself ends a promise too, since the message that does may be lost: it has reconciled, or
+        has failed anew since, or cannot; or it has made no use of the promise in as long as an answer may take."""
+        promise = self.promised.get(holder)
+        if promise is None:
+            return
+        if state is State.STABILIZATION:
+            promise.is_used = True
+        elif state is not State.UP_FAILURE or promise.is_used or now - promise.since > HEARTBEATS_TO_DEATH * self.heartbeat_us:
+            del self.promised[holder]
 
     def _is_alive(self, peer: _Peer, now: int) -> bool:
         return now - peer.heard <= HEARTBEATS_TO_DEATH * self.heartbeat_us

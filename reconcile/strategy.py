@@ -23,8 +23,6 @@ class Strategy:
 
     def replay_from(self, mark: int) -> int:
         """From which input time on rows must be given again after a rollback to the mark."""
-        if self.mode is Mode.CHECKPOINT_REDO:
-            return self.copied_at
-        if self.mode is Mode.OVERLAY_REDO:
-            return mark
-        return min(self.graph.needs(mark), mark)
+        if self.mode is Mode.UNDO_REDO:
+            return min(self.graph.needs(mark), mark)
+        return self.copied_at if self.mode is Mode.CHECKPOINT_REDO and self.periodic else mark

@@ -336,7 +336,7 @@ def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
     turns = max(len(fragment.replicas) for fragment in plan.fragments)
     # Where only streams are cut, partners answer at once; else each turn may wait for one that does not (R22).
     answer = 1 if all(strike.kind == "cut_stream" for strike in scenario.strikes) else 6
-    allowed = plan.stable_lag_max_us + turns * answer * plan.heartbeat_us + 100_000
+    allowed = plan.stable_lag_of(observed.x_us_max) + turns * answer * plan.heartbeat_us + 100_000
     for span in observed.trailing:
         if span.until_us - span.since_us > allowed:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")

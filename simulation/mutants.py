@@ -25,7 +25,7 @@ from reconcile.instance import Instance
 from reconcile.orders import Answer, Begin, Place, RollBack, decode_order, encode_answer
 from reconcile.remote import OrderedHost, RemoteHost
 from reconcile.soutput import SOutput
-from reconcile.stagger import Permission, Stagger
+from reconcile.stagger import Permission, Stagger, _Promise
 from reconcile.strategy import Strategy
 from reconcile.upstream import Upstream
 from services.embedded.world import World
@@ -569,8 +569,8 @@ def grant_what_is_given_away(patch: Patch) -> None:
     """A replica promises to stay live though another has promised it the same, or though it has begun to reconcile."""
 
     def make(_: Any) -> Any:
-        def answer(self: Stagger, sender: Any) -> Any:
-            self.promised[sender] = None
+        def answer(self: Stagger, sender: Any, now: int) -> Any:
+            self.promised[sender] = _Promise(now)
             return [Send(sender, LeaseGrant(self.me))]
 
         return answer
@@ -616,7 +616,7 @@ def never_end_a_lease(patch: Patch) -> None:
         return receive
 
     patch(Stagger, "receive", make)
-    patch(Stagger, "_forget_dead", lambda _: lambda self, now: None)
+    patch(Stagger, "forget_dead", lambda _: lambda self, now: None)
 
 
 # Recovery, acknowledging, trimming.

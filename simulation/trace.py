@@ -51,7 +51,7 @@ def _describe(scenario: Scenario) -> Iterator[str]:
     yield f"seed {scenario.seed}, family {scenario.family}, {plan.mode}, {plan.policy}, step_rows {scenario.step_rows}"
     yield (
         f"X {plan.delay_threshold_us} alpha*X {plan.alpha_x_us} bucket {plan.bucket_us} interval {plan.boundary_interval_us}"
-        f" heartbeat {plan.heartbeat_us} memory {plan.memory_bytes} lag {plan.stable_lag_max_us}"
+        f" heartbeat {plan.heartbeat_us} memory {plan.memory_bytes} lag {plan.stable_lag_of(plan.delay_threshold_us)}"
         f" checkpoint {plan.checkpoint_interval_us} start {_event_time(scenario.start_us)}"
     )
     for fragment in plan.fragments:

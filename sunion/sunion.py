@@ -147,6 +147,14 @@ class SUnion:
             return Healed.PREFIX
         return None
 
+    def to_redo(self, replay_from: int) -> int:
+        """How many rows that are here a rollback would hand on, giving rows again from a time on."""
+        is_before = replay_from < self.base.position
+        return sum(
+            port.tape.next_id - (port.tape.place_of(replay_from) if is_before else cursor.next_id)
+            for cursor, port in zip(self.base.cursors, self.ports, strict=True)
+        )
+
     def _can_redo(self, replay_from: int) -> bool:
         """Whether all rows from a time on can be had: those that memory does not hold come from logs within reach."""
         is_before = replay_from < self.base.position

@@ -515,7 +515,7 @@ def test_the_clients_stream_never_takes_anothers_name() -> None:
 def test_what_the_query_leaves_open() -> None:
     result = planned(CHAIN, "by_carrier")
 
-    assert (result.delay_threshold_us, result.stable_lag_max_us) == (3_000_000, 30_000_000)
+    assert (result.delay_threshold_us, result.stable_lag_of(3_000_000)) == (3_000_000, 30_000_000)
     assert (result.bucket_us, result.boundary_interval_us, result.heartbeat_us) == (100_000, 50_000, 100_000)
     assert (result.alpha_x_us, result.checkpoint_interval_us) == (None, None)
     assert (result.memory_bytes, result.retention_us) == (256_000_000, 86_400_000_000)

@@ -165,7 +165,7 @@ def test_healed_it_corrects_before_it_sends_more_that_is_tentative() -> None:
     assert one.state is State.RECOVERING, "it was stopped for a while, and comes back to find that all has healed"
     for name, since in (("a", 1500 * MS), ("b", 200 * MS)):
         catch_up(one, name, since, 3000 * MS)
-    one.until(3110 * MS)
+    one.until(3220 * MS)
     assert State.STABILIZATION in one.states
     assert sum(frame.batch.num_rows for frame in one.frames(Data) if frame.tentative) == given  # type: ignore[union-attr]
 
