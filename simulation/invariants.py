@@ -41,6 +41,7 @@ import pyarrow as pa
 
 from boreal.codec import encode
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from reconcile.events import InstanceId
 from simulation.run import Observed
 from simulation.scenario import HELD_BACK_BYTES, Scenario
 
@@ -124,6 +125,7 @@ def check(
         found += _invention(observed, reference, client.log)
     if scenario.owes_delay:
         found += _delay(scenario, observed, client)
+    if scenario.owes_turns:
         found += _staggering(scenario, observed)
     if available is not None:
         found += _withholding(scenario, observed, available, client.log)
@@ -423,13 +425,21 @@ def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterat
 
 
 def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
-    """R22: with a policy that answers during the correction, replicas take turns."""
+    """R22: with a policy that answers during the correction, replicas take turns. Left out is who corrects a step's worth of
+    backlog at once, having been away itself."""
     if scenario.plan.policy.stabilization == "suspend":
         return
     replicas = {fragment.name: len(fragment.replicas) for fragment in scenario.plan.fragments}
     correcting: dict[tuple[str, int], set[str]] = {}
+    returned: dict[InstanceId, int] = {}
+    before: dict[InstanceId, State | None] = {}
     for when, who, state in observed.states:
         group = correcting.setdefault((who.fragment, who.shard), set())
+        if before.get(who) is State.RECOVERING:
+            returned[who] = when
+        before[who] = state
+        if state is State.STABILIZATION and returned.get(who) == when:
+            continue
         if state is not State.STABILIZATION:
             group.discard(who.replica)
             continue

@@ -30,6 +30,10 @@ HELD_BACK_BYTES = 1_000_000
 """More than the rows of alpha*X: a port that cannot hold these forgets tentative ones, which no log is read again for."""
 
 
+UNHEARD = {"partition", "control_loss", "cut_replica", "slow", "freeze", "zombie"}
+"""Strikes after which a replica may be alone without having died."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`; skews: how
@@ -70,6 +74,11 @@ class Scenario:
     def is_unbounded(self) -> bool:
         """Whether some operator's state cannot be rebuilt from windows."""
         return any(getattr(node.spec, "window", True) is None for part in self.plan.fragments for node in part.nodes)
+
+    @property
+    def owes_turns(self) -> bool:
+        """R22: no strike keeps replicas from hearing each other, or from ending what they have begun."""
+        return not any(strike.kind in UNHEARD or strike.kind.startswith("engine") for strike in self.strikes)
 
     @property
     def cut_streams(self) -> frozenset[str]:
