@@ -22,6 +22,7 @@ from reconcile.events import (
     Read,
     Received,
     Reconciled,
+    Send,
     StateChanged,
     StoreCheckpoint,
     Threshold,
@@ -379,3 +380,55 @@ def test_a_state_that_has_not_changed_is_not_stored_again() -> None:
     stored = len(one.effects)
     one.until(5000 * MS)
     assert not [effect for effect in one.effects[stored:] if isinstance(effect, StoreCheckpoint)]
+
+
+def test_what_befell_it_may_have_befallen_its_peer_which_is_heard_first() -> None:
+    """R22: the peer is last known STABLE, and needs no lease; but it has just failed, and says so."""
+    one = InstanceDriver(union_plan(tuning={"alpha_x": "200ms", "heartbeat": "300ms"}))
+    flow(one, 0, 200 * MS)
+    for at in range(200 * MS, 550 * MS, 50 * MS):
+        one.until(at)
+        one.deliver(A, one.rows("a", [at]), one.boundary(at + 50 * MS))
+    assert one.state is State.UP_FAILURE and one.instance.sunion.live is not None
+    catch_up(one, "b", 200 * MS, 550 * MS)
+    assert one.state is State.UP_FAILURE and not one.sent(LeaseRequest)
+    one.give(Received(Heartbeat(R1, State.UP_FAILURE)))
+    one.until(700 * MS)
+    assert one.state is State.UP_FAILURE and one.sent(LeaseRequest)
+
+
+@pytest.mark.parametrize("mode", ["checkpoint_redo", "undo_redo", "overlay_redo"])
+def test_in_calm_memory_holds_nothing_that_was_handed_on(mode: str) -> None:
+    one = InstanceDriver(union_plan(reconcile=mode))
+    flow(one, 0, 2000 * MS)
+    assert all(len(link.port.tape.chunks) <= 2 for link in one.instance.links)
+
+
+def test_what_a_dead_life_goes_on_writing_is_no_sign_of_life() -> None:
+    """R25: its successor has begun, and is dead too."""
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.deliver(B, Start(Origin("", 2), 0, 4))
+    for at in range(200 * MS, 500 * MS, 50 * MS):
+        one.until(at)
+        one.deliver(A, one.rows("a", [at]), one.boundary(at + 50 * MS))
+        one.deliver(B, one.boundary(at + 50 * MS))
+    assert one.instance.links[1].port.silent and one.state is State.UP_FAILURE
+
+
+def test_a_new_x_moves_how_far_stable_output_may_trail() -> None:
+    """R16: ten times X, where the query does not say."""
+    one = InstanceDriver(union_plan())
+    one.give(Threshold(500 * MS))
+    assert one.instance.sunion.settings.stable_lag_max_us == 5_000 * MS
+
+
+def test_a_correction_whose_host_is_gone_holds_no_peer_back() -> None:
+    """R22: nobody waits for a dead one; peers hear that it is not about to end."""
+    plan = union_plan()
+    plan = replace(plan, fragments=tuple(replace(part, engines=("spark",)) for part in plan.fragments))
+    one = InstanceDriver(plan)
+    one.instance.state = State.STABILIZATION
+    for since_ms, state in ((10, State.STABILIZATION), (60_000, State.RECOVERING)):
+        [told] = one.instance._tell_peers(since_ms * MS)  # its BEGIN has not been answered for so long
+        assert told == Send(R1, Heartbeat(one.me, state))

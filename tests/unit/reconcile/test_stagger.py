@@ -210,3 +210,57 @@ def test_three_replicas_never_all_reconcile_at_once() -> None:
         peers.now += BEAT
         peers.beat(*states)
     assert done == [True] * 3
+
+
+def test_a_lessor_that_says_otherwise_covers_us_no_more() -> None:
+    """We were away as its grant came, so it took the lease for ended and reconciles itself."""
+    peers = Peers(2)
+    peers.ask(0)
+    peers.deliver()
+    peers.beat(State.UP_FAILURE, State.STABILIZATION)
+    assert peers.ask(0) is Permission.WAIT
+
+
+def test_one_that_was_away_has_no_lease() -> None:
+    peers = Peers(2)
+    peers.ask(0)
+    peers.deliver()
+    peers.machines[name(0)].lose_lease()
+    assert peers.ask(0) is Permission.WAIT and peers.deliver()[0] == LeaseRequest(name(0))
+
+
+def test_a_lease_whose_end_was_lost_ends_with_what_its_holder_says() -> None:
+    """It has reconciled, and has failed anew in its midst."""
+    peers = Peers(2)
+    peers.ask(0)
+    peers.deliver()
+    peers.beat(State.STABILIZATION, State.UP_FAILURE)
+    assert peers.ask(1) is Permission.WAIT and peers.mail == []
+    peers.machines[name(0)].done()
+    peers.beat(State.UP_FAILURE)
+    assert peers.ask(1) is Permission.WAIT and peers.deliver() == [LeaseRequest(name(1)), LeaseGrant(name(0))]
+
+
+def test_a_promise_of_which_no_use_is_made_ends() -> None:
+    """The grant was lost, and its holder has gone another way."""
+    peers = Peers(2)
+    peers.ask(0)
+    peers.deliver()
+    for peers.now in (BEAT, 2 * BEAT, DEATH):
+        peers.beat(State.UP_FAILURE)
+        assert peers.ask(1) is Permission.WAIT and peers.mail == []
+    peers.now = DEATH + 1
+    peers.beat(State.UP_FAILURE)
+    assert peers.machines[name(1)].promised == {}
+
+
+def test_a_dead_holder_frees_its_lessor_though_that_does_not_ask() -> None:
+    """Until then it stands in for the other, by the policy of stabilization."""
+    peers = Peers(2)
+    peers.ask(0)
+    peers.deliver()
+    lessor = peers.machines[name(1)]
+    lessor.forget_dead(DEATH)
+    assert lessor.promised
+    lessor.forget_dead(DEATH + 1)
+    assert not lessor.promised
