@@ -125,5 +125,9 @@ class Plan:
         """How far stable output may trail what is stable already (R16), where X is this."""
         return self.stable_lag_max_us or STABLE_LAG_FACTOR * delay_threshold_us
 
+    def event_time_of(self, run_us: int) -> int:
+        """How much event time passes in so much run time."""
+        return run_us * self.bucket_us // self.bucket_run_us
+
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

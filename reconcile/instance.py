@@ -93,6 +93,8 @@ class Instance:
                 self.grace_us,
                 plan.stable_lag_of(plan.delay_threshold_us),
                 plan.memory_bytes // max(len(self.links), 1),
+                ahead_us=plan.event_time_of(plan.delay_threshold_us),
+                bucket_run_us=plan.bucket_run_us,
             ),
             str(me),
             plan.policy.failure,
@@ -181,8 +183,11 @@ class Instance:
                 effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
             case Threshold(delay_threshold_us):
                 self.engine.delay_threshold_us = delay_threshold_us
-                lag_us = self.plan.stable_lag_of(delay_threshold_us)
-                self.sunion.settings = replace(self.sunion.settings, stable_lag_max_us=lag_us)
+                self.sunion.settings = replace(
+                    self.sunion.settings,
+                    stable_lag_max_us=self.plan.stable_lag_of(delay_threshold_us),
+                    ahead_us=self.plan.event_time_of(delay_threshold_us),
+                )
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):
                 self.claims.note_stored(number)

@@ -25,6 +25,7 @@ class Port:
     visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of.
     arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable rows are never overdue sooner than
     grace_us after they arrived, so that a backlog is not overdue at once; tentative ones have been held back already.
+    early: those of arrivals that are overdue, and yet ahead of their time.
     boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
     (ingest, not before) of the end.
     """
@@ -45,6 +46,7 @@ class Port:
     upstream_missing: tuple[str, ...] = ()
     upstream_cause: str = ""
     arrivals: deque[tuple[int, int, int]] = field(default_factory=deque)
+    early: list[tuple[int, int, int]] = field(default_factory=list)
     boundaries: deque[tuple[int, int]] = field(default_factory=deque)
     boundary_ingest: int = 0
     ended: tuple[int, int] | None = None
@@ -117,6 +119,8 @@ class Port:
         """What arrived for buckets up to this time is not overdue any more: they have been handed on."""
         while self.arrivals and self.arrivals[0][0] <= upto:
             self.arrivals.popleft()
+        if self.early:
+            self.early = [arrival for arrival in self.early if arrival[0] > upto]
 
     def suffix_from(self, time: int) -> list[Chunk]:
         """The tentative chunks that may hold rows at or after a time. Released ones are kept until corrected: after a

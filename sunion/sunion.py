@@ -59,7 +59,9 @@ class Merge:
 class Settings:
     """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows and
     step_bytes are about how much one step may hold, so that no call takes long. grace_us: after a redo, what became overdue
-    in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8).
+    in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8). ahead_us: a row this much
+    event time ahead of where the inputs should be is not due before its time has come; bucket_run_us: how long a bucket takes
+    in run time.
     """
 
     bucket_us: int
@@ -69,6 +71,8 @@ class Settings:
     step_rows: int = STEP_ROWS
     step_bytes: int = STEP_BYTES
     replay_bytes: int = 8 << 20
+    ahead_us: int = INFINITY
+    bucket_run_us: int = 1
 
 
 @dataclass(slots=True)
@@ -227,6 +231,7 @@ class SUnion:
         flush = self._flush_at()
         if flush is not None:
             waits.append(flush)
+        waits += [self._expected_at(early[0]) for port in self.ports for early in port.early]
         if self.due > self.leading.position:
             waits.append(self.quiet_until)
         return min(waits, default=None)
@@ -312,8 +317,24 @@ class SUnion:
     def _collect_due(self, now: int) -> None:
         for port in self.ports:
             port.forget_arrivals(self.leading.position)  # else their grace would hold back what came after them
+            overdue, port.early = port.early, []
             while port.arrivals and self._overdue_at(*port.arrivals[0][1:]) <= now:
-                self.due = max(self.due, port.arrivals.popleft()[0])
+                overdue.append(port.arrivals.popleft())
+            for arrival in overdue:
+                if self._expected_at(arrival[0]) <= now:
+                    self.due = max(self.due, arrival[0])
+                else:
+                    port.early.append(arrival)
+
+    def _expected_at(self, upto: int) -> int:
+        """When the inputs should come to this time, by the boundary that is furthest: from then on the rows before it are
+        held back by a failure, and not by their being ahead of time. One row ahead would else make all of its stream's due
+        that are still to come, and these would be too late for the live view."""
+        lead = max(self.ports, key=lambda port: port.boundary)
+        ahead = upto - lead.boundary - self.settings.ahead_us
+        if ahead <= 0 or lead.boundary == BEGINNING:
+            return BEGINNING
+        return lead.boundary_ingest + ahead * self.settings.bucket_run_us // self.settings.bucket_us
 
     def _overdue_at(self, ingest: int, not_before: int) -> int:
         return max(ingest + self.alpha_x_us, not_before)

@@ -432,3 +432,28 @@ def test_a_correction_whose_host_is_gone_holds_no_peer_back() -> None:
     for since_ms, state in ((10, State.STABILIZATION), (60_000, State.RECOVERING)):
         [told] = one.instance._tell_peers(since_ms * MS)  # its BEGIN has not been answered for so long
         assert told == Send(R1, Heartbeat(one.me, state))
+
+
+def test_one_row_ahead_of_its_stream_makes_nothing_tentative_and_blinds_nobody() -> None:
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.deliver(A, one.rows("a", [60_000 * MS]))
+    flow(one, 200 * MS, 3000 * MS)
+    assert one.states == [State.STABLE]
+    given = [time for frame in one.frames(Data) for time in frame.batch.column(0).to_pylist()]  # type: ignore[union-attr]
+    assert given == sorted([*range(0, 3000 * MS, 50 * MS)] * 2)
+    flow(one, 3000 * MS, 4800 * MS, "a", peer=State.UP_FAILURE)
+    tentative = [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+    late = max(time for frame in tentative for time in frame.batch.column(0).to_pylist())  # type: ignore[union-attr]
+    assert 3700 * MS <= late < 5000 * MS, "b is missing: a is answered without it, within X, and no further than it has come"
+
+
+def test_a_row_ahead_of_its_stream_is_due_when_its_time_has_come() -> None:
+    """All inputs are silent: what is there is answered all the same."""
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.deliver(A, one.rows("a", [4000 * MS]))
+    one.until(2500 * MS)
+    assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+    one.until(4000 * MS)
+    assert [frame.batch.column(0).to_pylist() for frame in one.frames(Data) if frame.tentative] == [[4000 * MS]]  # type: ignore[union-attr]
