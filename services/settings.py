@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -42,7 +42,7 @@ class KafkaSettings(BaseModel):
 
 
 class RedisSettings(BaseModel):
-    """Where checkpoints are kept. A rediss:// URL asks for TLS."""
+    """Where checkpoints are kept. A rediss:// URL asks for TLS. UserError where the password in the URL is not escaped."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,8 +53,24 @@ class RedisSettings(BaseModel):
     @property
     def address(self) -> str:
         """The URL to be shown: without the user and the password that it may hold."""
-        parts = urlsplit(self.url)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+        scheme, separator, rest = self.url.partition("://")
+        return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
+
+    @field_validator("url")
+    @classmethod
+    def _refuse_unescaped(cls, url: str) -> str:
+        """Where a password holds what ends the host's part of a URL, its rest would be taken for a path, and be shown."""
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # whose message may quote the password
+            is_split = False
+        else:
+            is_split = "@" not in parts.path + parts.query + parts.fragment
+        if is_split:
+            return url
+        problem = "cannot be split into its password and its host, and is not shown here"
+        fix = "write %23 for #, %2F for /, %3F for ? and %40 for @ in the password, or give it as BOREAL_REDIS__PASSWORD"
+        raise UserError("BOREAL_REDIS__URL", None, problem, fix)
 
 
 class SparkSettings(BaseModel):

@@ -357,7 +357,8 @@ def _operations(data: Path | None) -> Operations:
 
 
 def _await_live(operations: Operations, record: QueryRecord, stable_within_s: float = STABLE_WITHIN_S) -> Liveness:
-    """How the query is once it is live, and stable or has been given this time to be. Says what it waits for."""
+    """How the query is once it is live, and stable or has been given this time to be. Says what it waits for. One that is
+    paused is not waited for."""
     started = time.monotonic()
     ready_at: float | None = None
     say = _say_changes()
@@ -366,7 +367,7 @@ def _await_live(operations: Operations, record: QueryRecord, stable_within_s: fl
         now = time.monotonic()
         if liveness.is_ready and ready_at is None:
             ready_at = now
-        if liveness.is_stable or liveness.problem or now - started > LIVE_WITHIN_S:
+        if record.paused or liveness.is_stable or liveness.problem or now - started > LIVE_WITHIN_S:
             return liveness
         if ready_at is not None and now - ready_at >= stable_within_s:
             return liveness
@@ -376,7 +377,7 @@ def _await_live(operations: Operations, record: QueryRecord, stable_within_s: fl
 
 
 def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_json: bool) -> None:
-    """What has come of a change; exit status 1 where the query is not live."""
+    """What has come of a change; exit status 1 where the query is not live, though it is not paused."""
     if record.query.delay_threshold < liveness.least_x_ms * 1_000:
         given, least = record.spec["delay_threshold"], f"{liveness.least_x_ms:.0f} ms"
         notes = (*notes, f"delay_threshold {given} is below {least}, which is needed now: late input means tentative answers")
@@ -385,7 +386,9 @@ def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_
     else:
         for note in notes:
             typer.echo(f"note: {note}")
-        if liveness.is_stable:
+        if record.paused:
+            typer.echo(f"{record.name} is paused, revision {record.revision}")
+        elif liveness.is_stable:
             typer.echo(f"{record.name} is live, revision {record.revision}")
         elif liveness.is_ready:
             missing = f", without {', '.join(liveness.missing)}" if liveness.missing else ""
@@ -393,7 +396,7 @@ def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_
         else:
             why = liveness.problem or f"waits for {', '.join(liveness.waits_for)}; DATA/logs and boreal status tell more"
             typer.secho(f"{record.name} is not live: {why}", fg=typer.colors.RED, err=True)
-    raise typer.Exit(0 if liveness.is_ready else 1)
+    raise typer.Exit(0 if liveness.is_ready or record.paused else 1)
 
 
 def _summary(record: QueryRecord) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def show_status(status: Mapping[str, Any]) -> None:
         for name, job in status["jobs"].items():
             jobs.add_row(name, *(_amount(*fact) for fact in _job_facts(job)))
         console.print(jobs)
+    for name, problem in status["problems"].items():
+        console.print(Text(f"query {name} cannot run: {problem}", style="red"))
     ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")
     console.print(ready + Text(f"; queries: {', '.join(status['queries']) or 'none'}", style="default"))
 

@@ -11,13 +11,14 @@ tells a new life all that it has to know: headers of a tentative row hold the st
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from services.clusters import Cluster
+from services.clusters import RECORD_BYTES, Cluster
 from services.egress.headers import Headers, number
 from services.egress.tail import read_range, stable_rows
 from services.records import Control, Rows
@@ -26,11 +27,16 @@ NEXT_ID = "next_id"
 STABLE = "stable"
 TENTATIVE = "tentative"
 
+ON_THE_WAY_BYTES = 256 << 20
+"""What may be on its way to Kafka. Beyond that `begin` waits, and `take`, which must not, ends the process. More than q.out's:
+an undo sends every key that was tentative at once."""
+
 _logger = logging.getLogger("boreal.egress")
 
 
 class LatestTopic:
-    """The one writer of q.latest. `exit` ends the process. Holds the last stable row of every key in memory."""
+    """The one writer of q.latest. `exit` ends the process. Holds the last stable row of every key in memory, and what Kafka has
+    not taken yet, up to a bound: the rest is in q.out, from where the next life takes it."""
 
     def __init__(self, cluster: Cluster, topic: str, out_topic: str, exit: Callable[[int], None]) -> None:
         self._cluster = cluster
@@ -40,19 +46,31 @@ class LatestTopic:
         self._stable: dict[bytes, bytes] = {}
         self._tentative: dict[bytes, None] = {}
         self.next_id = 0
+        self._on_the_way = 0
+        self._changed = threading.Condition()
         self._is_closed = False
         self._read()
         self._producer = cluster.producer()
 
     def begin(self, lacking_from: int, end: int) -> None:
-        """Undo what an earlier life left tentative, and go on with what q.out holds between these offsets."""
+        """Undo what an earlier life left tentative, and go on with what q.out holds between these offsets. Returns when all but
+        a bounded part is written."""
         self._revoke()
         for row in stable_rows(self._cluster, self._out_topic, lacking_from, end):
             if row.id >= self.next_id:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
+                if self._is_closed:
+                    return
                 self._put_stable({row.key or b"": row.value}, row.id + 1)
 
     def take(self, given: Rows | Control) -> None:
         """What the client has been given. Returns at once."""
+        if self._is_closed:
+            return
+        if self._on_the_way >= ON_THE_WAY_BYTES:
+            self._stop(f"does not take what q.out does: {self._on_the_way >> 20} MB wait; see that its partition has a leader")
+            return
         if isinstance(given, Control):
             if given.kind == "undo":
                 self._revoke()
@@ -111,9 +129,27 @@ class LatestTopic:
 
     def _send(self, key: bytes, value: bytes | None, headers: Headers | None = None) -> None:
         facts: Headers = [(NEXT_ID, number(self.next_id)), *(headers or [])]
-        self._producer.send(self._topic, value, key=key, headers=facts, partition=0).add_errback(self._fail)
+        nbytes = len(key) + len(value or b"") + sum(len(fact) for _, fact in facts) + RECORD_BYTES
+        with self._changed:
+            self._on_the_way += nbytes
+        future = self._producer.send(self._topic, value, key=key, headers=facts, partition=0)
+        future.add_errback(self._fail)
+        future.add_callback(lambda metadata: self._note_written(nbytes))
+
+    def _note_written(self, nbytes: int) -> None:
+        with self._changed:
+            self._on_the_way -= nbytes
+            self._changed.notify()
 
     def _fail(self, error: BaseException) -> None:
-        if not self._is_closed:
-            _logger.error("%s cannot be written: %r", self._topic, error)
-            self._exit(1)
+        self._stop(f"cannot be written: {error!r}")
+
+    def _stop(self, why: str) -> None:
+        """Nothing is written any more, and the process ends."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._changed.notify()
+        _logger.error("%s %s", self._topic, why)
+        self._exit(1)

@@ -34,10 +34,15 @@ class Journal:
         return entry
 
     def resume(self, dumped: Iterable[Mapping[str, Any]]) -> None:
-        """Go on after what an earlier life had dumped."""
+        """Go on after what an earlier life had dumped. KeyError, TypeError or ValueError where that is no journal, and then all
+        is as it was."""
+        earlier = [
+            Entry(int(fields["at_ms"]), str(fields["kind"]), str(fields["who"]), str(fields["text"]), bool(fields["is_bad"]))
+            for fields in dumped
+        ]
         since, self._entries = self._entries, {}
-        for fields in dumped:
-            self.enter(Entry(**{name: fields[name] for name in Entry.__dataclass_fields__}))
+        for entry in earlier:
+            self.enter(entry)
         for kind in since:
             for entry in since[kind]:
                 self.enter(entry)

@@ -140,8 +140,14 @@ class Monitor:
             if self._earlier is not None:
                 # Only once our last life's report is known: the journal goes on after it.
                 if name in self._earlier:
-                    watched.resume(self._earlier.pop(name))
+                    self._resume(watched, self._earlier.pop(name))
                 self._reports.say(name, {**watched.status(now_us()), "pid": os.getpid()})
+
+    def _resume(self, watched: WatchedQuery, report: Report) -> None:
+        try:
+            watched.resume(report)
+        except (KeyError, TypeError, ValueError) as error:
+            _logger.warning("the journal of %s is not understood, and begins anew: %r", watched.record.name, error)
 
     def _perform(self, name: str, effects: Iterable[Effect]) -> None:
         for effect in effects:

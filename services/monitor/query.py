@@ -74,9 +74,11 @@ class WatchedQuery:
                 self.progress.forget(who)
 
     def resume(self, status: Status) -> None:
-        """Go on after the status that an earlier life of the monitor gave: its journal, and the states that it knew."""
+        """Go on after the status that an earlier life of the monitor gave: its journal, and the states that it knew. KeyError,
+        TypeError or ValueError for what is no such status, and then all is as it was."""
+        seen = {str(name): (str(state), str(text)) for name, state, text in status["seen"]}
         self.journal.resume(status["journal"])
-        self._seen = {name: (state, text) for name, state, text in status["seen"]}
+        self._seen = seen
 
     def hear(self, items: Iterable[Item], now: int) -> list[Effect]:
         """What a process has said on the control topic. KeyError, TypeError or ValueError for what is no such item."""

@@ -11,7 +11,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from services.clusters import Cluster
 from services.follower import TopicFollower
 from services.mailbox import Outbox
-from services.statuses import OF_QUERIES
+from services.statuses import OF_QUERIES, VERSION
 from services.topics import STATUS
 
 Report = dict[str, Any]
@@ -30,8 +30,8 @@ class ReportWriter:
 
 
 class QueryReports:
-    """The newest report of each query, kept current until it is closed. A cluster out of reach is silence. is_current: all
-    that was said before is known."""
+    """The newest report of each query, kept current until it is closed. A cluster out of reach is silence, and a report of
+    another version is passed over. is_current: all that was said before is known."""
 
     def __init__(self, home: Cluster) -> None:
         self._newest: dict[str, Report] = {}
@@ -52,6 +52,8 @@ class QueryReports:
             return
         query = record.key.removeprefix(OF_QUERIES).decode()
         report = json.loads(record.value) if record.value is not None else None
+        if report is not None and report["v"] != VERSION:
+            raise ValueError(f"version {report['v']}")
         with self._lock:
             self._newest.pop(query, None)
             if report is not None:

@@ -33,7 +33,7 @@ from boreal.errors import BorealError, UserError
 from services.settings import KafkaSettings, RedisSettings, Settings, load_settings
 from services.stack.fetch import java, kafka_jars, redis_server
 from services.stack.servers import HOST, Server
-from services.stack.state import identity, living, read_state, replace_file, state_path, write_state
+from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
 from services.stack.supervisor import local_servers
 
 VERSION = 1
@@ -147,7 +147,8 @@ class LocalStack:
         """As `boreal status --json` prints it."""
         state = self.state()
         if state is None:
-            return {"ready": False, "kafka": {}, "redis": None, "api": None, "token": None, "processes": [], "queries": []}
+            empty: dict[str, Any] = {"processes": [], "queries": [], "problems": {}}
+            return {"ready": False, "kafka": {}, "redis": None, "api": None, "token": None, **empty}
         settings = self.settings
         fields = ("name", "kind", "query", "pid", "state", "restarts")
         return {
@@ -158,6 +159,7 @@ class LocalStack:
             "token": self.token,
             "processes": [{field: process[field] for field in fields} for process in state["processes"]],
             "queries": sorted(state["queries"] or ()),
+            "problems": problems(state),
         }
 
     # Up
@@ -247,7 +249,8 @@ class LocalStack:
         return f"{log} ends with:\n" + "\n".join(lines)
 
     def _await_ready(self, on_progress: Progress) -> None:
-        """Until all processes are ready. Those of queries, which may wait for much, are not waited for longer than a while."""
+        """Until all processes are ready. Those of queries, which may wait for much, are not waited for longer than a while, and
+        a query that cannot run at all is only told of."""
         started = time.monotonic()
         told: set[str] = set()
         restarts: dict[str, int] = {}
@@ -264,7 +267,11 @@ class LocalStack:
                 ended = process["restarts"] - restarts.setdefault(name, process["restarts"])
                 if ended >= RESTARTS_MAX and process["query"] is None:
                     raise StackFailed(f"{name} has ended {ended} times; {self._log_end(name)}")
-            if state["ready"]:
+            for name, problem in problems(state).items():
+                if f"query {name}" not in told:
+                    told.add(f"query {name}")
+                    on_progress(f"query {name} cannot run: {problem}")
+            if state["ready"] or (problems(state) and self._all_run(state)):
                 return
             waited = time.monotonic() - started
             if waited > QUERIES_WITHIN_S and state["queries"] is not None and _are_of_queries(state, waits_for):
@@ -274,6 +281,11 @@ class LocalStack:
                 name = waits_for[0] if waits_for else "supervisor"
                 raise StackFailed(f"{name} is not ready after {waited:.0f} s; {self._log_end(name)}")
             time.sleep(_LOOK_S)
+
+    def _all_run(self, state: dict[str, Any]) -> bool:
+        """All that can: the servers are there, and whatever is there is ready."""
+        states = {process["name"]: process["state"] for process in state["processes"]}
+        return self.servers().keys() <= states.keys() and set(states.values()) == {"running"}
 
     # Down
 

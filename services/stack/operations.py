@@ -20,6 +20,7 @@ from services.layout import Layout, layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
 from services.stack.children import query_children
+from services.stack.state import problems
 from services.statuses import Status, Statuses
 from services.store.base import StoreUnavailable
 from services.store.redis import RedisCheckpointStore, connect_redis
@@ -59,9 +60,10 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Liveness:
-    """How far a query is on its way to run as its record says. waits_for: what is not ready yet; states: of its instances,
-    by name; missing: inputs that are not there; least_x_ms: the smallest X that they could keep by what was measured lately.
-    Answering tentatively is being live, too."""
+    """How far a query is on its way to run as its record says; one that is paused is not live, and waits for nothing.
+    waits_for: what is not ready yet; states: of its instances, by name; missing: inputs that are not there; problem: why what
+    the record says cannot run; least_x_ms: the smallest X that they could keep by what was measured lately. Answering
+    tentatively is being live, too."""
 
     is_ready: bool
     waits_for: tuple[str, ...]
@@ -223,17 +225,19 @@ class Operations:
         statuses = self.statuses()
         supervisors = [status for name, status in statuses.items() if name.partition(".")[0] == "supervisor"]
         known = [state for status in supervisors if (state := (status.get("queries") or {}).get(record.name)) is not None]
-        problem = next((state["problem"] for state in known if state["problem"]), None)
+        # A supervisor may not have read the record yet: what it says of an older one is no problem of this one.
+        taken = [state for state in known if state["revision"] >= record.revision]
+        problem = next((state["problem"] for state in taken if state["problem"]), None)
         sites = self.settings.site_names
         expected = [child.name for child in query_children(record, sites, sites)]
         processes = {entry["name"]: entry["state"] for status in supervisors for entry in status["processes"]}
         waits_for = [name for name in expected if processes.get(name) != "running"]
-        is_ready = not waits_for and all(state["ready"] and state["revision"] >= record.revision for state in known)
+        is_ready = bool(expected and known) and not waits_for and taken == known and all(state["ready"] for state in known)
         entries = [entry for name in expected for entry in statuses.get(name, {}).get("instances", ())]
         states = {f"{entry['fragment']}.{entry['replica']}.{entry['shard']}": str(entry["state"]) for entry in entries}
         missing = sorted({name for entry in entries for name in entry["missing"]})
         least_x_ms = max((float(entry["least_x_ms"]) for entry in entries), default=0.0)
-        return Liveness(is_ready and bool(known), tuple(waits_for), states, tuple(missing), problem, least_x_ms)
+        return Liveness(is_ready, tuple(waits_for), states, tuple(missing), problem, least_x_ms)
 
     def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
         """Until no process of the query runs; see `delete`."""
@@ -266,6 +270,7 @@ class Operations:
             "token": None,
             "processes": sorted(processes, key=lambda entry: entry["name"]),
             "queries": list(queries),
+            "problems": {name: text for status in supervisors for name, text in problems(status).items()},
             **({"jobs": jobs} if (jobs := self.jobs()) else {}),
         }
 

@@ -60,6 +60,11 @@ def living(named: Mapping[str, Any]) -> psutil.Process | None:
     return process if is_it else None
 
 
+def problems(state: Mapping[str, Any]) -> dict[str, str]:
+    """Why queries cannot run, by their names, as a supervisor's state, or its status, has it of those that cannot."""
+    return {name: query["problem"] for name, query in (state.get("queries") or {}).items() if query["problem"]}
+
+
 @contextmanager
 def only_one(data: Path) -> Iterator[None]:
     """Holds DATA for this process; UserError where another supervisor has it."""

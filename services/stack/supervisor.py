@@ -49,6 +49,9 @@ EXIT_FAILED = 1
 LOG_BYTES_MAX = 8 << 20
 """A longer log is moved to NAME.log.1, whose predecessor is forgotten."""
 
+_SHORTAGES = (OSError, RuntimeError)
+"""What is raised where a process, a file or (RuntimeError) a thread is one too many."""
+
 _LOOK_S = 0.1
 _LOOK_AT_LOGS_S = 1.0
 _RETRY_S = 0.2
@@ -103,6 +106,7 @@ class Supervisor:
         self._records: dict[str, QueryRecord] | None = None
         self._of_query: dict[str, list[Child]] = {}
         self._problems: dict[str, str] = {}
+        self._statuses: StatusReader | None = None
         self._has_failed = threading.Event()
         self._ending = threading.Event()
         self._written: dict[str, Any] = {}
@@ -113,7 +117,7 @@ class Supervisor:
         for server_name, server in self._servers.items():
             self._in_thread(lambda name=server_name, server=server: self._keep_server(name, server))  # type: ignore[misc]
         self._in_thread(lambda: self._follow_queries(QueryRegistry(home)))
-        StatusReader(home, self._hear)
+        self._statuses = StatusReader(home, self._hear)
         publisher = StatusPublisher(home, name, lambda: {"query": None, "ready": self._is_ready(), **self._written})
         self._perform(self._wanted())
         looked_at_logs = now_us()
@@ -127,7 +131,7 @@ class Supervisor:
             if now_us() - looked_at_logs > _LOOK_AT_LOGS_S * 1e6:
                 looked_at_logs = now_us()
                 self._runner.shorten_logs()
-                if self._is_ready() and not self._ending.is_set() and self._of_query:
+                if self._supervision.is_ready() and not self._ending.is_set() and self._of_query:
                     self._runner.keep_spare()
         self._runner.close()
         # Our own clients of Kafka are left to the end of this process: there is nobody left who could answer them.
@@ -202,7 +206,9 @@ class Supervisor:
         self._happenings.put(_Ended(name, code))
 
     def _hear(self, status: Status) -> None:
-        self._happenings.put(_Heard(status["process"], status["pid"], bool(status["ready"])))
+        """What was said before we began is of other processes, whatever their pids: in containers those repeat."""
+        if self._statuses is not None and self._statuses.is_current.is_set():
+            self._happenings.put(_Heard(status["process"], status["pid"], bool(status["ready"])))
 
     def _in_thread(self, act: Callable[[], None]) -> None:
         """What fails there for good, such as a topic that has other settings, ends the supervisor: a person must see to it."""
@@ -249,8 +255,9 @@ class Supervisor:
     # What we say
 
     def _is_ready(self) -> bool:
-        """All servers, the queries, and all that they want are there."""
-        return self._records is not None and self._servers.keys() <= self._static.keys() and self._supervision.is_ready()
+        """All servers, the queries, and all that they want are there, and there is no query that cannot run."""
+        is_known = self._records is not None and self._servers.keys() <= self._static.keys()
+        return is_known and not self._problems and self._supervision.is_ready()
 
     def _query_state(self, name: str) -> dict[str, Any]:
         """ready: all that the record wants here runs as it says, and is ready; a problem: why it cannot."""
@@ -290,7 +297,8 @@ class Supervisor:
 
 
 class Runner:
-    """The processes themselves: starts, signals and logs. Called by the main thread only, but for `pid`.
+    """The processes themselves: starts, signals and logs. Called by the main thread only, but for `pid`. What this machine has
+    not enough of at a moment (processes, memory, files, disk) costs only the process that is started then.
 
     Only the thread that starts a process may: the kernel ties the process to that thread."""
 
@@ -299,10 +307,10 @@ class Runner:
         self._allow_chaos = allow_chaos
         self._on_end = on_end
         self._logs = settings.data / "logs"
-        self._logs.mkdir(parents=True, exist_ok=True)
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         self._links: dict[str, dict[str, Link]] = {}
-        self._spare = Spare(lambda: self._spawn(COMMAND, {}, self._log("spare"), subprocess.PIPE))
+        self._spare = Spare(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
+        self._told: set[str] = set()
 
     def pid(self, name: str) -> int | None:
         running = self._running.get(name)
@@ -314,15 +322,37 @@ class Runner:
         return running[1] if running else None
 
     def start(self, child: Child) -> None:
-        proxies, log = self._proxies(child), self._log(child.name)
+        """One that cannot be started has ended at once: it is told as that."""
+        try:
+            process = self._begin(child)
+        except _SHORTAGES as error:
+            _logger.error("%s cannot be started: %s", child.name, error)
+            self._on_end(child.name, EXIT_FAILED)
+        else:
+            _logger.info("%s has been started: pid %d", child.name, process.pid)
+
+    def _begin(self, child: Child) -> subprocess.Popen[bytes]:
+        proxies, log = self._proxies(child), self._output(child.name)
         process = self._spare.become(child.command, proxies, log) or self._spawn(child.command, proxies, log)
-        self._running[child.name] = process, psutil.Process(process.pid).create_time()
-        threading.Thread(target=lambda: self._on_end(child.name, process.wait()), daemon=True).start()
-        _logger.info("%s has been started: pid %d", child.name, process.pid)
+        try:
+            created = psutil.Process(process.pid).create_time()
+            threading.Thread(target=lambda: self._on_end(child.name, process.wait()), daemon=True).start()
+        except _SHORTAGES:
+            # Nobody would hear of its end.
+            process.kill()
+            process.wait()
+            raise
+        self._running[child.name] = process, created
+        return process
 
     def keep_spare(self) -> None:
-        """Have a process ready for the next one that is started, where it can be that."""
-        self._spare.keep()
+        """Have a process ready for the next one that is started, where it can be that. Nobody needs it."""
+        try:
+            self._spare.keep()
+        except OSError as error:
+            self._tell_once("there is no spare process", error)
+        else:
+            self._told.discard("there is no spare process")
 
     def _spawn(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdin: int = subprocess.DEVNULL
@@ -335,14 +365,16 @@ class Runner:
             )
 
     def signal(self, name: str, number: signal.Signals) -> None:
+        if name not in self._running:
+            return  # It could not be started, which will be heard of.
         process, _ = self._running[name]
         process.send_signal(number)
         # One that is frozen would never notice.
         process.send_signal(signal.SIGCONT)
 
     def forget(self, name: str) -> None:
-        """It has ended."""
-        del self._running[name]
+        """It has ended, if it was ever there."""
+        self._running.pop(name, None)
 
     def close(self) -> None:
         """Once nothing runs any more."""
@@ -364,12 +396,31 @@ class Runner:
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
+    def _output(self, name: str) -> Path:
+        """Where a process writes to: its log, or nowhere while that cannot be opened, which is no reason not to run."""
+        log, what = self._log(name), f"{name} runs without a log"
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.open("ab").close()
+        except OSError as error:
+            self._tell_once(what, error)
+            return Path(os.devnull)
+        self._told.discard(what)
+        return log
+
+    def _tell_once(self, what: str, error: OSError) -> None:
+        """Until it is over."""
+        if what not in self._told:
+            self._told.add(what)
+            _logger.error("%s: %s", what, error)
+
     def _proxies(self, child: Child) -> dict[str, str]:
         """With chaos allowed, what a process says to each site goes through a link of its own, the same for all its lives."""
         if not self._allow_chaos or child.kind in ("kafka", "redis"):
             return {}
-        links = self._links.setdefault(child.name, {site: Link() for site in self._settings.site_names})
-        return {f"BOREAL_PROXIES__{site.upper()}": link.url for site, link in links.items()}
+        if child.name not in self._links:
+            self._links[child.name] = {site: Link() for site in self._settings.site_names}
+        return {f"BOREAL_PROXIES__{site.upper()}": link.url for site, link in self._links[child.name].items()}
 
 
 def _ending_of(code: int) -> str:

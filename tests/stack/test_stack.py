@@ -188,6 +188,7 @@ def heeding_interrupts() -> Iterator[None]:
 def test_nothing_is_up_and_commands_say_so(boreal: Commands, query_file: Path) -> None:
     assert boreal.json("status", status=1) == {
         "ready": False, "kafka": {}, "redis": None, "api": None, "token": None, "processes": [], "queries": [],
+        "problems": {},
     }  # fmt: skip
     assert "boreal up" in boreal.refused("query", "list")["fix"]
     assert "nothing was up" in boreal.run("down").stdout
@@ -313,6 +314,7 @@ def test_another_mode_restarts_replicas_one_after_the_other(boreal: Commands) ->
 def test_a_paused_query_has_no_processes_and_goes_on_where_it_was(boreal: Commands) -> None:
     assert boreal.json("query", "pause", "counts")["paused"]
     assert not any(process["query"] for process in boreal.processes().values())
+    assert not boreal.json("query", "show", "counts")["live"]
     feed(boreal, 1_700_000_005, 5)
     assert boreal.json("query", "resume", "counts")["live"]
     assert windows(boreal, 9) == [f"{second}" for second in range(20, 29)]

@@ -53,3 +53,27 @@ def test_a_file_is_under_the_environment(bare: pytest.MonkeyPatch, tmp_path: Pat
     bare.setenv("BOREAL_SITES__A__BOOTSTRAP", "other:9092")
     sites = load_settings().sites
     assert {name: site.bootstrap for name, site in sites.items()} == {"a": "other:9092", "b": "two:9092"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hu#sh@cache:6380/1",
+        "redis://:hu/sh@cache:6380/1",
+        "redis://me:hu?sh@cache:6380/1",
+        "redis://me:h@u#sh@cache:6380/1",
+        "redis://me:hu[sh@cache:6380/1",
+    ],
+)
+def test_a_password_that_ends_the_host_of_its_url_is_refused_and_not_shown(bare: pytest.MonkeyPatch, url: str) -> None:
+    bare.setenv("BOREAL_SITES__A__BOOTSTRAP", "one:9092")
+    bare.setenv("BOREAL_REDIS__URL", url)
+    with pytest.raises(UserError) as refused:
+        load_settings()
+    assert refused.value.field == "BOREAL_REDIS__URL"
+    assert "%23 for #" in refused.value.fix and "BOREAL_REDIS__PASSWORD" in refused.value.fix
+    assert "hu" not in str(refused.value) and "sh@" not in str(refused.value)
+
+
+def test_an_escaped_password_is_taken_and_not_shown() -> None:
+    assert RedisSettings(url="redis://:hu%23%2Fsh@cache:6380/1").address == "redis://cache:6380/1"

@@ -5,22 +5,28 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import psutil
 import pytest
 
 from boreal.errors import UserError
+from services.queries import QueryRecord
 from services.settings import KafkaSettings, Settings
 from services.stack import state, supervisor, tied
 from services.stack.state import identity, living, only_one, read_state
 from services.stack.supervision import Child
 from services.stack.supervisor import Runner, Supervisor
+from services.statuses import StatusReader
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 PATIENCE_S = 20.0
@@ -136,6 +142,83 @@ def test_a_log_that_somebody_has_removed_ends_nothing(runner: Runner, tmp_path: 
     runner.start(Child("monitor", "monitor", None, SLEEP))
     (tmp_path / "logs" / "monitor.log").unlink()
     runner.shorten_logs()
+
+
+def no_more(*arguments: Any, **options: Any) -> NoReturn:
+    raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+@pytest.mark.parametrize("what", ["subprocess.Popen", "psutil.Process"])
+def test_a_process_that_cannot_be_started_has_ended_at_once(
+    runner: Runner,
+    ended: queue.SimpleQueue[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(what, no_more)
+        runner.start(Child("monitor", "monitor", None, SLEEP))
+    assert ended.get_nowait() == ("monitor", 1)
+    assert "monitor cannot be started: [Errno 11] Resource temporarily unavailable" in caplog.text
+    assert runner.pid("monitor") is None and psutil.Process().children() == []
+    runner.signal("monitor", signal.SIGTERM)
+    runner.forget("monitor")
+    runner.start(Child("monitor", "monitor", None, SLEEP))
+    assert runner.pid("monitor") is not None
+
+
+def test_a_spare_that_cannot_be_kept_is_told_of_once(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", no_more)
+    runner.keep_spare()
+    runner.keep_spare()
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["there is no spare process"]
+
+
+def test_logs_that_were_removed_are_made_anew(
+    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+) -> None:
+    runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", "")))
+    ended.get(timeout=PATIENCE_S)
+    runner.forget("monitor")
+    shutil.rmtree(tmp_path / "logs")
+    runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", "print('said')")))
+    assert ended.get(timeout=PATIENCE_S) == ("monitor", 0)
+    assert (tmp_path / "logs" / "monitor.log").read_text() == "said\n"
+
+
+def test_a_process_whose_log_cannot_be_opened_runs_without(
+    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "logs" / "monitor.log").mkdir(parents=True)
+    for _ in range(2):
+        runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", "print('said'); raise SystemExit(7)")))
+        assert ended.get(timeout=PATIENCE_S) == ("monitor", 7)
+        runner.forget("monitor")
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1 and told[0].startswith("monitor runs without a log: ")
+
+
+def test_a_query_that_cannot_run_is_not_ready(tmp_path: Path) -> None:
+    made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
+    made._take({})
+    assert made._is_ready()
+    made._take({"q": QueryRecord("q", {"name": "q"}, 1)})
+    assert not made._is_ready()
+    assert made._query_state("q")["problem"]
+
+
+def test_what_was_said_before_the_supervisor_began_is_no_word_of_its_processes(tmp_path: Path) -> None:
+    made, is_current = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False), threading.Event()
+    made._statuses = cast(StatusReader, SimpleNamespace(is_current=is_current))
+    said = {"process": "node.q.r0", "pid": 57, "at_ms": 1.0, "ready": True}
+    made._hear(said)
+    assert made._happenings.empty()
+    is_current.set()
+    made._hear(said)
+    assert not made._happenings.empty()
 
 
 def test_a_full_disk_ends_nothing_and_the_state_is_written_once_there_is_room(

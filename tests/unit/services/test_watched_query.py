@@ -287,3 +287,16 @@ def test_a_replica_in_spark_has_its_job_s_facts():
     [job] = query.status(10 * SECOND)["jobs"]
     assert job["batch_ms"] is None, "it is silent"
     assert watched().status(0)["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"journal": [{"at_ms": 1}]}, {"journal": [{"at_ms": None}]}, {"journal": 1}, {"seen": [["r0", 1]]}, {"seen": None}],
+)
+def test_what_an_earlier_life_said_and_is_not_understood_changes_nothing(wrong: dict[str, Any]):
+    query = watched()
+    query.note_damage("main.r0.0", 7, SECOND)
+    before = query.status(SECOND)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        query.resume({**before, **wrong})
+    assert query.status(SECOND) == before
