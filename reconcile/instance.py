@@ -60,6 +60,11 @@ path is part of what X is measured by: hence far longer than what counts as dead
 
 STEPS_PER_CALL = 4
 
+FIRST_ROWS = STEP_ROWS // 8
+"""What a call may take until it is known how long that takes."""
+
+LEAST_ROWS = 1_024
+
 
 class Instance:
     """See the module's header. `restart` is where this life begins; StateChanged and Reconciled are for the journal."""
@@ -110,6 +115,8 @@ class Instance:
         self.path_after: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self.is_away = restart.incarnation > 1
         self.away_until = 0
+        self.sunion.most_rows = FIRST_ROWS
+        self.was_full = False
         self.has_more = False
         self.last_now = 0
         self.wanted_at = 0
@@ -167,6 +174,7 @@ class Instance:
         """
         effects: list[Effect] = []
         self._discount(now - self.wanted_at, now)
+        self._pace(now - self.last_now)
         self.last_now = now
         match event:
             case Frames(log, items, end):
@@ -313,9 +321,21 @@ class Instance:
                 return False
             for item in items:
                 rows += self._perform(item, now, effects)
-            if rows >= STEP_ROWS:
+            if rows >= self.sunion.most_rows:
+                self.was_full = True
                 break
         return True
+
+    def _pace(self, took_us: int) -> None:
+        """After a call that was full of work: the next ones take as much of it as leaves us heard in time, for heartbeats
+        leave between calls."""
+        if not self.was_full:
+            return
+        self.was_full = False
+        if took_us > self.plan.heartbeat_us:
+            self.sunion.most_rows = max(self.sunion.most_rows // 2, LEAST_ROWS)
+        elif took_us < self.plan.heartbeat_us // 4:
+            self.sunion.most_rows = min(self.sunion.most_rows * 2, STEP_ROWS)
 
     def _look_at_inputs(self, now: int, effects: list[Effect]) -> None:
         for link in self.links:

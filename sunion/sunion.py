@@ -92,7 +92,7 @@ class SUnion:
 
     failure, stabilization: the policies. The second one holds for whoever goes on while a replica reconciles: a kept live
     branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
-    overdue, since a correction is about to begin.
+    overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now.
     """
 
     ports: list[Port]
@@ -111,6 +111,7 @@ class SUnion:
     redoing: bool = False
     standing_in: bool = False
     eager_from: int = BEGINNING
+    most_rows: int = STEP_ROWS
     rest: int = BEGINNING
     quiet_until: int = BEGINNING
     quiet_through: int = BEGINNING
@@ -401,7 +402,7 @@ class SUnion:
 
     def _limited(self, view: View, through: int, tentative: bool) -> int:
         """A bucket's end at which the step holds about step_rows, or step_bytes, each port having an equal share of them."""
-        share_rows = max(self.settings.step_rows // len(self.ports), 1)
+        share_rows = max(min(self.settings.step_rows, self.most_rows) // len(self.ports), 1)
         share_bytes = max(self.settings.step_bytes // len(self.ports), 1)
         for cursor, port in zip(view.cursors, self.ports, strict=True):
             rows, room = 0, share_bytes

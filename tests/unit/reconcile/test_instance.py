@@ -11,6 +11,7 @@ from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDon
 from boreal.plan import Plan
 from reconcile.events import (
     Acknowledge,
+    Append,
     CheckpointStored,
     Follow,
     Frames,
@@ -457,3 +458,18 @@ def test_a_row_ahead_of_its_stream_is_due_when_its_time_has_come() -> None:
     assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
     one.until(4000 * MS)
     assert [frame.batch.column(0).to_pylist() for frame in one.frames(Data) if frame.tentative] == [[4000 * MS]]  # type: ignore[union-attr]
+
+
+def test_calls_take_as_much_work_as_leaves_it_heard_in_time() -> None:
+    """Of a backlog, at 4 us a row: a heartbeat is 100 ms."""
+    one = InstanceDriver(union_plan())
+    for name in "ab":
+        frames = [one.rows(name, list(range(at, at + 400 * MS, 100))) for at in range(0, 40_000 * MS, 400 * MS)]
+        one.instance.handle(Frames(LogId(name, "", 0), tuple(enumerate([*frames, one.boundary(INFINITY)])), 101), 0)
+    given, longest = 0, 0
+    while one.instance.has_more:
+        effects = one.instance.handle(Tick(), one.now)
+        rows = sum(e.frame.batch.num_rows for e in effects if isinstance(e, Append) and isinstance(e.frame, Data))
+        given, longest = given + rows, max(longest, rows)
+        one.now += 4 * rows
+    assert given == 800_000 and 16_384 <= longest <= 40_000
