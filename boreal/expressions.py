@@ -9,8 +9,10 @@ and text is turned into a timestamp only where a literal meets one.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,6 +36,12 @@ AGGREGATIONS = (
     "first(x)", "last(x)",
 )  # fmt: skip
 """What an aggregate may compute, x being any expression."""
+
+DEEPEST = 250
+"""How deep an expression may nest: each term of an `or` is one deeper. What is read is also run, by recursion."""
+
+MOST_DIGITS = 308
+"""`round` takes up to so many digits, before the point or after it: doubles have no more powers of ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,36 +88,42 @@ class Aggregation:
 
 def parse(sql: str, schema: Schema, field: str) -> Expression:
     """Read one expression over the columns of `schema.visible`; UserError, naming `field`, where it cannot be run."""
-    reader = _Reader(sql, schema, field)
-    return reader.expression(_tree(sql, field), sql)
+    with _deep_refused(sql, field):
+        return _Reader(sql, schema, field).expression(_tree(sql, field), sql)
 
 
 def parse_aggregation(sql: str, schema: Schema, field: str) -> Aggregation:
     """Read one aggregation, such as `avg(dep_delay)`; UserError, naming `field`, for anything else."""
-    tree = _tree(sql, field)
-    reader = _Reader(sql, schema, field)
+    with _deep_refused(sql, field):
+        return _aggregation(_tree(sql, field), _Reader(sql, schema, field))
+
+
+def parse_order(sql: str, schema: Schema, field: str) -> tuple[tuple[Expression, bool], ...]:
+    """Read `expression [asc | desc], ...` as (expression, descending) pairs; UserError, naming `field`, otherwise."""
+    with _deep_refused(sql, field):
+        return _order(_tree(f"select 1 order by {sql}", field, given=sql), _Reader(sql, schema, field))
+
+
+def _aggregation(tree: Node, reader: _Reader) -> Aggregation:
     function = _AGGREGATE_CLASSES.get(type(tree))
     if isinstance(tree, exp.Anonymous) and str(tree.this).lower() == "mean":
         function = "avg"
     if function is None:
         fix = f"write one of {', '.join(AGGREGATIONS)}; combine several in a map that reads this operator"
-        raise UserError(field, sql, "is not an aggregation", fix)
+        raise reader.refuse("is not an aggregation", fix)
     operands = tree.expressions if isinstance(tree, exp.Anonymous) else [tree.this, *tree.expressions]
     if len(operands) != 1 or operands[0] is None:
-        raise UserError(field, sql, f"{function} takes one argument", f"write one of {', '.join(AGGREGATIONS)}")
+        raise reader.refuse(f"{function} takes one argument", f"write one of {', '.join(AGGREGATIONS)}")
     return reader.aggregation(function, operands[0])
 
 
-def parse_order(sql: str, schema: Schema, field: str) -> tuple[tuple[Expression, bool], ...]:
-    """Read `expression [asc | desc], ...` as (expression, descending) pairs; UserError, naming `field`, otherwise."""
-    tree = _tree(f"select 1 order by {sql}", field, given=sql)
+def _order(tree: Node, reader: _Reader) -> tuple[tuple[Expression, bool], ...]:
     entries = tree.args["order"].expressions if isinstance(tree, exp.Select) and tree.args.get("order") else []
     extra = {name for name, value in tree.args.items() if value} - {"order", "expressions"}
     # sqlglot fills in where nulls go even when the text does not say: only the words themselves tell.
-    if not entries or extra or _NULLS_FIRST.search(sql):
+    if not entries or extra or _NULLS_FIRST.search(reader.sql):
         fix = 'write columns with asc or desc, such as "dep_delay desc, carrier"; nulls always come last'
-        raise UserError(field, sql, "is not an order", fix)
-    reader = _Reader(sql, schema, field)
+        raise reader.refuse("is not an order", fix)
     return tuple((reader.expression(entry.this, entry.this.sql()), bool(entry.args.get("desc"))) for entry in entries)
 
 
@@ -133,11 +147,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NULLS_FIRST = re.compile(r"\bnulls\s+first\b", re.IGNORECASE)
 
 
+@contextmanager
+def _deep_refused(sql: str, field: str) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise _too_deep(sql, field) from None
+
+
+def _too_deep(sql: str, field: str) -> UserError:
+    fix = f"nest up to {DEEPEST} deep: use `in (...)` for many values, or spread it over several filters or maps"
+    return UserError(field, sql, "nests too deep", fix)
+
+
 def _tree(sql: str, field: str, given: str | None = None) -> Node:
     shown = sql if given is None else given
     try:
         trees = sqlglot.parse(sql)
-    except (SqlglotError, RecursionError) as error:
+    except SqlglotError as error:
         description = (getattr(error, "errors", None) or [{}])[0].get("description") or "it is not SQL"
         reason = "something is missing" if "<class" in description else description.rstrip(".").lower()
         fix = 'write one SQL expression, such as "dep_delay > 15"'
@@ -207,6 +234,8 @@ class _Reader:
         term = self.term(tree)
         if term.type is None:
             raise self.refuse("is null, of no type", "give it one, as in cast(null as double)")
+        if _depth(term) > DEEPEST:
+            raise _too_deep(self.sql, self.field)
         names = tuple(self.visible)
         return Expression(sql, term.type, tuple(names[position] for position in sorted(_positions(term))), term)
 
@@ -261,11 +290,19 @@ class _Reader:
     def literal(self, node: Node) -> Term:
         if node.is_string:
             return Term("literal", Type.STRING, value=node.this)
-        if not node.this.isdigit():
-            return Term("literal", Type.DOUBLE, value=float(node.this))
-        return self._int_literal(int(node.this))
+        return self._numeral(node.this)
 
-    def _int_literal(self, value: int) -> Term:
+    def _numeral(self, text: str, sign: int = 1) -> Term:
+        try:
+            number = float(text)
+        except ValueError:
+            raise self.refuse(f"{text} is not a number", "write such as 15, 1.5 or 1e3") from None
+        if not math.isfinite(number):
+            raise self.refuse(f"{text} is beyond the doubles", "write at most 1.7976931348623157e308")
+        if not text.isdigit():
+            return Term("literal", Type.DOUBLE, value=number)
+        # By now it has few enough digits for an int, but for zeros that lead.
+        value = sign * int(text.lstrip("0") or "0")
         if not _INT_MIN <= value <= _INT_MAX:
             raise self.refuse(f"{value} is beyond the ints", f"write {value}.0 for a double")
         return Term("literal", Type.INT, value=value)
@@ -281,7 +318,7 @@ class _Reader:
 
     def negative(self, node: Node) -> Term:
         if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
-            return self._int_literal(-int(node.this.this))
+            return self._numeral(node.this.this, sign=-1)
         operand = self._number(node.this)
         return Term("negate", operand.type, (operand,))
 
@@ -377,9 +414,13 @@ class _Reader:
         digits = 0
         if node.args.get("decimals") is not None:
             digits_term = self.term(node.args["decimals"])
-            if digits_term.operation != "literal" or not isinstance(digits_term.value, int):
+            if digits_term.operation != "literal" or digits_term.type is not Type.INT:
                 raise self.refuse("round needs a whole number of digits", "write it out, as in round(x, 2)")
+            assert isinstance(digits_term.value, int)
             digits = digits_term.value
+            if abs(digits) > MOST_DIGITS:
+                fix = f"write a number from {-MOST_DIGITS} to {MOST_DIGITS}, as in round(x, 2)"
+                raise self.refuse(f"doubles cannot be rounded to {digits} digits", fix)
         return Term("round", Type.DOUBLE, (self._real(node.this),), digits)
 
     def whole(self, node: Node) -> Term:
@@ -517,6 +558,14 @@ def _positions(term: Term) -> set[int]:
         assert isinstance(term.value, int)
         return {term.value}
     return {position for argument in term.arguments for position in _positions(argument)}
+
+
+def _depth(term: Term) -> int:
+    """How many terms stand one in another; counted without recursion, which could be too deep."""
+    depth, level = 0, [term]
+    while level:
+        depth, level = depth + 1, [argument for outer in level for argument in outer.arguments]
+    return depth
 
 
 def _supported() -> str:

@@ -7,7 +7,7 @@ the key of each stream that it reads (R1); each logged stream gets an edge for e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -77,6 +77,7 @@ def plan(
     fragments = (*(_fragment(graph, part, edges) for part in parts), _egress(graph, edges))
     _note_lone_replicas(query, parts, notes)
     tuning = query.tuning
+    notes.extend(_held_back(query, edges, (bucket_us or tuning.bucket) / tuning.bucket))
     interval = boundary_interval_us or tuning.boundary_interval
     checkpoint_interval = checkpoint_interval_us or tuning.checkpoint_interval
     if query.unbounded:
@@ -162,6 +163,28 @@ def _note_lone_replicas(query: Query, parts: Iterable[_Part], notes: list[str]) 
     if alone:
         where = f" ({', '.join(alone)})" if query.fragments else ""
         notes.append(f"stabilization acts as suspend: one replica{where}")
+
+
+def _held_back(query: Query, edges: _Edges, speed: float) -> Iterator[str]:
+    """Notes on streams whose boundaries, `disorder` behind their rows, come when every bucket is overdue (R8, R29).
+
+    speed: event time over run time. Nothing to refuse: what was recorded may be fed at any pace.
+    """
+    if query.policy.failure is Hold.SUSPEND:
+        return
+    tuning = query.tuning
+    setting, limit = "delay_threshold", query.delay_threshold
+    if tuning.alpha_x is not None:
+        setting, limit = "tuning.alpha_x", tuning.alpha_x
+    read = {edge.operator for edge in edges.in_order if edge.source}
+    for name, stream in query.streams.items():
+        held = round(stream.disorder / speed) + tuning.bucket + tuning.boundary_interval
+        if name in read and stream.boundary != "producer" and stream.disorder and held >= limit:
+            yield (
+                f"stream {name}: disorder {format_duration(stream.disorder)} holds every bucket back for longer than "
+                f"{setting}, {format_duration(limit)}: where rows come as they happen, all results are tentative first; "
+                f"write a {setting} well above {format_duration(held)}, or a smaller disorder"
+            )
 
 
 # -- Types ------------------------------------------------------------------------------------------------------------

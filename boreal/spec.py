@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
+from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, get_args
 
@@ -32,7 +33,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from boreal.documents import parse_document
-from boreal.durations import Bytes, Duration, DurationOrZero, format_duration, parse_duration
+from boreal.durations import Bytes, Duration, DurationOrZero, format_bytes, format_duration, parse_duration
 from boreal.errors import UserError
 from boreal.schema import RESERVED, TIME, Schema, Type
 
@@ -46,6 +47,15 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 LEAST_SLACK_US = 1_000
 """What the delay threshold must leave beyond two buckets and two boundary intervals."""
+
+MOST_PANES = 100_000
+"""Of a window: so many spans that no window's edge cuts, each with state of its own."""
+
+RETENTION_HEARTBEATS = 10
+"""A reader counts as dead after three heartbeats, and is to keep its claim on the logs well beyond (R27)."""
+
+LEAST_RETENTION_US = 1_000_000
+LEAST_MEMORY = 1_000
 
 
 # -- Refusals ---------------------------------------------------------------------------------------------------------
@@ -105,7 +115,22 @@ def _topic(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
+# The longest topic, QUERY.log.STREAM-40FRAGMENT_1.REPLICA, stays with these below the 249 letters that Kafka allows.
+_QUERY_NAME_LETTERS, _NAME_LETTERS = 100, 64
+_NAME_SCHEMA = {"type": "string", "pattern": f"^{_NAME.pattern}$"}
+
+QueryName = Annotated[
+    str,
+    Field(max_length=_QUERY_NAME_LETTERS),
+    AfterValidator(_name),
+    WithJsonSchema({**_NAME_SCHEMA, "maxLength": _QUERY_NAME_LETTERS}),
+]
+Name = Annotated[
+    str,
+    Field(max_length=_NAME_LETTERS),
+    AfterValidator(_name),
+    WithJsonSchema({**_NAME_SCHEMA, "maxLength": _NAME_LETTERS}),
+]
 Column = Annotated[str, AfterValidator(_column)]
 ComputedColumn = Annotated[str, AfterValidator(_computed_column)]
 Names = Annotated[tuple[str, ...], AfterValidator(_no_repeats)]
@@ -222,7 +247,21 @@ class Window(_Model):
                 field="every",
                 value=format_duration(self.every_us),
             )
+        if self.size_us // gcd(self.size_us, self.every_us) > MOST_PANES:
+            _refuse(
+                f"cuts the window into more than {MOST_PANES:,} pieces, of the length that divides both",
+                f"write {format_duration(self._nearest_step())}, which divides {format_duration(self.size_us)}",
+                field="every",
+                value=format_duration(self.every_us),
+            )
         return self
+
+    def _nearest_step(self) -> int:
+        """The smallest allowed step, of at least `every`, that divides the window."""
+        count = min(self.size_us // self.every_us, MOST_PANES)
+        while self.size_us % count:
+            count -= 1
+        return self.size_us // count
 
 
 class Filter(_Model):
@@ -443,6 +482,33 @@ class Tuning(_Model):
         """The smallest delay threshold that leaves room for a bucket to fill, be closed, and be given up (R8, R13)."""
         return 2 * (self.bucket + self.boundary_interval) + LEAST_SLACK_US
 
+    @model_validator(mode="after")
+    def _check(self) -> Tuning:
+        retention = max(RETENTION_HEARTBEATS * self.heartbeat, LEAST_RETENTION_US)
+        if self.retention < retention:
+            _refuse(
+                f"is too short: readers that live would lose their claim on the logs between two of their heartbeats, "
+                f"every {format_duration(self.heartbeat)}",
+                f"write at least {format_duration(retention)}",
+                field="retention",
+                value=format_duration(self.retention),
+            )
+        if self.checkpoint_interval is not None and self.checkpoint_interval < self.boundary_interval:
+            _refuse(
+                f"is shorter than boundary_interval, {format_duration(self.boundary_interval)}: nothing new comes sooner",
+                f"write at least {format_duration(self.boundary_interval)}",
+                field="checkpoint_interval",
+                value=format_duration(self.checkpoint_interval),
+            )
+        if self.memory < LEAST_MEMORY:
+            _refuse(
+                "is too small for any rows",
+                f"write at least {format_bytes(LEAST_MEMORY)}; 256MB, the default, serves most queries",
+                field="memory",
+                value=format_bytes(self.memory),
+            )
+        return self
+
 
 class FragmentSpec(_Model):
     """A part of the query that one replica set runs; what is absent is as in the query."""
@@ -462,7 +528,7 @@ class Query(_Model):
     latest: on the stack, the topic NAME.latest holds the current value of each key, for tables and dashboards.
     """
 
-    name: Name
+    name: QueryName
     streams: Annotated[dict[Name, Stream], Field(min_length=1)]
     operators: dict[Name, _AnyOperator] = {}
     output: str
@@ -660,6 +726,14 @@ def _check_thresholds(query: Query) -> None:
             field="delay_threshold",
             value=format_duration(query.delay_threshold),
         )
+    if tuning.heartbeat > query.delay_threshold:
+        _refuse(
+            f"is longer than the delay threshold, {format_duration(query.delay_threshold)}: whoever died would be found out "
+            "too late, after three heartbeats",
+            f"write at most {format_duration(query.delay_threshold)}",
+            field="tuning.heartbeat",
+            value=format_duration(tuning.heartbeat),
+        )
     if tuning.alpha_x is not None and tuning.alpha_x >= query.delay_threshold:
         _refuse(
             f"leaves nothing of the delay threshold, {format_duration(query.delay_threshold)}",
@@ -764,6 +838,9 @@ def _user_error(error: ErrorDetails) -> UserError:
             return UserError(field, value, "has too few entries", f"add {_EXAMPLES.get(last, 'at least one')}")
         case "tuple_type" if isinstance(value, str):
             return UserError(field, value, "is not a list", f"write a list: [{value}]")
+        case "string_too_long":
+            fix = f"write at most {context['max_length']} letters, for the topics that are called after it"
+            return UserError(field, value, "is too long a name", fix)
         case "too_long":
             return UserError(field, value, "has too many entries", f"keep {context['max_length']}")
         case kind:

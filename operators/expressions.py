@@ -25,6 +25,9 @@ Function = Callable[..., Datum]
 _TIMESTAMP = Type.TIMESTAMP.arrow
 _FALSE = pa.scalar(False)
 
+_LONGEST_TEXT = (1 << 31) - 1
+"""In bytes, and so in letters: Arrow counts them in 32 bits."""
+
 
 def compile_expression(expression: Expression) -> Callable[[pa.RecordBatch], pa.Array]:
     """A function from a batch, of the schema that `expression` was checked against, to an array of its length."""
@@ -75,7 +78,8 @@ def _function(term: Term) -> Function:
         case "remainder":
             return _remainder
         case "round":
-            return lambda value: pc.round(value, ndigits=term.value, round_mode="half_towards_infinity")
+            assert isinstance(term.value, int)
+            return _round(term.value)
         case "in":
             assert isinstance(term.value, tuple)
             return _membership(pa.array(term.value, kinds[0].arrow if kinds[0] else None))
@@ -212,8 +216,15 @@ def _extreme(function: Function, kind: Type) -> Function:
     return lambda *values: pc.cast(function(*(pc.cast(value, pa.int64()) for value in values)), _TIMESTAMP)
 
 
+def _round(digits: int) -> Function:
+    """Halves go away from zero. A double too large to be shifted by `digits` has none to round away: it is the result."""
+    rounded = _null_where_it_fails(lambda value: pc.round(value, ndigits=digits, round_mode="half_towards_infinity"))
+    return rounded if digits < 0 else lambda value: pc.coalesce(rounded(value), value)
+
+
 def _substring(start: int, length: int | None = None) -> Function:
-    stop = None if length is None else start - 1 + length
+    start = min(start, _LONGEST_TEXT)
+    stop = None if length is None else min(start - 1 + length, _LONGEST_TEXT)
     return lambda value: pc.utf8_slice_codeunits(value, start - 1, stop)
 
 

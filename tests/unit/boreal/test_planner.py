@@ -602,6 +602,38 @@ def test_the_note_on_lone_replicas_names_them() -> None:
     assert "stabilization acts as suspend: one replica (count)" in planned(CHAIN, "by_carrier", fragments=fragments).notes
 
 
+LIVE = {"ewr": {"time": "at", "schema": FLIGHT, "disorder": "5s"}}
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "overrides", "noted"),
+    [
+        ({}, {}, {}, "write a delay_threshold well above 5s150ms"),
+        ({"boundary": "clock"}, {}, {}, "stream ewr: disorder 5s"),
+        ({"disorder": "2850ms"}, {}, {}, "delay_threshold, 3s"),
+        ({"disorder": "2849ms"}, {}, {}, ""),
+        ({}, {"delay_threshold": "6s"}, {}, ""),
+        ({}, {"delay_threshold": "6s", "tuning": {"alpha_x": "4s"}}, {}, "tuning.alpha_x, 4s"),
+        ({}, {"delay_threshold": "6s"}, {"delay_threshold_us": 5_000_000}, "delay_threshold, 5s"),
+        ({"boundary": "producer"}, {}, {}, ""),
+        ({"disorder": "0s"}, {"tuning": {"alpha_x": "1ms"}}, {}, ""),
+        ({}, {"policy": "suspend/process"}, {}, ""),
+        # At 60x, 5 s of event time take 83 ms.
+        ({}, {}, {"bucket_us": 6_000_000}, ""),
+    ],
+)
+def test_a_disorder_longer_than_x_is_noted(
+    stream: dict[str, Any], options: dict[str, Any], overrides: dict[str, Any], noted: str
+) -> None:
+    """R8, R29: a boundary lags by `disorder`, so that every bucket is overdue before it is stable."""
+    streams = {"ewr": {**LIVE["ewr"], **stream}, "unread": LIVE["ewr"]}
+    asked = query({"late": {"filter": "ewr", "where": "dep_delay > 15"}}, "late", streams=streams, **options)
+
+    notes = [note for note in plan(asked, **overrides).notes if "disorder" in note]
+    assert len(notes) == bool(noted)
+    assert all(noted in note for note in notes)
+
+
 def test_unbounded_state_is_checkpointed_in_the_background() -> None:
     """R26, and R20 for the mode that cannot rebuild it."""
     operators = {"uniq": {"distinct": "ewr", "on": ["carrier"]}}

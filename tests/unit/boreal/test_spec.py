@@ -337,6 +337,16 @@ STREAM = {"time": "at", "schema": {"carrier": "string"}}
             "remove `every`",
         ),
         (
+            with_operator(aggregate="all", window={"sliding": "1h", "every": "13ms"}, compute={"n": "count(*)"}),
+            "operators.extra.window.every",
+            "write 36ms",
+        ),
+        (
+            with_operator(aggregate="all", window={"sliding": "1s", "every": "999999us"}, compute={"n": "count(*)"}),
+            "operators.extra.window.every",
+            "write 1s",
+        ),
+        (
             with_operator(aggregate="all", window={"tumblin": "1h"}, compute={"n": "count(*)"}),
             "operators.extra.window.tumblin",
             "did you mean tumbling?",
@@ -376,6 +386,12 @@ STREAM = {"time": "at", "schema": {"carrier": "string"}}
         (small(tuning={"buckets": "1s"}), "tuning.buckets", "did you mean bucket?"),
         (small(tuning={"bucket": "0s"}), "tuning.bucket", "above zero"),
         (small(tuning={"memory": 5}), "tuning.memory", '"256MB"'),
+        (small(tuning={"memory": "999B"}), "tuning.memory", "at least 1KB"),
+        (small(tuning={"retention": "999ms"}), "tuning.retention", "at least 1s"),
+        (small(tuning={"retention": "1s", "heartbeat": "200ms"}), "tuning.retention", "at least 2s"),
+        (small(tuning={"checkpoint_interval": "1us"}), "tuning.checkpoint_interval", "at least 50ms"),
+        (small(name="q" * 101), "name", "at most 100 letters"),
+        (small(streams={"s" * 65: STREAM}), f"streams.{'s' * 65}", "at most 64 letters"),
         (small(tuning={"alpha_x": "fast"}), "tuning.alpha_x", "or write auto"),
         (small(fragments={}), "fragments", "add"),
         (small(fragments={"a": {"operators": []}}), "fragments.a.operators", "add operators: [late"),
@@ -449,6 +465,7 @@ def test_main_is_the_name_of_the_only_fragment() -> None:
         (small(delay_threshold="300ms"), "delay_threshold", "at least 301ms"),
         (small(delay_threshold="3s", tuning={"bucket": "2s"}), "delay_threshold", "at least 4s101ms"),
         (small(tuning={"alpha_x": "3s"}), "tuning.alpha_x", "less than 3s"),
+        (small(tuning={"heartbeat": "3001ms"}), "tuning.heartbeat", "at most 3s"),
         (
             small(operators={"uniq": {"distinct": "ewr", "on": ["carrier"]}}, output="uniq", reconcile="undo_redo"),
             "reconcile",
@@ -464,6 +481,19 @@ def test_refused_queries(query: Any, field: str, fix: str) -> None:
 
 def test_the_smallest_delay_threshold_named_is_accepted() -> None:
     assert load_query(small(delay_threshold="301ms")).delay_threshold == 301_000
+
+
+def test_the_bounds_of_tuning_and_names_are_themselves_accepted() -> None:
+    tuning = {"heartbeat": "3s", "retention": "30s", "checkpoint_interval": "50ms", "memory": "1KB"}
+    query = load_query(small(name="q" * 100, tuning=tuning))
+
+    assert query.name == "q" * 100
+    assert query.dump()["tuning"].items() >= tuning.items()
+
+
+@pytest.mark.parametrize(("size", "every"), [("1h", "36ms"), ("100s", "1ms"), ("24h", "1s"), ("1h", "7s")])
+def test_a_window_of_many_pieces_is_accepted(size: str, every: str) -> None:
+    assert Window(sliding=size, every=every).every_us
 
 
 def test_unbounded_state_that_reaches_nobody_does_not_matter() -> None:

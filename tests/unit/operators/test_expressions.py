@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from boreal.errors import UserError
-from boreal.expressions import format_timestamp, parse, parse_aggregation, parse_order, parse_timestamp
+from boreal.expressions import DEEPEST, format_timestamp, parse, parse_aggregation, parse_order, parse_timestamp
 from boreal.schema import Schema, Type
 from operators.expressions import compile_expression
 
@@ -75,6 +76,11 @@ def value_of(sql: str) -> list[Any]:
         ("abs(b)", [2.5, None, 1.0, 0.0]),
         ("round(b)", [3.0, None, -1.0, 0.0]),
         ("round(b / 7, 2)", [0.36, None, -0.14, 0.0]),
+        ("round(b * 5e307, 2)", [1.25e308, None, -5e307, 0.0]),
+        ("round(a * 1e295, 10)", [1e295, None, None, -7e295]),
+        ("round(b, 308)", [2.5, None, -1.0, 0.0]),
+        ("round(b * 7e307, -308)", [None, None, pytest.approx(-1e308), 0.0]),
+        ("round(1e308, 3)", [1e308] * 4),
         ("floor(b)", [2.0, None, -1.0, 0.0]),
         ("ceil(a)", [1, None, LARGEST, -7]),
         ("sqrt(b)", [pytest.approx(1.58113883), None, None, 0.0]),
@@ -87,6 +93,10 @@ def value_of(sql: str) -> list[Any]:
         ("length(s)", [3, None, 3, 10]),
         ("substring(s, 1, 2)", ["ab", None, "1.", "20"]),
         ("substring(s from 2)", ["bc", None, ".5", "013-01-01"]),
+        (f"substring(s, 2, {LARGEST})", ["bc", None, ".5", "013-01-01"]),
+        (f"substring(s, {LARGEST}, {LARGEST})", ["", None, "", ""]),
+        (f"substring(s, {LARGEST})", ["", None, "", ""]),
+        ("00000000000000000000001 + a", [2, None, None, -6]),
         ("s || '!'", ["abc!", None, "1.5!", "2013-01-01!"]),
         ("concat(Carrier, '-', cast(a as string))", ["UA-1", None, f"UA-{LARGEST}", "UA--7"]),
         ("cast(s as double)", [None, None, 1.5, None]),
@@ -141,7 +151,17 @@ def test_an_expression_knows_its_columns() -> None:
         ("t > 'soon'", "'soon' is not a timestamp", "2013-01-01T05:10:00Z"),
         ("s like s", "needs a pattern", "write it out"),
         ("round(b, a)", "whole number of digits", "write it out"),
+        ("round(b, true)", "whole number of digits", "write it out"),
+        ("round(b, 309)", "cannot be rounded to 309 digits", "from -308 to 308"),
+        ("round(b, -309)", "cannot be rounded to -309 digits", "from -308 to 308"),
         ("substring(s, 0)", "no such part", "from 1"),
+        ("b < 1e400", "1e400 is beyond the doubles", "at most 1.797"),
+        ("b < -1e400", "1e400 is beyond the doubles", "at most 1.797"),
+        (f"b < 1{'0' * 400}", "is beyond the doubles", "at most 1.797"),
+        (f"b < -1{'0' * 5_000}", "is beyond the doubles", "at most 1.797"),
+        ("b < 1e", "1e is not a number", "1e3"),
+        (f"{'(' * 1_000}b{')' * 1_000} > 1", "nests too deep", "in (...)"),
+        (f"a in ({', '.join(['a + 1'] * DEEPEST)})", "nests too deep", "in (...)"),
         ("cast(a as date)", "date is not a known type", "string, int, double, bool, timestamp"),
         ("cast(b as timestamp)", "double cannot be cast to timestamp", "string, int"),
         ("9223372036854775808", "beyond the ints", "9223372036854775808.0"),
@@ -155,6 +175,32 @@ def test_refusals_name_the_problem_and_the_fix(sql: str, problem: str, fix: str)
     assert caught.value.field == "operators.late.where" and caught.value.value == sql
     assert problem in caught.value.problem
     assert fix in caught.value.fix
+
+
+def chain(terms: int) -> str:
+    return " or ".join(f"a = {number}" for number in range(terms))
+
+
+@pytest.mark.parametrize("terms", [DEEPEST, 320, 5_000])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda condition: parse(condition, SCHEMA, "field"),
+        lambda condition: parse_aggregation(f"count({condition})", SCHEMA, "field"),
+        lambda condition: parse_order(f"{condition} desc", SCHEMA, "field"),
+    ],
+    ids=["expression", "aggregation", "order"],
+)
+def test_what_nests_too_deep_is_refused_wherever_it_is_read(read: Callable[[str], object], terms: int) -> None:
+    with pytest.raises(UserError, match="nests too deep") as caught:
+        read(chain(terms))
+    assert caught.value.field == "field" and "several filters" in caught.value.fix
+
+
+def test_what_may_nest_is_run_too() -> None:
+    # A comparison, with its column, is two deep by itself.
+    assert value_of(chain(DEEPEST - 1)) == [True, None, False, False]
+    assert parse(f"a in ({', '.join(str(number) for number in range(5_000))})", SCHEMA, "field").term.operation == "in"
 
 
 def test_names_that_differ_by_case_alone_must_match_exactly() -> None:

@@ -71,3 +71,23 @@ def test_a_stream_elsewhere_has_its_source_its_log_and_its_dead_letters_there():
     assert sources == {"a": ["source.q.near"], "b": ["source.q.STREAM"]}
     with pytest.raises(UserError, match=r"streams\.STREAM\.site: is not a site of this installation"):
         layout_of(query, ("a",))
+
+
+def test_the_longest_names_still_make_topics():
+    stream, merge, one, three, small, wide, join = (letter * 64 for letter in "smotuvj")
+    count = {"aggregate": merge, "window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)"}}
+    query = load_query({
+        "name": "q" * 100,
+        "streams": {stream: {"time": "at", "schema": {"k": "string"}}},
+        "operators": {
+            merge: {"filter": stream, "where": "k <> ''"}, one: count, three: count,
+            join: {"join": [one, three], "on": ["k"], "within": "1s"},
+        },
+        "output": join,
+        "fragments": {
+            "merge": {"operators": [merge], "replicas": 64}, small: {"operators": [one], "shards": 2},
+            wide: {"operators": [three, join], "shards": 3},
+        },
+    })  # fmt: skip
+    names = [spec.name for specs in query_topics(layout_of(query, ("home",))).values() for spec in specs]
+    assert f"{'q' * 100}.log.{merge}-40{wide}.r63" in names and max(map(len, names)) <= 249
