@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import AuthorizationError, KafkaError, SaslAuthenticationFailedError
+from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError, SaslAuthenticationFailedError
 from kafka.net.compat import KafkaNetClient
 
 from services.settings import Settings
@@ -32,6 +33,7 @@ LINGER_MS = 1
 begins with the first record alone, and the others wait until that one is acknowledged."""
 
 BOOTSTRAP_TIMEOUT_MS = 5_000
+_LET_GO_S = 0.2
 
 Client = TypeVar("Client")
 
@@ -130,6 +132,22 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
         for client in made:
             client.close()
         raise
+
+
+def end_producer(producer: KafkaProducer, within_s: float) -> None:
+    """Close a producer once Kafka has what is left in it; what it has not taken within so long is given up for good.
+
+    kafka-python's `close` raises KafkaTimeoutError then, before it comes to end its thread, which would go on sending for as
+    long as the process lives. Nothing public ends that thread.
+    """
+    try:
+        producer.close(timeout=within_s)
+    except KafkaTimeoutError:
+        producer._sender.force_close()
+        # Its thread lets go of what was left, and ends. A producer that is not closed by then closes itself as garbage, aloud.
+        producer._sender.join(_LET_GO_S)
+        with suppress(KafkaTimeoutError):
+            producer.close(timeout=0)
 
 
 def clusters(settings: Settings, client_id: str) -> dict[str, Cluster]:

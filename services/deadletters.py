@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import closing
 from dataclasses import dataclass
 
 from kafka.errors import KafkaError
 
 from boreal.frames import LogId
-from services.clusters import Cluster
+from services.clusters import FOR_EVER_MS, Cluster, end_producer
 from services.layout import Layout
 from services.topics import dead_letter_topic
 
@@ -55,8 +54,11 @@ class BrokenFrames:
 
     def _send(self, letter: DeadLetter) -> None:
         try:
-            with closing(self._home.producer()) as producer:
+            producer = self._home.producer()
+            try:
                 topic = dead_letter_topic(self._layout.plan.query)
                 producer.send(topic, letter.to_json(), key=letter.source.encode(), partition=0)
+            finally:
+                end_producer(producer, FOR_EVER_MS / 1_000)
         except (KafkaError, OSError) as error:
             _logger.error("no dead letter for offset %d of %s: %r", letter.offset, letter.topic, error)

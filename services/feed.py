@@ -20,7 +20,7 @@ from boreal.errors import UserError
 from boreal.frames import INFINITY
 from boreal.schema import TIME
 from boreal.spec import Stream
-from services.clusters import Cluster
+from services.clusters import Cluster, end_producer
 from services.embedded.sources import Pace
 from services.replay import SourceRows, merge_schedule
 from services.source.intake import BOUNDARY_HEADER, END
@@ -30,6 +30,8 @@ HEARTBEAT_S = 0.1
 UNDER_WAY_MAX = 100_000
 """Records that Kafka has not acknowledged yet."""
 _TICK_S = 0.01
+_ENDED_WITHIN_S = 1.0
+"""Whoever interrupts feeding waits for no Kafka that is out of reach."""
 _SLICE_ROWS = 8_192
 
 
@@ -95,8 +97,7 @@ def feed(
     """
     schedule = merge_schedule(dict(rows))
     with ExitStack() as stack:
-        used = {clusters[name] for name in rows}
-        producers = {cluster: _Producer(stack.enter_context(closing(cluster.producer(linger_ms=5)))) for cluster in used}
+        producers = {cluster: _Producer(_made(stack, cluster, linger_ms=5)) for cluster in {clusters[name] for name in rows}}
         topics = {name: _topic(clusters[name], producers, name, streams[name], found) for name, found in rows.items()}
         sent = dict.fromkeys(topics, 0)
         started = time.monotonic()
@@ -128,8 +129,8 @@ def feed(
 def end(cluster: Cluster, topic: str) -> None:
     """Say in every partition of a topic that its stream has ended. UserError: there is no such topic. KafkaError as `feed`."""
     partitions = _partitions(cluster, topic, "topic")
-    with closing(cluster.producer()) as made:
-        producer = _Producer(made)
+    with ExitStack() as stack:
+        producer = _Producer(_made(stack, cluster))
         _send_boundary(producer, topic, partitions, END)
         producer.flush()
 
@@ -147,6 +148,13 @@ def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
         return [None] * batch.num_rows
     texts = column_texts(stream.attributes, batch)
     return [key.encode() for key in joined(key_parts(stream.key, texts)).to_pylist()]
+
+
+def _made(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:
+    """A producer that ends with `stack`. Who is not interrupted has seen to it that Kafka has all records."""
+    producer = cluster.producer(**options)
+    stack.callback(end_producer, producer, _ENDED_WITHIN_S)
+    return producer
 
 
 def _topic(

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.clusters import Cluster, tell_of_trying_again
+from services.clusters import Cluster, end_producer, tell_of_trying_again
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -81,4 +81,4 @@ class Outbox:
             except (KafkaError, OSError) as error:
                 tell_of_trying_again(_logger, f"nothing can be said in {self._topic}", error)
         if producer is not None:
-            producer.close(timeout=1)
+            end_producer(producer, 1)

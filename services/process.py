@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.clusters import Cluster, tell_of_trying_again
+from services.clusters import Cluster, end_producer, tell_of_trying_again
 from services.settings import Settings, load_settings
 from services.topics import STATUS
 
@@ -102,7 +102,7 @@ class StatusPublisher:
             self._wake.wait(STATUS_INTERVAL_S)
             self._wake.clear()
         if producer is not None:
-            producer.close(timeout=1)
+            end_producer(producer, 1)
 
 
 def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:

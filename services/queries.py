@@ -18,7 +18,7 @@ from kafka.errors import KafkaTimeoutError
 
 from boreal.errors import UserError
 from boreal.spec import Query, load_query
-from services.clusters import Cluster
+from services.clusters import Cluster, end_producer
 from services.follower import TopicFollower
 from services.topics import QUERIES
 
@@ -107,7 +107,7 @@ class QueryRegistry:
         try:
             producer.send(QUERIES, value, key=name.encode(), partition=0).get(timeout=ANSWERED_WITHIN_MS / 1_000)
         finally:
-            producer.close(timeout=1)
+            end_producer(producer, 1)
 
 
 def _changes(consumer: KafkaConsumer) -> Iterator[tuple[str, QueryRecord | None]]:

@@ -19,7 +19,7 @@ from boreal.plan import Plan
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Order, Place, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts
-from services.clusters import Cluster, tell_of_trying_again
+from services.clusters import Cluster, end_producer, tell_of_trying_again
 from services.engines import answers_topic, host_owner, orders_topic
 from services.process import EXIT_BEGIN_ANEW
 from services.store.base import CheckpointStore, StoreUnavailable
@@ -88,7 +88,7 @@ class RemoteHosts:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=2)
-        self._producer.close(timeout=2)
+        end_producer(self._producer, 2)
 
     # Answers
 

@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from services.clusters import RECORD_BYTES, Cluster
+from services.clusters import RECORD_BYTES, Cluster, end_producer
 from services.egress.headers import Headers, number
 from services.egress.tail import read_range, stable_rows
 from services.records import Control, Rows
@@ -88,7 +88,7 @@ class LatestTopic:
         with suppress(KafkaTimeoutError):
             self._producer.flush(timeout=2)
         self._is_closed = True
-        self._producer.close(timeout=0)
+        end_producer(self._producer, 0)
 
     def _read(self) -> None:
         partition = TopicPartition(self._topic, 0)

@@ -18,7 +18,7 @@ import numpy as np
 from kafka.errors import KafkaTimeoutError
 
 from boreal.frames import Boundary, Data, Frame, LogId
-from services.clusters import RECORD_BYTES, Cluster
+from services.clusters import RECORD_BYTES, Cluster, end_producer
 from services.egress.delays import RecentDelays
 from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
 from services.egress.latest import LatestTopic
@@ -117,7 +117,7 @@ class OutTopic:
         with suppress(KafkaTimeoutError):
             self._producer.flush(timeout=2)
         self._is_closed = True
-        self._producer.close(timeout=0)
+        end_producer(self._producer, 0)
 
     # Sending
 

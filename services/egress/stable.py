@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
-from services.clusters import Cluster
+from services.clusters import Cluster, end_producer
 from services.egress.headers import EPOCH, ID, INCARNATION, number
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.failpoints import failpoint
@@ -98,7 +98,7 @@ class StableTopic:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=2)
-        self._producer.close(timeout=0)
+        end_producer(self._producer, 0)
 
     # The thread
 

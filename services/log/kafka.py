@@ -25,7 +25,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from boreal.errors import BorealError, ProtocolError
 from boreal.frames import Anchor, Data, Frame, LogId, Start
-from services.clusters import RECORD_BYTES, Cluster
+from services.clusters import RECORD_BYTES, Cluster, end_producer
 from services.log.base import Control, Trimmed
 from services.log.index import Index
 from services.log.partition import Partition, consumer_of
@@ -94,7 +94,7 @@ class Site:
         if "consumer" in clients:
             self.consumer.close(autocommit=False)
         if "producer" in clients:
-            self.producer.close(timeout=2)
+            end_producer(self.producer, 2)
         if "admin" in clients:
             self.admin.close()
 

@@ -24,7 +24,8 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
-from services.clusters import Cluster
+from boreal.errors import CorruptError
+from services.clusters import Cluster, end_producer
 from services.source.intake import POSTED_HEADER
 from services.source.spool import Chunk, Spool, SpoolFull
 
@@ -39,17 +40,18 @@ class PostBox:
     """`post` may be called from any thread; the spool is drained in a thread of ours."""
 
     def __init__(self, cluster: Cluster, topic: str, spool: Spool, refuse: Callable[[bytes, str], Any]) -> None:
-        """refuse: makes a dead letter of a record, for a reason; returns its future. KafkaError where the cluster is out of
-        reach already. `refused` counts them."""
+        """refuse: makes a dead letter of a record, for a reason; returns its future. `refused` counts them. `failure` says why
+        nothing more is taken, while what is spooled cannot be read."""
         self._topic = topic
         self._spool = spool
         self._refuse = refuse
         self._cluster = cluster
-        self._producer = self._new_producer()
+        self._producer: KafkaProducer | None = None
         self._condition = threading.Condition()
         self._is_closed = False
         self.is_full = False
         self.refused = 0
+        self.failure: str | None = None
         self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
         self._thread.start()
 
@@ -69,17 +71,25 @@ class PostBox:
         refuses them.
         """
         with self._condition:
+            if self.failure is not None:
+                raise OSError(self.failure)
             first = self._spool.numbers(len(records))
-            if self._spool.is_empty and self._send(first, records, time.monotonic() + STALLED_S):
+            is_sending = self._spool.is_empty
+            if is_sending and self._send(first, records):
                 return True
             try:
                 self._spool.add(first, records)
-            except SpoolFull as error:
-                if not self.is_full:
-                    _logger.error("%s", error)
-                self.is_full = True
+            except (SpoolFull, OSError) as error:
+                if is_sending:
+                    # It would keep them until Kafka is back, and with them each time that they are posted again.
+                    self._drop_producer()
+                if isinstance(error, SpoolFull):
+                    if not self.is_full:
+                        _logger.error("%s", error)
+                    self.is_full = True
                 raise
-            self._condition.notify()
+            finally:
+                self._condition.notify()
             return False
 
     def close(self) -> None:
@@ -87,24 +97,32 @@ class PostBox:
             self._is_closed = True
             self._condition.notify()
         self._thread.join(timeout=2)
-        self._producer.close(timeout=1)
+        if self._producer is not None:
+            end_producer(self._producer, 1)
         with self._condition:
             self._spool.close()
 
-    def _send(self, first: int, records: list[bytes], deadline: float) -> bool:
-        """Whether Kafka has all records before the deadline. It may come to have them later, all the same."""
+    def _send(self, first: int, records: list[bytes]) -> bool:
+        """Whether Kafka has all records within STALLED_S. It may come to have them later, all the same. KafkaError if it
+        refuses them."""
         try:
-            return _are_sent(self._hand_over(first, records), deadline)
-        except KafkaTimeoutError:
+            return _are_sent(self._hand_over(first, records), time.monotonic() + STALLED_S)
+        except OSError:
             return False
-        except MessageSizeTooLargeError:
-            self._renew_producer()
+        except KafkaError as error:
+            if error.retriable:
+                return False
+            self._drop_producer()
             raise
 
     def _hand_over(self, first: int, records: list[bytes]) -> list[Any]:
-        """Give the records to the producer, which goes on trying by itself. KafkaTimeoutError where it does not know Kafka."""
+        """Give the records to the producer, which goes on trying by itself. A retriable KafkaError where it does not know
+        Kafka; that, or OSError, where one has to be made and cannot be."""
+        if self._producer is None:
+            self._producer = self._cluster.producer(max_block_ms=int(STALLED_S * 1_000))
+        send = self._producer.send
         return [
-            self._producer.send(self._topic, record, headers=[(POSTED_HEADER, str(number).encode())], partition=_PARTITION)
+            send(self._topic, record, headers=[(POSTED_HEADER, str(number).encode())], partition=_PARTITION)
             for number, record in enumerate(records, start=first)
         ]
 
@@ -123,7 +141,7 @@ class PostBox:
                 except MessageSizeTooLargeError:
                     refused.append((number, record))
             if refused:
-                self._renew_producer()
+                self._drop_producer()
             # With such a record what was behind it may have been given up. The source takes no number after a higher one.
             large = [record for number, record in refused if number < taken or self._is_too_large(number, record)]
             for letter in [self._refuse(record, f"too large for the topic: {len(record)} bytes") for record in large]:
@@ -132,10 +150,12 @@ class PostBox:
             return True
         except KafkaTimeoutError:
             return False
-        except KafkaError as error:
-            _logger.error("what is spooled for %s is refused, and stays spooled: %r", self._topic, error)
+        except (KafkaError, OSError) as error:
+            if isinstance(error, OSError) or not error.retriable:
+                _logger.error("what is spooled for %s is refused, and stays spooled: %r", self._topic, error)
+                self._drop_producer()
             with self._condition:
-                self._condition.wait(STALLED_S)
+                self._pause()
             return False
 
     def _is_too_large(self, number: int, record: bytes) -> bool:
@@ -144,17 +164,20 @@ class PostBox:
             self._await(self._hand_over(number, [record])[0])
         except MessageSizeTooLargeError as error:
             _logger.error("a record of %d bytes is too large for %s: %s", len(record), self._topic, error)
-            self._renew_producer()
+            self._drop_producer()
             return True
         return False
 
-    def _renew_producer(self) -> None:
-        """Once Kafka has found a batch of a producer's too large, it refuses what that one sends next as well."""
-        old, self._producer = self._producer, self._new_producer()
-        old.close(timeout=0)
+    def _drop_producer(self) -> None:
+        """With what it has not sent yet; the next record has a new one made. Once Kafka has refused a batch of a producer's for
+        good, whatever that one sends next fails as well."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            end_producer(producer, 0)
 
-    def _new_producer(self) -> KafkaProducer:
-        return self._cluster.producer(max_block_ms=int(STALLED_S * 1_000))
+    def _pause(self) -> None:
+        """With the lock: before something is tried again, unless we close."""
+        self._condition.wait_for(lambda: self._is_closed, STALLED_S)
 
     def _await(self, future: Any) -> None:
         """Until Kafka has a record, however long that takes. KafkaTimeoutError where that takes too long, or we close."""
@@ -168,7 +191,9 @@ class PostBox:
                 self._condition.wait_for(lambda: self._is_closed or not self._spool.is_empty)
                 if self._is_closed:
                     return
-                chunks = self._spool.head()
+                if not (chunks := self._head()):
+                    self._pause()
+                    continue
             # Without the lock: those who post meanwhile spool, as long as there is something to drain.
             for chunk in chunks:
                 while not self._deliver(chunk):
@@ -183,6 +208,21 @@ class PostBox:
                 if self._spool.is_empty:
                     self.is_full = False
                     _logger.info("the spool is drained")
+
+    def _head(self) -> list[Chunk]:
+        """What is to be sent next; nothing while it cannot be read."""
+        try:
+            chunks = self._spool.head()
+        except (OSError, CorruptError) as error:
+            if self.failure is None:
+                self.failure = (
+                    f"the spool in {self._spool.directory} cannot be read, and nothing more is taken: {error}; mend the disk, "
+                    "or stop the source and move the directory away, with the rows that it holds"
+                )
+                _logger.error("%s", self.failure)
+            return []
+        self.failure = None
+        return chunks
 
 
 def _are_sent(futures: list[Any], deadline: float) -> bool:

@@ -29,9 +29,9 @@ from typing import Any, TypeVar
 
 from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
-from boreal.errors import UserError
+from boreal.errors import CorruptError, UserError
 from boreal.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
-from services.clusters import clusters, tell_of_trying_again
+from services.clusters import clusters, end_producer, tell_of_trying_again
 from services.control import NO_HURRY_MS, ControlPlane, Item
 from services.deadletters import DeadLetter
 from services.failpoints import failpoint
@@ -92,7 +92,7 @@ class Source:
         self.spool_directory = settings.data / "spool" / query / stream
         self._stopping = threading.Event()
         self._is_fenced = False
-        self._is_stalled = False
+        self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
         self._rows = self._letters = self._clamped = 0
         self._last_ingest_us = 0
         self._next_boundary_us = self._next_partitions_us = 0
@@ -115,12 +115,13 @@ class Source:
             for id_, log in self.logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
             self.letters = self.own.producer()
-            stack.callback(self.letters.close, timeout=1)
+            stack.callback(end_producer, self.letters, 1)
             self.topic = stack.enter_context(closing(UserTopic(self.own, topic, self._look_ms)))
-            spool = Spool(self.spool_directory, self.options.spool_bytes)
-            self.box = stack.enter_context(closing(PostBox(self.own, topic, spool, self._refuse)))
+            self.box = self._make_box()
+            if self.box is not None:
+                stack.enter_context(closing(self.box))
             self.status = stack.enter_context(closing(StatusPublisher(self.home, self.name, self._status)))
-            if self.options.http_port is not None:
+            if self.box is not None and self.options.http_port is not None:
                 app = create_app(self.box, self._shape)
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
             trimmer = stack.enter_context(closing(Trimmer(self.logs.values())))
@@ -142,16 +143,33 @@ class Source:
         bucket_us = self.layout.plan.bucket_us
         return Intake(self.stream, self.spec, self.topic_name, edges, bucket_us, origin, former.place)
 
+    def _make_box(self) -> PostBox | None:
+        """None where nothing is posted and nothing posted is left, or where the disk does not let us."""
+        directory = self.spool_directory
+        try:
+            if self.options.http_port is None and not (directory.is_dir() and any(directory.iterdir())):
+                return None
+            spool = Spool(directory, self.options.spool_bytes)
+        except (OSError, CorruptError) as error:
+            _logger.error(
+                "the spool in %s cannot be opened, and nothing can be posted here: %s; mend the disk, or move the directory "
+                "away with the rows that it holds, and start this source again",
+                *(directory, error),
+            )
+            return None
+        return PostBox(self.own, self.topic_name, spool, self._refuse)
+
     def _begin(self, former: FormerLife) -> None:
         self._settle()
         self._pass("source.started")
-        while not (partitions := self._ask(self.topic.partitions)):
-            _logger.warning("topic %s does not exist", self.topic_name)
+        while not (partitions := self._partitions()):
             self._wait(1.0)
         if former.until:
             self._do_again(former)
         self.intake.place.promise = max(self.intake.place.promise, former.promise)
         self._read(partitions)
+        self._has_begun = True
+        self.status.now()
         _logger.info("life %d begins, of records from %s on", former.incarnation + 1, self._positions())
 
     def _do_again(self, former: FormerLife) -> None:
@@ -243,17 +261,25 @@ class Source:
         if self._clock_claim is not None and self.topic.has_read(self._clock_claim[1]):
             self.intake.clock(self._clock_claim[0], now)
             self._clock_claim = None
-        if self._clock_claim is None and self.box.is_empty:
+        if self._clock_claim is None and (self.box is None or self.box.is_empty):
             try:
                 self._clock_claim = now, self.topic.ends()
             except KafkaError as error:
                 tell_of_trying_again(_logger, f"{self.topic_name} cannot be looked at", error)
 
     def _look_for_partitions(self) -> None:
-        partitions = self._ask(self.topic.partitions)
+        partitions = self._partitions()
         if len(partitions) > self.topic.assigned:
             _logger.info("%s has %d partitions now", self.topic_name, len(partitions))
             self._read(partitions)
+
+    def _partitions(self) -> list[int]:
+        """Those of the user's topic; none while it is absent."""
+        partitions = self._ask(self.topic.partitions)
+        self._is_absent = not partitions
+        if self._is_absent:
+            _logger.warning("topic %s does not exist", self.topic_name)
+        return partitions
 
     def _read(self, partitions: list[int]) -> None:
         """Read all of these partitions from where we are."""
@@ -286,10 +312,13 @@ class Source:
         """The user's topic's answer, however long it takes."""
         while True:
             try:
-                return question()
+                answer = question()
+                self._is_unanswered = False
+                return answer
             except KafkaError as error:
                 if not error.retriable:
                     raise
+                self._is_unanswered = True
                 _logger.warning("%s does not answer: %r", self.topic_name, error)
                 self._wait(RETRY_S)
 
@@ -332,24 +361,32 @@ class Source:
         return {number: partition.next_offset for number, partition in sorted(self.intake.place.partitions.items())}
 
     def _status(self) -> dict[str, Any]:
-        boundary = self.intake.place.promise
+        box, boundary = self.box, self.intake.place.promise
         return {
-            "ready": not self._is_stalled,
+            "ready": self._can_read and not self._is_stalled,
             "stream": self.stream,
             "state": self._state(),
             "last_boundary": "end" if boundary >= INFINITY else moment(boundary) if boundary > BEGINNING else None,
             "last_ingest_ms": self._last_ingest_us / 1_000 if self._last_ingest_us else None,
             "rows": self._rows,
-            "dlq": self._letters + self.box.refused,
+            "dlq": self._letters + (box.refused if box is not None else 0),
             "clamped": self._clamped,
-            "spooled_bytes": self.box.spooled_bytes,
-            "spool_full": self.box.is_full,
+            "spooled_bytes": box.spooled_bytes if box is not None else 0,
+            "spool_full": box is not None and box.is_full,
             "lost_records": self.topic.lost_records,
             "positions": self._positions(),
         }
 
+    @property
+    def _can_read(self) -> bool:
+        """Whether all that there is of the stream can come to us. Where it cannot, silence does not say that it is idle."""
+        is_cut_off = self._is_absent or self._is_unanswered or (self.box is not None and self.box.failure is not None)
+        return self._has_begun and not is_cut_off
+
     def _state(self) -> str:
-        if not self.box.is_empty:
+        if not self._can_read:
+            return "failed"
+        if self.box is not None and not self.box.is_empty:
             return "spooling"
         if self._is_stalled:
             return "failed"

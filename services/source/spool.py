@@ -55,6 +55,7 @@ class Spool:
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         """OSError where the directory cannot be used; CorruptError where what it holds is damaged."""
+        self.directory = directory
         self._log = FileLog(LogId("posted", "", 0), directory, _SEGMENT_BYTES)
         self._limit_bytes = limit_bytes
         anchor = self._log.last_anchor()
@@ -95,7 +96,8 @@ class Spool:
         self._log.sync()
 
     def head(self) -> list[Chunk]:
-        """The oldest records that are still to be drained, some at a time; none if the spool is empty."""
+        """The oldest records that are still to be drained, some at a time; none if the spool is empty. OSError or CorruptError
+        where they cannot be read."""
         return list(islice(self._rest(), _CHUNKS))
 
     def drained(self, chunks: list[Chunk]) -> None:

@@ -85,9 +85,19 @@ def _records(kind: str, body: bytes) -> list[bytes]:
         return [line for line in body.splitlines() if line.strip()]
     if kind == ARROW:
         with pa.ipc.open_stream(io.BytesIO(body)) as reader:
-            return [_dump(row) for row in reader.read_all().to_pylist()]
+            return [_dump(row) for row in _in_microseconds(reader.read_all()).to_pylist()]
     found = json.loads(body)
     return [_dump(row) for row in (found if isinstance(found, list) else [found])]
+
+
+def _in_microseconds(table: pa.Table) -> pa.Table:
+    """Python has no finer times, and pyarrow none for them without pandas."""
+    fine = [pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in table.schema]
+    fields = [
+        field.with_type(pa.timestamp("us", field.type.tz)) if is_fine else field
+        for field, is_fine in zip(table.schema, fine, strict=True)
+    ]
+    return table.cast(pa.schema(fields), safe=False)
 
 
 def _dump(row: object) -> bytes:

@@ -472,6 +472,19 @@ def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_b
     assert "reading goes on at 0" in bench.log_file.read_text()
 
 
+def test_while_its_topic_does_not_exist_a_source_is_not_ready(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    with closing(bench.home.admin()) as admin:
+        admin.delete_topics([bench.topic])
+        bench.wait(lambda: bench.topic not in admin.list_topics(), "the topic to go")
+    bench.start()
+    bench.wait(lambda: f"topic {bench.topic} does not exist" in bench.log_file.read_text(), "a look for the topic")
+    bench.wait(lambda: bench.status().get("state") == "failed", "status")
+    assert bench.status()["ready"] is False
+    ensure(bench.home, [TopicSpec(bench.topic, 2)])
+    bench.wait(lambda: bench.status()["ready"] and bench.status()["state"] == "idle", "status once it begins")
+
+
 # Posting, and outages
 
 
@@ -622,6 +635,18 @@ def test_a_full_spool_refuses_what_is_posted_and_says_so(own_kafka: KafkaServer,
     assert bench.rows() == list(range(count))
     bench.wait(lambda: post(port, json.dumps(row(count)).encode()).status == 202, "room in the spool")
     bench.wait_rows(count + 1)
+
+
+def test_a_source_whose_spool_is_damaged_goes_on_without_it(make_bench: Callable[..., Bench]) -> None:
+    bench, port = make_bench(), free_port()
+    spool = bench.data / "spool" / bench.name / "s"
+    spool.mkdir(parents=True)
+    (spool / f"{0:020d}.log").write_bytes(b"no segment" * 100)
+    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.send(0, 10)
+    bench.wait_rows(10)
+    assert bench.rows() == list(range(10)) and not is_open(port)
+    assert f"the spool in {spool} cannot be opened" in bench.log_file.read_text()
 
 
 def test_a_source_whose_broker_freezes_goes_on_where_it_was(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
+from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
 
-from services.clusters import tell_of_trying_again
+from services.clusters import FOR_EVER_MS, end_producer, make_client, tell_of_trying_again
+from tests.waiting import wait
 
 
 def test_what_does_not_heal_by_itself_is_told_aloud_and_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -19,3 +22,14 @@ def test_what_does_not_heal_by_itself_is_told_aloud_and_once(caplog: pytest.LogC
     levels = [record.levelname for record in caplog.records]
     assert levels == ["DEBUG"] * 3 + ["ERROR"] * 2
     assert "in cannot be read, and is tried again: TopicAuthorizationFailedError" in caplog.text
+
+
+@pytest.mark.parametrize("within_s", [0, 0.05])
+def test_a_producer_that_has_ended_sends_no_more_whatever_was_left_in_it(within_s: float) -> None:
+    options = {"bootstrap_servers": "127.0.0.1:1", "api_version": (2, 6), "delivery_timeout_ms": FOR_EVER_MS}
+    producer = make_client(KafkaProducer, {**options, "client_id": "ended"})
+    left = producer._accumulator.append(TopicPartition("in", 0), 0, None, b"value", [])[0]
+    assert any(thread.name.startswith("ended") for thread in threading.enumerate())
+    end_producer(producer, within_s)
+    assert wait(lambda: not any(thread.name.startswith("ended") for thread in threading.enumerate()))
+    assert left.failed()

@@ -55,6 +55,7 @@ class Kafka:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.closed: list[dict[str, Any]] = []
         self._waiting: list[FutureProduceResult] = []
 
     def producer(self, **options: Any) -> Kafka:
@@ -77,8 +78,8 @@ class Kafka:
         while self._waiting:
             self._waiting.pop(0).success((0, 0, None))
 
-    def close(self) -> None:
-        pass
+    def close(self, **options: Any) -> None:
+        self.closed.append(options)
 
 
 def test_while_kafka_takes_nothing_feeding_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,3 +101,24 @@ def test_while_kafka_takes_nothing_feeding_waits(tmp_path: Path, monkeypatch: py
         kafka.acknowledge()
         feeding.join(0.01)
     assert fed == [1_000]
+
+
+@pytest.mark.parametrize("is_end", [False, True])
+def test_who_interrupts_feeding_does_not_wait_for_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_end: bool) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"at": 1, "n": 1}\n')
+    stream = Stream.model_validate({"topic": "in", "time": "at", "schema": {"n": "int"}})
+    kafka = Kafka()
+
+    def interrupt(producer: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(services.feed._Producer, "flush", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        if is_end:
+            services.feed.end(cast(Cluster, kafka), "in")
+        else:
+            rows = {"s": read_source("s", stream, str(path))}
+            services.feed.feed({"s": cast(Cluster, kafka)}, {"s": stream}, rows, Pace(rate=1_000_000))
+    assert kafka.sent and {"timeout": 1.0} in kafka.closed
+    assert all(options == {"timeout": 1.0} for options in kafka.closed if options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import threading
 import time
@@ -12,54 +13,81 @@ from typing import Any, cast
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import MessageSizeTooLargeError
+from kafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
+from boreal.errors import CorruptError
 from services.clusters import Cluster
 from services.source import post
 from services.source.post import PostBox
-from services.source.spool import Spool
+from services.source.spool import Chunk, Spool, SpoolFull
 from tests.waiting import wait
 
 LARGEST = 100
 
 
 class Kafka:
-    """A cluster, and its producer: it takes what it is sent when it is back."""
+    """A cluster: it takes what its producers have sent when it is back. cannot_make: why no producer can be made; refusal: why
+    it takes nothing."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.taken: list[bytes] = []
         self.is_away = True
         self.letters: list[bytes] = []
-        self._waiting: list[tuple[bytes, FutureProduceResult]] = []
+        self.tries = 0
+        self.cannot_make: Exception | None = None
+        self.refusal: KafkaError | None = None
+        self._producers: list[Producer] = []
+        self._of_letters = Producer(self)
 
-    def producer(self, **options: Any) -> Kafka:
-        return self
-
-    def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
-        self.sent.append(value)
-        result = FutureProduceResult(TopicPartition(topic, 0))
-        self._waiting.append((value, result))
-        future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
-        if not self.is_away:
-            self.come_back()
-        return future
+    def producer(self, **options: Any) -> Producer:
+        self.tries += 1
+        if self.cannot_make is not None:
+            raise self.cannot_make
+        self._producers.append(Producer(self))
+        return self._producers[-1]
 
     def come_back(self) -> None:
         self.is_away = False
-        waiting, self._waiting = self._waiting, []
-        for value, result in waiting:
-            if len(value) > LARGEST:
-                result.failure(MessageSizeTooLargeError("too large"))
-            else:
-                result.success((0, 0, None))
+        for producer in [*self._producers, self._of_letters]:
+            producer.go_on()
 
     def refuse(self, record: bytes, reason: str) -> FutureRecordMetadata:
         self.letters.append(record)
-        return self.send("q.dlq", reason.encode())
+        return self._of_letters.send("q.dlq", reason.encode())
+
+
+class Producer:
+    """One of Kafka's producers: once it has been refused something, all that it sends fails."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._waiting: list[tuple[bytes, FutureProduceResult]] = []
+        self._failure: KafkaError | None = None
+
+    def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
+        self._kafka.sent.append(value)
+        result = FutureProduceResult(TopicPartition(topic, 0))
+        self._waiting.append((value, result))
+        future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
+        if not self._kafka.is_away:
+            self.go_on()
+        return future
+
+    def go_on(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for value, result in waiting:
+            too_large = MessageSizeTooLargeError("too large") if len(value) > LARGEST else None
+            self._failure = self._failure or self._kafka.refusal or too_large
+            if self._failure is not None:
+                result.failure(self._failure)
+            else:
+                self._kafka.taken.append(value)
+                result.success((0, 0, None))
 
     def close(self, **options: Any) -> None:
-        pass
+        self._waiting.clear()
 
 
 @pytest.fixture
@@ -68,9 +96,13 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     return Kafka()
 
 
+def box_of(kafka: Kafka, spool: Spool) -> PostBox:
+    return PostBox(cast(Cluster, kafka), "in", spool, kafka.refuse)
+
+
 @pytest.fixture
 def box(kafka: Kafka, tmp_path: Path) -> Iterator[PostBox]:
-    with closing(PostBox(cast(Cluster, kafka), "in", Spool(tmp_path, 50 << 20), kafka.refuse)) as made:
+    with closing(box_of(kafka, Spool(tmp_path, 50 << 20))) as made:
         yield made
 
 
@@ -119,3 +151,89 @@ def test_a_full_disk_does_not_keep_what_is_spooled_from_kafka(kafka: Kafka, box:
     assert not box.post([b"d"])
     kafka.come_back()
     assert wait(lambda: box.is_empty) and kafka.sent[-1] == b"d"
+
+
+@pytest.mark.parametrize("refusal", [TopicAuthorizationFailedError("in"), MessageSizeTooLargeError("too large")])
+def test_what_kafka_refuses_once_it_takes_when_it_may(kafka: Kafka, box: PostBox, refusal: KafkaError) -> None:
+    kafka.is_away = False
+    kafka.refusal = refusal
+    with pytest.raises(type(refusal)):
+        box.post([b"a"])
+    kafka.refusal = None
+    assert box.post([b"b"]) and kafka.taken == [b"b"]
+
+
+def test_what_is_spooled_and_refused_is_sent_when_it_may(kafka: Kafka, box: PostBox) -> None:
+    assert not box.post([b"a"])
+    kafka.refusal = TopicAuthorizationFailedError("in")
+    kafka.come_back()
+    sent = len(kafka.sent)
+    assert wait(lambda: len(kafka.sent) > sent + 1) and not box.is_empty
+    kafka.refusal = None
+    assert wait(lambda: box.is_empty) and kafka.taken == [b"a"]
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("away"), OSError("no file descriptors")])
+def test_a_producer_is_made_when_that_is_possible(kafka: Kafka, box: PostBox, error: Exception) -> None:
+    kafka.cannot_make = error
+    assert not box.post([b"a"])
+    assert wait(lambda: kafka.tries > 2)
+    kafka.is_away, kafka.cannot_make = False, None
+    assert wait(lambda: box.is_empty) and kafka.taken == [b"a"]
+    assert box.post([b"b"])
+
+
+def test_making_a_producer_is_tried_now_and_then(kafka: Kafka, box: PostBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "STALLED_S", 60)
+    kafka.cannot_make = KafkaConnectionError("away")
+    assert not box.post([b"a"])
+    assert wait(lambda: kafka.tries == 2)
+    box.close()
+    assert kafka.tries == 2
+
+
+def test_what_the_spool_does_not_take_does_not_come_later(kafka: Kafka, box: PostBox, tmp_path: Path) -> None:
+    with full_disk():
+        for _ in range(3):
+            with pytest.raises(OSError):
+                box.post([b"a"])
+    with closing(box_of(kafka, Spool(tmp_path / "small", 1))) as small:
+        with pytest.raises(SpoolFull):
+            small.post([b"b"])
+        kafka.come_back()
+        assert small.post([b"c"]) and box.post([b"d"])
+    assert kafka.taken == [b"c", b"d"]
+
+
+class Damaged(Spool):
+    """It cannot be read, for a reason."""
+
+    reason: Exception | None = None
+    tries = 0
+
+    def head(self) -> list[Chunk]:
+        self.tries += 1
+        if self.reason is not None:
+            raise self.reason
+        return super().head()
+
+
+@pytest.mark.parametrize("reason", [OSError(5, "Input/output error"), CorruptError("00.log, byte 7: damaged")])
+def test_while_the_spool_cannot_be_read_nothing_is_taken(
+    kafka: Kafka, tmp_path: Path, reason: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "boreal.source")
+    spool = Damaged(tmp_path, 50 << 20)
+    spool.reason = reason
+    with closing(box_of(kafka, spool)) as box:
+        assert not box.post([b"a"])
+        assert wait(lambda: spool.tries > 2)
+        with pytest.raises(OSError, match="cannot be read, and nothing more is taken") as refused:
+            box.post([b"b"])
+        assert str(tmp_path) in str(refused.value) and box.failure == str(refused.value)
+        assert [record.getMessage() for record in caplog.records] == [box.failure]
+        spool.reason = None
+        assert wait(lambda: box.failure is None)
+        kafka.come_back()
+        assert wait(lambda: box.is_empty)
+        assert kafka.taken[-1] == b"a" and b"b" not in kafka.sent and box.post([b"c"])
