@@ -37,7 +37,8 @@ _RANKS = {
 class Candidate:
     """One replica's log of the stream. seen: when it was last heard; heard_since: from when on without falling silent between.
     target: the log's end as noted when we began to read, or to read again (R12). lacking_until: its log lacks rows that we
-    need, and is not asked again before then."""
+    need, and is not asked again before then. incarnation: of its newest life, as far as we have read the log; newest_heard:
+    as its tail told, which may be far ahead of that."""
 
     log: LogId
     seen: int
@@ -45,6 +46,7 @@ class Candidate:
     lacking_until: int = -1
     state: State = State.STABLE
     incarnation: int = 0
+    newest_heard: int = 0
     next_offset: int = 0
     target: int | None = None
 
@@ -92,17 +94,16 @@ class Upstream:
         if frame.origin.incarnation < candidate.incarnation:
             return False
         candidate.incarnation = frame.origin.incarnation
+        self._note(candidate, frame, now)
+        return True
+
+    def _note(self, candidate: Candidate, frame: Frame, now: int) -> None:
         if candidate.is_behind:
             pass
         elif isinstance(frame, Boundary):
             candidate.state = frame.state
         elif isinstance(frame, Start):
             candidate.state = State.RECOVERING
-        self.note_sign(candidate, now)
-        return True
-
-    def note_sign(self, candidate: Candidate, now: int) -> None:
-        """A sign of life on a candidate's own log (R24)."""
         if now - candidate.seen > self.silence_us:
             candidate.heard_since = now
         candidate.seen = now
@@ -111,7 +112,9 @@ class Upstream:
         """Note the newest boundary of a watched log: what was left unread of it when it was followed is no backlog now."""
         candidate = self.candidate(log)
         candidate.target = None
-        self.hear(candidate, frame, now)
+        if frame.origin.incarnation >= max(candidate.incarnation, candidate.newest_heard):
+            candidate.newest_heard = frame.origin.incarnation
+            self._note(candidate, frame, now)
 
     def is_read(self, candidate: Candidate) -> bool:
         """Whether its rows are wanted; of a log that was left, some may still be under way."""
@@ -159,7 +162,8 @@ class Upstream:
         effects: list[Follow | Unfollow] = [Unfollow(log) for log in sorted(before - after)]
         for log in sorted(after - before):
             candidate = self.candidate(log)
-            candidate.target, candidate.next_offset = None, 0
+            # What we need may lie before its newest life began: who is dead is told by the log, in its order (R25).
+            candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
             effects.append(Follow(log, last_id))
         return revoke, effects
 

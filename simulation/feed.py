@@ -8,7 +8,7 @@ them at a time, so that a reference run sees the same source logs in other piece
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -38,6 +38,12 @@ class Feed:
     def intervals(self) -> int:
         """The interval after which the stream has ended."""
         return len(self.counts) - 1
+
+    def with_ahead(self, row: int, ahead_us: int) -> Feed:
+        """The same, but that one row's time is so much later."""
+        times = self.batch.column(0).to_numpy().copy()
+        times[row] += ahead_us
+        return replace(self, batch=self.batch.set_column(0, self.batch.schema.field(0), pa.array(times)))
 
 
 @dataclass(frozen=True)

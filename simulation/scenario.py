@@ -24,6 +24,8 @@ SECOND = 1_000_000
 REFERENCE_MEMORY = 1 << 30
 REMOTE_SHARE = 0.15
 """Of all scenarios, those with hosts in another process."""
+AHEAD_SHARE = 0.06
+"""Of all scenarios, those with a row that is ahead of its stream."""
 MIXED_SHARE = 0.3
 """Of the fragments with such hosts, those of which some replicas have their operators beside them all the same."""
 HELD_BACK_BYTES = 1_000_000
@@ -96,7 +98,23 @@ def make_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same in every process."""
     rng = Random(seed)
     family = rng.choices(list(_FAMILIES), [weight for weight, _ in _FAMILIES.values()])[0]
-    return _maybe_remote(_FAMILIES[family][1](seed, family, rng))
+    return _maybe_remote(_maybe_ahead(_FAMILIES[family][1](seed, family, rng)))
+
+
+def _maybe_ahead(scenario: Scenario) -> Scenario:
+    """In some scenarios one row is far ahead of its stream, as from a producer whose clock is off. Its own result is then not
+    owed within X, which is why I3 is not asked for."""
+    rng = Random(f"ahead {scenario.seed}")
+    if rng.random() >= AHEAD_SHARE or scenario.owes_delay:
+        return scenario
+    name = rng.choice(sorted(scenario.feeds))
+    feed = scenario.feeds[name]
+    if not feed.batch.num_rows:
+        return scenario
+    row = rng.randrange(max(feed.batch.num_rows // 2, 1))
+    ahead_us = scenario.plan.event_time_of(2 * scenario.plan.delay_threshold_us) + rng.randint(200_000, 5_000_000)
+    patterns = (*scenario.patterns, "row_ahead")
+    return replace(scenario, feeds={**scenario.feeds, name: feed.with_ahead(row, ahead_us)}, patterns=patterns)
 
 
 def _maybe_remote(scenario: Scenario) -> Scenario:

@@ -59,9 +59,9 @@ class Merge:
 class Settings:
     """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows and
     step_bytes are about how much one step may hold, so that no call takes long. grace_us: after a redo, what became overdue
-    in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8). ahead_us: a row this much
-    event time ahead of where the inputs should be is not due before its time has come; bucket_run_us: how long a bucket takes
-    in run time.
+    in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8). ahead_us: a row that is
+    more event time than this ahead of all boundaries is not overdue before its time has come; bucket_run_us: how long a
+    bucket takes in run time.
     """
 
     bucket_us: int
@@ -328,14 +328,16 @@ class SUnion:
                     port.early.append(arrival)
 
     def _expected_at(self, upto: int) -> int:
-        """When the inputs should come to this time, by the boundary that is furthest: from then on the rows before it are
-        held back by a failure, and not by their being ahead of time. One row ahead would else make all of its stream's due
-        that are still to come, and these would be too late for the live view."""
-        lead = max(self.ports, key=lambda port: port.boundary)
-        ahead = upto - lead.boundary - self.settings.ahead_us
-        if ahead <= 0 or lead.boundary == BEGINNING:
+        """Not before this are rows up to a time overdue that is far ahead of all boundaries: alpha*X after the inputs should
+        have come there by themselves. One row ahead would else make all of its stream's due that are still to come, and these
+        would be too late for the live view."""
+        lead = max((port for port in self.ports if port.boundary < INFINITY), key=lambda port: port.boundary, default=None)
+        if lead is None or lead.boundary == BEGINNING:
             return BEGINNING
-        return lead.boundary_ingest + ahead * self.settings.bucket_run_us // self.settings.bucket_us
+        ahead = upto - lead.boundary
+        if ahead <= self.settings.ahead_us:
+            return BEGINNING
+        return lead.boundary_ingest + ahead * self.settings.bucket_run_us // self.settings.bucket_us + self.alpha_x_us
 
     def _overdue_at(self, ingest: int, not_before: int) -> int:
         return max(ingest + self.alpha_x_us, not_before)

@@ -449,14 +449,14 @@ def test_one_row_ahead_of_its_stream_makes_nothing_tentative_and_blinds_nobody()
     assert 3700 * MS <= late < 5000 * MS, "b is missing: a is answered without it, within X, and no further than it has come"
 
 
-def test_a_row_ahead_of_its_stream_is_due_when_its_time_has_come() -> None:
+def test_a_row_ahead_of_its_stream_is_overdue_once_its_time_has_come_and_alpha_x_has_passed() -> None:
     """All inputs are silent: what is there is answered all the same."""
     one = InstanceDriver(union_plan())
     flow(one, 0, 200 * MS)
     one.deliver(A, one.rows("a", [4000 * MS]))
-    one.until(2500 * MS)
+    one.until(4700 * MS)
     assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
-    one.until(4000 * MS)
+    one.until(4900 * MS)
     assert [frame.batch.column(0).to_pylist() for frame in one.frames(Data) if frame.tentative] == [[4000 * MS]]  # type: ignore[union-attr]
 
 

@@ -189,3 +189,25 @@ def test_a_log_that_lacks_what_we_need_is_left_for_another() -> None:
     upstream.drop(upstream.live)
     _, effects = upstream.choose(1000, 9)
     assert upstream.live.log == B and effects == [Follow(B, 9)]
+
+
+def test_rows_that_a_log_has_from_before_its_newest_life_are_taken() -> None:
+    """R25: a life ends where the next one begins in the log, and not when we hear of the next one."""
+    upstream = upstream_of(S, S)
+    left = upstream.candidates[0]
+    upstream.live = upstream.candidates[1]
+    upstream.hear_tail(A, boundary(S, incarnation=2), 1010)
+    upstream.hear(upstream.live, boundary(U), 1010)
+    _, effects = upstream.choose(1010, 14)
+    assert Follow(A, 14) in effects
+    upstream.hear_tail(A, boundary(S, incarnation=2), 1020)  # of a log that is not delivered yet
+    assert upstream.hear(left, boundary(S, incarnation=1), 1030)
+    assert upstream.hear(left, Start(Origin("r", 2), 5), 1030)
+    assert not upstream.hear(left, boundary(S, incarnation=1), 1030)
+
+
+def test_the_tail_of_a_dead_life_tells_nothing() -> None:
+    upstream = upstream_of(S, S)
+    upstream.hear_tail(B, boundary(U, incarnation=2), 1010)
+    upstream.hear_tail(B, boundary(S, incarnation=1), 1020)
+    assert (upstream.candidates[1].state, upstream.candidates[1].seen) == (U, 1010)
