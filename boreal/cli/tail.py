@@ -23,35 +23,38 @@ Record = dict[str, Any]
 
 def stable_rows(cluster: Cluster, topic: str) -> Iterator[Record]:
     """The rows of q.stable, from the last few on, for ever."""
-    for record in _follow(cluster, topic, read_committed=True):
+    for record, _ in _follow(cluster, topic, read_committed=True):
         yield json.loads(record.value)
 
 
 def changes(cluster: Cluster, topic: str, with_control: bool) -> Iterator[Record]:
     """The records of q.out, from the last few on, for ever; with_control: boundaries and ends of corrections as well."""
-    incarnation = 0
-    for record in _follow(cluster, topic, read_committed=False):
+    newest = (0, 0)
+    for record, made_anew in _follow(cluster, topic, read_committed=False):
         # What an earlier life of the writer still says after a later one has begun is void (R25).
-        life = int(dict(record.headers)["incarnation"])
-        if life < incarnation:
+        life = made_anew, int(dict(record.headers)["incarnation"])
+        if life < newest:
             continue
-        incarnation = life
+        newest = life
         fields = json.loads(record.value)
         if with_control or fields["type"] in ("stable", "tentative", "undo"):
             yield fields
 
 
-def _follow(cluster: Cluster, topic: str, *, read_committed: bool) -> Iterator[ConsumerRecord]:
+def _follow(cluster: Cluster, topic: str, *, read_committed: bool) -> Iterator[tuple[ConsumerRecord, int]]:
+    """The records, each with how often the topic was made anew before it."""
     partition = TopicPartition(topic, 0)
+    made_anew = 0
     with closing(cluster.consumer(read_committed=read_committed)) as consumer:
         consumer.assign([partition])
         first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
         consumer.seek(partition, max(first, end - SHOWN_FIRST))
         while True:
             try:
-                yield from consumer.poll(timeout_ms=200).get(partition, ())
+                yield from ((record, made_anew) for record in consumer.poll(timeout_ms=200).get(partition, ()))
             except OffsetOutOfRangeError:
-                # What we were about to read has been deleted by age.
+                # What we were about to read has been deleted by age, or with all of the topic.
+                made_anew += consumer.position(partition) > consumer.end_offsets([partition])[partition]
                 consumer.seek_to_beginning(partition)
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kafka import KafkaConsumer
 
 BATCHES_WAITING = 4
+LIFE_BITS = 40
+"""No topic has had more lives of its writer than these count."""
 _POLL_MS = 200
 _RETRY_S = 0.2
 
@@ -80,6 +82,7 @@ class Feed:
         self._site = site
         self._topic = topic
         self._offset = start
+        self._made_anew = 0
         self._options = options
         self.thread = threading.Thread(target=self._run, name=f"boreal-{topic}", daemon=True)
         self.thread.start()
@@ -113,22 +116,27 @@ class Feed:
             consumer.assign([partition])
             first = consumer.beginning_offsets([partition])[partition]
             end = consumer.end_offsets([partition])[partition]
-            # Beyond the end: the topic was made anew. What we have of it already is told by its ids.
-            self._offset = max(self._offset, first) if self._offset <= end else first
+            if self._offset > end:
+                # The topic was made anew. What we have of it already is told by its ids.
+                self._offset = first
+                self._made_anew += 1
+            self._offset = max(self._offset, first)
             consumer.seek(partition, self._offset)
             while not self._feeds.is_closed:
                 polled = consumer.poll(timeout_ms=_POLL_MS).get(partition, [])
                 if polled:
-                    self._feeds.put(self._site, [_record(record) for record in polled])
+                    self._feeds.put(self._site, [_record(record, self._made_anew) for record in polled])
                     self._offset = polled[-1].offset + 1
         finally:
             consumer.close(autocommit=False)
 
 
-def _record(record: Any) -> Record:
-    """Of q.out, or of q.stable, whose values are plain rows."""
+def _record(record: Any, made_anew: int) -> Record:
+    """Of q.out, or of q.stable, whose values are plain rows. made_anew: how often the topic was: the lives of its writers begin
+    at 1 again, and yet come after all of the topic before."""
     headers = dict(record.headers)
     fields = json.loads(record.value)
     if "epoch" in headers:
         fields = {"type": "stable", "data": fields, "key": json.loads(record.key) if record.key else None}
-    return Record(record.offset, int(headers.get("id", -1)), int(headers["incarnation"]), fields)
+    incarnation = (made_anew << LIFE_BITS) + int(headers["incarnation"])
+    return Record(record.offset, int(headers.get("id", -1)), incarnation, fields)

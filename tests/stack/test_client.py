@@ -21,8 +21,8 @@ from boreal.frames import Origin
 from boreal.frames import RecDone as RecDoneFrame
 from boreal.frames import Undo as UndoFrame
 from services.stack.servers import KafkaServer
-from services.topics import TopicSpec, ensure
-from tests.stack.lives import Life, boundary, cluster_of, data
+from services.topics import TopicSpec, delete, ensure
+from tests.stack.lives import Life, boundary, cluster_of, data, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
@@ -250,3 +250,31 @@ def test_an_unreachable_site_is_silence(sites: dict[str, KafkaServer], both: dic
         both["a"].give(data(0, 6))
         assert numbers(stream.stable(), 2) == [4, 5]
 
+
+
+def test_a_topic_that_is_made_anew_is_read_on_though_its_writers_lives_begin_at_1_again(
+    life: Life, kafka: KafkaServer
+) -> None:
+    life.give(data(0, 2))
+    life.settle()
+    life.close()
+    second = Life(life.cluster, life.name)  # an egress that was started twice
+    second.give(data(2, 2))
+    second.settle()
+    second.close()
+    specs = [TopicSpec(f"{life.name}.out", 1), TopicSpec(f"{life.name}.stable", 1)]
+    with CorrectedStream(life.name, kafka.bootstrap) as stream:
+        changes = (change for change in stream.changes() if isinstance(change, Stable))
+        assert [change.data["n"] for change in islice(changes, 4)] == [0, 1, 2, 3]
+        delete(life.cluster, [spec.name for spec in specs])
+        with closing(life.cluster.admin()) as admin:
+            wait_until(lambda: not {spec.name for spec in specs} & set(admin.list_topics()), "they are gone")
+        ensure(life.cluster, specs)
+        anew = Life(life.cluster, life.name)
+        feeds = stream._feeds
+        assert feeds is not None
+        wait_until(lambda: all(feed._made_anew for feed in feeds._feeds), "the reader sees that it is shorter now")
+        anew.give(data(0, 6))
+        anew.settle()
+        assert [change.data["n"] for change in islice(changes, 2)] == [4, 5]
+        anew.close()
