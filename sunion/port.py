@@ -25,7 +25,7 @@ class Port:
     visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of.
     arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable rows are never overdue sooner than
     grace_us after they arrived, so that a backlog is not overdue at once; tentative ones have been held back already.
-    early: those of arrivals that are overdue, and yet ahead of their time.
+    early: the buckets of arrivals that were overdue while far ahead of their time.
     boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
     (ingest, not before) of the end.
     """
@@ -46,7 +46,7 @@ class Port:
     upstream_missing: tuple[str, ...] = ()
     upstream_cause: str = ""
     arrivals: deque[tuple[int, int, int]] = field(default_factory=deque)
-    early: list[tuple[int, int, int]] = field(default_factory=list)
+    early: list[int] = field(default_factory=list)
     boundaries: deque[tuple[int, int]] = field(default_factory=deque)
     boundary_ingest: int = 0
     ended: tuple[int, int] | None = None
@@ -120,7 +120,7 @@ class Port:
         while self.arrivals and self.arrivals[0][0] <= upto:
             self.arrivals.popleft()
         if self.early:
-            self.early = [arrival for arrival in self.early if arrival[0] > upto]
+            self.early = [early for early in self.early if early > upto]
 
     def suffix_from(self, time: int) -> list[Chunk]:
         """The tentative chunks that may hold rows at or after a time. Released ones are kept until corrected: after a

@@ -232,7 +232,7 @@ class SUnion:
         flush = self._flush_at()
         if flush is not None:
             waits.append(flush)
-        waits += [self._expected_at(early[0]) for port in self.ports for early in port.early]
+        waits += [self._awaited_until(upto) for port in self.ports for upto in port.early]
         if self.due > self.leading.position:
             waits.append(self.quiet_until)
         return min(waits, default=None)
@@ -318,26 +318,33 @@ class SUnion:
     def _collect_due(self, now: int) -> None:
         for port in self.ports:
             port.forget_arrivals(self.leading.position)  # else their grace would hold back what came after them
-            overdue, port.early = port.early, []
             while port.arrivals and self._overdue_at(*port.arrivals[0][1:]) <= now:
-                overdue.append(port.arrivals.popleft())
-            for arrival in overdue:
-                if self._expected_at(arrival[0]) <= now:
-                    self.due = max(self.due, arrival[0])
+                upto, *_ = port.arrivals.popleft()
+                if self._is_ahead(upto):
+                    port.early.append(upto)
                 else:
-                    port.early.append(arrival)
+                    self.due = max(self.due, upto)
+            if port.early:
+                self.due = max([self.due, *(upto for upto in port.early if self._awaited_until(upto) <= now)])
 
-    def _expected_at(self, upto: int) -> int:
-        """Not before this are rows up to a time overdue that is far ahead of all boundaries: alpha*X after the inputs should
-        have come there by themselves. One row ahead would else make all of its stream's due that are still to come, and these
-        would be too late for the live view."""
+    def _lead(self) -> Port | None:
+        """The port that is furthest, of those that have not ended; None where that says nothing of the time."""
         lead = max((port for port in self.ports if port.boundary < INFINITY), key=lambda port: port.boundary, default=None)
-        if lead is None or lead.boundary == BEGINNING:
+        return lead if lead is not None and lead.boundary > BEGINNING else None
+
+    def _is_ahead(self, upto: int) -> bool:
+        """Whether rows up to a time are far ahead of all boundaries. They would make all of their stream's due that are still
+        to come, and these would be too late for the live view."""
+        lead = self._lead()
+        return lead is not None and upto - lead.boundary > self.settings.ahead_us
+
+    def _awaited_until(self, upto: int) -> int:
+        """When rows ahead are overdue: alpha*X after the inputs should have come there by themselves."""
+        lead = self._lead()
+        if lead is None:
             return BEGINNING
-        ahead = upto - lead.boundary
-        if ahead <= self.settings.ahead_us:
-            return BEGINNING
-        return lead.boundary_ingest + ahead * self.settings.bucket_run_us // self.settings.bucket_us + self.alpha_x_us
+        left_us = (upto - lead.boundary) * self.settings.bucket_run_us // self.settings.bucket_us
+        return lead.boundary_ingest + left_us + self.alpha_x_us
 
     def _overdue_at(self, ingest: int, not_before: int) -> int:
         return max(ingest + self.alpha_x_us, not_before)
