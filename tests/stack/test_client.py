@@ -259,7 +259,7 @@ def test_a_topic_that_is_made_anew_is_read_on_though_its_writers_lives_begin_at_
     life.settle()
     life.close()
     second = Life(life.cluster, life.name)  # an egress that was started twice
-    second.give(data(2, 2))
+    second.give(data(2, 2, epoch=1))
     second.settle()
     second.close()
     specs = [TopicSpec(f"{life.name}.out", 1), TopicSpec(f"{life.name}.stable", 1)]
