@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -11,21 +10,14 @@ from boreal.cli import main, stack
 from boreal.spec import load_query
 from services.queries import QueryRecord
 from services.stack.operations import Liveness
-
-SPEC: dict[str, Any] = {
-    "name": "q",
-    "streams": {"jfk": {"topic": "flights.jfk", "time": "at", "schema": {"carrier": "string"}}},
-    "operators": {"some": {"filter": "jfk", "where": "carrier = 'UA'"}},
-    "output": "some",
-    "delay_threshold": "3s",
-}
+from tests.harness import query_of
 
 
 class Paused:
     """The operations of an installation whose only query is paused."""
 
     def set(self, name: str, changes: dict[str, str]) -> QueryRecord:
-        return QueryRecord(name, load_query(SPEC).changed(**changes).dump(), 2, paused=True)
+        return QueryRecord(name, load_query(query_of()).changed(**changes).dump(), 2, paused=True)
 
     def liveness(self, record: QueryRecord) -> Liveness:
         return Liveness(False, (), {}, (), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
@@ -17,13 +17,7 @@ from services.monitor.query import WatchedQuery
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from services.queries import QueryRecord
 from services.settings import KafkaSettings, Settings
-
-SPEC: dict[str, Any] = {
-    "streams": {"jfk": {"topic": "flights.jfk", "time": "at", "schema": {"carrier": "string"}}},
-    "operators": {"some": {"filter": "jfk", "where": "carrier = 'UA'"}},
-    "output": "some",
-    "delay_threshold": "3s",
-}
+from tests.harness import query_of
 
 
 class Said:
@@ -40,7 +34,7 @@ def test_a_journal_that_is_not_understood_begins_anew_and_ends_nothing(caplog: p
     monitor, said = Monitor(Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})), Said()
     monitor._reports = cast(ReportWriter, said)
     for name in ("p", "q"):
-        monitor.queries[name] = WatchedQuery(QueryRecord(name, {**SPEC, "name": name}, 1), ("a",), 0)
+        monitor.queries[name] = WatchedQuery(QueryRecord(name, query_of(name=name), 1), ("a",), 0)
     monitor._earlier = {"p": {"v": 1, "journal": [{"at_ms": "never"}], "seen": []}}
     monitor._tick()
     assert said.names == ["p", "q"]

@@ -11,18 +11,11 @@ from services.queries import QueryRecord
 from services.settings import KafkaSettings, Settings
 from services.stack.children import query_children
 from services.stack.operations import Operations
-
-SPEC: dict[str, Any] = {
-    "name": "q",
-    "streams": {"jfk": {"topic": "flights.jfk", "time": "at", "schema": {"carrier": "string"}}},
-    "operators": {"some": {"filter": "jfk", "where": "carrier = 'UA'"}},
-    "output": "some",
-    "delay_threshold": "3s",
-}
+from tests.harness import query_of
 
 
 def record(revision: int, paused: bool = False) -> QueryRecord:
-    return QueryRecord("q", load_query(SPEC).dump(), revision, paused)
+    return QueryRecord("q", load_query(query_of()).dump(), revision, paused)
 
 
 @pytest.fixture
