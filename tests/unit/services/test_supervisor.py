@@ -49,10 +49,19 @@ def ended() -> queue.SimpleQueue[tuple[str, int]]:
 
 
 @pytest.fixture
-def runner(tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]]) -> Iterator[Runner]:
+def children() -> Callable[[], list[psutil.Process]]:
+    """What this process has started since the test began: a broker of other tests in it is none of theirs."""
+    before = set(psutil.Process().children())
+    return lambda: [child for child in psutil.Process().children() if child not in before]
+
+
+@pytest.fixture
+def runner(
+    tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]], children: Callable[[], list[psutil.Process]]
+) -> Iterator[Runner]:
     made = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
     yield made
-    for child in psutil.Process().children():
+    for child in children():
         child.kill()
         child.wait()
 
@@ -152,6 +161,7 @@ def no_more(*arguments: Any, **options: Any) -> NoReturn:
 def test_a_process_that_cannot_be_started_has_ended_at_once(
     runner: Runner,
     ended: queue.SimpleQueue[tuple[str, int]],
+    children: Callable[[], list[psutil.Process]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     what: str,
@@ -161,7 +171,7 @@ def test_a_process_that_cannot_be_started_has_ended_at_once(
         runner.start(Child("monitor", "monitor", None, SLEEP))
     assert ended.get_nowait() == ("monitor", 1)
     assert "monitor cannot be started: [Errno 11] Resource temporarily unavailable" in caplog.text
-    assert runner.pid("monitor") is None and psutil.Process().children() == []
+    assert runner.pid("monitor") is None and children() == []
     runner.signal("monitor", signal.SIGTERM)
     runner.forget("monitor")
     runner.start(Child("monitor", "monitor", None, SLEEP))
@@ -257,13 +267,16 @@ EGRESS = Child("egress.q.z", "egress", "q", (sys.executable, "-m", "services.egr
 
 
 def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
-    ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ended: queue.SimpleQueue[tuple[str, int]],
+    children: Callable[[], list[psutil.Process]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BOREAL_SITES__A__BOOTSTRAP", "127.0.0.1:1")
     runner = Runner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
     runner.keep_spare()
     runner.keep_spare()
-    [spare] = psutil.Process().children()
+    [spare] = children()
     runner.start(Child("monitor", "monitor", None, SLEEP))
     assert runner.pid("monitor") != spare.pid
     runner.start(EGRESS)
@@ -277,25 +290,25 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     runner.signal("monitor", signal.SIGKILL)
     assert ended.get(timeout=PATIENCE_S) == ("monitor", -9)
     runner.close()
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 def test_without_a_spare_or_with_a_dead_one_a_process_is_started_as_ever(
-    ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+    ended: queue.SimpleQueue[tuple[str, int]], children: Callable[[], list[psutil.Process]], tmp_path: Path
 ) -> None:
     runner = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
     runner.start(EGRESS)
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     runner.forget(EGRESS.name)
     runner.keep_spare()
-    [spare] = psutil.Process().children()
+    [spare] = children()
     spare.kill()
     wait_until(lambda: spare.status() == psutil.STATUS_ZOMBIE, "it has died")
     runner.start(EGRESS)
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     runner.keep_spare()
     runner.close()
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 def test_a_pid_that_has_been_given_to_another_process_is_not_taken_for_it() -> None:
