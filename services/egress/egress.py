@@ -142,6 +142,8 @@ class Egress:
 
     def _status(self) -> dict[str, Any]:
         self._tell_latency()
+        if self.latest is not None:
+            self.latest.look_for_others()
         place = self.out.changelog.place
         journal, instance = self.host.journal, self.host.instance
         since_us = self.out.tentative_since_us

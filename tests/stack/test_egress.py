@@ -293,6 +293,48 @@ def test_the_newest_row_of_every_key(cluster: Cluster, fresh_name: str, monkeypa
     second.close()
 
 
+def write_again(cluster: Cluster, topic: str, records: list[Any]) -> None:
+    """As an earlier life does that was frozen with these on their way."""
+    with closing(cluster.producer()) as zombie:
+        for record in records:
+            zombie.send(topic, record.value, key=record.key, headers=record.headers, partition=0)
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_what_a_zombie_writes_to_q_latest_is_put_right(cluster: Cluster, fresh_name: str, is_idle: bool) -> None:
+    ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])
+    topic = f"{fresh_name}.latest"
+
+    def shows(expected: dict[str, int]) -> None:
+        wait_until(lambda: table_of(cluster, topic) == expected, f"q.latest shows {expected}")
+
+    first = Life(cluster, fresh_name, has_latest=True)
+    first.give(data(0, 3), boundary(100, 3), data(3, 2, tentative=True))
+    shows({"k0é": 3, "k1é": 4, "k2é": 2})
+    first.close()
+    old = records_of(cluster, topic)
+    second = Life(cluster, fresh_name, has_latest=True)
+    second.give_rows(5)
+    shows({"k0é": 6, "k1é": 7, "k2é": 5})
+    write_again(cluster, topic, old[2:4])
+    shows({"k0é": 3, "k1é": 7, "k2é": 2})
+    if is_idle:
+        assert second.latest is not None
+        second.latest.look_for_others()
+    else:
+        second.give(data(8, tentative=True, epoch=second.epoch, at=10))
+    wait_until(lambda: EXIT_FENCED in second.codes, "it finds what the zombie wrote")
+    second.close()
+    third = Life(cluster, fresh_name, has_latest=True)
+    shows({"k0é": 6, "k1é": 7, "k2é": 5})
+    third.give_rows(1)
+    shows({"k0é": 6, "k1é": 7, "k2é": 8})
+    assert third.latest is not None
+    third.latest.look_for_others()
+    third.close()
+    assert third.codes == []
+
+
 # Where to begin.
 
 
@@ -591,6 +633,20 @@ def test_a_thawed_egress_is_fenced(deployed: Deployment) -> None:
         with deployed.egress():
             deployed.await_rows(40)
     assert deployed.stable_ids() == list(range(40))
+
+
+def test_an_idle_egress_finds_what_a_zombie_wrote_to_q_latest(deployed: Deployment) -> None:
+    cluster, topic = cluster_of(deployed.server), f"{deployed.name}.latest"
+    process = deployed.begin()
+    deployed.replica.give(10)
+    deployed.check(10)
+    old = records_of(cluster, topic)
+    deployed.replica.give(10)
+    deployed.check(20)
+    write_again(cluster, topic, old)
+    assert process.wait(60) == EXIT_FENCED
+    with deployed.egress():
+        deployed.check(20)
 
 
 def test_a_broker_that_dies_costs_no_row(tmp_path: Path, fresh_name: str) -> None:
