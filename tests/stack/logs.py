@@ -72,8 +72,9 @@ class Topic:
         return [LogId(LOG.stream, LOG.replica, partition) for partition in range(self.partitions)]
 
     def put(self, *values: tuple[bytes, list[tuple[str, bytes]]], partition: int = 0) -> None:
-        """Write records as they are, whoever else writes there."""
-        producer = self.cluster.producer()
+        """Write records as they are, whoever else writes there. A few small ones lie there all at once: a reader that looks
+        meanwhile finds none of them or all."""
+        producer = self.cluster.producer(linger_ms=1_000)
         for value, headers in values:
             producer.send(self.name, value, headers=headers, partition=partition)
         producer.flush()

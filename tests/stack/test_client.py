@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -232,7 +232,7 @@ def test_a_dead_site_is_left_for_the_other(sites: dict[str, KafkaServer], both: 
         assert [change.data["n"] for change in islice(changes, 2) if isinstance(change, Tentative)] == [2, 3]
         a.settle()
         sites["a"].kill()
-        clock = iter(range(1_000, 10_000, 100))
+        clock = count(1_000, 100)
         stop = speaking(b, lambda: next(clock))
         undo, row = (change for change in islice(changes, 2) if not isinstance(change, Boundary))
         stop()

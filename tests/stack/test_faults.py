@@ -236,6 +236,6 @@ def test_after_it_the_answer_is_right(one_site: Bench, name: str) -> None:
     figures = one_site.check(since, may_be_late=name in LATE or name.startswith("dies at egress"))
     report(name, figures)
     if name in ("nothing_happens", "a_source_is_cut_for_less_than_alpha_x", "the_control_topic_is_lost"):
-        assert figures["tentative"] == 0
+        assert figures["tentative"] == 0 or not one_site.may_be_timed
     if name == "a_source_is_cut_for_five_x":
         assert figures["tentative"] > 0 and figures["undone"] == figures["tentative"]

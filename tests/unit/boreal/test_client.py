@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative,
 from boreal.client.corrector import Corrector, Given, Record, Spot
 from boreal.client.feed import Feeds
 from boreal.client.stream import _maker
+from tests.waiting import wait
 
 
 def moment(second: int) -> str:
@@ -386,11 +388,20 @@ def test_an_option_that_kafka_does_not_know_is_an_error() -> None:
 
 def test_an_outage_is_waited_for_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     stream = CorrectedStream("q", "127.0.0.1:1", bootstrap_timeout_ms=50)
-    ending = threading.Timer(1.5, stream.close)
+
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "boreal.client"]
+
+    def end() -> None:
+        wait(lambda: bool(said()))
+        time.sleep(1.0)  # long enough for a few tries more
+        stream.close()
+
+    ending = threading.Thread(target=end)
     ending.start()
     assert list(stream.stable()) == []
     ending.join()
-    assert [record.getMessage() for record in caplog.records if record.name == "boreal.client"] == [
+    assert said() == [
         "q.stable cannot be read now, and is tried again: KafkaTimeoutError('Unable to bootstrap from 127.0.0.1:1')"
     ]
 

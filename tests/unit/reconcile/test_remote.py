@@ -247,7 +247,7 @@ def test_repeats_in_the_log_and_orders_of_the_dead_are_not_obeyed() -> None:
 def test_without_the_orders_before_it_a_host_says_that_it_is_lost() -> None:
     log = Log(life(Mode.OVERLAY_REDO), start=2)
     answers = [decode_answer(data, OUTPUTS)[1] for data in obey_all(host_over(log), log, 2)]
-    assert all(answer.failed is not None and "is lost" in answer.failed for answer in answers)
+    assert answers and all(answer.failed is not None and "is lost" in answer.failed for answer in answers)
     log.orders.append(encode_order(Place(2, 1), Begin(2, Mode.OVERLAY_REDO, None, None)))
     [healed] = obey_all(host_over(log), log, len(log.orders) - 1)
     assert decode_answer(healed, OUTPUTS)[1].failed is None

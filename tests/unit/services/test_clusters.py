@@ -9,17 +9,21 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
 
+from services import clusters as clusters_module
 from services.clusters import FOR_EVER_MS, end_producer, make_client, tell_of_trying_again
 from tests.waiting import wait
 
 
-def test_what_does_not_heal_by_itself_is_told_aloud_and_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_heal_by_itself_is_told_aloud_and_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clusters_module, "_told", set())
     logger = logging.getLogger("boreal.test")
     caplog.set_level(logging.DEBUG, logger.name)
     for error in (KafkaConnectionError("away"), TopicAuthorizationFailedError("in"), SaslAuthenticationFailedError("no")):
         for _ in range(3):
             tell_of_trying_again(logger, "in cannot be read", error)
-    levels = [record.levelname for record in caplog.records]
+    levels = [record.levelname for record in caplog.records if record.name == logger.name]
     assert levels == ["DEBUG"] * 3 + ["ERROR"] * 2
     assert "in cannot be read, and is tried again: TopicAuthorizationFailedError" in caplog.text
 

@@ -386,7 +386,7 @@ def topics(draw: st.DrawFn) -> dict[int, list[Record]]:
     return topic
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     topic=topics(),
     policy=st.sampled_from(["data", "producer"]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.stack.supervision import (
@@ -257,6 +257,7 @@ def test_what_an_ending_process_says_makes_it_not_ready() -> None:
     assert not world.supervision.lives["monitor"].ready
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_whatever_happens_the_wanted_run_in_the_end_and_the_unwanted_do_not(data: st.DataObject) -> None:
     """Any order of wishes, exits, answers and time; then processes end when asked to, and answer."""

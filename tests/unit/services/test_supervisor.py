@@ -39,6 +39,13 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+def has_died(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def settings(data: Path) -> Settings:
     return Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=data)
 
@@ -79,7 +86,7 @@ time.sleep(600)
         child = psutil.Process(int(parent.stdout.readline()))
         wait_until(lambda: child.cmdline() == list(SLEEP), "the child has become its command")
         parent.kill()
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child has died")
+    wait_until(lambda: has_died(child), "the child has died")
 
 
 def test_a_process_whose_parent_is_gone_already_does_not_begin() -> None:
@@ -184,7 +191,8 @@ def test_a_spare_that_cannot_be_kept_is_told_of_once(
     monkeypatch.setattr(subprocess, "Popen", no_more)
     runner.keep_spare()
     runner.keep_spare()
-    assert [record.message.partition(":")[0] for record in caplog.records] == ["there is no spare process"]
+    told = [record.message for record in caplog.records if record.name == "boreal.supervisor"]
+    assert [message.partition(":")[0] for message in told] == ["there is no spare process"]
 
 
 def test_logs_that_were_removed_are_made_anew(
@@ -207,7 +215,7 @@ def test_a_process_whose_log_cannot_be_opened_runs_without(
         runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", "print('said'); raise SystemExit(7)")))
         assert ended.get(timeout=PATIENCE_S) == ("monitor", 7)
         runner.forget("monitor")
-    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    told = [record.message for record in caplog.records if (record.name, record.levelname) == ("boreal.supervisor", "ERROR")]
     assert len(told) == 1 and told[0].startswith("monitor runs without a log: ")
 
 
