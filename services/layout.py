@@ -8,7 +8,7 @@ topic is; all else that there is one of lives at the home site, which is the fir
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -152,6 +152,13 @@ def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
     tuning = query.tuning
     patient = HEARTBEATS_TO_DEATH * max(tuning.heartbeat, tuning.boundary_interval)
     return Layout(plan(query, silence_us=patient), sites, away)
+
+
+def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:
+    """What a query's logs, orders and answers are called, of whatever replicas it has or had. names: its streams and operators.
+    No more than that: a topic of somebody else's may well begin as these do, such as shop.orders.paid."""
+    streams = "|".join(re.escape(escape(name)) for name in names)
+    return re.compile(rf"{re.escape(query)}\.(log\.({streams})(-40\w+)?(\.r\d+)?|(orders|answers)\.r\d+)", re.ASCII)
 
 
 def escape(name: str) -> str:

@@ -250,7 +250,7 @@ def tail(
 ) -> None:
     """Show a query's results as they come, from the last few on: stable, tentative, and what is taken back."""
     from boreal.cli import tail as tailing
-    from services.stack.operations import reaching
+    from services.stack.operations import reached
     from services.topics import out_topic, stable_topic
 
     if stable and everything:
@@ -259,18 +259,17 @@ def tail(
         operations.query(name)
         settings, home = operations.settings, operations.home
         view = tailing.Tail()
-        with reaching(settings):
-            if stable:
-                records = tailing.stable_rows(home, stable_topic(name))
+        if stable:
+            records = tailing.stable_rows(home, stable_topic(name))
+        else:
+            records = tailing.changes(home, out_topic(name, settings.home, settings.site_names), everything)
+        for record in reached(settings, records):
+            if as_json:
+                print(json.dumps(record), flush=True)
+            elif stable:
+                view.show_stable(record)
             else:
-                records = tailing.changes(home, out_topic(name, settings.home, settings.site_names), everything)
-            for record in records:
-                if as_json:
-                    print(json.dumps(record), flush=True)
-                elif stable:
-                    view.show_stable(record)
-                else:
-                    view.show(record)
+                view.show(record)
 
 
 def feed(
@@ -400,16 +399,17 @@ def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_
 
 
 def _summary(record: QueryRecord) -> dict[str, Any]:
-    spec = record.query
+    """As the record has it: one that this version cannot read must not hide the others."""
+    spec = record.spec
     return {
         "name": record.name,
         "revision": record.revision,
         "paused": record.paused,
-        "delay_threshold": record.spec["delay_threshold"],
-        "reconcile": str(spec.reconcile),
-        "policy": str(spec.policy),
-        "replicas": spec.replicas,
-        "engine": spec.engine,
+        "delay_threshold": spec["delay_threshold"],
+        "reconcile": spec["reconcile"],
+        "policy": "/".join(spec["policy"].values()),
+        "replicas": spec["replicas"],
+        "engine": spec.get("engine"),
     }
 
 

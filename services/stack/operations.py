@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.errors import KafkaError, KafkaTimeoutError
 
@@ -16,7 +16,7 @@ from boreal.planner import plan
 from boreal.spec import Query, did_you_mean, load_query
 from services.clusters import Cluster, clusters
 from services.engines import expected_threshold_us, facts_of_job
-from services.layout import Layout, layout_of
+from services.layout import Layout, internal_topics, layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
 from services.stack.children import query_children
@@ -56,6 +56,8 @@ slow still has them, and beneath them nothing may be deleted."""
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -147,31 +149,22 @@ class Operations:
     def delete(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
         """Remove a query with all that it has made: logs, checkpoints, outputs. Its input topics stay.
 
-        on_wait is called, again and again, with the processes that have not ended yet. A query that is deleted already has
-        what is left of it removed.
+        on_wait is called, again and again, with the processes that have not ended yet. Where this is interrupted, the query is
+        paused, and can be deleted once more.
         """
-        if not self._is_left(name):
-            self.query(name)
-        # 1. Nobody starts its processes any more. 2. They have ended. 3. What they wrote goes.
-        with reaching(self.settings):
-            self._registry.delete(name)
+        old = self.query(name)
+        # 1. Its processes have ended. 2. What they wrote goes. 3. So does the record, which until then says what is left to do.
+        self._put(replace(old, paused=True), old)
         self.await_ended(name, on_wait)
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
                 with closing(cluster.admin()) as admin:
-                    topics = [topic for topic in admin.list_topics() if self._is_made_by(name, topic, site)]
+                    topics = self._made_by(old, site, admin.list_topics())
                 delete(cluster, topics)
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
             RedisCheckpointStore(client, prefix=name).forget()
-
-    def _is_left(self, name: str) -> bool:
-        """Whether a query that has no record still has its own topics, since a delete was interrupted."""
         with reaching(self.settings):
-            for cluster in self.clusters.values():
-                with closing(cluster.admin()) as admin:
-                    if control_topic(name) in admin.list_topics():
-                        return True
-        return False
+            self._registry.delete(name)
 
     def clusters_of(self, query: Query) -> dict[str, Cluster]:
         """The cluster that has each stream's topic."""
@@ -197,15 +190,19 @@ class Operations:
             known = set(admin.list_topics())
         ensure(self.clusters[site], [TopicSpec(name, 1) for name in names if name not in known])
 
-    def _is_made_by(self, query: str, topic: str, site: str) -> bool:
-        made = (
+    def _made_by(self, record: QueryRecord, site: str, topics: Iterable[str]) -> list[str]:
+        """The topics of a site that a query has made, whether or not its record can be run here and now."""
+        query, streams = record.name, record.spec["streams"]
+        clients = {
             control_topic(query),
             out_topic(query, site, self.settings.site_names),
             stable_topic(query),
             dead_letter_topic(query),
             latest_topic(query),
-        )
-        return topic in made or topic.startswith((f"{query}.log.", f"{query}.orders.", f"{query}.answers."))
+        }
+        internal = internal_topics(query, (*streams, *record.spec["operators"]))
+        inputs = {stream.get("topic") for stream in streams.values()}
+        return [topic for topic in topics if topic not in inputs and (topic in clients or internal.fullmatch(topic))]
 
     # How they are
 
@@ -338,6 +335,12 @@ def reaching(settings: Settings) -> Iterator[None]:
         addresses = ", ".join(f"{site} at {kafka.bootstrap}" for site, kafka in settings.sites.items())
         problem = f"Kafka does not do what is asked of it ({addresses}): {error}"
         raise UserError("BOREAL_SITES", None, problem, "see that every site is up and can be reached") from None
+
+
+def reached(settings: Settings, items: Iterable[Item]) -> Iterator[Item]:
+    """The same of items that are fetched as they are asked for. What becomes of them is no affair of Kafka's."""
+    with reaching(settings):
+        yield from items
 
 
 @contextmanager

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
-from boreal.cli import main, stack
+from boreal.cli import main, stack, tail
+from boreal.errors import UserError
 from boreal.spec import load_query
 from services.queries import QueryRecord
+from services.settings import KafkaSettings, Settings
 from services.stack.operations import Liveness
 from tests.harness import query_of
 
@@ -36,3 +43,45 @@ def test_a_paused_query_that_is_changed_is_said_to_be_paused(
     assert main(["query", "set", "q", "delay_threshold=1s", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["paused"], said["live"], said["problem"]) == (True, False, None)
+
+
+def test_a_query_that_this_version_cannot_read_is_listed_among_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = load_query(query_of(policy="delay/suspend", engine=["native", "spark"])).dump()
+    records = {name: QueryRecord(name, {**spec, **more}, 1) for name, more in {"a": {}, "b": {"of_a_later_version": 1}}.items()}
+    operations = SimpleNamespace(queries=lambda: records, close=lambda: None)
+    monkeypatch.setattr(stack, "_operations", lambda data: operations)
+    assert main(["query", "list", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["queries"]
+    assert first == {
+        "name": "a", "revision": 1, "paused": False, "delay_threshold": "1s", "reconcile": "checkpoint_redo",
+        "policy": "delay/suspend", "replicas": 2, "engine": ["native", "spark"],
+    }  # fmt: skip
+    assert second == {**first, "name": "b"}
+
+
+class Closed(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_whoever_stops_reading_what_tail_prints_hears_nothing_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`boreal tail q --json | head`."""
+    settings = Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
+    operations = SimpleNamespace(settings=settings, home=None, query=lambda name: None, close=lambda: None)
+    monkeypatch.setattr(stack, "_operations", lambda data: operations)
+    monkeypatch.setattr(tail, "stable_rows", lambda cluster, topic: iter([{"n": 1}]))
+    with monkeypatch.context() as patched, pytest.raises(BrokenPipeError):
+        patched.setattr(sys, "stdout", Closed())
+        stack.tail("q", stable=True, as_json=True)
+
+    def cut_off(cluster: object, topic: str) -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        raise KafkaTimeoutError
+
+    monkeypatch.setattr(tail, "stable_rows", cut_off)
+    with pytest.raises(UserError, match="Kafka"):
+        stack.tail("q", stable=True, as_json=True)

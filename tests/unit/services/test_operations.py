@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from boreal.errors import UserError
 from boreal.spec import load_query
+from services.engines import answers_topic, orders_topic
+from services.layout import Layout, layout_of
 from services.queries import QueryRecord
 from services.settings import KafkaSettings, Settings
+from services.stack import operations as module
 from services.stack.children import query_children
 from services.stack.operations import Operations
-from tests.harness import query_of
+from services.store.base import StoreUnavailable
+from services.topics import query_topics
+from tests.harness import STREAM, query_of
 
 
 def record(revision: int, paused: bool = False) -> QueryRecord:
@@ -61,3 +68,91 @@ def test_the_status_says_why_a_query_cannot_run(operations: Operations, monkeypa
     assert status["problems"] == {"q": "has no such operator"} and not status["ready"]
     say(monkeypatch, operations)
     assert operations.status()["problems"] == {}
+
+
+class Topics:
+    """The topics of a site, and its admin client."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = set(names)
+
+    def admin(self) -> Topics:
+        return self
+
+    def list_topics(self) -> list[str]:
+        return sorted(self.names)
+
+    def delete_topics(self, names: list[str]) -> None:
+        self.names -= set(names)
+
+    def close(self) -> None:
+        pass
+
+
+class Records(dict[str, QueryRecord]):
+    """The registry."""
+
+    def load(self) -> dict[str, QueryRecord]:
+        return dict(self)
+
+    def put(self, record: QueryRecord) -> None:
+        self[record.name] = record
+
+    def delete(self, name: str) -> None:
+        del self[name]
+
+
+class Checkpoints:
+    is_away = False
+
+    def __init__(self, client: object, prefix: str) -> None:
+        pass
+
+    def forget(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("away")
+
+
+OPERATORS = {
+    "some": {"filter": "a", "where": "v > 1"},
+    "count": {"aggregate": "a", "window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)"}},
+    "all": {"join": ["some", "count"], "on": ["k"], "within": "1s"},
+}
+FRAGMENTS = {
+    "first": {"operators": ["some"]},
+    "other": {"operators": ["count"], "shards": 2},
+    "last": {"operators": ["all"]},
+}
+SHOP = {
+    **query_of(OPERATORS, fragments=FRAGMENTS, x="9s", engine="spark", latest=True),
+    "name": "shop",
+    "streams": {"a": {**STREAM, "topic": "shop.orders.paid"}},
+}
+NOT_OURS = {"shop.orders.paid", "shop.orders.returned", "shop.answers.v2", "shop.log.visits", "shopping.stable"}
+
+
+def made_by(layout: Layout) -> set[str]:
+    return {spec.name for specs in query_topics(layout).values() for spec in specs}
+
+
+def test_a_query_that_is_deleted_takes_its_own_topics_with_it_and_none_that_are_only_called_alike(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of replicas that it had once; and where the first attempt does not come to its end."""
+    layout = layout_of(load_query(SHOP), ("a",))
+    own = made_by(layout) | {name.replace("r1", "r2") for name in made_by(layout)}
+    assert {orders_topic("shop", "r2"), answers_topic("shop", "r0"), "shop.log.a-40other", "shop.log.count.r2"} <= own
+    site, records = Topics(own | NOT_OURS), Records(shop=QueryRecord("shop", load_query(SHOP).dump(), 1))
+    monkeypatch.setattr(operations, "clusters", {"a": site})
+    monkeypatch.setattr(operations, "_registry", records)
+    monkeypatch.setattr(operations, "statuses", lambda within_s: {})
+    monkeypatch.setattr(module, "RedisCheckpointStore", Checkpoints)
+    monkeypatch.setattr(Checkpoints, "is_away", True)
+    with pytest.raises(UserError, match="delete once more"):
+        operations.delete("shop", lambda names: None)
+    assert records["shop"].paused
+    monkeypatch.setattr(Checkpoints, "is_away", False)
+    operations.delete("shop", lambda names: None)
+    assert site.names == NOT_OURS and not records
+    with pytest.raises(UserError, match="no such query"):
+        operations.delete("shop", lambda names: None)
