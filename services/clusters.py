@@ -134,6 +134,12 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
         raise
 
 
+def topic_id(consumer: KafkaConsumer, topic: str) -> str:
+    """What tells a topic from a later one of its name, as far as the consumer knows by now; '' where it does not know, or Kafka
+    (before 2.8) does not say."""
+    return str(consumer._client.cluster.topic_id(topic) or "")
+
+
 def end_producer(producer: KafkaProducer, within_s: float) -> None:
     """Close a producer once Kafka has what is left in it; what it has not taken within so long is given up for good.
 

@@ -30,21 +30,24 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 @dataclass(frozen=True, slots=True)
 class Record:
     """One record of q.out, or of q.stable. id: a stable row's, else -1; incarnation: its writer's life; fields: the value
-    of a record of q.out, of one of q.stable its type and data."""
+    of a record of q.out, of one of q.stable its type and data; topic_id: of the topic that holds it."""
 
     offset: int
     id: int
     incarnation: int
     fields: dict[str, Any]
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
     """A place in one site's log: from `offset` on, where that log's next stable row is `next_id` (or a later one, where
-    that is only a lower bound)."""
+    that is only a lower bound). topic_id: of the topic in which that is so, and not in a later one of its name; '' where Kafka
+    does not tell them apart."""
 
     offset: int
     next_id: int
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class _Site:
 
 
 class Corrector(Generic[T]):
-    """One reader. make: the reader's row from the data of a record."""
+    """One reader. make: the reader's row from the data of a record. failure: what making the next row, or reading its record,
+    has raised; nothing more is given then."""
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class Corrector(Generic[T]):
         self.sites = {name: _Site(name, now, spot, spot.next_id) for name, spot in spots.items()}
         self.live: str | None = None
         self.next_id = next_id
+        self.failure: Exception | None = None
         self._make = make
         self._stable_only = stable_only
         self._silence_s = silence_s
@@ -114,6 +119,14 @@ class Corrector(Generic[T]):
     def take(self, batches: Sequence[tuple[str, Sequence[Record]]], now: float) -> list[Given[T]]:
         """The next records of some sites' logs, in order; none where only time has passed."""
         given: list[Given[T]] = []
+        try:
+            self._take_all(batches, now, given)
+        except Exception as error:
+            # The reader is owed what came before.
+            self.failure = error
+        return given
+
+    def _take_all(self, batches: Sequence[tuple[str, Sequence[Record]]], now: float, given: list[Given[T]]) -> None:
         for site, _ in batches:
             self.sites[site].heard = now
         for site, records in batches:
@@ -128,7 +141,6 @@ class Corrector(Generic[T]):
         elif (better := self._better_site(now)) is not None:
             self._switch(better, given)
         self._pass_over(now, given)
-        return given
 
     def spots(self) -> dict[str, Spot]:
         """Where to read each site from, to go on with what was given last."""
@@ -164,6 +176,8 @@ class Corrector(Generic[T]):
         if self.next_id is not None and record.id < self.next_id:
             state.spot = _after(record)
             return
+        if state.waiting and record.id <= state.waiting[-1].record.id:
+            return  # A later life of the writer says again what waits already.
         state.waiting.append(_Waiting(record, state.heard))
         if state.name == self.live or self._stable_only:
             self._give_waiting([state], given)
@@ -178,9 +192,7 @@ class Corrector(Generic[T]):
         for state in states:
             before = self.next_id
             while state.waiting_id is not None and state.waiting_id == self.next_id:
-                record = state.waiting.popleft().record
-                state.spot = _after(record)
-                self._give_stable(state, record, given)
+                self._give_stable(state, state.waiting.popleft().record, given)
             if self.next_id != before:
                 self._forget_given()
 
@@ -192,7 +204,8 @@ class Corrector(Generic[T]):
     def _give_stable(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
         if self._visible:
             self._revoke(state, None, given)
-        self.next_id = record.id + 1
+        # From here on, and not before: the undo is given at the place from which this row will come again.
+        state.spot, self.next_id = _after(record), record.id + 1
         fields = record.fields
         self._stable_t_max = max(self._stable_t_max, fields.get("t_max", ""))
         row = Stable(
@@ -302,7 +315,7 @@ class Corrector(Generic[T]):
 
 
 def _after(record: Record) -> Spot:
-    return Spot(record.offset + 1, record.id + 1)
+    return Spot(record.offset + 1, record.id + 1, record.topic_id)
 
 
 def _moment(text: str | None) -> datetime:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from boreal.client.corrector import Record
+from boreal.client.corrector import Record, Spot
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
@@ -32,8 +32,8 @@ class Feeds:
         self._failure: Exception | None = None
         self.is_closed = False
 
-    def add(self, site: str, topic: str, start: int, options: dict[str, Any]) -> None:
-        """Begin to read a site's topic from an offset on, or where it now begins."""
+    def add(self, site: str, topic: str, start: Spot, options: dict[str, Any]) -> None:
+        """Begin to read a site's topic from a place on, or where it now begins."""
         self._waiting[site] = deque()
         self._feeds.append(Feed(self, site, topic, start, options))
 
@@ -66,10 +66,14 @@ class Feeds:
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed, timeout=seconds)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Nobody waits any more. Returns at once."""
         with self._changed:
             self.is_closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        self.stop()
         for feed in self._feeds:
             feed.thread.join(timeout=2)
 
@@ -77,11 +81,11 @@ class Feeds:
 class Feed:
     """One site's topic."""
 
-    def __init__(self, feeds: Feeds, site: str, topic: str, start: int, options: dict[str, Any]) -> None:
+    def __init__(self, feeds: Feeds, site: str, topic: str, start: Spot, options: dict[str, Any]) -> None:
         self._feeds = feeds
         self._site = site
         self._topic = topic
-        self._offset = start
+        self._offset, self._topic_id = start.offset, start.topic_id
         self._made_anew = 0
         self._options = options
         self.thread = threading.Thread(target=self._run, name=f"boreal-{topic}", daemon=True)
@@ -108,7 +112,7 @@ class Feed:
     def _read(self) -> None:
         from kafka import KafkaConsumer, TopicPartition
 
-        from services.clusters import make_client
+        from services.clusters import make_client, topic_id
 
         consumer: KafkaConsumer = make_client(KafkaConsumer, self._options)
         partition = TopicPartition(self._topic, 0)
@@ -116,22 +120,26 @@ class Feed:
             consumer.assign([partition])
             first = consumer.beginning_offsets([partition])[partition]
             end = consumer.end_offsets([partition])[partition]
-            if self._offset > end:
+            found = topic_id(consumer, self._topic)
+            if self._offset > end or (found and self._topic_id and found != self._topic_id):
                 # The topic was made anew. What we have of it already is told by its ids.
                 self._offset = first
                 self._made_anew += 1
             self._offset = max(self._offset, first)
+            self._topic_id = found
             consumer.seek(partition, self._offset)
             while not self._feeds.is_closed:
                 polled = consumer.poll(timeout_ms=_POLL_MS).get(partition, [])
+                if topic_id(consumer, self._topic) not in (found, ""):
+                    return  # And begin again: what there is now at this offset may be anything.
                 if polled:
-                    self._feeds.put(self._site, [_record(record, self._made_anew) for record in polled])
+                    self._feeds.put(self._site, [_record(record, self._made_anew, found) for record in polled])
                     self._offset = polled[-1].offset + 1
         finally:
             consumer.close(autocommit=False)
 
 
-def _record(record: Any, made_anew: int) -> Record:
+def _record(record: Any, made_anew: int, topic_id: str) -> Record:
     """Of q.out, or of q.stable, whose values are plain rows. made_anew: how often the topic was: the lives of its writers begin
     at 1 again, and yet come after all of the topic before."""
     headers = dict(record.headers)
@@ -139,4 +147,4 @@ def _record(record: Any, made_anew: int) -> Record:
     if "epoch" in headers:
         fields = {"type": "stable", "data": fields, "key": json.loads(record.key) if record.key else None}
     incarnation = (made_anew << LIFE_BITS) + int(headers["incarnation"])
-    return Record(record.offset, int(headers.get("id", -1)), incarnation, fields)
+    return Record(record.offset, int(headers.get("id", -1)), incarnation, fields, topic_id)

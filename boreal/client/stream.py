@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
@@ -21,7 +22,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Place = dict[str, Any]
-"""Where a reader stands, as JSON can hold it: {"v": 1, "id": the next stable row, "topics": {TOPIC: {"offset", "id"}}}."""
+"""Where a reader stands, as JSON can hold it: {"v": 1, "id": the next stable row, "topics": {TOPIC: SPOT}}, where SPOT is
+{"offset": N, "next_id": N, "topic_id": TEXT}."""
 
 VERSION = 1
 HOME = ""
@@ -33,14 +35,15 @@ _WAIT_S = 0.1
 class CorrectedStream(Generic[T]):
     """The output of the query `query`.
 
-    bootstrap: one Kafka's address; or, where the deployment has several sites, each site's by its name: then the stream
+    bootstrap: one Kafka's address; or, where the deployment has several sites, those of all, by their names: then the stream
     goes on as long as any of them is reached. model: a pydantic model (or dataclass, or TypedDict) of a row; without it
     rows are dicts. place: where to go on, as `place()` gave it; group: where `commit(group)` has left off, unless a place
     is given. silence_s: how long the site that is read may be silent, while another one speaks, before that one is read.
     options: for kafka-python's consumer, such as security_protocol, ssl_cafile, sasl_mechanism, sasl_plain_username.
 
     Iterate over one of `stable()`, `changes()` and `latest()` at a time; none ends before `close()`. A row counts as taken
-    when the next one is asked for or `place()` is called after it.
+    when the next one is asked for or `place()` is called after it. What the model raises of a row is raised once all rows
+    before it are given, and again with each new iteration: the place stays before that row.
     """
 
     @overload
@@ -135,7 +138,8 @@ class CorrectedStream(Generic[T]):
 
     def commit(self, group: str) -> None:
         """Keep the place in Kafka, as the committed offset of this consumer group (which nobody else may be a member of),
-        at every site that can be reached. KafkaError where none can."""
+        at every site that can be reached. KafkaError where none can. Kafka forgets it a week after the last commit, or as its
+        `offsets.retention.minutes` says."""
         from kafka import OffsetAndMetadata, TopicPartition
 
         text = json.dumps(self.place(), separators=(",", ":"))
@@ -177,6 +181,8 @@ class CorrectedStream(Generic[T]):
                     self._next_id = given.next_id
                     self._spots[topics[given.site]] = given.spot
                     yield given
+                if corrector.failure is not None:
+                    raise corrector.failure
 
     @contextmanager
     def _reading(self, topics: dict[str, str], spots: dict[str, Spot]) -> Iterator[Feeds]:
@@ -189,7 +195,7 @@ class CorrectedStream(Generic[T]):
                 "isolation_level": "read_committed" if topic.endswith(".stable") else "read_uncommitted",
                 "max_poll_records": 2_000,
             }
-            feeds.add(site, topic, spots[site].offset, {**self._consumer_options(site), **options})
+            feeds.add(site, topic, spots[site], {**self._consumer_options(site), **options})
         try:
             yield feeds
         finally:
@@ -219,12 +225,15 @@ class CorrectedStream(Generic[T]):
         }
 
     async def _in_threads(self, iterate: Callable[[], Iterator[U]]) -> AsyncIterator[U]:
-        """A blocking iteration whose steps are waited for in threads."""
+        """A blocking iteration whose steps are waited for in a thread of its own: the event loop has few, all of which a few
+        quiet streams would take for good."""
         iterator, end = iterate(), object()
+        thread = ThreadPoolExecutor(1, "boreal-steps")
+        in_thread = asyncio.get_running_loop().run_in_executor
         try:
             while True:
                 next_id, spots = self._next_id, dict(self._spots)
-                step = asyncio.ensure_future(asyncio.to_thread(next, iterator, end))
+                step = in_thread(thread, next, iterator, end)
                 try:
                     item = await asyncio.shield(step)
                 except asyncio.CancelledError:
@@ -235,13 +244,15 @@ class CorrectedStream(Generic[T]):
                     return
                 yield item  # type: ignore[misc]
         finally:
-            iterator.close()  # type: ignore[attr-defined]
+            closing = in_thread(thread, iterator.close)  # type: ignore[attr-defined]
+            thread.shutdown(wait=False)
+            await closing
 
     async def _end(self, step: asyncio.Future[object]) -> None:
         """A thread is in the midst of a step that nobody waits for any more, and would be until the next row comes."""
         while not step.done():
             if self._feeds is not None:
-                await asyncio.to_thread(self._feeds.close)
+                self._feeds.stop()
             await asyncio.wait([step], timeout=_WAIT_S)
         step.exception()
 

@@ -251,6 +251,14 @@ def test_an_unreachable_site_is_silence(sites: dict[str, KafkaServer], both: dic
         assert numbers(stream.stable(), 2) == [4, 5]
 
 
+def make_anew(life: Life) -> None:
+    """The topics of its query."""
+    specs = [TopicSpec(f"{life.name}.out", 1), TopicSpec(f"{life.name}.stable", 1)]
+    delete(life.cluster, [spec.name for spec in specs])
+    with closing(life.cluster.admin()) as admin:
+        wait_until(lambda: not {spec.name for spec in specs} & set(admin.list_topics()), "they are gone")
+    ensure(life.cluster, specs)
+
 
 def test_a_topic_that_is_made_anew_is_read_on_though_its_writers_lives_begin_at_1_again(
     life: Life, kafka: KafkaServer
@@ -262,14 +270,10 @@ def test_a_topic_that_is_made_anew_is_read_on_though_its_writers_lives_begin_at_
     second.give(data(2, 2, epoch=1))
     second.settle()
     second.close()
-    specs = [TopicSpec(f"{life.name}.out", 1), TopicSpec(f"{life.name}.stable", 1)]
     with CorrectedStream(life.name, kafka.bootstrap) as stream:
         changes = (change for change in stream.changes() if isinstance(change, Stable))
         assert [change.data["n"] for change in islice(changes, 4)] == [0, 1, 2, 3]
-        delete(life.cluster, [spec.name for spec in specs])
-        with closing(life.cluster.admin()) as admin:
-            wait_until(lambda: not {spec.name for spec in specs} & set(admin.list_topics()), "they are gone")
-        ensure(life.cluster, specs)
+        make_anew(life)
         anew = Life(life.cluster, life.name)
         feeds = stream._feeds
         assert feeds is not None
@@ -278,3 +282,23 @@ def test_a_topic_that_is_made_anew_is_read_on_though_its_writers_lives_begin_at_
         anew.settle()
         assert [change.data["n"] for change in islice(changes, 2)] == [4, 5]
         anew.close()
+
+
+def test_a_place_in_a_topic_that_was_made_anew_lacks_no_row_that_the_new_one_has(life: Life, kafka: KafkaServer) -> None:
+    """There the same rows stand at other offsets: they were given in fewer transactions."""
+    for n in range(3):
+        life.give(data(n, 1))
+        life.settle()
+    life.close()
+    with CorrectedStream(life.name, kafka.bootstrap) as stream:
+        assert numbers(stream.stable(), 3) == [0, 1, 2]
+        place = json.loads(json.dumps(stream.place()))
+    make_anew(life)
+    anew = Life(life.cluster, life.name)
+    anew.give(data(0, 8))
+    anew.settle()
+    anew.close()
+    with CorrectedStream(life.name, kafka.bootstrap, place=place) as stream:
+        assert numbers(stream.stable(), 5) == [3, 4, 5, 6, 7]
+        [before], [now] = place["topics"].values(), stream.place()["topics"].values()
+        assert before["topic_id"] and now["topic_id"] not in ("", before["topic_id"])

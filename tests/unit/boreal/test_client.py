@@ -7,15 +7,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import groupby, islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.errors import KafkaConfigurationError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from boreal import CorrectedStream
 from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo, View
@@ -124,6 +126,16 @@ def test_a_place_is_after_the_last_stable_row() -> None:
     assert short(again.take([("a", a.undo().stable(2).records[2:])], 0)) == ["b2", "t2", "undo(t2)", "s2"]
 
 
+def test_the_place_at_an_undo_is_before_the_row_that_it_makes_way_for() -> None:
+    """A reader that stops between the two has it still before it."""
+    a, b = Site("a").stable(0).tentative(1), Site("b").stable(0, 1, 2)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    undo, row, _ = corrector.take([b.boundary(2).news()], 1.1)
+    assert short([undo, row]) == ["undo(t1)", "s1"]
+    assert (undo.next_id, undo.spot) == (1, Spot(1, 1)) and (row.next_id, row.spot) == (2, Spot(2, 2))
+
+
 def test_what_lies_before_a_place_is_history() -> None:
     a = Site().stable(0, 1).boundary(2).tentative(2, 3).undo().stable(2).tentative(3)
     assert short(reader("a", next_id=3).take([a.news()], 0)) == ["t3"]
@@ -179,6 +191,15 @@ def test_nobody_is_left_for_a_site_that_is_silent_too() -> None:
     corrector.take([a.news(), b.news()], 0)
     assert short(corrector.take([], 9)) == []
     assert corrector.live == "a"
+
+
+def test_what_a_site_says_twice_holds_back_nothing_behind_it() -> None:
+    a, b = Site("a").stable(0), Site("b").stable(0, 1, 2)
+    b.incarnation = 2
+    b.undo().stable(1, 2, 3, 4)
+    corrector = reader("a", "b")
+    corrector.take([a.news(), b.news()], 0)
+    assert short(corrector.take([b.boundary(5).news()], 1.1)) == ["s1", "s2", "s3", "s4"]
 
 
 def test_a_stable_site_is_preferred() -> None:
@@ -282,6 +303,34 @@ def test_rows_are_of_the_readers_model() -> None:
     assert _maker(None)({"n": 1}) == {"n": 1}
 
 
+class Recorded(CorrectedStream[Row]):
+    """Reads these records of its one site, and then waits."""
+
+    def __init__(self, records: list[Record]) -> None:
+        super().__init__("q", "127.0.0.1:1", model=Row)
+        self.records = records
+
+    @contextmanager
+    def _reading(self, topics: dict[str, str], spots: dict[str, Spot]) -> Iterator[Feeds]:
+        feeds = Feeds()
+        feeds._waiting[""] = deque([[record for record in self.records if record.offset >= spots[""].offset]])
+        yield feeds
+
+
+def test_a_row_that_is_not_of_the_model_is_an_error_after_all_rows_before_it() -> None:
+    a = Site().stable(0, 1, 2, 3)
+    a.records[2].fields["data"] = {"n": "two"}
+    stream = Recorded(a.records)
+    rows = stream.stable()
+    assert [row.n for row in islice(rows, 2)] == [0, 1]
+    for again in (rows, stream.stable()):
+        with pytest.raises(ValidationError):
+            next(again)
+        assert stream.place()["id"] == 2
+    a.records[2].fields["data"] = {"n": 2}
+    assert [row.n for row in islice(stream.stable(), 2)] == [2, 3]
+
+
 def test_the_view_is_the_newest_row_of_every_key() -> None:
     a = Site().stable(0, 1).tentative(3, 2).undo().stable(2)
     view: View = View()
@@ -376,6 +425,28 @@ def test_a_reader_that_is_cancelled_has_not_taken_what_it_was_not_given() -> Non
             with pytest.raises(TimeoutError):
                 asyncio.run(read(stream))
             assert stream.place()["id"] is None
+
+
+def test_quiet_streams_leave_the_event_loops_threads_to_others() -> None:
+    """It has few, and needs them itself, as to look up names."""
+
+    async def read(stream: CorrectedStream[dict]) -> None:
+        async for _ in stream.astable():
+            pass
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with asyncio.timeout(30):
+            with LateStream("q", "127.0.0.1:1") as stream:
+                reading = asyncio.create_task(read(stream))
+                while stream._feeds is None:
+                    await asyncio.sleep(0.01)
+                assert await asyncio.to_thread(lambda: "free") == "free"
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+
+    asyncio.run(main())
 
 
 # What is no outage
