@@ -84,6 +84,16 @@ def test_the_jobs_find_the_spark_that_is_there(services: dict[str, Any]) -> None
     assert {service["environment"]["BOREAL_SPARK__MASTER"] for service in supervisors(services).values()} == {address}
 
 
+def test_whatever_a_container_writes_is_where_its_user_may_write(services: dict[str, Any]) -> None:
+    """Below what the image makes for that user. A Spark worker that is told of no such place ends at once."""
+    own = "/var/lib/boreal"
+    image = (ROOT / "Dockerfile").read_text()
+    assert f"install --directory --owner boreal {own}\nUSER boreal\nWORKDIR {own}\n" in image
+    assert option(services["spark-worker"]["command"], "--work-dir").startswith(f"{own}/")
+    assert {service["environment"]["BOREAL_DATA"] for service in supervisors(services).values()} == {own}
+    assert all(service["volumes"][0].endswith(f":{own}") for service in supervisors(services).values())
+
+
 def test_the_supervisors_together_run_what_the_local_one_runs(services: dict[str, Any], local: LocalStack) -> None:
     record = QueryRecord("q", QUERY, 1)
     everything = query_children(record, local.sites, local.sites)
