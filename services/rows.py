@@ -18,6 +18,9 @@ from boreal.durations import format_duration
 from boreal.schema import Schema, Type
 from services.columns import convert, convert_each
 
+LONGEST_SHOWN = 200
+"""Of a value, in characters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -92,7 +95,14 @@ def late_reason(behind_us: int, disorder_us: int) -> str:
 
 def _note_bad(reasons: dict[int, str], name: str, kind: str, raw: pa.Array, bad: np.ndarray) -> None:
     for row in np.flatnonzero(bad).tolist():
-        reasons.setdefault(row, f"column {name}: {raw[row].as_py()!r} is not a {kind}".replace("a int", "an int"))
+        article = "an" if kind == "int" else "a"
+        reasons.setdefault(row, f"column {name}: {shown(raw[row].as_py())} is not {article} {kind}")
+
+
+def shown(value: object) -> str:
+    """A value as a reason names it: no longer than people read, and no dead letter is too large for Kafka because of it."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 # JSON objects.
@@ -204,7 +214,7 @@ def _json_text(name: str, value: object) -> str | None:
         return "true" if value else "false"
     if isinstance(value, str) and is_text(value):
         return value
-    raise ValueError(f"column {name}: {value!r} is not a plain value")
+    raise ValueError(f"column {name}: {shown(value)} is not a plain value")
 
 
 # Text and columns.

@@ -30,7 +30,7 @@ from boreal.schema import Type
 from boreal.spec import Stream
 from services.columns import convert
 from services.deadletters import DeadLetter
-from services.rows import Rows, Shape, late_reason, read_records
+from services.rows import Rows, Shape, late_reason, read_records, shown
 from services.source.place import Partition, Place
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
@@ -201,7 +201,7 @@ class Intake:
         try:
             time = INFINITY if text == END else _time(text, self._stream.time_unit)
         except pa.ArrowInvalid:
-            told.reasons[partition, record.offset] = f"header {BOUNDARY_HEADER}: {text!r} is neither a time nor {END!r}"
+            told.reasons[partition, record.offset] = f"header {BOUNDARY_HEADER}: {shown(text)} is neither a time nor {END!r}"
             return
         told.raises.setdefault(partition, []).append((record.offset, time))
 

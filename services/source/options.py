@@ -9,8 +9,8 @@ from boreal.durations import Bytes
 
 
 class SourceOptions(BaseSettings):
-    """BOREAL_HTTP_PORT: where rows may be posted; without it, nowhere. BOREAL_SPOOL_BYTES: how much of what was posted a
-    source keeps on disk at most, such as "1GB"."""
+    """BOREAL_HTTP_PORT: where rows may be posted, to /QUERY/STREAM/tuples; without it, nowhere. BOREAL_SPOOL_BYTES: how
+    much of what was posted a source keeps on disk at most, such as "1GB"."""
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", extra="ignore", frozen=True)
 

@@ -122,7 +122,7 @@ class Source:
                 stack.enter_context(closing(self.box))
             self.status = stack.enter_context(closing(StatusPublisher(self.home, self.name, self._status)))
             if self.box is not None and self.options.http_port is not None:
-                app = create_app(self.box, self._shape)
+                app = create_app(self.box, self._shape, self.layout.plan.query, self.stream)
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
             trimmer = stack.enter_context(closing(Trimmer(self.logs.values())))
             control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)

@@ -1,9 +1,12 @@
-"""Posting rows over HTTP: POST /tuples, as JSON (an object or a list), JSON lines, or an Arrow stream.
+"""Posting rows over HTTP: POST /QUERY/STREAM/tuples, as JSON (an object or a list), JSON lines, or an Arrow stream.
 
     202 {"accepted": 998, "refused": 2, "reasons": [{"row": 17, "reason": "..."}], "durable": "kafka" | "spool"}
 
 once the accepted rows outlast a crash. Refused are rows that are no tuples of the stream; whether a row is late is judged
 when the source takes it, and shows in the dead letters. Without an answer a row may have been taken or not.
+
+The path names the stream since all sources of a supervisor are told the same port, which the first of them gets: rows of
+another stream may well have the same shape.
 """
 
 from __future__ import annotations
@@ -35,11 +38,16 @@ JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lin
 _logger = logging.getLogger("boreal.source")
 
 
-def create_app(box: PostBox, shape: Shape) -> FastAPI:
-    """The application that posts rows of this shape to `box`."""
+def create_app(box: PostBox, shape: Shape, query: str, stream: str) -> FastAPI:
+    """The application that posts rows of this stream, which have this shape, to `box`."""
     app = FastAPI(title="boreal source", docs_url=None, redoc_url=None)
+    path = f"/{query}/{stream}/tuples"
 
-    @app.post("/tuples", status_code=202)
+    @app.exception_handler(404)
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": f"nothing is taken at {request.url.path}: this source takes rows at {path}"}, 404)
+
+    @app.post(path, status_code=202)
     async def post_tuples(request: Request) -> JSONResponse:
         body = await _read_body(request)
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()

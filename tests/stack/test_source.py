@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -205,6 +206,18 @@ def test_rows_in_are_rows_in_the_logs(make_bench: Callable[..., Bench]) -> None:
     assert len([log for log in bench.logs() if any(isinstance(frame, Data) for frame in log)]) == 2
     bench.wait(lambda: bench.status().get("rows") == 1000, "status")
     assert bench.status()["ready"] and bench.status()["last_boundary"] == "1970-01-01T00:16:40.999000Z"
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_records_that_their_producer_has_compressed_are_read(make_bench: Callable[..., Bench], codec: str) -> None:
+    bench = make_bench()
+    bench.start()
+    producer = confluent_kafka.Producer({"bootstrap.servers": bench.bootstrap, "compression.type": codec})
+    for n in range(1000):
+        producer.produce(bench.topic, json.dumps(row(n)), partition=0)
+    assert producer.flush(SECONDS) == 0
+    bench.wait_rows(1000)
+    assert bench.rows() == list(range(1000)) and not bench.letters()
 
 
 def test_stopping_is_a_matter_of_moments_and_the_next_life_goes_on(make_bench: Callable[..., Bench]) -> None:
@@ -495,8 +508,8 @@ class Posted:
     answer: dict[str, Any]
 
 
-def post(port: int, body: bytes, kind: str = "application/json") -> Posted:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/tuples", body, {"content-type": kind})
+def post(bench: Bench, port: int, body: bytes, kind: str = "application/json") -> Posted:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{bench.name}/s/tuples", body, {"content-type": kind})
     try:
         with urllib.request.urlopen(request, timeout=20) as response:
             return Posted(response.status, json.load(response))
@@ -505,9 +518,9 @@ def post(port: int, body: bytes, kind: str = "application/json") -> Posted:
             return Posted(error.code, json.load(error))
 
 
-def is_open(port: int) -> bool:
+def is_open(bench: Bench, port: int) -> bool:
     try:
-        return post(port, b"[]").status == 202
+        return post(bench, port, b"[]").status == 202
     except urllib.error.URLError:
         return False
 
@@ -517,22 +530,22 @@ def test_rows_may_be_posted_in_every_shape(make_bench: Callable[..., Bench]) -> 
 
     bench, port = make_bench(), free_port()
     bench.start(BOREAL_HTTP_PORT=str(port))
-    bench.wait(lambda: is_open(port), "the port")
-    assert post(port, json.dumps(row(0)).encode()).answer["accepted"] == 1
+    bench.wait(lambda: is_open(bench, port), "the port")
+    assert post(bench, port, json.dumps(row(0)).encode()).answer["accepted"] == 1
     bench.wait_rows(1)  # The source knows Kafka now: making its producer may take longer than a post may wait.
-    assert post(port, json.dumps(row(1)).encode()) == Posted(202, {"accepted": 1, "refused": 0, "durable": "kafka"})
-    refused = post(port, json.dumps([row(2), {"at": "noon"}, 7, row(3)]).encode())
+    assert post(bench, port, json.dumps(row(1)).encode()) == Posted(202, {"accepted": 1, "refused": 0, "durable": "kafka"})
+    refused = post(bench, port, json.dumps([row(2), {"at": "noon"}, 7, row(3)]).encode())
     reasons = [{"row": 1, "reason": "column at: 'noon' is not a time"}, {"row": 2, "reason": "not a JSON object"}]
     assert refused == Posted(202, {"accepted": 2, "refused": 2, "reasons": reasons, "durable": "kafka"})
     lines = b"\n".join(json.dumps(row(n)).encode() for n in (4, 5)) + b"\n\n{\n"
-    assert post(port, lines, "application/x-ndjson").answer["accepted"] == 2
+    assert post(bench, port, lines, "application/x-ndjson").answer["accepted"] == 2
     sink = pa.BufferOutputStream()
     table = pa.table({"at": pa.array([1_000_006], pa.timestamp("ms")), "user": ["x"], "n": [6]})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    assert post(port, sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream").answer["accepted"] == 1
-    assert post(port, b"{").status == 400
-    assert post(port, b" " * (17 << 20)).status == 413
+    assert post(bench, port, sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream").answer["accepted"] == 1
+    assert post(bench, port, b"{").status == 400
+    assert post(bench, port, b" " * (17 << 20)).status == 413
     bench.wait_rows(7)
     assert bench.rows() == list(range(7)) and not bench.letters()
 
@@ -548,7 +561,7 @@ def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order
 ) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
     process = bench.start(BOREAL_HTTP_PORT=str(port))
-    bench.wait(lambda: is_open(port), "the port")
+    bench.wait(lambda: is_open(bench, port), "the port")
     bench.send(0, 100)
     bench.wait_rows(100)
     own_kafka.kill()
@@ -556,12 +569,12 @@ def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order
     down_until = time.monotonic() + 3
     count = 100
     while time.monotonic() < down_until or "spool" not in durable:
-        posted = post(port, json.dumps([row(n) for n in range(count, count + 10)]).encode())
+        posted = post(bench, port, json.dumps([row(n) for n in range(count, count + 10)]).encode())
         assert posted.status == 202
         durable.append(posted.answer["durable"])
         count += 10
     own_kafka.start()
-    assert post(port, json.dumps([row(n) for n in range(count, count + 10)]).encode()).status == 202
+    assert post(bench, port, json.dumps([row(n) for n in range(count, count + 10)]).encode()).status == 202
     count += 10
     bench.wait_rows(count)
     assert bench.rows() == list(range(count)) and not bench.letters()
@@ -576,17 +589,17 @@ def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_no_row
     with closing(bench.home.admin()) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, bench.topic, {"max.message.bytes": "1000"})])
     bench.start(BOREAL_HTTP_PORT=str(port))
-    bench.wait(lambda: is_open(port), "the port")
-    assert post(port, json.dumps([row(0)]).encode()).status == 202
+    bench.wait(lambda: is_open(bench, port), "the port")
+    assert post(bench, port, json.dumps([row(0)]).encode()).status == 202
     bench.wait_rows(1)
     large = {"user": "u" * 5_000}
-    assert post(port, json.dumps([{**row(1), **large}]).encode()).status == 503
-    assert post(port, json.dumps([row(1)]).encode()).answer["durable"] == "kafka"
+    assert post(bench, port, json.dumps([{**row(1), **large}]).encode()).status == 503
+    assert post(bench, port, json.dumps([row(1)]).encode()).answer["durable"] == "kafka"
     bench.wait_rows(2)
     own_kafka.kill()
     for first in (2, 5):
         found = [row(first), {**row(first + 1), **large}, row(first + 2)]
-        assert post(port, json.dumps(found).encode()).answer["durable"] == "spool"
+        assert post(bench, port, json.dumps(found).encode()).answer["durable"] == "spool"
     own_kafka.start()
 
     def refused() -> set[int]:
@@ -597,7 +610,7 @@ def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_no_row
     letters = bench.letters()
     bench.wait(lambda: bench.status()["dlq"] == len(letters), "the count of dead letters")
     assert all(letter["offset"] == -1 and letter["reason"].startswith("too large") for letter in letters)
-    assert post(port, json.dumps([row(8)]).encode()).answer["durable"] == "kafka"
+    assert post(bench, port, json.dumps([row(8)]).encode()).answer["durable"] == "kafka"
     expected = sorted({*range(9)} - refused())
     bench.wait_rows(len(expected))
     assert bench.rows() == expected
@@ -608,17 +621,17 @@ def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
 ) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
     process = bench.start(BOREAL_HTTP_PORT=str(port))
-    bench.wait(lambda: is_open(port), "the port")
-    post(port, json.dumps([row(n) for n in range(10)]).encode())
+    bench.wait(lambda: is_open(bench, port), "the port")
+    post(bench, port, json.dumps([row(n) for n in range(10)]).encode())
     bench.wait_rows(10)
     own_kafka.kill()
-    assert [post(port, json.dumps(row(n)).encode()).answer["durable"] for n in range(10, 20)] == ["spool"] * 10
+    assert [post(bench, port, json.dumps(row(n)).encode()).answer["durable"] for n in range(10, 20)] == ["spool"] * 10
     process.kill()
     process.wait()
     own_kafka.start()
     bench.start(BOREAL_HTTP_PORT=str(port))
-    bench.wait(lambda: is_open(port), "the port")
-    post(port, json.dumps(row(20)).encode())
+    bench.wait(lambda: is_open(bench, port), "the port")
+    post(bench, port, json.dumps(row(20)).encode())
     bench.wait_rows(21)
     assert bench.rows() == list(range(21)) and not bench.letters()
 
@@ -626,17 +639,17 @@ def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
 def test_a_full_spool_refuses_what_is_posted_and_says_so(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
     bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_SPOOL_BYTES="100KB")
-    bench.wait(lambda: is_open(port), "the port")
+    bench.wait(lambda: is_open(bench, port), "the port")
     own_kafka.kill()
     count = 0
-    while (posted := post(port, json.dumps([row(n) for n in range(count, count + 100)]).encode())).status == 202:
+    while (posted := post(bench, port, json.dumps([row(n) for n in range(count, count + 100)]).encode())).status == 202:
         count += 100
     assert posted.status == 503 and "the spool is full (100000 bytes)" in posted.answer["error"]
     assert "the spool is full" in bench.log_file.read_text()
     own_kafka.start()
     bench.wait_rows(count)
     assert bench.rows() == list(range(count))
-    bench.wait(lambda: post(port, json.dumps(row(count)).encode()).status == 202, "room in the spool")
+    bench.wait(lambda: post(bench, port, json.dumps(row(count)).encode()).status == 202, "room in the spool")
     bench.wait_rows(count + 1)
 
 
@@ -648,7 +661,7 @@ def test_a_source_whose_spool_is_damaged_goes_on_without_it(make_bench: Callable
     bench.start(BOREAL_HTTP_PORT=str(port))
     bench.send(0, 10)
     bench.wait_rows(10)
-    assert bench.rows() == list(range(10)) and not is_open(port)
+    assert bench.rows() == list(range(10)) and not is_open(bench, port)
     assert f"the spool in {spool} cannot be opened" in bench.log_file.read_text()
 
 

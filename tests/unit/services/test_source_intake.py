@@ -256,6 +256,23 @@ def test_a_heartbeat_that_cannot_be_read_becomes_a_dead_letter() -> None:
     assert sorted(letters_of(batch)) == [0, 1]
 
 
+HUGE = "\x01" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(0, json.dumps({"at": 0, "user": "u", "n": HUGE}).encode()),
+        Record(0, json.dumps({"at": 0, "user": [HUGE], "n": 1}).encode()),
+        heartbeat(0, HUGE),
+    ],
+)
+def test_no_record_is_so_large_that_kafka_would_refuse_its_dead_letter(record: Record) -> None:
+    [letter] = intake(stream()).take({0: [record]}, 0).letters
+    assert len(letter.to_json()) < 1_000_000
+    assert letter.reason.startswith(("column n: '", "column user: ['", "header boundary: '")) and "... is n" in letter.reason
+
+
 def test_headers_that_others_made_up_cost_their_own_record_at_most() -> None:
     source = intake(stream())
     others: list[tuple[str, bytes | None]] = [("boreal-posted", b"9" * 5_000), ("boreal-posted", None), ("boundary", None)]

@@ -6,13 +6,22 @@ import datetime
 import json
 import logging
 import socket
+import time
+import urllib.error
+import urllib.request
 from contextlib import closing
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from fastapi import FastAPI
 
-from services.source.web import ARROW, WebServer, _records
+from boreal.schema import Schema
+from services.rows import Shape
+from services.source.post import PostBox
+from services.source.web import ARROW, WebServer, _records, create_app
+from services.stack.servers import free_port
 
 
 def test_a_port_that_is_taken_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -23,6 +32,29 @@ def test_a_port_that_is_taken_is_named(caplog: pytest.LogCaptureFixture) -> None
             server._thread.join(10)
     [said] = [record.getMessage() for record in caplog.records if record.name == "boreal.source"]
     assert "BOREAL_HTTP_PORT" in said and f"127.0.0.1:{port}" in said
+
+
+def test_rows_of_another_stream_are_not_taken_though_they_have_the_same_shape() -> None:
+    taken: list[list[bytes]] = []
+    box = SimpleNamespace(post=lambda records: taken.append(records) is None)
+    shape, port = Shape("at", "ms", Schema.of({"n": "int"})), free_port()
+
+    def post(path: str) -> tuple[int, dict[str, object]]:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", b'{"at": 1, "n": 2}')
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    with closing(WebServer(create_app(cast(PostBox, box), shape, "q", "jfk"), "127.0.0.1", port)) as server:
+        while not server._server.started:
+            time.sleep(0.01)
+        assert post("/q/jfk/tuples") == (202, {"accepted": 1, "refused": 0, "durable": "kafka"})
+        status, answer = post("/q/lga/tuples")
+    assert status == 404 and "/q/jfk/tuples" in str(answer["error"])
+    assert len(taken) == 1
 
 
 def test_nanoseconds_are_taken_as_microseconds() -> None:
