@@ -16,6 +16,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -39,6 +40,16 @@ class KafkaSettings(BaseModel):
     username: str | None = None
     password: SecretStr | None = None
     ca_file: Path | None = None
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _refuse_no_address(cls, bootstrap: str) -> str:
+        """Clients take it for a cluster that is out of reach, or raise what is no outage."""
+        for address in bootstrap.split(","):
+            host, colon, port = address.strip().rpartition(":")
+            if not (host and port.isdecimal() if colon else port):
+                raise PydanticCustomError("address", "is not HOST:PORT, or several with commas between")
+        return bootstrap
 
 
 class RedisSettings(BaseModel):

@@ -14,6 +14,7 @@ Everything lives in one directory, DATA, so that the stack comes up again as it 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -22,7 +23,7 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,9 +127,15 @@ class LocalStack:
         return {**brokers, "BOREAL_REDIS__URL": settings.redis.url, "BOREAL_DATA": str(self.data)}
 
     def _description(self) -> dict[str, Any]:
-        description: dict[str, Any] = json.loads((self.data / "stack.json").read_text())
-        if description["v"] != VERSION:
-            problem = f"holds a stack of version {description['v']}, and this boreal knows version {VERSION}"
+        path = self.data / "stack.json"
+        try:
+            description: dict[str, Any] = json.loads(path.read_text())
+            version = description["v"]
+        except (ValueError, KeyError, TypeError):
+            fix = 'name another directory, or write {"v": 1, "sites": ["a"], "port": 8080} there, with all sites that it had'
+            raise UserError("--data", str(self.data), f"holds a {path.name} that is damaged", fix) from None
+        if version != VERSION:
+            problem = f"holds a stack of version {version}, and this boreal knows version {VERSION}"
             raise UserError("--data", str(self.data), problem, "name another directory, or use that version")
         return description
 
@@ -170,20 +177,21 @@ class LocalStack:
         sites, port: None for what it had, or the defaults. UserError where it has other sites, or something is missing
         that cannot be fetched; StackFailed if it does not get ready.
         """
-        if self.state() is not None:
-            self._refuse_other(sites, port)
+        with self._one_at_a_time(on_progress):
+            if self.state() is not None:
+                self._refuse_other(sites, port)
+                self._await_ready(on_progress)
+                return False
+            self.describe(sites, port)
+            for what in (java, redis_server):
+                what()
+            kafka_jars(on_progress=on_progress)
+            self._end_leftovers()
+            self._refuse_taken_ports()
+            self._make_token()
+            self._spawn(allow_chaos)
             self._await_ready(on_progress)
-            return False
-        self.describe(sites, port)
-        for what in (java, redis_server):
-            what()
-        kafka_jars(on_progress=on_progress)
-        self._end_leftovers()
-        self._refuse_taken_ports()
-        self._make_token()
-        self._spawn(allow_chaos)
-        self._await_ready(on_progress)
-        return True
+            return True
 
     def describe(self, sites: int | None, port: int | None) -> None:
         """Make its directory, and settle what it is, down to the servers' ports; all of that stays. UserError as with `up`."""
@@ -193,13 +201,33 @@ class LocalStack:
         else:
             names = list(SITE_NAMES[: sites or DEFAULT_SITES])
             description = {"v": VERSION, "sites": names, "port": port or DEFAULT_PORT}
+        with self._writing():
+            self.data.mkdir(parents=True, exist_ok=True)
+            replace_file(self.data / "stack.json", json.dumps(description))
+            self.servers()
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self, on_progress: Progress) -> Iterator[None]:
+        """A second `up` waits: what the first has started it would take for leftovers."""
+        path = self.data / "run" / "up.lock"
+        with self._writing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a")
+        with file:
             try:
-                self.data.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                problem = f"cannot be made: {error.strerror}"
-                raise UserError("--data", str(self.data), problem, "name a directory that you may write") from None
-        replace_file(self.data / "stack.json", json.dumps(description))
-        self.servers()
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_progress("another boreal up is under way")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise UserError("--data", str(self.data), problem, "name a directory that you may write") from None
 
     def _refuse_other(self, sites: int | None, port: int | None) -> None:
         """A query's replicas and logs lie where the number of sites puts them."""

@@ -34,7 +34,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from boreal.errors import BorealError
+from services.clusters import make_client
 from services.stack.fetch import java, kafka_jars, redis_server
+from services.stack.state import created, is_same
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
@@ -205,7 +207,7 @@ class Server(ABC):
             return None
         try:
             process = psutil.Process(state["pid"])
-            if process.create_time() != state["created"]:
+            if not is_same(process, state["created"]):
                 return None
             # A zombie that has threads left is not through yet: they still hold its ports.
             if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
@@ -220,7 +222,7 @@ class Server(ABC):
         return json.loads(self._state.read_text()) if self._state.is_file() else {}
 
     def _write(self, process: psutil.Process | None) -> None:
-        state = {"ports": self.ports, "pid": process and process.pid, "created": process and process.create_time()}
+        state = {"ports": self.ports, "pid": process and process.pid, "created": process and created(process)}
         written = self._state.with_suffix(".new")
         written.write_text(json.dumps(state))
         written.replace(self._state)
@@ -298,7 +300,8 @@ class KafkaServer(Server):
                 return False
         try:
             limit = LOOK_SECONDS * 1000
-            admin = kafka.KafkaAdminClient(**self.client, bootstrap_timeout_ms=limit, request_timeout_ms=limit)
+            options = {**self.client, "bootstrap_timeout_ms": limit, "request_timeout_ms": limit}
+            admin = make_client(kafka.KafkaAdminClient, options)
         except kafka.errors.KafkaError:
             return False
         try:

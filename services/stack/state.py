@@ -43,7 +43,18 @@ def replace_file(path: Path, text: str) -> None:
 
 def identity(pid: int) -> dict[str, Any]:
     """What names a process for good: a pid alone is given to another process one day."""
-    return {"pid": pid, "created": psutil.Process(pid).create_time()}
+    return {"pid": pid, "created": created(psutil.Process(pid))}
+
+
+def created(process: psutil.Process) -> float:
+    """When a process was made, in seconds. On Linux since the machine began: psutil makes a time of day of that by a clock that
+    may have been set since, as when a virtual machine wakes up."""
+    return process.create_time() - (psutil.boot_time() if psutil.LINUX else 0.0)
+
+
+def is_same(process: psutil.Process, created_at: float) -> bool:
+    """Whether it is the process that was made then, and no later one with its pid."""
+    return abs(created(process) - created_at) < SAME_SECOND_S
 
 
 def living(named: Mapping[str, Any]) -> psutil.Process | None:
@@ -54,7 +65,7 @@ def living(named: Mapping[str, Any]) -> psutil.Process | None:
         os.waitpid(named["pid"], os.WNOHANG)  # if it is our own child and has ended: let it go
     try:
         process = psutil.Process(named["pid"])
-        is_it = abs(process.create_time() - named["created"]) < SAME_SECOND_S and process.status() != psutil.STATUS_ZOMBIE
+        is_it = is_same(process, named["created"]) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return None
     return process if is_it else None

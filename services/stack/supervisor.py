@@ -39,7 +39,7 @@ from services.stack.children import MONITOR, query_children
 from services.stack.links import Link
 from services.stack.servers import KafkaServer, RedisServer, Server
 from services.stack.spares import COMMAND, Spare
-from services.stack.state import identity, only_one, write_state
+from services.stack.state import created, identity, only_one, write_state
 from services.stack.supervision import Answered, Child, Event, Exited, Kill, Start, Supervision, Terminate, Tick, Wanted
 from services.statuses import Status, StatusReader
 from services.topics import ensure, system_topics
@@ -229,9 +229,12 @@ class Supervisor:
         answered: int | None = None
         while not self._ending.is_set():
             pid = self._runner.pid(name)
-            if pid is not None and pid != answered and server.is_ready():
-                answered = pid
-                self._happenings.put(_Heard(name, pid, True))
+            try:
+                if pid is not None and pid != answered and server.is_ready():
+                    answered = pid
+                    self._happenings.put(_Heard(name, pid, True))
+            except _SHORTAGES as error:
+                _logger.debug("%s cannot be asked whether it is ready: %s", name, error)
             self._ending.wait(_LOOK_S)
 
     def _follow_queries(self, registry: QueryRegistry) -> None:
@@ -248,7 +251,7 @@ class Supervisor:
         while not self._ending.is_set():
             try:
                 return act()
-            except (KafkaError, OSError) as error:
+            except (KafkaError, *_SHORTAGES) as error:
                 tell_of_trying_again(_logger, "the home site cannot be asked which queries there are", error)
                 self._ending.wait(_RETRY_S)
 
@@ -317,7 +320,7 @@ class Runner:
         return running[0].pid if running else None
 
     def created(self, name: str) -> float | None:
-        """When it was made, as psutil has it: with the pid this names the process for good."""
+        """When it was made, as `services.stack.state` has it: with the pid this names the process for good."""
         running = self._running.get(name)
         return running[1] if running else None
 
@@ -335,14 +338,14 @@ class Runner:
         proxies, log = self._proxies(child), self._output(child.name)
         process = self._spare.become(child.command, proxies, log) or self._spawn(child.command, proxies, log)
         try:
-            created = psutil.Process(process.pid).create_time()
+            created_at = created(psutil.Process(process.pid))
             threading.Thread(target=lambda: self._on_end(child.name, process.wait()), daemon=True).start()
         except _SHORTAGES:
             # Nobody would hear of its end.
             process.kill()
             process.wait()
             raise
-        self._running[child.name] = process, created
+        self._running[child.name] = process, created_at
         return process
 
     def keep_spare(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from boreal.cli.stack_tables import show_status
+from boreal.errors import UserError
 from services.stack import launcher
 from services.stack.launcher import LocalStack
 
@@ -65,3 +67,35 @@ def test_the_status_says_why_a_query_cannot_run(
     show_status(status)
     shown = capsys.readouterr().out
     assert "query q cannot run: has no such operator\n" in shown and "not ready; queries: q" in shown
+
+
+def test_a_directory_that_cannot_hold_a_stack_is_named(tmp_path: Path) -> None:
+    (tmp_path / "kafka").touch()
+    with pytest.raises(UserError, match="cannot be written") as refused:
+        LocalStack(tmp_path).describe(1, None)
+    assert (refused.value.field, refused.value.value) == ("--data", str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_description_that_is_damaged_is_named(stack: LocalStack, text: str) -> None:
+    (stack.data / "stack.json").write_text(text)
+    with pytest.raises(UserError, match=r"stack\.json that is damaged"):
+        stack.describe(1, None)
+
+
+def test_a_second_up_begins_when_the_first_is_through(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it could not tell what the first has started from what a dead supervisor left."""
+    has_looked = threading.Event()
+
+    def look(stack: LocalStack) -> dict[str, Any]:
+        has_looked.set()
+        return state("kafka.a") | {"ready": True}
+
+    monkeypatch.setattr(LocalStack, "state", look)
+    said: list[str] = []
+    second = threading.Thread(target=lambda: said.append(f"{stack.up(None, None, False, said.append)}"))
+    with stack._one_at_a_time(said.append):
+        second.start()
+        assert not has_looked.wait(0.2)
+    second.join(20)
+    assert said == ["another boreal up is under way", "kafka.a is ready", "False"]

@@ -46,6 +46,20 @@ def test_a_variable_that_is_no_json_is_named(bare: pytest.MonkeyPatch) -> None:
         load_settings()
 
 
+@pytest.mark.parametrize("address", ["", "kafka:none", "kafka:", ":9092", "one:9092,", "one:9092,two:x"])
+def test_an_address_of_kafka_that_is_none_is_named(bare: pytest.MonkeyPatch, address: str) -> None:
+    bare.setenv("BOREAL_SITES__A__BOOTSTRAP", address)
+    with pytest.raises(UserError, match="is not HOST:PORT") as refused:
+        load_settings()
+    assert refused.value.field == "BOREAL_SITES__A__BOOTSTRAP"
+
+
+@pytest.mark.parametrize("address", ["kafka", "kafka:9092", "one:9092, two:9093", "[::1]:9092"])
+def test_addresses_of_kafka_are_taken_as_clients_take_them(bare: pytest.MonkeyPatch, address: str) -> None:
+    bare.setenv("BOREAL_SITES__A__BOOTSTRAP", address)
+    assert load_settings().sites["a"].bootstrap == address
+
+
 def test_a_file_is_under_the_environment(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "boreal.yaml"
     path.write_text("sites: {a: {bootstrap: 'one:9092'}, b: {bootstrap: 'two:9092'}}")

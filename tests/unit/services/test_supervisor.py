@@ -23,9 +23,10 @@ from boreal.errors import UserError
 from services.queries import QueryRecord
 from services.settings import KafkaSettings, Settings
 from services.stack import state, supervisor, tied
+from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
 from services.stack.supervision import Child
-from services.stack.supervisor import Runner, Supervisor
+from services.stack.supervisor import Runner, Supervisor, _Heard
 from services.statuses import StatusReader
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -228,6 +229,27 @@ def test_a_query_that_cannot_run_is_not_ready(tmp_path: Path) -> None:
     assert made._query_state("q")["problem"]
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("can't start new thread")])
+def test_a_server_that_cannot_be_asked_for_want_of_something_is_asked_again(tmp_path: Path, error: Exception) -> None:
+    made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
+    made._runner._running["redis"] = cast(Any, (SimpleNamespace(pid=7), 0.0))
+    looks = iter([error, False, True])
+
+    def look() -> bool:
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    server = SimpleNamespace(prepare=lambda: None, command=["redis-server"], is_ready=look)
+    made._in_thread(lambda: made._keep_server("redis", cast(Server, server)))
+    made._happenings.get(timeout=PATIENCE_S)
+    heard = made._happenings.get(timeout=PATIENCE_S)
+    assert isinstance(heard, _Heard) and (heard.pid, heard.ready) == (7, True)
+    assert not made._has_failed.is_set()
+    made._ending.set()
+
+
 def test_what_was_said_before_the_supervisor_began_is_no_word_of_its_processes(tmp_path: Path) -> None:
     made, is_current = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False), threading.Event()
     made._statuses = cast(StatusReader, SimpleNamespace(is_current=is_current))
@@ -289,7 +311,7 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     assert runner.pid("monitor") != spare.pid
     runner.start(EGRESS)
     assert runner.pid(EGRESS.name) == spare.pid
-    assert runner.created(EGRESS.name) == spare.create_time()
+    assert runner.created(EGRESS.name) == pytest.approx(state.created(spare))
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     log = (tmp_path / "logs" / f"{EGRESS.name}.log").read_text()
     assert "ERROR egress.q.z boreal.process: egress.q.z cannot go on" in log
@@ -324,6 +346,14 @@ def test_a_pid_that_has_been_given_to_another_process_is_not_taken_for_it() -> N
     assert living(me) is not None
     assert living({**me, "created": me["created"] - 60}) is None
     assert living({"pid": None, "created": None}) is None
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="elsewhere the time of day is the kernel's own")
+def test_a_process_is_known_though_the_clock_was_set_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    me, began = identity(os.getpid()), psutil.boot_time()
+    for where in (psutil, psutil._pslinux):
+        monkeypatch.setattr(where, "boot_time", lambda: began + 3_600)
+    assert living(me) is not None
 
 
 def test_a_directory_has_one_supervisor(tmp_path: Path) -> None:
