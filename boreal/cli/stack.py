@@ -45,7 +45,15 @@ Engine = Annotated[
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The query's name.", show_default=False)]
 
-query = typer.Typer(help="Apply, change, show and remove queries.", no_args_is_help=True)
+query = typer.Typer()
+
+
+@query.callback(invoke_without_command=True)
+def _query(context: typer.Context) -> None:
+    """Apply, change, show and remove queries."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 def add_to(app: typer.Typer) -> None:

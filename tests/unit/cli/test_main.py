@@ -145,6 +145,13 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     assert f"Example: boreal {command}" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("given", [[], ["query"]])
+def test_without_a_command_there_is_help_and_no_error(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(given) == 2
+    shown = capsys.readouterr()
+    assert "Commands" in shown.out and shown.err == ""
+
+
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2.3")
     assert main(["--version"]) == 0
