@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from boreal.frames import Anchor
+from boreal.spec import Mode
 from operators.graph import Graph
 from reconcile.events import StoreCheckpoint
 from reconcile.links import Link
@@ -27,13 +28,15 @@ Inputs = tuple[tuple[str, int], ...]
 class Claims:
     """The anchors and checkpoints of one life. made: the last anchor; shown: the last one that readers could see, corrections
     being held back at times. saved: the inputs of the checkpoints on their way to the store; stored: of the last that
-    arrived; copied: of the copy in memory that periodic checkpoints roll back to."""
+    arrived; copied: of the copy in memory that periodic checkpoints roll back to. anchored_to: the logs have better anchors
+    up to this time, of a life before, which knew where the rows of all windows begin."""
 
     links: list[Link]
     graph: Graph
     strategy: Strategy
     soutput: SOutput
     incarnation: int
+    anchored_to: int = BEGINNING
     made: Anchor | None = None
     shown: Anchor | None = None
     saved: dict[int, Inputs] = field(default_factory=dict)
@@ -52,8 +55,10 @@ class Claims:
         self.checkpoints += 1
         return self.incarnation * CHECKPOINTS_OF_A_LIFE + self.checkpoints
 
-    def anchor(self, time: int, next_ids: Inputs) -> Anchor:
+    def anchor(self, time: int, next_ids: Inputs) -> Anchor | None:
         """The anchor of a stable boundary at this time."""
+        if time < self.anchored_to:
+            return None
         needs = min(self.graph.needs(time), time)
         self.made = Anchor(time, needs, next_ids, self._places(needs))
         if self.soutput.deferred is None:
@@ -69,8 +74,8 @@ class Claims:
 
     def store(self, number: int, time: int, state: bytes | None) -> StoreCheckpoint:
         """R19: the copy in memory serves a rollback; the upload goes on behind, and serves restarts."""
-        # What the state stands on is read again too, though not handed on: later anchors and an undo need its places.
-        needs = time if self.graph.unbounded else min(self.graph.needs(time), time)
+        # An undo makes the state anew from the rows of open windows, whose places are known only to who has read them.
+        needs = min(self.graph.needs(time), time) if self.strategy.mode is Mode.UNDO_REDO else time
         self.saved[number] = inputs = self._places(needs)
         return StoreCheckpoint(number, time, needs, self.soutput.next_ids(), inputs, state)
 

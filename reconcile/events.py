@@ -193,8 +193,9 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Upload in the background; answer with `CheckpointStored` when it is safe. state: None where the host is in another
-    process, which brings the copy to the store itself, under this number."""
+    """Upload in the background; answer with `CheckpointStored` when it is safe. The state after all input before `time`, made
+    with the outputs up to `next_ids`; a life that begins with it reads `inputs` on, from the event time `needs`. state: None
+    where the host is in another process, which brings the copy to the store itself, under this number."""
 
     number: int
     time: int

@@ -106,7 +106,9 @@ class Instance:
             plan.policy.stabilization,
             0,
         )
-        self.claims = Claims(self.links, self.graph, self.strategy, self.soutput, restart.incarnation)
+        self.claims = Claims(
+            self.links, self.graph, self.strategy, self.soutput, restart.incarnation, restart.anchored_to
+        )
         self.rereading = Rereading(self.links, self.sunion, plan.boundary_interval_us)
         others = [InstanceId(me.fragment, r, me.shard) for r in fragment.replicas if r != me.replica]
         self.stagger = Stagger.of(me, others, plan.heartbeat_us)
@@ -146,7 +148,7 @@ class Instance:
             nothing_follows,
         )
         for link in self.links:
-            link.port.tape.begin(restart.inputs.get(link.port.key, 0))
+            link.port.tape.begin(restart.inputs.get(link.port.key, 0), restart.position, restart.opened.get(link.port.key))
         self.sunion.begin_at(restart.position, restart.muted_until)
         if self.strategy.periodic:
             self.claims.copy(restart.position)

@@ -30,7 +30,7 @@ FRAME_BYTES = 32 << 20
 class _Track:
     """One output log: `next_id` counts the stable ids that the current state has made, `written` those that were written
     or are held back for the end of a correction, `visible` those in the log; `tentative` counts the rows after them.
-    `written_to`: the time up to which a life before wrote stable rows, which this one may not yet have made again."""
+    `written_to`: the time up to which a life before wrote all stable rows, which this one may not yet have made again."""
 
     log: LogId
     next_id: int = 0
@@ -94,7 +94,7 @@ class SOutput:
         step: Step,
         state: State,
         now: int,
-        make_anchor: Callable[[tuple[tuple[str, int], ...]], Anchor],
+        make_anchor: Callable[[tuple[tuple[str, int], ...]], Anchor | None],
     ) -> list[Append]:
         """Write a step's output rows and its boundary; a stable one carries the anchor that `make_anchor` gives for the
         next ids. Muted steps write nothing."""
@@ -196,11 +196,10 @@ class SOutput:
     def _write_piece(self, track: _Track, rows: pa.RecordBatch, step: Step) -> list[Append]:
         t_max = bucket_end(rows.column(0)[-1].as_py(), self.bucket_us)
         if step.tentative:
-            if track.next_id < track.written:
-                # The log has the stable rows of this time already, from the life before.
-                rows = rows.slice(int(np.searchsorted(rows.column(0).to_numpy(), track.written_to, side="right")))
-                if not rows.num_rows:
-                    return []
+            # The log has the stable rows up to this time already, from the life before.
+            rows = rows.slice(int(np.searchsorted(rows.column(0).to_numpy(), track.written_to, side="right")))
+            if not rows.num_rows:
+                return []
             first_id = track.visible + track.tentative
             track.tentative += rows.num_rows
             why = (step.missing, step.cause)

@@ -25,7 +25,7 @@ def saved_by(store: CheckpointStore, who: InstanceId) -> Saved | None:
     found = store.latest(str(who))
     if found is None:
         return None
-    return Saved(found.time, found.next_ids, found.inputs, found.state, (found.instance, found.number))
+    return Saved(found.time, found.needs, found.next_ids, found.inputs, found.state, (found.instance, found.number))
 
 
 def restarts(
@@ -84,10 +84,12 @@ def holds(log: Log, first_id: int) -> bool:
 
 
 def last_time(log: Log) -> int:
-    """The time of the last stable row that a log holds."""
+    """The time up to which a log has its stable rows: the last one's, or the last stable boundary's where that is later."""
+    anchor = log.last_anchor()
+    promised = anchor.time - 1 if anchor is not None else BEGINNING
     try:
         found = log.read(log.offset_after(log.next_stable_id - 2), 1) if log.next_stable_id else []
     except Trimmed:
-        return BEGINNING
+        return promised
     frame = found[0][1] if found else None
-    return int(frame.batch.column(0)[-1].as_py()) if isinstance(frame, Data) else BEGINNING
+    return max(promised, int(frame.batch.column(0)[-1].as_py())) if isinstance(frame, Data) else promised

@@ -99,9 +99,12 @@ class Tape:
     chunks: list[Chunk] = field(default_factory=list)
     places: deque[tuple[int, int]] = field(default_factory=deque)
 
-    def begin(self, next_id: int) -> None:
-        """Start at an id other than 0: a restarted instance goes on from an anchor."""
+    def begin(self, next_id: int, time: int = BEGINNING, first_id: int | None = None) -> None:
+        """Start at an id other than 0: a restarted instance goes on from an anchor, or from a checkpoint of a time. What is
+        needed from before that time begins at `first_id`, if it is needed."""
         self.next_id = next_id
+        if first_id is not None and first_id < next_id:
+            self.places.append((time - 1, first_id))
 
     @property
     def cached_from(self) -> int:

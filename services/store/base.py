@@ -31,7 +31,7 @@ class Checkpoint:
     """An instance's state at a bucket's edge, and what it takes to go on from there.
 
     instance: its name. number: rises with every checkpoint of the instance. time, needs, next_ids, inputs: as in
-    boreal.frames.Anchor. state: the state of the fragment's operators, encoded.
+    reconcile.events.StoreCheckpoint. state: the state of the fragment's operators, encoded.
     """
 
     instance: str

@@ -32,7 +32,7 @@ from reconcile.events import (
     Watch,
 )
 from reconcile.instance import FORGOTTEN_HEARTBEATS
-from reconcile.recovery import Restart
+from reconcile.recovery import Restart, Saved, plan_restart
 from tests.harness import MS, InstanceDriver, chain_of, plan_of, query_of
 
 A, B = LogId("a", "", 0), LogId("b", "", 0)
@@ -222,6 +222,49 @@ def test_a_new_life_is_recovering_until_it_has_read_what_it_missed() -> None:
     assert one.state is State.STABLE
     first = one.frames(Data)[0]
     assert isinstance(first, Data) and first.first_id == 8 and first.origin == Origin("r0", 2)
+
+
+def windows_plan(mode: str) -> Plan:
+    sums = {"aggregate": "a", "window": {"tumbling": "2s"}, "compute": {"n": "sum(v)"}}
+    tuning = {"bucket": "100ms", "checkpoint_interval": "500ms"}
+    return plan_of(query_of({"sums": sums}, "sums", ("a",), replicas=1, reconcile=mode, tuning=tuning))
+
+
+@pytest.mark.parametrize("mode", ["overlay_redo", "checkpoint_redo"])
+def test_a_life_from_a_checkpoint_reads_on_from_there_though_its_windows_began_before(mode: str) -> None:
+    """R26: a long window is not read again. What it needs is still claimed, for whoever has no checkpoint."""
+    plan = windows_plan(mode)
+    one, steady = InstanceDriver(plan), InstanceDriver(plan)
+    flow(steady, 0, 6000 * MS, "a", None)
+    flow(one, 0, 3800 * MS, "a", None)
+    copy = [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)][-1]
+    anchor = [frame.anchor for frame in one.frames(Boundary) if frame.anchor is not None][-1]  # type: ignore[union-attr]
+    opened = dict(anchor.inputs)["a/0"]
+    assert 2000 * MS == anchor.needs < copy.time < anchor.time and opened < dict(copy.inputs)["a/0"]
+
+    saved = Saved(copy.time, copy.needs, copy.next_ids, copy.inputs, copy.state or b"", ("main.r0.0", copy.number))
+    place = plan_restart(2, 0, {"sums/0": 1}, anchor, saved)[0]
+    two = InstanceDriver(plan, restart=place)
+    two.ids[A] = first = dict(copy.inputs)["a/0"]
+    assert [effect for effect in two.effects if isinstance(effect, Follow)] == [Follow(A, first - 1)]
+    two.now = 3800 * MS
+    flow(two, first * 50 * MS, 6000 * MS, "a", None)
+    assert [frame.batch.to_pylist() for frame in two.frames(Data)] == [  # type: ignore[union-attr]
+        frame.batch.to_pylist()  # type: ignore[union-attr]
+        for frame in steady.frames(Data)[1:]
+    ]
+    anchors = [(frame.time, frame.anchor) for frame in two.frames(Boundary) if frame.anchor is not None]  # type: ignore[union-attr]
+    assert min(time for time, _ in anchors) >= anchor.time, "the log's newest anchor is never an older one's"
+    assert min(dict(found.inputs)["a/0"] for _, found in anchors if found is not None) == opened
+    acknowledged = [dict(effect.positions)["a/0"] for effect in two.effects if isinstance(effect, Acknowledge)]
+    assert opened <= min(acknowledged) and max(acknowledged) > first
+
+
+def test_an_undo_makes_its_state_from_the_rows_of_open_windows_and_so_keeps_their_places() -> None:
+    one = InstanceDriver(windows_plan("undo_redo"))
+    flow(one, 0, 3800 * MS, "a", None)
+    copy = [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)][-1]
+    assert copy.needs == 2000 * MS and dict(copy.inputs)["a/0"] <= 40
 
 
 def test_a_new_life_does_not_take_the_stable_boundary_back() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from boreal.frames import Anchor
 from reconcile.events import InstanceId
 from reconcile.instance import Instance
@@ -12,8 +14,8 @@ from tests.harness import plan_of, query_of
 ANCHOR = Anchor(time=100, needs=40, next_ids=(("out/0", 9),), inputs=(("a/0", 3),))
 
 
-def saved(time: int) -> Saved:
-    return Saved(time, (("out/0", 7),), (("a/0", 5),), b"state", ("main.r0.0", 1))
+def saved(time: int, needs: int | None = None) -> Saved:
+    return Saved(time, time if needs is None else needs, (("out/0", 7),), (("a/0", 5),), b"state", ("main.r0.0", 1))
 
 
 def test_with_nothing_it_begins_at_the_beginning() -> None:
@@ -32,16 +34,19 @@ def test_a_checkpoint_newer_than_the_anchors_inputs_comes_first() -> None:
     assert (first.position, first.muted_until, first.state) == (90, 90, b"state")
     assert first.made == {"out/0": 7} and first.written == {"out/0": 9}, "what it makes again is dropped by id"
     assert second.state is None and second.position == 40, "and the anchor is there should it be damaged"
+    assert (first.opened, first.anchored_to) == ({"a/0": 3}, 100), "what came before is read again only where it has to be"
+    assert (second.opened, second.anchored_to) == ({}, BEGINNING)
 
 
 def test_without_an_anchor_the_beginning_is_there_should_the_checkpoint_be_damaged() -> None:
     first, second = plan_restart(2, 4, {"out/0": 9}, None, saved(90))
-    assert first.state == b"state"
+    assert (first.state, first.opened) == (b"state", {"a/0": 0})
     assert second == Restart(2, 4, BEGINNING, BEGINNING, {}, {"out/0": 9})
 
 
-def test_an_older_checkpoint_comes_second() -> None:
-    first, second = plan_restart(2, 4, {}, ANCHOR, saved(30))
+@pytest.mark.parametrize("older", [saved(30), saved(90, needs=30)])
+def test_a_checkpoint_that_has_more_read_again_comes_second(older: Saved) -> None:
+    first, second = plan_restart(2, 4, {}, ANCHOR, older)
     assert first.state is None and second.state == b"state"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pytest
 
 from boreal.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
 from boreal.partition import partition_of
@@ -214,6 +215,15 @@ def test_rows_go_to_the_partition_of_their_key_and_control_frames_to_all_with_it
     undos = {effect.log.partition: effect.frame.last_id for effect in output.undo("", False) if isinstance(effect.frame, Undo)}
     assert undos == {at: homes.count(at) - 1 for at in (0, 1)}
     assert [effect.log.partition for effect in output.end_correction()] == [0, 1]
+
+
+@pytest.mark.parametrize("made", [3, 4])
+def test_nothing_tentative_comes_where_the_life_before_was_stable(made: int) -> None:
+    """I6: also where its log has no row, and so no id that would tell."""
+    output = soutput_of(started=False)
+    output.start({"out/0": made}, {"out/0": 4}, 0, {"out/0": 29})
+    assert short(emit(output, [11, 29], 30, tentative=True)) == [("boundary", 30, True)]
+    assert short(emit(output, [30], 40, tentative=True)) == [("tentative", 4, [30], 1), ("boundary", 40, True)]
 
 
 def test_a_new_life_begins_with_start_in_every_partition_and_a_new_epoch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from boreal.frames import Data, LogId, Origin, Start
+from boreal.frames import Anchor, Boundary, Data, LogId, Origin, Start
 from reconcile.events import InstanceId
 from reconcile.recovery import Saved
 from services.log.base import Log
@@ -32,6 +32,18 @@ def test_a_checkpoint_of_rows_that_no_log_ever_had_is_of_another_query(rows: int
     logs = MemoryLogStore()
     for log, count in ((IN, rows), (OTHER, others)):
         write(logs.open(log), count)
-    saved = Saved(500, (("out/0", 7),), (("in/0", 5),), b"state", (str(WHO), 1))
+    saved = Saved(500, 500, (("out/0", 7),), (("in/0", 5),), b"state", (str(WHO), 1))
     places = list(restarts(WHO, [([OUT], saved)], {"in/0": [IN, OTHER]}, logs.open))
     assert [place.position for place in places] == ([500] if is_used else []) + [BEGINNING]
+
+
+@pytest.mark.parametrize(("promised", "written_to"), [(None, 4), (3, 4), (60, 59)])
+def test_a_log_has_all_stable_rows_up_to_its_last_one_and_to_its_stable_boundary(promised: int | None, written_to: int) -> None:
+    """Where nothing came before that boundary, nothing tentative may come there either."""
+    logs = MemoryLogStore()
+    write(logs.open(OUT), 5)
+    if promised is not None:
+        anchor = Anchor(promised, 0, (("out/0", 5),), (("in/0", 0),))
+        logs.open(OUT).append(Boundary(Origin("r0", 1), 0, promised, False, 0, 0, anchor=anchor))
+    [place] = restarts(WHO, [([OUT], None)], {"in/0": [IN]}, logs.open)
+    assert place.written_to == {"out/0": written_to}

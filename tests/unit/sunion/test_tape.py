@@ -34,6 +34,15 @@ def test_rows_already_here_are_dropped_by_id() -> None:
     assert tape.next_id == 5
 
 
+def test_a_tape_that_begins_late_knows_where_older_rows_begin() -> None:
+    tape = Tape()
+    tape.begin(40, 100, 7)
+    tape.append(40, batch_of([100, 101]), NOW)
+    assert [tape.place_of(time) for time in (50, 99, 100, 102)] == [7, 7, 40, 42]
+    tape.forget_places(100)
+    assert tape.place_of(50) == 40
+
+
 def test_missing_ids_are_refused() -> None:
     with pytest.raises(ProtocolError, match=r"3\.\.4 are missing"):
         tape_of((0, [1, 2, 3])).append(5, batch_of([9]), NOW)
