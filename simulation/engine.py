@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 
 from boreal.plan import Fragment
 from reconcile.events import Answered
 from reconcile.orders import Order, Place, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts
-from reconcile.remote import Fetch, OrderedHost
+from reconcile.remote import Fetch, OrderedHost, Unreachable
 
 At = Callable[[int, Callable[[], None]], None]
 """at(delay_us, action): do it after so long."""
@@ -25,11 +26,14 @@ LONG_BATCH_US = 100_000
 PART_BYTES = 700
 """How large a record may be, for jobs whose batches are long."""
 UPLOAD_US = 5_000
+UPLOAD_TRIES = 40
+RESTART_US = 20_000
 ANSWER_US = 2_000
 
 
 class MicroBatches:
-    """The job of one instance. batch_us: about how long a batch takes; deliver: hands an answer to the instance."""
+    """The job of one instance. batch_us: about how long a batch takes; fetch: of the checkpoint store, which `reaches` tells
+    whether it can be asked; deliver: hands an answer to the instance."""
 
     def __init__(
         self,
@@ -37,12 +41,13 @@ class MicroBatches:
         batch_us: int,
         rng: Random,
         fetch: Fetch,
+        reaches: Callable[[], bool],
         at: At,
         deliver: Callable[[Answered], None],
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.copies: dict[int, bytes] = {}
-        self._fragment, self._fetch = fragment, fetch
+        self._fragment, self._fetch, self._reaches = fragment, fetch, reaches
         self._batch_us, self._rng, self._at, self._deliver = batch_us, rng, at, deliver
         self._outputs = {edge.operator: edge.schema for edge in fragment.outputs}
         self._orders: list[bytes] = []
@@ -72,10 +77,12 @@ class MicroBatches:
             yield offset, self._orders[offset]
 
     def latest(self, offset: int) -> tuple[int, bytes] | None:
-        known = [at for at in self._snapshots if at <= offset]
+        known = [at for at in self._snapshots if at <= offset] if self._reaches() else []
         return (max(known), self._snapshots[max(known)]) if known else None
 
     def keep(self, offset: int, snapshot: bytes) -> None:
+        if not self._reaches():
+            return
         self.counts["engine snapshots"] += 1
         self._snapshots[offset] = snapshot
         for old in sorted(self._snapshots)[:-2]:
@@ -86,11 +93,13 @@ class MicroBatches:
     def _keep_copy(self, number: int, state: bytes) -> None:
         life = self._life
 
-        def arrive() -> None:
-            if life == self._life:
+        def arrive(tries: int) -> None:
+            if life == self._life and self._reaches():
                 self.copies[number] = state
+            elif life == self._life and tries:
+                self._at(UPLOAD_US, lambda: arrive(tries - 1))
 
-        self._at(UPLOAD_US, arrive)
+        self._at(UPLOAD_US, lambda: arrive(UPLOAD_TRIES))
 
     # Batches
 
@@ -107,7 +116,12 @@ class MicroBatches:
         if life != self._life:
             return
         assert self._planned is not None
-        answers = self._obey(self._host, self._committed, self._planned)
+        try:
+            answers = self._obey(self._host, self._committed, self._planned)
+        except Unreachable:
+            self.counts["engine batches broken off"] += 1
+            self._die(RESTART_US)
+            return
         if self._dying is not None:
             (kept, for_us), self._dying = self._dying, None
             self._emit(answers[: len(answers) * kept // 1000])
@@ -152,16 +166,21 @@ class MicroBatches:
         self._die(for_us)
         self._committed, self._planned = self._start, None
 
+    def lose_snapshots(self) -> None:
+        """The store comes back without them."""
+        self._snapshots.clear()
+
     def wipe(self, for_us: int) -> None:
         """The job dies, and its snapshots are gone."""
-        self._snapshots.clear()
+        self.lose_snapshots()
         self._die(for_us)
 
     def run_twin(self) -> None:
         """A second job, thought dead, does again what was done and what comes next."""
         first, end = self._start, len(self._orders)
         if first < end:
-            self._emit(self._obey(self._new_host(), first, end))
+            with suppress(Unreachable):
+                self._emit(self._obey(self._new_host(), first, end))
 
     def _die(self, for_us: int) -> None:
         self._life += 1

@@ -43,6 +43,14 @@ class Feed:
         """The same, but that one row's time is so much later."""
         times = self.batch.column(0).to_numpy().copy()
         times[row] += ahead_us
+        return self._at(times)
+
+    def with_disorder(self, rng: Random, most_us: int) -> Feed:
+        """The same, but that each row's time is earlier, by up to so much."""
+        times = self.batch.column(0).to_numpy()
+        return self._at(times - np.array([rng.randint(0, most_us) for _ in times], dtype=np.int64))
+
+    def _at(self, times: np.ndarray) -> Feed:
         return replace(self, batch=self.batch.set_column(0, self.batch.schema.field(0), pa.array(times)))
 
 
@@ -96,13 +104,15 @@ def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
 
 
 class Feeder:
-    """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time."""
+    """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time. lag_us: how far the
+    boundaries are behind the rows, as where a stream's `disorder` is waited for."""
 
-    def __init__(self, plan: Plan, feeds: Mapping[str, Feed], start_us: int, stride: int) -> None:
+    def __init__(self, plan: Plan, feeds: Mapping[str, Feed], start_us: int, stride: int, lag_us: int = 0) -> None:
         self.plan = plan
         self.feeds = feeds
         self.start_us = start_us
         self.stride = stride
+        self.lag_us = lag_us
         self.interval = 0
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
@@ -113,8 +123,8 @@ class Feeder:
 
     @property
     def reached_us(self) -> int:
-        """The event time that the last tick reached."""
-        return self.start_us + self.interval * self.plan.boundary_interval_us
+        """The event time that the boundaries of the last tick have reached."""
+        return self.start_us + self.interval * self.plan.boundary_interval_us - self.lag_us
 
     def begin(self, append: Callable[[LogId, Frame], None]) -> None:
         for edge in self.plan.sources:

@@ -658,6 +658,21 @@ def never_acknowledge(patch: Patch) -> None:
 
 
 @_mutant
+def trim_before_the_store_has_it(patch: Patch) -> None:
+    """A checkpoint counts as safe once it is on its way to the store, which may be out of reach (R19)."""
+
+    def make(original: Any) -> Any:
+        def store(self: Claims, number: int, time: int, state: Any) -> Any:
+            effect = original(self, number, time, state)
+            self.note_stored(number)
+            return effect
+
+        return store
+
+    patch(Claims, "store", make)
+
+
+@_mutant
 def never_return_from_recovering(patch: Patch) -> None:
     """An instance that was away stays RECOVERING."""
     patch(Instance, "_maybe_return", lambda _: lambda self, now: None)

@@ -18,9 +18,9 @@ from reconcile.events import InstanceId, StateChanged
 from services.embedded.world import ModelClock, Process
 from services.log.memory import MemoryLogStore
 from services.records import ClientLog
-from services.store.memory import MemoryCheckpointStore
 from simulation.feed import Feeder
 from simulation.scenario import Scenario
+from simulation.store import SimulatedStore
 from simulation.strikes import Saboteur
 from simulation.world import SimulatedWorld
 
@@ -94,12 +94,12 @@ class Simulation:
             plan,
             ModelClock(),
             MemoryLogStore(),
-            MemoryCheckpointStore(),
+            SimulatedStore(),
             self._on_append,
             scenario.step_rows,
             scenario.batch_us,
         )
-        self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride)
+        self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us)
         self.saboteur = Saboteur(self.world, Random(scenario.seed))
         self.client = ClientLog(plan.query, plan.output.schema, (), plan.bucket_us, plan.delay_threshold_us)
         self.sources = {edge.name for edge in plan.sources}

@@ -26,6 +26,8 @@ REMOTE_SHARE = 0.15
 """Of all scenarios, those with hosts in another process."""
 AHEAD_SHARE = 0.06
 """Of all scenarios, those with a row that is ahead of its stream."""
+HINDERED_SHARE = 0.3
+"""Of all scenarios, those with a hindrance as well."""
 MIXED_SHARE = 0.3
 """Of the fragments with such hosts, those of which some replicas have their operators beside them all the same."""
 HELD_BACK_BYTES = 1_000_000
@@ -45,7 +47,7 @@ class Scenario:
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
     length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
-    some fragments' operators run in another process.
+    some fragments' operators run in another process. lag_us: how far boundaries are behind rows.
     """
 
     seed: int
@@ -64,6 +66,7 @@ class Scenario:
     owes_masking: bool = False
     may_skip: bool = False
     batch_us: int = 0
+    lag_us: int = 0
     patterns: tuple[str, ...] = ()
 
     @property
@@ -98,7 +101,7 @@ def make_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same in every process."""
     rng = Random(seed)
     family = rng.choices(list(_FAMILIES), [weight for weight, _ in _FAMILIES.values()])[0]
-    return _maybe_remote(_maybe_ahead(_FAMILIES[family][1](seed, family, rng)))
+    return _maybe_hindered(_maybe_remote(_maybe_ahead(_FAMILIES[family][1](seed, family, rng))))
 
 
 def _maybe_ahead(scenario: Scenario) -> Scenario:
@@ -115,6 +118,80 @@ def _maybe_ahead(scenario: Scenario) -> Scenario:
     ahead_us = scenario.plan.event_time_of(2 * scenario.plan.delay_threshold_us) + rng.randint(200_000, 5_000_000)
     patterns = (*scenario.patterns, "row_ahead")
     return replace(scenario, feeds={**scenario.feeds, name: feed.with_ahead(row, ahead_us)}, patterns=patterns)
+
+
+def _maybe_hindered(scenario: Scenario) -> Scenario:
+    """Some scenarios meet what stops nobody, and is in everybody's way: a store out of reach, boundaries far behind their rows,
+    a slow machine, the end of a job just when it is to correct. Whatever was owed still is; where something was, only what
+    cannot cost that comes."""
+    rng = Random(f"hindered {scenario.seed}")
+    is_storm = scenario.family in ("storm", "staggered")
+    choice: tuple[Callable[[Random, Scenario], Scenario], ...] = (_lose_store,)
+    if scenario.family == "storm" and scenario.is_unbounded:
+        # What no windows can rebuild has nothing but the store.
+        choice = (_kill_without_store,)
+    elif rng.random() >= HINDERED_SHARE:
+        return scenario
+    elif is_storm and any(set(fragment.engines) != {"native"} for fragment in scenario.plan.fragments):
+        choice = (_fell_job, _fell_job, _kill_without_store, _drag)
+    elif is_storm:
+        choice = (_kill_without_store, _disorder, _drag)
+    elif scenario.family == "available":
+        choice = (_lose_store, _lag)
+    hinder = rng.choice(choice)
+    return replace(hinder(rng, scenario), patterns=(*scenario.patterns, hinder.__name__.lstrip("_")))
+
+
+def _lose_store(rng: Random, scenario: Scenario) -> Scenario:
+    """The checkpoint store is out of reach, or comes back empty."""
+    at, length = rng.randrange(100_000, max(scenario.duration_us, 300_000)), rng.randint(30, 1_500) * MILLISECOND
+    # What no windows can rebuild is lost for good with an only replica's checkpoints.
+    kind = "store_away" if scenario.is_unbounded else rng.choice(("store_away", "store_wipe"))
+    return replace(scenario, strikes=(*scenario.strikes, Strike(kind, at, length)))
+
+
+def _kill_without_store(rng: Random, scenario: Scenario) -> Scenario:
+    """An instance dies while the store is gone, or soon after; or all its replicas do."""
+    hindered = _lose_store(rng, scenario)
+    loss = hindered.strikes[-1]
+    who = rng.choice(_instances(scenario.plan))
+    replicas = scenario.plan.fragment(who.fragment).replicas
+    if not scenario.is_unbounded and rng.random() < 0.5:
+        replicas = (who.replica,)
+    at = loss.at_us + rng.randint(0, loss.for_us + 200_000)
+    deaths = (
+        Strike("crash", at + rng.randint(0, 100_000), rng.randint(1, 400) * MILLISECOND, who=replace(who, replica=replica))
+        for replica in replicas
+    )
+    return replace(hindered, strikes=(*hindered.strikes, *deaths))
+
+
+def _lag(rng: Random, scenario: Scenario) -> Scenario:
+    """Boundaries come late after their rows."""
+    return replace(scenario, lag_us=rng.choice((1, 1, 2, 4)) * scenario.plan.boundary_interval_us)
+
+
+def _disorder(rng: Random, scenario: Scenario) -> Scenario:
+    """Boundaries come late after their rows, which are out of order for as long."""
+    lagging = _lag(rng, scenario)
+    feeds = {name: feed.with_disorder(rng, lagging.lag_us) for name, feed in scenario.feeds.items()}
+    return replace(lagging, feeds=feeds)
+
+
+def _drag(rng: Random, scenario: Scenario) -> Scenario:
+    """A machine is so slow that each piece of its work takes as long as a heartbeat may."""
+    who = rng.choice(_instances(scenario.plan))
+    at, length = rng.randrange(100_000, max(scenario.duration_us, 300_000)), rng.randint(200, 1_500) * MILLISECOND
+    drag = Strike("drag", at, length, who=who, amount=rng.choice((500, 3_000, 20_000)))
+    return replace(scenario, strikes=(*scenario.strikes, drag))
+
+
+def _fell_job(rng: Random, scenario: Scenario) -> Scenario:
+    """A failure long enough to need a correction, and the end of a job that is to make one."""
+    at = rng.randrange(150_000, max(scenario.duration_us // 2, 300_000))
+    cut = Strike("cut_stream", at, scenario.plan.delay_threshold_us + 300_000, rng.choice(scenario.plan.sources).operator)
+    trap = Strike("engine_on_stabilization", at, rng.choice((1, 50, 400)) * MILLISECOND)
+    return replace(scenario, strikes=(*scenario.strikes, cut, trap))
 
 
 def _maybe_remote(scenario: Scenario) -> Scenario:

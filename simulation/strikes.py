@@ -25,7 +25,6 @@ from reconcile.events import (
 )
 from services.embedded.network import Cut, Slow
 from services.embedded.world import Process
-from services.store.memory import MemoryCheckpointStore
 from simulation.world import SimulatedWorld
 
 
@@ -37,9 +36,10 @@ class Strike:
     many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the effects of a piece of work
     that still take place), zombie (as crash_midway, and what was lost is written after the next life has begun), freeze
     (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new X); on_stabilization,
-    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught. Of the job that
-    runs an instance's operators (who): engine_worker, engine_crash (amount: per mille of the batch's answers that are out
-    before), engine_forget, engine_wipe, engine_twin.
+    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught. store_away;
+    store_wipe (it comes back empty); drag (who; amount: microseconds more for each piece of work). Of the job that runs an
+    instance's operators (who): engine_worker, engine_crash (amount: per mille of the batch's answers that are out before),
+    engine_forget, engine_wipe, engine_twin; engine_on_stabilization is an engine_crash that lies in wait.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Strike:
         return self.at_us + self.for_us
 
 
-WAITING = ("on_stabilization", "on_lease_request", "on_lease_grant")
+WAITING = ("on_stabilization", "on_lease_request", "on_lease_grant", "engine_on_stabilization")
 WAITING_SPAN_US = 3_000_000
 """How long a strike that lies in wait does so."""
 
@@ -94,6 +94,8 @@ class Saboteur:
                 self._hold(network.slow, Slow(strike.place, strike.amount), strike)
             case "threshold":
                 self._set_threshold(strike.amount)
+            case "store_away" | "store_wipe":
+                self._take_store_away(strike)
             case _:
                 assert strike.who is not None, f"{strike.kind} needs a target"
                 self._strike_instance(strike, strike.who)
@@ -112,6 +114,26 @@ class Saboteur:
         for who in world.processes:
             world.deliver(who, Threshold(delay_threshold_us))
 
+    def _take_store_away(self, strike: Strike) -> None:
+        store = self.world.store
+
+        def come_back() -> None:
+            store.outages -= 1
+            if strike.kind == "store_wipe":
+                store.blobs.clear()
+                for engine in self.world.engines.values():
+                    engine.lose_snapshots()
+
+        store.outages += 1
+        self.world.at(strike.end_us, come_back)
+
+    def _drag(self, process: Process, strike: Strike) -> None:
+        def end() -> None:
+            process.drag_us -= strike.amount
+
+        process.drag_us += strike.amount
+        self.world.at(strike.end_us, end)
+
     def _strike_instance(self, strike: Strike, who: InstanceId) -> None:
         world = self.world
         match strike.kind:
@@ -127,6 +149,8 @@ class Saboteur:
                 self._resend(world.processes[who], strike.amount)
             case "damage_checkpoint":
                 self._damage(who)
+            case "drag":
+                self._drag(world.processes[who], strike)
             case "engine_worker":
                 world.engines[who].lose_worker()
             case "engine_crash":
@@ -174,12 +198,11 @@ class Saboteur:
 
     def _damage(self, who: InstanceId) -> None:
         """A bit of the newest checkpoint in the store flips."""
-        store = self.world.store
-        assert isinstance(store, MemoryCheckpointStore)
-        for number in store.numbers(str(who))[-1:]:
-            blob = bytearray(store.blobs[str(who)][number])
+        blobs = self.world.store.blobs.get(str(who), {})
+        for number in sorted(blobs)[-1:]:
+            blob = bytearray(blobs[number])
             blob[self.rng.randrange(len(blob))] ^= 16
-            store.blobs[str(who)][number] = bytes(blob)
+            blobs[number] = bytes(blob)
 
     def _resend(self, process: Process, most: int) -> None:
         """After a reconnect a reader is given frames again: only stable ones, with nothing else in between."""
@@ -206,6 +229,8 @@ class Saboteur:
         match effect:
             case StateChanged(State.STABILIZATION):
                 self._spring("on_stabilization", [process.id])
+                if process.id in self.world.engines:
+                    self._spring("engine_on_stabilization", [process.id])
             case Send(to, LeaseRequest()):
                 self._spring("on_lease_request", [process.id, to])
             case Send(to, LeaseGrant()):
@@ -225,5 +250,8 @@ class Saboteur:
         # Sometimes at once, sometimes while a message is on its way, sometimes after it has arrived.
         at = now + self.rng.choice((0, 500, 1_500, 20_000))
         self.quiet_at = max(self.quiet_at, at + strike.for_us)
-        self.world.at(at, lambda: self._crash(who, at + strike.for_us))
+        if kind == "engine_on_stabilization":
+            self.world.at(at, lambda: self.world.engines[who].crash(self.rng.choice((0, 500, 1000)), strike.for_us))
+        else:
+            self.world.at(at, lambda: self._crash(who, at + strike.for_us))
 

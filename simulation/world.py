@@ -24,13 +24,16 @@ from reconcile.events import (
     Send,
     StoreCheckpoint,
 )
+from reconcile.recovery import Saved
+from reconcile.remote import Unreachable
 from services.embedded.world import UPLOAD_US, Clock, Process, World
 from services.log.base import LogStore
-from services.store.base import CheckpointStore
-from simulation.engine import MicroBatches
+from services.store.base import StoreUnavailable
+from simulation.engine import RESTART_US, MicroBatches
+from simulation.store import SimulatedStore
 
 COPY_TRIES = 20
-RESTART_US = 20_000
+STORE_RETRY_US = 50_000
 
 
 class SimulatedWorld(World):
@@ -47,12 +50,13 @@ class SimulatedWorld(World):
         plan: Plan,
         clock: Clock,
         logs: LogStore,
-        store: CheckpointStore,
+        store: SimulatedStore,
         on_append: Callable[[LogId, Frame, int], None],
         step_rows: int | None,
         batch_us: int = 0,
     ) -> None:
         super().__init__(plan, clock, logs, store, on_append)
+        self.store: SimulatedStore = store
         self.step_rows = step_rows
         self.on_work: list[Callable[[Process, Event | None], None]] = []
         self.on_effect: list[Callable[[Process, Effect], None]] = []
@@ -61,6 +65,7 @@ class SimulatedWorld(World):
         self._fenced: dict[LogId, set[int]] = {}
         self._lives: dict[LogId, int] = {}
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
+        self._newest: dict[InstanceId, StoreCheckpoint] = {}
         self.engines: dict[InstanceId, MicroBatches] = {
             who: self._engine(who, batch_us)
             for who in self.processes
@@ -72,14 +77,26 @@ class SimulatedWorld(World):
             self.plan.fragment(who.fragment),
             batch_us,
             Random(f"engine of {who}"),
-            lambda owner, number: self.store.get(owner, number).state,
+            self._fetch,
+            lambda: not self.store.outages,
             lambda delay, action: self.at(self.now + delay, action),
             lambda answered: self.deliver(who, answered),
         )
 
+    def _fetch(self, owner: str, number: int) -> bytes:
+        try:
+            return self.store.get(owner, number).state
+        except StoreUnavailable as error:
+            raise Unreachable(str(error)) from None
+
     def start(self, who: InstanceId) -> None:
         self._dying.pop(who, None)
+        process, known = self.processes[who], len(self.breaches)
         super().start(who)
+        if process.instance is None and self.store.outages:
+            # It ends, and its supervisor begins it again and again, until the store can be asked.
+            del self.breaches[known:]
+            self.at(self.now + RESTART_US, lambda: self._start_again(process))
 
     def append(self, log: LogId, frame: Frame) -> None:
         incarnation, newest = frame.origin.incarnation, self._lives.get(log, 0)
@@ -135,9 +152,23 @@ class SimulatedWorld(World):
         """The copy that a host elsewhere has made becomes a checkpoint once it is there; one that does not come is absent."""
         state = self.engines[process.id].copies.get(effect.number)
         if process.life == life and state is not None:
-            super()._perform(process, replace(effect, state=state))
+            self._newest[process.id] = taken = replace(effect, state=state)
+            super()._perform(process, taken)
         elif process.life == life and tries:
             self.at(self.now + UPLOAD_US, lambda: self._take_copy(process, life, effect, tries - 1))
+
+    def _saved(self, who: InstanceId) -> Saved | None:
+        """Out of reach, it is as good as empty: the logs serve (R19)."""
+        return None if self.store.outages else super()._saved(who)
+
+    def _stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
+        """Tried until the store takes it, or there is a newer one."""
+        try:
+            super()._stored(process, life, effect)
+        except StoreUnavailable:
+            self.counts["checkpoints refused"] += 1
+            if self._newest[process.id] is effect:
+                self.at(self.now + STORE_RETRY_US, lambda: self._stored(process, life, effect))
 
     def _perform(self, process: Process, effect: Effect) -> None:
         match effect:
@@ -145,6 +176,9 @@ class SimulatedWorld(World):
                 self.engines[process.id].give(place, order)
             case StoreCheckpoint(state=None):
                 self._take_copy(process, process.life, effect, COPY_TRIES)
+            case StoreCheckpoint():
+                self._newest[process.id] = effect
+                super()._perform(process, effect)
             case _:
                 super()._perform(process, effect)
         match effect:

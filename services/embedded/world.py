@@ -124,7 +124,7 @@ class _Reader:
 
 @dataclass(slots=True)
 class Process:
-    """An instance on a machine of its own."""
+    """An instance on a machine of its own. drag_us: how much longer than it should each piece of its work takes."""
 
     id: InstanceId
     instance: Instance | None = None
@@ -137,6 +137,7 @@ class Process:
     wake_at: int | None = None
     life: int = 0
     skew_us: int = 0
+    drag_us: int = 0
     lost_checkpoints: bool = False
     held: list[Callable[[], None]] = field(default_factory=list)
     heard_at: int = 0
@@ -330,7 +331,7 @@ class World:
             (lambda: instance.begin(clock)) if event is None else (lambda: instance.handle(event, clock)), event
         )
         life = process.life
-        self.at(self.now + max(took, 1), lambda: self._finish(process, life, effects, event))
+        self.at(self.now + max(took, 1) + process.drag_us, lambda: self._finish(process, life, effects, event))
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
         if process.life != life:
