@@ -216,9 +216,12 @@ class OrderedHost:
     def _rebuild(self, offset: int) -> int:
         """Make the state anew; how many orders were obeyed for it."""
         self.host = RemoteHost(self.fragment, self._fetch)
+        self._since = self._last_size = 0
         orders = 0
         for _, data in self._log.read(self._restored(offset), offset):
             self.host.take(data, None)
+            # They count as any: a process that never lives to obey SNAPSHOT_BYTES would leave no snapshot, and all to the next.
+            self._since += len(data)
             orders += 1
         return orders
 
@@ -236,6 +239,7 @@ class OrderedHost:
             self.host.restore(found[1])
         except CorruptError:
             return 0  # of another query under the same name: the log tells all that there is to know
+        self._last_size = len(found[1])
         return found[0]
 
     def _maybe_save(self) -> None:

@@ -102,6 +102,16 @@ def obey_all(host: OrderedHost, log: Log, first: int = 0) -> list[bytes]:
     return host.obey(list(log.read(first, len(log.orders))), lambda number, state: None)
 
 
+def test_processes_that_do_not_live_long_leave_snapshots_all_the_same() -> None:
+    """Else each would obey all that ever was, and no order could be let go."""
+    steps = [step((100 * n, n), upto=100 * (n + 1)) for n in range(40)]
+    log = Log([Begin(1, Mode.OVERLAY_REDO, None, None), *steps])
+    size = sum(map(len, log.orders[:10]))
+    for offset, order in enumerate(log.orders):
+        host_over(log, size).obey([(offset, order)], lambda number, state: None)
+    assert len(log.snapshots) >= 3
+
+
 @pytest.mark.parametrize(
     "order", [*life(Mode.CHECKPOINT_REDO), Copy(None), Copy(3), DropLive(), Begin(1, Mode.UNDO_REDO, ("x", 3), None)]
 )
