@@ -3,8 +3,8 @@
 The tree is all that the rest of the project sees: `operators.expressions` runs it. What the language holds is listed in
 FUNCTIONS, AGGREGATIONS and the tables below; anything else is refused, never guessed at. Types are those of the query
 file. Three rules differ from some databases: `/` always makes a double; what has no finite result (x / 0, sqrt(-1), an
-overflow, a sum of ints beyond them, a cast of text that is not a number) is null, so that no tuple can stop a query;
-and text is turned into a timestamp only where a literal meets one.
+overflow, a sum of ints beyond them, a cast of text that is not a number, or of an int that is a time outside the years
+1 to 9999) is null, so that no tuple can stop a query; and text is turned into a timestamp only where a literal meets one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from boreal.errors import UserError
-from boreal.schema import RESERVED, Schema, Type
+from boreal.schema import FIRST_TIME_US, LAST_TIME_US, RESERVED, Schema, Type
 from boreal.spec import did_you_mean
 
 FUNCTIONS = (
@@ -134,12 +134,13 @@ def parse_timestamp(text: str) -> int | None:
     except ValueError:
         return None
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    time = (moment - _EPOCH) // timedelta(microseconds=1)
+    return time if FIRST_TIME_US <= time <= LAST_TIME_US else None  # a zone may have moved it out of all years
 
 
 def format_timestamp(time: int) -> str:
     """ISO 8601 in UTC, with as much of the second's fraction as there is: "2013-01-01T05:10:00Z"."""
-    text = (_EPOCH + timedelta(microseconds=time)).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    text = (_EPOCH + timedelta(microseconds=time)).replace(tzinfo=None).isoformat(timespec="microseconds")
     return text.rstrip("0").rstrip(".") + "Z"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from math import gcd
 
 from boreal import expressions
 from boreal.durations import format_duration
@@ -41,6 +42,12 @@ RANK = "rank"
 CHECKPOINT_INTERVAL_US = 10_000_000
 """How often state that windows cannot rebuild is checkpointed, where the query does not say (R26)."""
 
+
+PANE_US = 25
+"""What a window that closes takes at least for each piece that it is made of (measured with ten groups)."""
+
+MOST_OF_A_CORE = 0.5
+"""A window operator that takes more than this just to close windows will not keep up with live input."""
 
 SILENT_AFTER_INTERVALS = 3
 """A port that missed two boundaries is found out before the third is due (R10)."""
@@ -78,6 +85,7 @@ def plan(
     _note_lone_replicas(query, parts, notes)
     tuning = query.tuning
     notes.extend(_held_back(query, edges, (bucket_us or tuning.bucket) / tuning.bucket))
+    notes.extend(_too_many_panes(query))
     interval = boundary_interval_us or tuning.boundary_interval
     checkpoint_interval = checkpoint_interval_us or tuning.checkpoint_interval
     if query.unbounded:
@@ -184,6 +192,22 @@ def _held_back(query: Query, edges: _Edges, speed: float) -> Iterator[str]:
                 f"stream {name}: disorder {format_duration(stream.disorder)} holds every bucket back for longer than "
                 f"{setting}, {format_duration(limit)}: where rows come as they happen, all results are tentative first; "
                 f"write a {setting} well above {format_duration(held)}, or a smaller disorder"
+            )
+
+
+def _too_many_panes(query: Query) -> Iterator[str]:
+    """Notes on sliding windows that cannot be closed as fast as time passes. Recorded input is in no hurry."""
+    for name in query.reaching:
+        spec = query.operators[name]
+        if not isinstance(spec, Aggregate | Top):
+            continue
+        size, every = spec.window.size_us, spec.window.every_us
+        panes = size // gcd(size, every)
+        if panes > 1 and panes * PANE_US > MOST_OF_A_CORE * every:
+            yield (
+                f"{name} makes each window of {panes:,} pieces, and one ends every {format_duration(every)}: that takes about "
+                f"{format_duration(panes * PANE_US)}, too long to keep up with live input; write a longer `every`, which "
+                f"divides {format_duration(size)}"
             )
 
 

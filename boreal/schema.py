@@ -17,6 +17,11 @@ TIME = "time"
 WINDOW = ("window_start", "window_end")
 RESERVED = (TIME, *WINDOW)
 
+FIRST_TIME_US = -62_135_596_800_000_000
+"""The year 1: what comes before it has no ISO 8601 text, and is a mistake in the unit."""
+LAST_TIME_US = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, likewise."""
+
 
 class Type(StrEnum):
     """The column types that a query file knows. Every column is nullable."""

@@ -6,6 +6,7 @@ compiled expression holds no state, and its result for a row depends on that row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from boreal.expressions import Expression, Term, format_timestamp, parse_timestamp
-from boreal.schema import Type
+from boreal.schema import FIRST_TIME_US, LAST_TIME_US, Type
 
 Datum = Any
 """A pa.Array of the batch's length, or a pa.Scalar that stands for one of equal values."""
@@ -71,7 +72,7 @@ def _function(term: Term) -> Function:
     match term.operation:
         case "add" | "subtract" | "multiply" | "negate" | "abs" as name:
             if term.type is Type.INT:
-                return _null_where_it_fails(getattr(pc, f"{name}_checked"))
+                return _null_where_it_fails(getattr(pc, f"{name}_checked"), _may_be_an_int(getattr(pc, name)))
             return _finite(getattr(pc, name))
         case "divide" | "sqrt" | "ln" | "exp" | "power" as name:
             return _finite(getattr(pc, name))
@@ -143,10 +144,22 @@ def _finite(function: Function) -> Function:
     return run
 
 
-def _null_where_it_fails(function: Function) -> Function:
-    """A kernel that raises for the whole array where one row overflows or can't be read: those rows become null."""
+def _null_where_it_fails(function: Function, may_work: Function | None = None) -> Function:
+    """A kernel that raises for the whole array where one row overflows or can't be read: those rows become null.
+
+    may_work: for which rows to try at all, once some have failed. To find them by trying takes a hundred times as long as
+    to compute them, so there should be few.
+    """
 
     def run(*values: Datum) -> Datum:
+        try:
+            return function(*values)
+        except pa.ArrowInvalid:
+            if may_work is None:
+                return halve(*values)
+            return halve(pc.if_else(may_work(*values), values[0], pa.scalar(None, values[0].type)), *values[1:])
+
+    def halve(*values: Datum) -> Datum:
         try:
             return function(*values)
         except pa.ArrowInvalid:
@@ -154,10 +167,20 @@ def _null_where_it_fails(function: Function) -> Function:
             if length == 1:
                 return pa.nulls(1, _type_of_result(function, values))
             halves = [
-                run(*(value.slice(begin, count) if isinstance(value, pa.Array) else value for value in values))
+                halve(*(value.slice(begin, count) if isinstance(value, pa.Array) else value for value in values))
                 for begin, count in ((0, length // 2), (length // 2, length - length // 2))
             ]
             return pa.concat_arrays(halves)
+
+    return run
+
+
+def _may_be_an_int(function: Function) -> Function:
+    """Whether what `function` makes of ints is one, but for those next to the largest."""
+
+    def run(*values: Datum) -> Datum:
+        nearly = function(*(pc.cast(value, pa.float64(), safe=False) for value in values))
+        return pc.less(pc.abs(nearly), 1.001 * 2.0**63)
 
     return run
 
@@ -191,7 +214,11 @@ def _numpy(value: Datum) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _membership(choices: pa.Array) -> Function:
+    is_real = pa.types.is_floating(choices.type)
+
     def run(value: Datum) -> Datum:
+        # A look-up goes by the bits, so there must be only one zero.
+        value = pc.add(value, 0.0) if is_real else value
         found = pc.is_in(value, value_set=choices)
         return pc.if_else(value.is_valid(), found, pa.scalar(None, pa.bool_())) if value.null_count else found
 
@@ -238,14 +265,35 @@ def _cast(source: Type, target: Type) -> Function:
         case Type.TIMESTAMP, Type.STRING:
             return lambda value: _each(_timestamp_text, pa.string())(pc.cast(value, pa.int64()))
         case Type.STRING, Type.DOUBLE:
-            return _finite(_null_where_it_fails(lambda value: pc.cast(value, pa.float64())))
+            return _finite(_null_where_it_fails(lambda value: pc.cast(value, pa.float64()), _may_be_a_number))
+        case Type.STRING, Type.INT:
+            return _null_where_it_fails(lambda value: pc.cast(value, pa.int64()), _may_be_a_number)
         case Type.DOUBLE, Type.INT:
-            return _null_where_it_fails(lambda value: pc.cast(pc.trunc(value), pa.int64()))
+            return _whole
+        case Type.INT, Type.TIMESTAMP:
+            return lambda value: _where(_between(value, FIRST_TIME_US, LAST_TIME_US), value).cast(_TIMESTAMP)
         case Type.INT, Type.DOUBLE:
             # Beyond 2**53 the nearest double will do.
             return lambda value: pc.cast(value, pa.float64(), safe=False)
         case _:
             return _null_where_it_fails(lambda value: pc.cast(value, target.arrow))
+
+
+def _may_be_a_number(value: pa.Array) -> pa.Array:
+    return pc.match_substring_regex(value, r"^[-+]?[.0-9][-+.0-9a-zA-Z]*$")
+
+
+def _whole(value: pa.Array) -> pa.Array:
+    whole = pc.trunc(value)
+    return _where(_between(whole, -(2.0**63), math.nextafter(2.0**63, 0)), whole).cast(pa.int64())
+
+
+def _between(value: pa.Array, low: float, high: float) -> pa.Array:
+    return pc.and_(pc.greater_equal(value, low), pc.less_equal(value, high))
+
+
+def _where(condition: pa.Array, value: pa.Array) -> pa.Array:
+    return pc.if_else(condition, value, pa.scalar(None, value.type))
 
 
 def _timestamp_text(time: int) -> str | None:

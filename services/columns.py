@@ -13,14 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.schema import Type
+from boreal.schema import FIRST_TIME_US, LAST_TIME_US, Type
 
 _NULL_TEXTS = pa.array(["", "NA", "null"])
 _MICROSECONDS = pa.timestamp("us")
-_FIRST_TIME_US = -62_135_596_800_000_000
-"""The year 1: what comes before it has no ISO 8601 text, and is a mistake in the unit."""
-LAST_TIME_US = 253_402_300_799_999_999
-"""The last microsecond of the year 9999, likewise."""
 
 
 def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
@@ -98,7 +94,7 @@ def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
     else:
         times_us = _epoch(column.cast(pa.int64()), time_unit)
     range_us = pc.min_max(times_us).as_py()
-    if range_us["min"] is not None and not _FIRST_TIME_US <= range_us["min"] <= range_us["max"] <= LAST_TIME_US:
+    if range_us["min"] is not None and not FIRST_TIME_US <= range_us["min"] <= range_us["max"] <= LAST_TIME_US:
         raise pa.ArrowInvalid("a time outside the years 1 to 9999")
     return times_us.cast(Type.TIMESTAMP.arrow)
 

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.schema import TIME, WINDOW, Schema, Type
-from services.columns import LAST_TIME_US
+from boreal.schema import LAST_TIME_US, TIME, WINDOW, Schema, Type
 
 _NULL = pa.scalar("null")
 encode_json = json.JSONEncoder(separators=(",", ":")).encode

@@ -634,6 +634,25 @@ def test_a_disorder_longer_than_x_is_noted(
     assert all(noted in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("window", "is_noted"),
+    [
+        ({"sliding": "1d", "every": "1s"}, True),
+        ({"sliding": "1h", "every": "59s"}, False),
+        ({"sliding": "1h", "every": "1s"}, False),
+        ({"sliding": "1d", "every": "10s"}, False),
+        ({"tumbling": "10us"}, False),
+    ],
+)
+def test_sliding_windows_of_more_pieces_than_can_be_added_up_in_time_are_noted(window: dict[str, str], is_noted: bool) -> None:
+    operators = {"n": {"aggregate": "ewr", "window": window, "by": ["carrier"], "compute": {"n": "count(*)"}}}
+    notes = [note for note in plan(query(operators, "n", streams=LIVE)).notes if "pieces" in note]
+    assert notes == (
+        ["n makes each window of 86,400 pieces, and one ends every 1s: that takes about 2s160ms, too long to keep up with live "
+         "input; write a longer `every`, which divides 1d"] if is_noted else []
+    )  # fmt: skip
+
+
 def test_unbounded_state_is_checkpointed_in_the_background() -> None:
     """R26, and R20 for the mode that cannot rebuild it."""
     operators = {"uniq": {"distinct": "ewr", "on": ["carrier"]}}

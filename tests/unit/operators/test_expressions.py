@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from boreal.errors import UserError
@@ -106,6 +107,15 @@ def value_of(sql: str) -> list[Any]:
         ("cast(b as int)", [2, None, -1, 0]),
         ("cast(b * 1e30 as int)", [None, None, None, 0]),
         ("f::int", [1, None, 0, 1]),
+        ("-b / 1e308 / 1e308 in (0, 2.5)", [True, None, True, True]),
+        ("cast(a as timestamp)", [1, None, None, -7]),
+        ("cast(a * 253402300799999999 as timestamp)", [253_402_300_799_999_999, None, None, None]),
+        ("cast(a * -62135596800000000 as timestamp)", [-62_135_596_800_000_000, None, None, None]),
+        ("cast(cast(a * -62135596800000000 as timestamp) as string)", ["0001-01-01T00:00:00Z", None, None, None]),
+        ("cast(s || '-01-01T00:00:00+01:00' as timestamp)", [None] * 4),
+        ("cast('0001-01-01T00:00:00+01:00' || substring(s, 99) as timestamp)", [None] * 4),
+        ("cast(a * 1.0 as int)", [1, None, None, -7]),
+        ("cast(-9223372036854775808 * (b / b) as int)", [-LARGEST - 1, None, -LARGEST - 1, None]),
         ("t < timestamp '2013-01-01'", [True, None, False, True]),
         ("'2013-01-01T05:10:00Z' = t", [False, None, True, False]),
         ("time", [9] * 4),
@@ -120,6 +130,39 @@ def value_of(sql: str) -> list[Any]:
 )
 def test_values(sql: str, expected: list[Any]) -> None:
     assert value_of(sql) == expected
+
+
+def test_products_beyond_the_ints_are_sorted_out_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema.of({"a": "int", "b": "int"})
+
+    def product(rows: list[tuple[int | None, int | None]]) -> list[int | None]:
+        columns = dict(zip("ab", zip(*rows, strict=True), strict=True))
+        batch = pa.RecordBatch.from_pydict({"time": [0] * len(rows), **columns}, schema=schema.arrow)
+        found: list[int | None] = compile_expression(parse("a * b", schema, "field"))(batch).to_pylist()
+        return found
+
+    edge = [(LARGEST, 1), (LARGEST, -1), (1 << 62, 2), (1 << 62, -2), (LARGEST, 2), (None, 1), (3, None)]
+    assert product([*edge]) == [LARGEST, -LARGEST, None, -LARGEST - 1, None, None, None]
+    multiply, lengths = pc.multiply_checked, []
+    monkeypatch.setattr(pc, "multiply_checked", lambda *values: lengths.append(len(values[0])) or multiply(*values))
+    assert product([(1 << 40, 1 << 40), (3, 4)] * 500) == [None, 12] * 500
+    assert lengths == [1_000] * 2
+
+
+def test_texts_that_are_no_numbers_are_sorted_out_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema.of({"s": "string"})
+    texts = [None, "N14228", "7", "-8", "0x1F", "+9", " 9", "9 ", "1e3", ".5", "5.", "nan", "-inf", "1-1", "", "\u0665"]
+    batch = pa.RecordBatch.from_pydict({"time": [0] * len(texts), "s": texts}, schema=schema.arrow)
+    ints = compile_expression(parse("cast(s as int)", schema, "field"))
+    reals = compile_expression(parse("cast(s as double)", schema, "field"))
+    expected = [None, None, 7, -8, 31, *[None] * 11]
+    assert ints(batch).to_pylist() == expected
+    assert reals(batch).to_pylist() == [None, None, 7.0, -8.0, None, 9.0, None, None, 1000.0, 0.5, 5.0, *[None] * 5]
+    cast, lengths = pc.cast, []
+    monkeypatch.setattr(pc, "cast", lambda value, kind: lengths.append(len(value)) or cast(value, kind))
+    many = pa.RecordBatch.from_pydict({"time": [0] * 1_000, "s": ["N14228", "7"] * 500}, schema=schema.arrow)
+    assert ints(many).null_count == reals(many).null_count == 500
+    assert lengths == [1_000] * 4
 
 
 def test_an_expression_knows_its_columns() -> None:
