@@ -105,6 +105,10 @@ class SimulatedWorld(World):
         self._lives[log] = max(incarnation, newest)
         super().append(log, frame)
 
+    def has_begun_after(self, who: InstanceId, life: int) -> bool:
+        """Whether a later life has written its START."""
+        return any(self._lives.get(log, 0) > life for log in self._logs_of(who))
+
     def at_next_finish(self, who: InstanceId, strike: Callable[[Process, list[Effect]], None]) -> None:
         """When the process has next done a piece of work that writes several frames, or gives an order, `strike` takes its
         effects' place."""
