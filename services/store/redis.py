@@ -79,6 +79,8 @@ class RedisCheckpointStore:
 
         # A crash between two steps leaves an older checkpoint of this number, if there was one, as it was.
         with _reaching_redis():
+            # 0. Remove what unfinished puts have left: where Redis is slow or full, they are tried again and again.
+            self._sweep(checkpoint.instance, checkpoint.number + 1)
             # 1. Say which blob is about to be written.
             self._redis.sadd(f"{self._root}:instances", checkpoint.instance)
             self._redis.sadd(blobs, blob)
@@ -87,7 +89,7 @@ class RedisCheckpointStore:
                 self._redis.hset(self._blob(checkpoint.instance, blob), str(index), chunk)
             # 3. Make it the checkpoint, unless it has been swept meanwhile: then somebody else took us for dead.
             self._redis.transaction(commit, blobs)
-            # 4. Remove what it replaced, and what unfinished puts have left.
+            # 4. Remove what it replaced.
             self._sweep(checkpoint.instance, checkpoint.number + 1)
 
     def get(self, instance: str, number: int) -> Checkpoint:

@@ -111,6 +111,16 @@ def test_a_put_that_dies_anywhere_leaves_the_older_ones_and_nothing_behind(
 
 
 @pytest.mark.usefixtures("small_chunks")
+def test_puts_that_never_finish_do_not_fill_the_store(client: Redis, store: RedisCheckpointStore, fresh_name: str):
+    """A Redis that is slow, or full, and a put that is tried again every second."""
+    clean = None
+    for _ in range(4):
+        assert not put_until_it_dies(client, fresh_name, checkpoint(1, state=b"x" * 1_000), commands=10)
+        clean = clean or len(keys(client, fresh_name))
+        assert len(keys(client, fresh_name)) == clean
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_a_second_put_of_a_number_that_dies_anywhere_leaves_one_of_the_two(
     client: Redis, store: RedisCheckpointStore, fresh_name: str
 ):
