@@ -24,7 +24,7 @@ from contextlib import suppress
 from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from services.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, end_producer
+from services.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, end_producer, silence_producer
 from services.egress.headers import ID, Headers, number
 from services.egress.tail import read_range, stable_rows
 from services.process import EXIT_FENCED
@@ -192,5 +192,6 @@ class LatestTopic:
                 return
             self._is_closed = True
             self._changed.notify()
+        silence_producer(self._producer)
         _logger.error("%s %s", self._topic, why)
         self._exit(code)

@@ -18,7 +18,7 @@ import numpy as np
 from kafka.errors import KafkaTimeoutError
 
 from boreal.frames import Boundary, Data, Frame, LogId
-from services.clusters import RECORD_BYTES, Cluster, end_producer
+from services.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
 from services.egress.delays import RecentDelays
 from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
 from services.egress.latest import LatestTopic
@@ -208,6 +208,7 @@ class OutTopic:
         """Nothing is given any more, and the process ends."""
         if not self._is_closed:
             self._is_closed = True
+            silence_producer(self._producer)
             _logger.error("%s %s", self._topic, why)
             self._exit(code)
 

@@ -25,7 +25,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from boreal.errors import BorealError, ProtocolError
 from boreal.frames import Anchor, Data, Frame, LogId, Start
-from services.clusters import RECORD_BYTES, Cluster, end_producer
+from services.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
 from services.log.base import Control, Trimmed
 from services.log.index import Index
 from services.log.partition import Partition, consumer_of
@@ -44,8 +44,8 @@ HISTORY_LOOK_S = 10.0
 
 @dataclass
 class AppendRefused(BorealError):
-    """Kafka has refused a frame for good, and with it all that was appended after it: the process has to begin anew, from what
-    the log holds. error: what Kafka said."""
+    """Kafka has refused a frame for good, and with it all that was appended after it, to any log of the site: the process has
+    to begin anew, from what the logs hold. error: what Kafka said."""
 
     log: LogId
     error: Exception
@@ -68,11 +68,13 @@ class Places(Protocol):
 
 
 class Site:
-    """The clients through which one process reads and writes the logs of one site, made when they are first used."""
+    """The clients through which one process reads and writes the logs of one site, made when they are first used. refusal: of
+    the frame after which no log of the site is written any more."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.reading = threading.RLock()
+        self.refusal: AppendRefused | None = None
 
     @cached_property
     def consumer(self) -> KafkaConsumer:
@@ -88,6 +90,11 @@ class Site:
     @cached_property
     def admin(self) -> KafkaAdminClient:
         return self._cluster.admin()
+
+    def refuse(self, refusal: AppendRefused) -> None:
+        """To be called where a send has failed: nothing may follow."""
+        self.refusal = self.refusal or refusal
+        silence_producer(self.producer)
 
     def close(self) -> None:
         clients = self.__dict__
@@ -138,7 +145,6 @@ class KafkaLog:
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
         self._is_fenced = False
-        self._failure: Exception | None = None
         self._window_frames = window_frames
         self._read_window: _Window | None = None
         self._history_us = history_us
@@ -261,7 +267,7 @@ class KafkaLog:
 
     @property
     def _may_write(self) -> bool:
-        return not self._is_fenced and self._failure is None
+        return not self._is_fenced and self._site.refusal is None
 
     def _check(self) -> None:
         if self._is_fenced:
@@ -269,8 +275,8 @@ class KafkaLog:
         self._check_accepted()
 
     def _check_accepted(self) -> None:
-        if self._failure is not None:
-            raise AppendRefused(self.id, self._failure) from self._failure
+        if self._site.refusal is not None:
+            raise self._site.refusal from self._site.refusal.error
 
     def _acknowledge(self, expected: int, size: int, record: Any) -> None:
         # A record that Kafka had already, when it was sent again, may come without its offset.
@@ -287,7 +293,7 @@ class KafkaLog:
 
     def _fail(self, error: Exception) -> None:
         with self._flow:
-            self._failure = self._failure or error
+            self._site.refuse(AppendRefused(self.id, error))
             self._flow.notify_all()
 
     # Reading

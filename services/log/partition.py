@@ -7,6 +7,7 @@ read through from its start.
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ PATIENCE_S = 10.0
 _LOOK_BEHIND = 16
 _RECENT = 64
 _POLL_MS = 200
+_LEAST_FETCH_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Partition:
         self.place = TopicPartition(topic, log.partition)
         self.offset = 0
         self._consumer = consumer
+        self._narrow_at = math.inf
         # Of the log's end, where most rows are sought: one fetch for all of it, where a search would take one a step.
         self._recent: dict[int, Record] = {}
 
@@ -121,6 +124,7 @@ class Partition:
         self._assign()
         self._consumer.seek(self.place, offset)
         self.offset = offset
+        self._narrow_at = time.monotonic() + self._timeout_s
 
     def poll(self, max_records: int, timeout_ms: int) -> list[Record]:
         """What comes next within so long. Trimmed if it is gone, ProtocolError if we stand beyond the end."""
@@ -131,6 +135,7 @@ class Partition:
             if self.offset < start:
                 raise Trimmed(self.log, self.offset, start) from None
             raise ProtocolError(f"{self.log} ends at offset {end}, and was asked for offset {self.offset}") from None
+        self._suit_link(bool(found))
         records: list[Record] = []
         for record in found:
             try:
@@ -141,6 +146,21 @@ class Partition:
                 self._consumer.seek(self.place, self.offset)  # what is sound comes first, and the rest with the next poll
                 break
         return records
+
+    @property
+    def _timeout_s(self) -> float:
+        return float(self._consumer.config["request_timeout_ms"]) / 1_000
+
+    def _suit_link(self, has_come: bool) -> None:
+        """A fetch has to come through whole before its request times out, or it is asked for again and again: where nothing
+        comes for so long the next is half as large, and twice as large after one that came. Nothing public sets that."""
+        now = time.monotonic()
+        if not has_come and now < self._narrow_at:
+            return
+        config = self._consumer._fetcher.config
+        nbytes = config["max_partition_fetch_bytes"]
+        config["max_partition_fetch_bytes"] = min(2 * nbytes, FETCH_BYTES) if has_come else max(nbytes // 2, _LEAST_FETCH_BYTES)
+        self._narrow_at = now + self._timeout_s
 
     def _record(self, record: ConsumerRecord) -> Record:
         """The next record, which has to be the one at `offset`."""

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Coroutine
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,8 +59,12 @@ class Link:
         """Everything, either way, arrives so much later; 0 for no delay. It takes nothing from the throughput."""
         self._do(self._flow.slow(delay_s))
 
+    def narrow(self, bytes_per_s: float) -> None:
+        """No more than so many bytes a second come through, each way of each connection."""
+        self._do(self._flow.narrow(bytes_per_s))
+
     def heal(self) -> None:
-        """As if new: neither cut nor slow."""
+        """As if new: neither cut nor slow nor narrow."""
         self._do(self._flow.heal())
 
     def close(self) -> None:
@@ -91,6 +96,7 @@ class _Flow:
         self._is_open = asyncio.Event()
         self._is_open.set()
         self._delay_s = 0.0
+        self._bytes_per_s = inf
 
     async def listen(self) -> None:
         if self._server is None:
@@ -104,8 +110,12 @@ class _Flow:
     async def slow(self, delay_s: float) -> None:
         self._delay_s = delay_s
 
+    async def narrow(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+
     async def heal(self) -> None:
         self._delay_s = 0.0
+        self._bytes_per_s = inf
         await self.listen()
         self._is_open.set()
 
@@ -188,6 +198,7 @@ class _Flow:
                 taken, data = await under_way.get()
                 while (left := taken + self._delay_s - time.monotonic()) > 0:
                     await asyncio.sleep(left)
+                await asyncio.sleep(len(data) / self._bytes_per_s)
                 await self._is_open.wait()
                 if not data:
                     return

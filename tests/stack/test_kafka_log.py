@@ -306,6 +306,38 @@ def test_appends_wait_out_a_dead_broker(tmp_path: Path, fresh_name: str) -> None
             assert store.open(LOG).read(0, ALL) == list(enumerate([start(1), *frames]))
 
 
+def forget_last(server: KafkaServer, topic: str, batches: int) -> None:
+    """What a broker that is down had not yet brought to its disk when the power went."""
+    segment = server.data / f"{topic}-0" / f"{0:020d}.log"
+    content = segment.read_bytes()
+    ends = [0]
+    while ends[-1] < len(content):
+        ends.append(ends[-1] + 12 + int.from_bytes(content[ends[-1] + 8 : ends[-1] + 12], "big"))
+    segment.write_bytes(content[: ends[-1 - batches]])
+
+
+def test_a_broker_that_loses_a_logs_end_leaves_no_gap_in_it(tmp_path: Path, fresh_name: str) -> None:
+    """Kafka finds that a sequence number is missing, and its client would go on behind what was lost and refused."""
+    with KafkaServer(tmp_path / "kafka") as server:
+        topic = Topic(cluster_of(server), fresh_name)
+        with reopened(topic) as store:
+            log = store.open(LOG)
+            log.append(start(1))
+            for n in range(10):
+                log.append(data(n, 1))
+            server.kill()
+            for n in range(10, 400):
+                log.append_later(data(n, 1))
+            forget_last(server, fresh_name, 3)
+            server.start()
+            with pytest.raises((AppendRefused, ProtocolError)):
+                log.sync()
+        with reopened(topic) as store:
+            log = store.open(LOG)
+            assert log.read(0, ALL) == list(enumerate([start(1), *(data(n, 1) for n in range(7))]))
+            assert log.next_stable_id == 7
+
+
 def test_a_history_is_kept_though_nobody_needs_it(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[Frame] = [start(1), data(0, 5), boundary(5), data(5, 5), boundary(10), data(10, 5), boundary(15)]
     with reopened(topic) as store:

@@ -11,11 +11,14 @@ from contextlib import closing
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from services import clusters
 from services.clusters import Cluster
+from services.log.partition import Partition, consumer_of
 from services.settings import KafkaSettings, Settings
 from services.stack.links import Link
 from services.stack.servers import KafkaServer
 from services.topics import TopicSpec, ensure
+from tests.stack.logs import LOG, Topic, cluster_of, data
 
 CUT_S = 2.0
 LOOK_S = 0.5
@@ -223,3 +226,18 @@ def test_kafka_clients_lose_nothing_over_a_cut(link: Link, kafka: KafkaServer, f
         assert receive_all(200) == list(range(100, 300))
         producer.flush(10)
         assert beside.end_offsets([partition])[partition] == 300
+
+
+def test_a_log_is_read_through_a_link_that_takes_longer_for_a_fetch_than_a_request_may(
+    kafka: KafkaServer, link: Link, fresh_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = [data(40_000 * n, 40_000) for n in range(10)]
+    Topic(cluster_of(kafka), fresh_name).put_frames(frames)
+    monkeypatch.setattr(clusters, "REQUEST_TIMEOUT_MS", 1_000)
+    settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, proxies={"a": link.url})
+    with closing(consumer_of(Cluster("a", settings, "test"))) as consumer:
+        partition = Partition(consumer, LOG, fresh_name)
+        assert partition.bounds() == (0, len(frames))
+        link.narrow(700_000)
+        found = [record for records in partition.read(0, len(frames)) for record in records]
+    assert [partition.frame(record) for record in found] == frames

@@ -41,6 +41,8 @@ class Kafka:
         self.waiting: list[tuple[Record, FutureProduceResult]] = []
         self.log: list[Record] = []
         self._place = 0
+        self._sender = self
+        self.is_silent = False
 
     def consumer(self) -> Kafka:
         return self
@@ -69,6 +71,9 @@ class Kafka:
 
     def producer(self) -> Kafka:
         return self
+
+    def force_close(self) -> None:
+        self.is_silent = True
 
     def send(self, topic: str, value: bytes | None, key: bytes, headers: Headers, partition: int) -> FutureRecordMetadata:
         result = FutureProduceResult(PLACE)

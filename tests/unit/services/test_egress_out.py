@@ -33,9 +33,14 @@ class Kafka:
         """is_away: it has nothing, ever."""
         self._is_away = is_away
         self._end = 0
+        self._sender = self
+        self.is_silent = False
 
     def producer(self, **options: Any) -> Kafka:
         return self
+
+    def force_close(self) -> None:
+        self.is_silent = True
 
     def send(self, topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
         result = FutureProduceResult(TopicPartition(topic, 0))
@@ -102,6 +107,7 @@ def test_what_fails_in_a_thread_of_kafkas_ends_the_process(monkeypatch: pytest.M
     out = outlet(stable, codes)
     out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
     assert codes == [1] and out.confirmed == 0
+    assert cast(Any, out._producer).is_silent, "rows would follow those that clients were not given"
 
 
 def test_what_kafka_does_not_take_is_bounded_by_all_that_its_client_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,20 @@
-"""What a log in Kafka keeps in memory while Kafka takes nothing."""
+"""What a log in Kafka keeps in memory while Kafka takes nothing, and what it does where Kafka has not what was sent."""
 
 from __future__ import annotations
 
 import gc
-import threading
 import tracemalloc
 from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import IllegalStateError, OutOfOrderSequenceNumberError
 from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.record_accumulator import RecordAccumulator
 
 from boreal.frames import Boundary, LogId, Origin
+from services.clusters import Cluster
 from services.log import kafka as kafka_module
 from services.log.kafka import AppendRefused, KafkaLog, Site
 from tests.waiting import start_until_it_waits
@@ -22,12 +23,19 @@ LIMIT = 2 << 20
 
 
 class Kafka:
-    """A site whose topics are empty, and whose producer keeps all that it is given, as kafka-python does."""
+    """A cluster whose topics are empty, and whose producer keeps all that it is given, as kafka-python does."""
 
     def __init__(self) -> None:
-        self.reading = threading.RLock()
-        self.consumer = self.producer = self
+        self._sender = self
+        self.config = {"request_timeout_ms": 3_000}
+        self.is_silent = False
         self._kept = RecordAccumulator(batch_size=16_384)
+
+    def consumer(self, **options: Any) -> Kafka:
+        return self
+
+    def producer(self) -> Kafka:
+        return self
 
     def assignment(self) -> set[TopicPartition]:
         return set()
@@ -43,13 +51,16 @@ class Kafka:
 
     end_offsets = beginning_offsets
 
+    def force_close(self) -> None:
+        self.is_silent = True
+
     def send(self, topic: str, value: bytes, headers: list[Any], partition: int) -> FutureRecordMetadata:
         return self._kept.append(TopicPartition(topic, partition), 0, None, value, headers)[0]
 
 
 def test_boundaries_that_kafka_does_not_take_keep_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_module, "UNACKNOWLEDGED_BYTES", LIMIT)
-    log = KafkaLog(LogId("out", "r0", 0), "out", cast(Site, Kafka()))
+    log = KafkaLog(LogId("out", "r0", 0), "out", Site(cast(Cluster, Kafka())))
     boundary = Boundary(Origin("r0", 1), 0, 7, False, 0, 0)
 
     def append() -> None:
@@ -66,3 +77,16 @@ def test_boundaries_that_kafka_does_not_take_keep_to_the_bound(monkeypatch: pyte
     assert used < 1.5 * LIMIT
     log._fail(RuntimeError("the test is over"))
     writer.join(10)
+
+
+def test_nothing_follows_a_frame_that_kafka_refuses_in_any_log_of_the_site() -> None:
+    kafka, boundary = Kafka(), Boundary(Origin("r0", 1), 0, 7, False, 0, 0)
+    site = Site(cast(Cluster, kafka))
+    one, other = (KafkaLog(LogId("out", "r0", partition), "out", site) for partition in (0, 1))
+    one.append_later(boundary)
+    one._fail(OutOfOrderSequenceNumberError())
+    assert kafka.is_silent
+    other._fail(IllegalStateError("the producer is closed"))
+    for log in (one, other):
+        with pytest.raises(AppendRefused, match=r"partition=0.*OutOfOrder"):
+            log.append_later(boundary)
