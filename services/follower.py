@@ -12,7 +12,6 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from boreal.errors import BorealError
 from services.clusters import Cluster, tell_of_trying_again
 
 RETRY_S = 0.2
@@ -87,6 +86,6 @@ class TopicFollower:
     def _hand_on(self, record: ConsumerRecord) -> None:
         try:
             self._take(record)
-        except (AttributeError, KeyError, TypeError, ValueError, BorealError) as error:
+        except Exception as error:  # whatever it is, the thread must not end in silence
             where = f"offset {record.offset} of {self._partition.topic}"
             _logger.warning("the record at %s is not understood, and passed over: %r", where, error)

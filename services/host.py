@@ -36,10 +36,12 @@ from reconcile.events import (
     InstanceId,
     Obey,
     Read,
+    Received,
     Reconciled,
     Send,
     StateChanged,
     StoreCheckpoint,
+    Tail,
     Tick,
     Unavailable,
     Unfollow,
@@ -61,6 +63,9 @@ _logger = logging.getLogger("boreal.host")
 
 UPLOAD_RETRY_S = 1.0
 COPY_LOOK_S = 0.1
+
+WAITING_EVENTS = 10_000
+"""Where more wait, because Kafka takes no frames, signs of life and messages are forgotten: they are soon worth nothing."""
 
 THREAD_SWITCH_S = 0.0005
 """Readers, instances and producers share an interpreter: with its usual 5 ms a frame could wait as long as a hop takes."""
@@ -155,6 +160,7 @@ class InstanceHost:
         self._held: deque[_Held] = deque()
         self._items: list[Item] = []
         self._is_tentative = False
+        self._is_checkpoint_held = False
         self._uploads: queue.SimpleQueue[StoreCheckpoint | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=str(self.me), daemon=True)]
@@ -171,7 +177,8 @@ class InstanceHost:
 
     def deliver(self, event: Incoming) -> None:
         """Hand over an event, from any thread."""
-        self.inbox.put(event)
+        if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
+            self.inbox.put(event)
 
     def close(self) -> None:
         """Stop, after the work in hand."""
@@ -260,7 +267,10 @@ class InstanceHost:
                 failpoint("node.before_order")
                 self.give_order(place, order)
             case StoreCheckpoint():
-                self._hold(lambda: self._uploads.put(effect))
+                # One at a time, for each is a whole state: while Kafka takes nothing, a new one is made at every interval.
+                if not self._is_checkpoint_held:
+                    self._is_checkpoint_held = True
+                    self._hold(lambda: self._hand_up(effect))
             case StateChanged(state):
                 _logger.info("%s is %s", self.me, state.value if state else "dead")
                 self.journal.state, self.journal.since_us = state, now_us()
@@ -292,6 +302,10 @@ class InstanceHost:
         while self._held and self._held[0].after <= self.outlet.confirmed:
             self._held.popleft().release()
 
+    def _hand_up(self, effect: StoreCheckpoint) -> None:
+        self._is_checkpoint_held = False
+        self._uploads.put(effect)
+
     def _acknowledge(self, positions: tuple[tuple[str, int], ...]) -> None:
         failpoint("node.before_acknowledge")
         self._items.append(acknowledge_item(self.me, positions))
@@ -299,11 +313,16 @@ class InstanceHost:
     # Checkpoints, behind (R19)
 
     def _upload(self) -> None:
-        while (effect := self._uploads.get()) is not None and not self._stopping.is_set():
-            failpoint("node.before_checkpoint")
-            if self._put(effect):
-                failpoint("node.after_checkpoint")
-                self.deliver(CheckpointStored(effect.number))
+        try:
+            while (effect := self._uploads.get()) is not None and not self._stopping.is_set():
+                failpoint("node.before_checkpoint")
+                if self._put(effect):
+                    failpoint("node.after_checkpoint")
+                    self.deliver(CheckpointStored(effect.number))
+        except Exception:
+            # Without checkpoints nothing that they stand for is ever let go.
+            _logger.exception("checkpoints of %s cannot go on", self.me)
+            self.exit(1)
 
     def _put(self, effect: StoreCheckpoint) -> bool:
         """Try until the store takes it, or a newer one waits."""

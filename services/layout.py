@@ -128,12 +128,16 @@ class Layout:
         fragments = [replace(f, replicas=(own,)) if f.name == EGRESS else f for f in self.plan.fragments]
         return replace(self.plan, fragments=tuple(fragments))
 
+    @cached_property
+    def everyone(self) -> list[InstanceId]:
+        """Every instance of the query, and the egress of each site."""
+        instances = [who for replica in self.replicas for who in self.instances(replica)]
+        return instances + [self.egress_instance(site) for site in self.sites]
+
     def readers(self) -> dict[str, list[InstanceId]]:
         """Who has a claim on each 'stream/partition' (R26, R27)."""
-        everyone = [who for replica in self.replicas for who in self.instances(replica)]
-        everyone += [self.egress_instance(site) for site in self.sites]
         found: dict[str, list[InstanceId]] = {}
-        for who in everyone:
+        for who in self.everyone:
             for key in self.input_logs(who):
                 found.setdefault(key, []).append(who)
         return found

@@ -60,7 +60,13 @@ class Kafka:
 
 @pytest.mark.parametrize(
     "error",
-    [UserError("late", "hmm", "is of a later version", "upgrade"), CorruptError("x"), ProtocolError("x"), KeyError("v")],
+    [
+        UserError("late", "hmm", "is of a later version", "upgrade"),
+        CorruptError("x"),
+        ProtocolError("x"),
+        KeyError("v"),
+        OverflowError("cannot convert float infinity to integer"),
+    ],
 )
 def test_what_take_cannot_understand_is_passed_over(error: Exception) -> None:
     taken: queue.SimpleQueue[int] = queue.SimpleQueue()

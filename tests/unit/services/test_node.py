@@ -1,13 +1,18 @@
-"""What a node counts as confirmed, since acknowledgements and checkpoints rest on it."""
+"""What a node counts as confirmed, since acknowledgements and checkpoints rest on it; and to whom it listens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import cast
 
-from boreal.frames import Boundary, Frame, LogId, Origin
+from boreal.frames import Boundary, Frame, LogId, Origin, State
+from boreal.spec import load_query
+from reconcile.events import Heartbeat, InstanceId, Received
+from services.control import message_item
+from services.host import Incoming, InstanceHost
+from services.layout import layout_of
 from services.log.kafka import KafkaLog
-from services.node.node import Appender
+from services.node.node import Appender, Node
 
 
 @dataclass
@@ -35,3 +40,34 @@ def test_nothing_counts_as_confirmed_after_a_frame_that_is_not() -> None:
     assert appender.confirmed == 4
     quick.unacknowledged = 0
     assert appender.confirmed == appender.appended == 5
+
+
+class Host:
+    def __init__(self) -> None:
+        self.taken: list[Incoming] = []
+
+    def deliver(self, event: Incoming) -> None:
+        self.taken.append(event)
+
+
+def test_a_replica_that_the_query_had_once_is_not_listened_to() -> None:
+    """An instance knows its peers, and one message of another would end its node."""
+    query = load_query(
+        {
+            "name": "q",
+            "streams": {"s": {"topic": "s", "time": "t", "schema": {"v": "int"}}},
+            "operators": {"f": {"filter": "s", "where": "v > 0"}},
+            "output": "f",
+            "delay_threshold": "2s",
+            "replicas": 2,
+            "engine": "native",
+        }
+    )
+    node, host = Node.__new__(Node), Host()
+    node.layout = layout_of(query, ("a",))
+    [me] = node.layout.instances("r0")
+    node.hosts = {me: cast(InstanceHost, host)}
+    for replica in ("r2", "r1"):
+        sender = InstanceId(me.fragment, replica, 0)
+        node._hear(f"node.q.{replica}", [message_item(me, Heartbeat(sender, State.STABLE))])
+    assert host.taken == [Received(Heartbeat(InstanceId(me.fragment, "r1", 0), State.STABLE))]

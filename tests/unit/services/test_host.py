@@ -1,0 +1,115 @@
+"""What an instance's host remembers while Kafka takes nothing, and what happens to a thread of its that fails."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, cast
+
+import pytest
+
+from boreal.frames import Boundary, Frame, LogId, Origin, State
+from reconcile.events import (
+    CheckpointStored,
+    Effect,
+    Event,
+    Frames,
+    Heartbeat,
+    InstanceId,
+    Received,
+    StoreCheckpoint,
+    Tail,
+    Tick,
+)
+from reconcile.instance import Instance
+from services import host as host_module
+from services.host import InstanceHost
+from services.process import now_us
+from services.store.base import Checkpoint, CheckpointStore
+from services.store.memory import MemoryCheckpointStore
+from tests.waiting import wait
+
+ME, PARTNER = InstanceId("main", "r0", 0), InstanceId("main", "r1", 0)
+LOG = LogId("out", "r0", 0)
+
+
+class Outlet:
+    """A log of which Kafka has so many frames."""
+
+    appended = 1
+    confirmed = 0
+
+    def append(self, log: LogId, frame: Frame) -> None:
+        """Nothing of it matters here."""
+
+
+class Scripted:
+    """An instance that has nothing to do but what it is given."""
+
+    def __init__(self, script: list[Effect]) -> None:
+        self.me = ME
+        self.script = script
+        self.handled: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def next_deadline(self) -> int:
+        return now_us() + 10_000
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        if not isinstance(event, Tick):
+            self.handled.put(event)
+        effects, self.script = self.script, []
+        return effects
+
+
+def host_of(
+    script: list[Effect], outlet: Outlet, store: CheckpointStore, exit: Callable[[int], None] = lambda code: None
+) -> tuple[Scripted, InstanceHost]:
+    instance = Scripted(script)
+    return instance, InstanceHost(
+        cast(Instance, instance), [], {}, lambda log: "a", outlet, lambda items: None, store, lambda log, first_id: True, exit
+    )
+
+
+def test_one_checkpoint_waits_for_kafka_and_the_next_comes_after_it() -> None:
+    def copy(number: int) -> StoreCheckpoint:
+        return StoreCheckpoint(number, 7, 7, (), (), b"state")
+
+    outlet, store = Outlet(), MemoryCheckpointStore()
+    instance, host = host_of([copy(number) for number in range(1, 50)], outlet, store)
+    with closing(host):
+        host.start()
+        assert wait(lambda: not instance.script)
+        assert len(host._held) == 1
+        outlet.confirmed = 1
+        assert instance.handled.get(timeout=10) == CheckpointStored(1)
+        instance.script = [copy(50)]
+        assert instance.handled.get(timeout=10) == CheckpointStored(50)
+    assert store.numbers(str(ME)) == [1, 50]
+
+
+def test_a_failure_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(checkpoint: Checkpoint) -> None:
+        raise RuntimeError("nobody sees this")
+
+    outlet, store, codes = Outlet(), MemoryCheckpointStore(), list[int]()
+    outlet.confirmed = 1
+    monkeypatch.setattr(store, "put", fail)
+    _, host = host_of([StoreCheckpoint(1, 7, 7, (), (), b"state")], outlet, store, codes.append)
+    with closing(host):
+        host.start()
+        assert wait(lambda: codes == [1])
+
+
+def test_signs_of_life_that_nobody_takes_are_bounded_and_hold_back_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "WAITING_EVENTS", 10)
+    _, host = host_of([], Outlet(), MemoryCheckpointStore())
+    boundary = Boundary(Origin("r1", 1), 0, 7, False, 0, 0)
+    for _ in range(100):
+        host.deliver(Received(Heartbeat(PARTNER, State.STABLE)))
+        host.deliver(Tail(LOG, boundary))
+    assert host.inbox.qsize() == 10
+    frames = Frames(LOG, cast(Any, ()), 0)
+    host.deliver(frames)
+    waiting = [host.inbox.get_nowait() for _ in range(11)]
+    assert waiting[-1] is frames
