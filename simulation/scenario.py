@@ -142,9 +142,14 @@ def _maybe_hindered(scenario: Scenario) -> Scenario:
     return replace(hinder(rng, scenario), patterns=(*scenario.patterns, hinder.__name__.lstrip("_")))
 
 
+def _some_time(rng: Random, scenario: Scenario) -> int:
+    """Of a run, once it is under way."""
+    return rng.randrange(100_000, max(scenario.duration_us, 300_000))
+
+
 def _lose_store(rng: Random, scenario: Scenario) -> Scenario:
     """The checkpoint store is out of reach, or comes back empty."""
-    at, length = rng.randrange(100_000, max(scenario.duration_us, 300_000)), rng.randint(30, 1_500) * MILLISECOND
+    at, length = _some_time(rng, scenario), rng.randint(30, 1_500) * MILLISECOND
     # What no windows can rebuild is lost for good with an only replica's checkpoints.
     kind = "store_away" if scenario.is_unbounded else rng.choice(("store_away", "store_wipe"))
     return replace(scenario, strikes=(*scenario.strikes, Strike(kind, at, length)))
@@ -181,7 +186,7 @@ def _disorder(rng: Random, scenario: Scenario) -> Scenario:
 def _drag(rng: Random, scenario: Scenario) -> Scenario:
     """A machine is so slow that each piece of its work takes as long as a heartbeat may."""
     who = rng.choice(_instances(scenario.plan))
-    at, length = rng.randrange(100_000, max(scenario.duration_us, 300_000)), rng.randint(200, 1_500) * MILLISECOND
+    at, length = _some_time(rng, scenario), rng.randint(200, 1_500) * MILLISECOND
     drag = Strike("drag", at, length, who=who, amount=rng.choice((500, 3_000, 20_000)))
     return replace(scenario, strikes=(*scenario.strikes, drag))
 
@@ -214,9 +219,8 @@ def _maybe_remote(scenario: Scenario) -> Scenario:
         # The job dies in the place of its instance: nobody may notice that either.
         strikes = tuple(_engine_strike(rng, query, strike.at_us, "engine_crash", strike.for_us) for strike in strikes)
     elif not owes:
-        duration = scenario.duration_us
         strikes += tuple(
-            _engine_strike(rng, query, rng.randrange(100_000, max(duration, 300_000)), rng.choice(_ENGINE_STRIKES))
+            _engine_strike(rng, query, _some_time(rng, scenario), rng.choice(_ENGINE_STRIKES))
             for _ in range(rng.choice((0, 1, 1, 2, 3)))
         )
     scenario = replace(

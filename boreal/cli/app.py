@@ -79,9 +79,7 @@ def _boreal(
     ] = False,
 ) -> None:
     """Streaming answers within X, whatever breaks; and every answer right in the end."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(2)
+    options.show_help_alone(context)
 
 
 @app.command(

@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+
+def show_help_alone(context: typer.Context) -> None:
+    """A group of commands that is given none of them shows what it has, and ends with 2."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
 QueryFile = Annotated[Path, typer.Argument(metavar="QUERY", help="The query: a YAML or JSON file.", show_default=False)]
 Sources = Annotated[
     list[str] | None,

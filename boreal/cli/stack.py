@@ -51,9 +51,7 @@ query = typer.Typer()
 @query.callback(invoke_without_command=True)
 def _query(context: typer.Context) -> None:
     """Apply, change, show and remove queries."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(2)
+    options.show_help_alone(context)
 
 
 def add_to(app: typer.Typer) -> None:

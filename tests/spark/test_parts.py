@@ -12,8 +12,8 @@ import pytest
 
 from reconcile.remote import Cause, Rebuild
 from services.settings import KafkaSettings
-from services.store.base import Checkpoint, StoreUnavailable
-from services.store.memory import MemoryCheckpointStore
+from services.store.base import Checkpoint
+from simulation.store import SimulatedStore
 from spark_jobs import places
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.places import Keeper, StoredSnapshots
@@ -22,24 +22,6 @@ from spark_jobs.session import java_home
 from tests.spark.jobs import wait_until
 
 LOG = "q.orders.r0@1/0"
-
-
-class Store(MemoryCheckpointStore):
-    """One that may be away."""
-
-    is_away = False
-
-    def put(self, checkpoint: Checkpoint) -> None:
-        self._ask()
-        super().put(checkpoint)
-
-    def numbers(self, instance: str) -> list[int]:
-        self._ask()
-        return super().numbers(instance)
-
-    def _ask(self) -> None:
-        if self.is_away:
-            raise StoreUnavailable("away")
 
 
 def checkpoint(number: int, owner: str = "main.r0.0/copy") -> Checkpoint:
@@ -82,26 +64,26 @@ def test_any_other_java_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_the_newest_copy_comes_to_a_store_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "RETRY_S", 0.01)
-    store = Store()
-    store.is_away = True
+    store = SimulatedStore()
+    store.outages = 1
     keeper = Keeper(store)
     for number in (1, 2, 3):
         keeper.keep(checkpoint(number), count=1)
     keeper.keep(checkpoint(1, "main.r0.1/copy"), count=1)
-    store.is_away = False
+    store.outages = 0
     wait_until(lambda: store.numbers("main.r0.0/copy") and store.numbers("main.r0.1/copy"), "both owners' newest are there")
     assert store.numbers("main.r0.0/copy") == [3]
 
 
 def test_what_was_just_kept_is_never_dropped_for_what_another_log_has_left() -> None:
-    store = Store()
+    store = SimulatedStore()
     store.put(checkpoint(900))
     Keeper(store).keep(checkpoint(1), count=1)
     wait_until(lambda: store.numbers("main.r0.0/copy") == [1, 900], "it is there")
 
 
 def test_the_last_sound_snapshot_of_this_log_is_found() -> None:
-    store = Store()
+    store = SimulatedStore()
     keeper = Keeper(store)
     snapshots = StoredSnapshots(store, keeper, "main.r0.0/host", LOG)
     for offset in (10, 20, 30):
@@ -114,7 +96,7 @@ def test_the_last_sound_snapshot_of_this_log_is_found() -> None:
     assert StoredSnapshots(store, keeper, "main.r0.0/host", "q.orders.r0@2/0").latest(30) is None
     store.blobs["main.r0.0/host"][30] = b"damaged"
     assert snapshots.latest(30) == (20, b"20")
-    store.is_away = True
+    store.outages = 1
     assert snapshots.latest(30) is None
 
 

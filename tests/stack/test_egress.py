@@ -267,13 +267,14 @@ def test_q_latest_claims_no_row_that_it_does_not_show(cluster: Cluster, fresh_na
     life.close()
 
 
+def showing(cluster: Cluster, topic: str) -> Callable[[dict[str, int]], None]:
+    """To be told what q.latest shows in the end."""
+    return lambda expected: wait_until(lambda: table_of(cluster, topic) == expected, f"q.latest shows {expected}")
+
+
 def test_the_newest_row_of_every_key(cluster: Cluster, fresh_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])
-    topic = f"{fresh_name}.latest"
-
-    def shows(expected: dict[str, int]) -> None:
-        wait_until(lambda: table_of(cluster, topic) == expected, f"q.latest shows {expected}")
-
+    shows = showing(cluster, f"{fresh_name}.latest")
     first = Life(cluster, fresh_name, has_latest=True)
     first.give(data(0, 2), boundary(100, 2), data(2, 3, tentative=True))
     shows({"k0é": 3, "k1é": 4, "k2é": 2})
@@ -304,10 +305,7 @@ def write_again(cluster: Cluster, topic: str, records: list[Any]) -> None:
 def test_what_a_zombie_writes_to_q_latest_is_put_right(cluster: Cluster, fresh_name: str, is_idle: bool) -> None:
     ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])
     topic = f"{fresh_name}.latest"
-
-    def shows(expected: dict[str, int]) -> None:
-        wait_until(lambda: table_of(cluster, topic) == expected, f"q.latest shows {expected}")
-
+    shows = showing(cluster, topic)
     first = Life(cluster, fresh_name, has_latest=True)
     first.give(data(0, 3), boundary(100, 3), data(3, 2, tentative=True))
     shows({"k0é": 3, "k1é": 4, "k2é": 2})

@@ -13,6 +13,7 @@ from services.host import Incoming, InstanceHost
 from services.layout import layout_of
 from services.log.kafka import KafkaLog
 from services.node.node import Appender, Node
+from tests.harness import query_of
 
 
 @dataclass
@@ -52,19 +53,8 @@ class Host:
 
 def test_a_replica_that_the_query_had_once_is_not_listened_to() -> None:
     """An instance knows its peers, and one message of another would end its node."""
-    query = load_query(
-        {
-            "name": "q",
-            "streams": {"s": {"topic": "s", "time": "t", "schema": {"v": "int"}}},
-            "operators": {"f": {"filter": "s", "where": "v > 0"}},
-            "output": "f",
-            "delay_threshold": "2s",
-            "replicas": 2,
-            "engine": "native",
-        }
-    )
     node, host = Node.__new__(Node), Host()
-    node.layout = layout_of(query, ("a",))
+    node.layout = layout_of(load_query(query_of(engine="native")), ("a",))
     [me] = node.layout.instances("r0")
     node.hosts = {me: cast(InstanceHost, host)}
     for replica in ("r2", "r1"):
