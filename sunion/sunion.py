@@ -171,7 +171,7 @@ class SUnion:
             return None
         stable, waited = self.stable_through, now - self.marked_at
         is_soon = self.is_early and waited < self._early_lag_us and stable < INFINITY
-        if stable >= self.horizon and not is_soon:
+        if stable >= self._horizon() and not is_soon:
             return Healed.FULL
         if self.stranded_at <= now and self._is_cheap():
             return Healed.PREFIX
@@ -180,6 +180,10 @@ class SUnion:
         if waited > self.settings.stable_lag_max_us or (self.is_early and self._is_cheap()):
             return Healed.PREFIX
         return None
+
+    def _horizon(self) -> int:
+        """H (R16), less what inputs have revoked since."""
+        return min(self.horizon, max(port.data_end for port in self.ports))
 
     @property
     def _early_lag_us(self) -> int:
@@ -223,7 +227,8 @@ class SUnion:
         mark, steps up to the mark are muted.
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
-        self.rest, self.due = self.horizon, max(self.due, self.horizon)
+        self.rest = self._horizon()
+        self.due = max(self.due, self.rest)
         if self._stranded:
             # What is beyond the streams that are behind was given already; handed on at once, it would strand them again.
             self.rest = self.due = min(self.rest, *(self.ports[at].data_end for at in sorted(self._stranded)))
@@ -573,7 +578,7 @@ class SUnion:
     def _why(self, upto: int) -> tuple[tuple[str, ...], str]:
         if self.is_early:
             return (), self.cause
-        missing = dict.fromkeys(port.name for port in self.ports if port.silent or port.boundary < upto)
+        missing = dict.fromkeys(port.name for port in self.ports if port.boundary < upto)
         for port in self.ports:
             if port.tape.boundary < upto:
                 missing.update(dict.fromkeys(port.upstream_missing))
