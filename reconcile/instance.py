@@ -39,6 +39,7 @@ from reconcile.events import (
     Unfollow,
 )
 from reconcile.host import Host
+from reconcile.limits import PRODUCTION, Limits
 from reconcile.links import Link, links_of, merges_of
 from reconcile.orders import Answer
 from reconcile.recovery import Restart
@@ -49,35 +50,22 @@ from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
-from sunion.sunion import STEP_ROWS, Settings, SUnion
-
-LACKING_HEARTBEATS = 20
-"""A replica whose log lacks what we need is not asked again for so long: until then we may have it from another."""
-
-FORGOTTEN_HEARTBEATS = 100
-"""A reader that has not said for so long how long the path after us takes is gone. It may be cut off from us alone, and the
-path is part of what X is measured by: hence far longer than what counts as dead."""
-
-STEPS_PER_CALL = 4
-
-FIRST_ROWS = STEP_ROWS // 8
-"""What a call may take until it is known how long that takes."""
-
-LEAST_ROWS = 1_024
+from sunion.sunion import Settings, SUnion
 
 
 class Instance:
     """See the module's header. `restart` is where this life begins; StateChanged and Reconciled are for the journal."""
 
-    def __init__(self, plan: Plan, me: InstanceId, restart: Restart) -> None:
+    def __init__(self, plan: Plan, me: InstanceId, restart: Restart, limits: Limits = PRODUCTION) -> None:
         fragment = plan.fragment(me.fragment)
         self.me = me
         self.plan = plan
         self.fragment = fragment
+        self.limits = limits
         self.silence_us = plan.silence_us
         self.away_us = max(HEARTBEATS_TO_DEATH * plan.heartbeat_us, self.silence_us)
         self.grace_us = 2 * plan.boundary_interval_us
-        self.links = links_of(plan, fragment, me, self.silence_us)
+        self.links = links_of(plan, fragment, me, self.silence_us, limits.notes)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = Graph(fragment)
         mode = Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode
@@ -89,7 +77,9 @@ class Instance:
             self.silence_us,
             plan.delay_threshold_us,
         )
-        self.soutput = SOutput(fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us)
+        self.soutput = SOutput(
+            fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us, limits.frame_bytes
+        )
         self.sunion = SUnion(
             [link.port for link in self.links],
             merges_of(fragment, self.links),
@@ -98,6 +88,9 @@ class Instance:
                 self.grace_us,
                 plan.stable_lag_of(plan.delay_threshold_us),
                 plan.memory_bytes // max(len(self.links), 1),
+                limits.step_rows,
+                limits.step_bytes,
+                limits.replay_bytes,
                 ahead_us=plan.event_time_of(plan.delay_threshold_us),
                 bucket_run_us=plan.bucket_run_us,
             ),
@@ -117,7 +110,7 @@ class Instance:
         self.path_after: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self.is_away = restart.incarnation > 1
         self.away_until = 0
-        self.sunion.most_rows = FIRST_ROWS
+        self.sunion.most_rows = limits.first_rows
         self.was_full = False
         self.has_more = False
         self.last_now = 0
@@ -263,7 +256,7 @@ class Instance:
         """This replica's log lacks rows that we need, for it came back by its partner's anchor: read another's (R27)."""
         link = self.by_log[log]
         candidate = link.upstream.candidate(log)
-        candidate.lacking_until = now + LACKING_HEARTBEATS * self.plan.heartbeat_us
+        candidate.lacking_until = now + self.limits.lacking_heartbeats * self.plan.heartbeat_us
         self.rereading.turn_away(link, log)
         effects.append(Unfollow(log))
         link.upstream.drop(candidate)
@@ -315,7 +308,7 @@ class Instance:
         """Let SUnion's items through the host and out; a bounded round of work. True where more is left, and can be done."""
         self.sunion.standing_in = bool(self.stagger.promised)
         rows = 0
-        for _ in range(STEPS_PER_CALL):
+        for _ in range(self.limits.steps_per_call):
             if self.engine.is_full:
                 return False
             items = self.sunion.advance(now, not self.is_away)
@@ -335,9 +328,9 @@ class Instance:
             return
         self.was_full = False
         if took_us > self.plan.heartbeat_us:
-            self.sunion.most_rows = max(self.sunion.most_rows // 2, LEAST_ROWS)
+            self.sunion.most_rows = max(self.sunion.most_rows // 2, self.limits.least_rows)
         elif took_us < self.plan.heartbeat_us // 4:
-            self.sunion.most_rows = min(self.sunion.most_rows * 2, STEP_ROWS)
+            self.sunion.most_rows = min(self.sunion.most_rows * 2, self.limits.step_rows)
 
     def _look_at_inputs(self, now: int, effects: list[Effect]) -> None:
         for link in self.links:
@@ -441,7 +434,7 @@ class Instance:
     def _is_soon_corrected(self, mark: int) -> bool:
         """After a cut of all its inputs an instance finds a backlog. Where one step takes that, taking turns would only make
         the other replica answer it tentatively first."""
-        return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= STEP_ROWS
+        return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= self.limits.step_rows
 
     def _undo_by(self, cause: str, keep_live: bool) -> Then:
         """What follows from a rollback: the tentative results that came before it are undone."""
@@ -536,7 +529,7 @@ class Instance:
         self._set_alpha()
         self.stagger.forget_dead(now)
         effects += self._tell_peers(now)
-        acknowledged = self.claims.acknowledged(bool(self.stagger.peers))
+        acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))
         rest = self.engine.latency_us + self._path_after()
@@ -563,5 +556,5 @@ class Instance:
 
     def _forget_readers(self, now: int) -> None:
         """Who has not been heard of for long reads no more: its path is nobody's."""
-        oldest = now - FORGOTTEN_HEARTBEATS * self.plan.heartbeat_us
+        oldest = now - self.limits.forgotten_heartbeats * self.plan.heartbeat_us
         self.path_after = {reader: told for reader, told in self.path_after.items() if told[1] >= oldest}

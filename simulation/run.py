@@ -98,6 +98,8 @@ class Simulation:
             self._on_append,
             scenario.step_rows,
             scenario.batch_us,
+            scenario.limits,
+            scenario.poll_frames,
         )
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us)
         self.saboteur = Saboteur(self.world, Random(scenario.seed))

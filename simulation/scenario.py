@@ -13,6 +13,8 @@ from random import Random
 from boreal.plan import Plan
 from boreal.spec import Mode
 from reconcile.events import InstanceId
+from reconcile.limits import PRODUCTION, Limits
+from services.embedded.world import POLL_FRAMES
 from simulation.feed import Feed
 from simulation.strikes import Strike
 
@@ -36,7 +38,8 @@ class Scenario:
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
     length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
-    some fragments' operators run in another process. lag_us: how far boundaries are behind rows.
+    some fragments' operators run in another process. lag_us: how far boundaries are behind rows. limits: of every instance;
+    poll_frames: what a reader is handed at once.
     """
 
     seed: int
@@ -56,6 +59,8 @@ class Scenario:
     may_skip: bool = False
     batch_us: int = 0
     lag_us: int = 0
+    limits: Limits = PRODUCTION
+    poll_frames: int = POLL_FRAMES
     patterns: tuple[str, ...] = ()
 
     @property
@@ -110,6 +115,8 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
         feeds={**scenario.feeds, **empty},
         strikes=(),
         skews={},
+        limits=PRODUCTION,
+        poll_frames=POLL_FRAMES,
         step_rows=rng.choice((2, 9, 40, None)),
         stride=rng.choice((4, 7, 11)),
     )

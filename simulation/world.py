@@ -24,9 +24,10 @@ from reconcile.events import (
     Send,
     StoreCheckpoint,
 )
+from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Saved
 from reconcile.remote import Unreachable
-from services.embedded.world import UPLOAD_US, Clock, Process, World
+from services.embedded.world import POLL_FRAMES, UPLOAD_US, Clock, Process, World
 from services.log.base import LogStore
 from services.store.base import StoreUnavailable
 from simulation.engine import RESTART_US, MicroBatches
@@ -54,8 +55,10 @@ class SimulatedWorld(World):
         on_append: Callable[[LogId, Frame, int], None],
         step_rows: int | None,
         batch_us: int = 0,
+        limits: Limits = PRODUCTION,
+        poll_frames: int = POLL_FRAMES,
     ) -> None:
-        super().__init__(plan, clock, logs, store, on_append)
+        super().__init__(plan, clock, logs, store, on_append, limits, poll_frames)
         self.store: SimulatedStore = store
         self.step_rows = step_rows
         self.on_work: list[Callable[[Process, Event | None], None]] = []

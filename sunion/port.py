@@ -96,7 +96,7 @@ class Port:
             self.arrivals.append((upto, frame.ingest, self._not_before(frame.tentative, now)))
             self.data_end = max(self.data_end, upto)
         self.boundaries.append((frame.time, frame.ingest))
-        self.boundaries = bounded(self.boundaries)
+        self.boundaries = bounded(self.boundaries, self.tape.most_notes)
         self.boundary_ingest = frame.ingest
 
     def revoke(self) -> None:

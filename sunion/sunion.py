@@ -36,6 +36,8 @@ STEP_ROWS = 131_072
 STEP_BYTES = 32 << 20
 """Rows may be wide: a step for a host in another process is a message, of which several are under way."""
 
+REPLAY_BYTES = 8 << 20
+
 
 class Healed(Enum):
     """How a failure has healed (R16)."""
@@ -70,7 +72,7 @@ class Settings:
     memory_bytes: int
     step_rows: int = STEP_ROWS
     step_bytes: int = STEP_BYTES
-    replay_bytes: int = 8 << 20
+    replay_bytes: int = REPLAY_BYTES
     ahead_us: int = INFINITY
     bucket_run_us: int = 1
 

@@ -40,6 +40,7 @@ from reconcile.events import (
     Watch,
 )
 from reconcile.instance import Instance
+from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Restart, Saved
 from services.embedded.network import Network
 from services.log.base import LogStore, Trimmed
@@ -168,7 +169,8 @@ class Entry:
 
 
 class World:
-    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged."""
+    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged; a reader is handed
+    `poll_frames` at a time."""
 
     def __init__(
         self,
@@ -177,8 +179,12 @@ class World:
         logs: LogStore,
         store: CheckpointStore,
         on_append: Callable[[LogId, Frame, int], None],
+        limits: Limits = PRODUCTION,
+        poll_frames: int = POLL_FRAMES,
     ) -> None:
         self.plan = plan
+        self.limits = limits
+        self.poll_frames = poll_frames
         self.clock = clock
         self.logs = logs
         self.store = store
@@ -227,7 +233,7 @@ class World:
         process = self.processes[who]
         for restart in self._restarts(process):
             process.forget()
-            process.instance = Instance(self.plan, who, restart)
+            process.instance = Instance(self.plan, who, restart, self.limits)
             process.heard_at, process.lost_claim = self.now, False
             try:
                 self._work(process, None)
@@ -463,7 +469,7 @@ class World:
         try:
             if reader.offset is None:
                 reader.offset = log.offset_after(reader.after_id)
-            items = log.read(reader.offset, POLL_FRAMES, skip_revoked=True)
+            items = log.read(reader.offset, self.poll_frames, skip_revoked=True)
         except Trimmed as trimmed:
             self._refuse(process, reader.log, _next_id(process, reader.log), trimmed)
             return
@@ -507,7 +513,7 @@ class World:
         items: list[tuple[int, Frame]] = []
         try:
             if log.next_stable_id > read.after_id + 1:
-                items = log.read(log.offset_after(read.after_id), POLL_FRAMES, read.max_bytes, skip_revoked=True)
+                items = log.read(log.offset_after(read.after_id), self.poll_frames, read.max_bytes, skip_revoked=True)
         except Trimmed as trimmed:
             self._refuse(process, read.log, read.after_id + 1, trimmed)
             return

@@ -31,7 +31,7 @@ from reconcile.events import (
     Unfollow,
     Watch,
 )
-from reconcile.instance import FORGOTTEN_HEARTBEATS
+from reconcile.limits import PRODUCTION
 from reconcile.recovery import Restart, Saved, plan_restart
 from tests.harness import MS, InstanceDriver, chain_of, plan_of, query_of
 
@@ -315,16 +315,16 @@ def test_the_path_of_a_reader_that_is_gone_for_long_is_forgotten() -> None:
     one = InstanceDriver(union_plan())
     heartbeat = one.plan.heartbeat_us
     one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
-    flow(one, 0, FORGOTTEN_HEARTBEATS * heartbeat)
+    flow(one, 0, PRODUCTION.forgotten_heartbeats * heartbeat)
     assert one.state is State.STABLE and one.instance.sunion.alpha_x_us == 650 * MS
-    flow(one, FORGOTTEN_HEARTBEATS * heartbeat, (FORGOTTEN_HEARTBEATS + 2) * heartbeat)
+    flow(one, PRODUCTION.forgotten_heartbeats * heartbeat, (PRODUCTION.forgotten_heartbeats + 2) * heartbeat)
     assert one.state is State.STABLE and one.instance.sunion.alpha_x_us == 850 * MS
 
 
 def test_time_in_which_it_was_stopped_does_not_make_it_forget_its_readers() -> None:
     one = InstanceDriver(union_plan())
     one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
-    one.now = 2 * FORGOTTEN_HEARTBEATS * one.plan.heartbeat_us
+    one.now = 2 * PRODUCTION.forgotten_heartbeats * one.plan.heartbeat_us
     one.give(Tick())
     assert one.instance.path_after
 

@@ -1,0 +1,54 @@
+"""Families whose bounds are small, so that a short run meets what else takes hours, a large state or a slow machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from reconcile.limits import Limits
+from simulation.drawing import Wish, cut_stream, instances, make_plan, settle, skews
+from simulation.scenario import MILLISECOND, SECOND, Families, Scenario
+from simulation.strikes import Strike
+
+
+def small_limits(rng: Random) -> Limits:
+    """Some of the limits small, others as ever."""
+    return Limits(
+        notes=rng.choice((4, 6, 6, 12)),
+        step_bytes=rng.choice((400, 5_000, Limits().step_bytes)),
+        first_rows=rng.choice((10, Limits().first_rows)),
+        least_rows=rng.choice((5, Limits().least_rows)),
+        steps_per_call=rng.choice((1, 2, 4)),
+        replay_bytes=rng.choice((300, 3_000, Limits().replay_bytes)),
+        frame_bytes=rng.choice((300, 3_000, Limits().frame_bytes)),
+        lacking_heartbeats=rng.choice((2, 20)),
+        forgotten_heartbeats=rng.choice((8, 100)),
+    )
+
+
+def with_small_limits(rng: Random, scenario: Scenario) -> Scenario:
+    return replace(scenario, limits=small_limits(rng), poll_frames=rng.choice((2, 5, 30)))
+
+
+def _long(seed: int, family: str, rng: Random) -> Scenario:
+    """A failure that is long for what is noted: a stream is cut until well after the notes of the others have run over, and
+    replicas die after it has healed, or in its midst."""
+    wish = Wish(replicas=(1, 2, 2), streams=(2, 3), seconds=(2.5, 4.0), holds=("delay", "process", "process"), x_ms=(400, 900))
+    query = make_plan(rng, wish)
+    if rng.random() < 0.6:
+        query = replace(query, checkpoint_interval_us=rng.randint(150, 500) * MILLISECOND)
+    if rng.random() < 0.5:
+        query = replace(query, memory_bytes=rng.choice((2_000, 6_000)))
+    scenario = with_small_limits(rng, settle(seed, family, rng, query, wish))
+    at = rng.randrange(300_000, 900_000)
+    strikes = cut_stream(rng, query, at, rng.randint(1_000_000, 2_500_000))
+    if rng.random() < 0.5:
+        who, length = rng.choice(instances(query)), rng.randint(50, 600) * MILLISECOND
+        kind = rng.choice(("crash", "crash", "crash_losing_checkpoint", "crash_midway"))
+        strikes.append(Strike(kind, rng.randrange(at, strikes[0].end_us + SECOND), length, who=who, amount=rng.randrange(1000)))
+    return replace(scenario, strikes=tuple(strikes), skews=skews(rng, query))
+
+
+FAMILIES: Families = {
+    "long": (4, _long),
+}
