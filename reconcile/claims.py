@@ -84,8 +84,8 @@ class Claims:
         self.saved = {later: inputs for later, inputs in self.saved.items() if later > number}
 
     def acknowledge(self, has_partners: bool) -> Inputs:
-        """What is to be acknowledged now. From here on the tapes name no place before it: notes that were made one reach further
-        back than what they were made of, and those rows may be gone."""
+        """What is to be acknowledged now. From here on the tapes name no place before it: notes that were made one reach
+        further back than what they were made of, and those rows may be gone."""
         inputs = self._acknowledged(has_partners)
         tapes = {link.port.key: link.port.tape for link in self.links}
         for key, first_id in inputs:

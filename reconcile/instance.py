@@ -68,6 +68,7 @@ class Instance:
         self.links = links_of(plan, fragment, me, self.silence_us, limits.notes)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = Graph(fragment)
+        self.reads_sources_only = all(edge.source for edge in fragment.edges)
         mode = Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode
         self.strategy = Strategy(self.graph, mode, plan.checkpoint_interval_us is not None)
         self.engine = Engine(
@@ -542,13 +543,20 @@ class Instance:
 
         The reserve is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket
         counts from the first boundary past it, the bucket from the first past its own end.
+
+        One that the user has fixed is what whoever reads nothing but sources holds back. All further down the path count
+        from the same ingest, and their input comes when that is over already: they pass on what is complete, and have the
+        rest of X for what else is to come, as another shard's rows.
         """
-        if self.plan.alpha_x_us is not None:
-            self.sunion.alpha_x_us = self.plan.alpha_x_us
-        elif at_once or self.state is State.STABLE:
-            x = self.delay_threshold_us
-            reserve = max(x // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
-            self.sunion.alpha_x_us = max(x - self.engine.latency_us - self._path_after() - reserve, x // 4)
+        if not at_once and self.state is not State.STABLE:
+            return
+        x, fixed = self.delay_threshold_us, self.plan.alpha_x_us
+        if fixed is not None and self.reads_sources_only:
+            self.sunion.alpha_x_us = fixed
+            return
+        reserve = max(x // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
+        alpha_x_us = max(x - self.engine.latency_us - self._path_after() - reserve, x // 4)
+        self.sunion.alpha_x_us, self.sunion.fixed_alpha_x_us = max(alpha_x_us, fixed or 0), fixed
 
     def _path_after(self) -> int:
         """The longest way from here to a client, as the readers told it last."""

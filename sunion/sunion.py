@@ -94,7 +94,9 @@ class SUnion:
 
     failure, stabilization: the policies. The second one holds for whoever goes on while a replica reconciles: a kept live
     branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
-    overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now.
+    overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now. fixed_alpha_x_us: what the user
+    has fixed, where others have held rows back for it before they came here: a bucket leaves once that is over, if every port
+    that is there has passed it; alpha_x_us is then how long the others are waited for (R9).
     """
 
     ports: list[Port]
@@ -108,6 +110,7 @@ class SUnion:
     live: View | None = None
     mark_number: int = 0
     marked_at: int = 0
+    fixed_alpha_x_us: int | None = None
     due: int = BEGINNING
     muted_until: int = BEGINNING
     redoing: bool = False
@@ -235,6 +238,7 @@ class SUnion:
         if flush is not None:
             waits.append(flush)
         waits += [self._awaited_until(upto) for port in self.ports for upto in port.early]
+        waits += self._complete_at()
         if self.due > self.leading.position:
             waits.append(self.quiet_until)
         return min(waits, default=None)
@@ -299,7 +303,7 @@ class SUnion:
         hold = self.stabilization if self.redoing or self.standing_in else self.failure
         if hold is Hold.SUSPEND:
             return []
-        target = self._due_through(now)
+        target = max(self._due_through(now), self._complete_through(now))
         if hold is Hold.PROCESS and self.live is not None and now >= self.eager_from:
             target = max(target, self._all_present_through())
         view = self.leading
@@ -381,6 +385,24 @@ class SUnion:
         """R11: through where every port that is not missing is known."""
         known = [port.boundary for port in self.ports if not self._is_missing(port)]
         return self._floor(min(known)) if known else BEGINNING
+
+    def _complete_through(self, now: int) -> int:
+        """Through where the time that the user has fixed is over, and nobody else is waited for."""
+        if self.fixed_alpha_x_us is None:
+            return BEGINNING
+        alpha_x_us = self.fixed_alpha_x_us
+        over = (upto for port in self.ports for upto, at, least in port.arrivals if max(at + alpha_x_us, least) <= now)
+        return min(max(over, default=BEGINNING), self._all_present_through())
+
+    def _complete_at(self) -> list[int]:
+        """When that time is over, for what nobody else is waited for."""
+        if self.fixed_alpha_x_us is None:
+            return []
+        alpha_x_us, through = self.fixed_alpha_x_us, self._all_present_through()
+        if through <= self.leading.position:
+            return []
+        firsts = [port.arrivals[0] for port in self.ports if port.arrivals and port.arrivals[0][0] <= through]
+        return [max(at + alpha_x_us, least) for _, at, least in firsts]
 
     def _readable_through(self, view: View) -> int:
         """A port within reach whose rows must be read again from the log is waited for: its rows are not missing."""

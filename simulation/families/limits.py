@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from boreal.plan import Plan
 from reconcile.limits import Limits
 from simulation.drawing import Wish, cut_stream, instances, make_plan, settle, skews
-from simulation.scenario import MILLISECOND, SECOND, Families, Scenario
+from simulation.queries import Menu
+from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
 
 
@@ -49,6 +51,37 @@ def _long(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=tuple(strikes), skews=skews(rng, query))
 
 
+def _shared(seed: int, family: str, rng: Random) -> Scenario:
+    """A fixed alpha*X, two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must
+    have time left for the second shard. I3 is owed, since one stream is always there."""
+    wish = Wish(
+        replicas=(2,),
+        streams=(2, 3),
+        menu=Menu(joins=False, unbounded=False, stateful=False),
+        holds=("delay", "process"),
+        x_ms=(900, 1600),
+        is_comfortable=True,
+        seconds=(2.2, 3.2),
+    )
+    query = make_plan(rng, wish)
+    while not _is_sharded_row_by_row(query):
+        query = make_plan(rng, wish)
+    alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.4, 0.6))
+    query = replace(query, alpha_x_us=alpha_x_us, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
+    scenario = settle(seed, family, rng, query, wish, owes_delay=True, is_rowwise=True)
+    later = {who: rng.choice((0, 10, 30)) * MILLISECOND for who in instances(query, with_egress=False) if who.shard}
+    at = rng.randrange(300_000, 600_000)
+    victim = rng.choice(sorted(scenario.feeds)[1:])
+    strikes = (Strike("cut_stream", at, query.delay_threshold_us + rng.randint(300, 1_200) * MILLISECOND, victim),)
+    return replace(scenario, strikes=strikes, skews=later)
+
+
+def _is_sharded_row_by_row(query: Plan) -> bool:
+    """One fragment in shards, and the egress, which merges them."""
+    return len(query.fragments) == 2 and query.fragments[0].shards > 1
+
+
 FAMILIES: Families = {
     "long": (4, _long),
+    "shared": (3, _shared),
 }

@@ -133,8 +133,8 @@ def test_places_that_were_made_one_do_not_lead_before_what_was_acknowledged() ->
 
 def test_no_rows_lie_between_a_time_and_an_earlier_one() -> None:
     """A correction may have come further than the next tentative step will: its stable boundary is then beyond the step."""
-    ordered, disordered = Chunk.of(0, batch_of([25, 35, 45]), BEGINNING, NOW), Chunk.of(0, batch_of([35, 25, 45]), BEGINNING, NOW)
-    for chunk in (ordered, disordered):
+    for times in ([25, 35, 45], [35, 25, 45]):
+        chunk = Chunk.of(0, batch_of(times), BEGINNING, NOW)
         assert chunk.between(40, 30) is None and chunk.between(30, 30) is None
         piece = chunk.between(30, 40)
         assert piece is not None and piece[1].tolist() == [35]
