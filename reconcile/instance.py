@@ -116,6 +116,9 @@ class Instance:
         self.has_more = False
         self.last_now = 0
         self.wanted_at = 0
+        self.heard_until = 0
+        self.ticked_at = 0
+        self.has_heard = False
         self.heartbeat_at = 0
         self.unwell_since = 0
         self.was_away = False
@@ -147,7 +150,7 @@ class Instance:
         if self.strategy.periodic:
             self.claims.copy(restart.position)
             self.engine.hand(orders.Copy(None), now, effects, nothing_follows)
-        self.last_now = self.wanted_at = self.heartbeat_at = now
+        self.last_now = self.wanted_at = self.heartbeat_at = self.heard_until = self.ticked_at = now
         self.boundary_at = now + self.plan.sign_of_life_us
         self.away_until = now + self.grace_us
         self.stagger.begin(now)
@@ -166,12 +169,15 @@ class Instance:
         """Take one event at this time (microseconds, never falling); what to do, in order.
 
         Only a Tick moves tuples on: all that has come is taken in first, so that none of it waits behind a long round of
-        work, and a correction is complete only when the inbox is empty too.
+        work. Where that would take too long (`is_starving`), a Tick comes while events wait, and says since when the first of
+        them does. Silence, deadlines, corrections and the return of who was away are then judged as of that time, when
+        nothing was waiting: what is still unheard is nobody's silence, and no bucket is overdue whose input may lie there.
         """
         effects: list[Effect] = []
         self._discount(now - self.wanted_at, now)
         self._pace(now - self.last_now)
-        self.last_now = now
+        self.last_now = self.heard_until = now
+        self.has_heard = self.has_heard or not isinstance(event, Tick)
         match event:
             case Frames(log, items, end):
                 self._take_frames(log, items, end, now, effects)
@@ -197,11 +203,20 @@ class Instance:
                 self.claims.note_stored(number)
             case Answered(place, answer):
                 self.engine.take(place, answer, now, effects)
-            case Tick():
-                self._advance(now, effects)
+            case Tick(heard_until):
+                self._advance(now, heard_until, effects)
         self.has_more = self.has_more or not isinstance(event, Tick)
         self.wanted_at = self._next_deadline()
         return effects
+
+    def is_starving(self, now: int) -> bool:
+        """Whether a Tick must come before the next event that waits: because none has come for so long that we would be taken
+        for silent, or because the ports hold more than memory allows."""
+        if not self.has_heard:
+            return False  # a Tick has just been: with another one nothing would be gained
+        patience_us = min(self.plan.heartbeat_us // 2, self.silence_us // 4)
+        is_late = now >= self.wanted_at and now - self.ticked_at > patience_us
+        return is_late or sum(link.port.tape.nbytes for link in self.links) > self.plan.memory_bytes
 
     def next_deadline(self) -> int:
         """When to call `handle(Tick())` at the latest."""
@@ -293,12 +308,15 @@ class Instance:
 
     # The loop
 
-    def _advance(self, now: int, effects: list[Effect]) -> None:
-        self._look_at_inputs(now, effects)
-        self._maybe_return(now)
+    def _advance(self, now: int, heard_until: int | None, effects: list[Effect]) -> None:
+        self.ticked_at, self.has_heard = now, False
+        is_waiting = heard_until is not None
+        self.heard_until = min(heard_until, now) if heard_until is not None else now
+        self._look_at_inputs(self.heard_until, effects)
+        self._maybe_return(self.heard_until)
         self._maybe_change_state(now, effects)
-        began = self._maybe_reconcile(now, effects)
-        self.has_more = began or self._hand_on(now, effects)
+        began = not is_waiting and self._maybe_reconcile(now, effects)  # else a peer's answer may lie there
+        self.has_more = began or self._hand_on(now, effects) or is_waiting
         self._maybe_change_state(now, effects)
         self._maybe_checkpoint(now, effects)
         effects += self.rereading.ask(now)
@@ -312,7 +330,7 @@ class Instance:
         for _ in range(self.limits.steps_per_call):
             if self.engine.is_full:
                 return False
-            items = self.sunion.advance(now, not self.is_away)
+            items = self.sunion.advance(self.heard_until, not self.is_away)
             if not items:
                 return False
             for item in items:
@@ -474,12 +492,12 @@ class Instance:
             self.stagger.lose_lease()
         effects.append(StateChanged(state))
         effects += self.soutput.heartbeat(state, now)
-        effects += self._tell_peers(now)
+        effects += self._tell_peers()
 
-    def _tell_peers(self, now: int) -> list[Effect]:
+    def _tell_peers(self) -> list[Effect]:
         """Our state, as partners should take it: a correction whose host is gone cannot end, and nobody should wait for it
         (R22)."""
-        state = State.RECOVERING if self.engine.is_silent(now) else self.state
+        state = State.RECOVERING if self.engine.is_silent(self.heard_until) else self.state
         return [Send(peer, Heartbeat(self.me, state)) for peer in self.stagger.peers]
 
     # Away and back
@@ -526,10 +544,10 @@ class Instance:
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self.plan.heartbeat_us
-        self._forget_readers(now)
+        self._forget_readers()
         self._set_alpha()
-        self.stagger.forget_dead(now)
-        effects += self._tell_peers(now)
+        self.stagger.forget_dead(self.heard_until)
+        effects += self._tell_peers()
         acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))
@@ -562,7 +580,7 @@ class Instance:
         """The longest way from here to a client, as the readers told it last."""
         return max((micros for micros, _ in self.path_after.values()), default=0)
 
-    def _forget_readers(self, now: int) -> None:
+    def _forget_readers(self) -> None:
         """Who has not been heard of for long reads no more: its path is nobody's."""
-        oldest = now - self.limits.forgotten_heartbeats * self.plan.heartbeat_us
+        oldest = self.heard_until - self.limits.forgotten_heartbeats * self.plan.heartbeat_us
         self.path_after = {reader: told for reader, told in self.path_after.items() if told[1] >= oldest}

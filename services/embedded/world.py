@@ -125,14 +125,15 @@ class _Reader:
 
 @dataclass(slots=True)
 class Process:
-    """An instance on a machine of its own. drag_us: how much longer than it should each piece of its work takes."""
+    """An instance on a machine of its own. inbox: what has come, and when. drag_us: how much longer than it should each piece
+    of its work takes."""
 
     id: InstanceId
     instance: Instance | None = None
     readers: dict[LogId, _Reader] = field(default_factory=dict)
     watched: dict[LogId, bool] = field(default_factory=dict)
     waiting_reads: list[Read] = field(default_factory=list)
-    inbox: deque[Event] = field(default_factory=deque)
+    inbox: deque[tuple[int, Event]] = field(default_factory=deque)
     is_busy: bool = False
     is_frozen: bool = False
     wake_at: int | None = None
@@ -270,7 +271,7 @@ class World:
         """Put an event into a process's inbox; a dead one has none."""
         process = self.processes[who]
         if process.instance is not None:
-            process.inbox.append(event)
+            process.inbox.append((self.now, event))
             self._wake(process)
 
     def links_changed(self) -> None:
@@ -313,7 +314,12 @@ class World:
         if process.is_busy or process.is_frozen or process.instance is None:
             return
         if process.inbox:
-            self._work(process, process.inbox.popleft())
+            came_at, event = process.inbox[0]
+            if process.instance.is_starving(self.now + process.skew_us):
+                event = Tick(came_at + process.skew_us)
+            else:
+                process.inbox.popleft()
+            self._work(process, event)
             return
         deadline = process.instance.next_deadline() - process.skew_us
         if deadline <= self.now:

@@ -51,6 +51,21 @@ def _long(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=tuple(strikes), skews=skews(rng, query))
 
 
+def _backlog(seed: int, family: str, rng: Random) -> Scenario:
+    """An instance that reads many streams was away for long, and has much to read on a slow machine with little memory. It
+    must be heard all the while, and keep within its memory."""
+    wish = Wish(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
+    query = make_plan(rng, wish)
+    query = replace(query, memory_bytes=rng.choice((2_000, 6_000, 20_000, query.memory_bytes)))
+    scenario = replace(settle(seed, family, rng, query, wish), limits=small_limits(rng), poll_frames=rng.choice((1, 1, 2, 4)))
+    readers = [who for who in instances(query) if any(edge.source for edge in query.fragment(who.fragment).edges)]
+    who, at, length = rng.choice(readers), rng.randrange(200_000, 600_000), rng.randint(600, 1_500) * MILLISECOND
+    kind = rng.choice(("crash", "freeze", "cut_replica"))
+    away = Strike(kind, at, length, who=who, place=f"{who.fragment}.{who.replica}")
+    drag = Strike("drag", at, length + rng.randint(1, 3) * SECOND, who=who, amount=rng.choice((2, 5, 10)) * MILLISECOND)
+    return replace(scenario, strikes=(away, drag))
+
+
 def _shared(seed: int, family: str, rng: Random) -> Scenario:
     """A fixed alpha*X, two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must
     have time left for the second shard. I3 is owed, since one stream is always there."""
@@ -84,4 +99,5 @@ def _is_sharded_row_by_row(query: Plan) -> bool:
 FAMILIES: Families = {
     "long": (4, _long),
     "shared": (3, _shared),
+    "backlog": (4, _backlog),
 }

@@ -474,7 +474,8 @@ def test_a_correction_whose_host_is_gone_holds_no_peer_back() -> None:
     one = InstanceDriver(plan)
     one.instance.state = State.STABILIZATION
     for since_ms, state in ((10, State.STABILIZATION), (60_000, State.RECOVERING)):
-        [told] = one.instance._tell_peers(since_ms * MS)  # its BEGIN has not been answered for so long
+        one.instance.heard_until = since_ms * MS
+        [told] = one.instance._tell_peers()  # its BEGIN has not been answered for so long
         assert told == Send(R1, Heartbeat(one.me, state))
 
 
@@ -516,3 +517,56 @@ def test_calls_take_as_much_work_as_leaves_it_heard_in_time() -> None:
         given, longest = given + rows, max(longest, rows)
         one.now += 4 * rows
     assert given == 800_000 and 16_384 <= longest <= 40_000
+
+
+# A Tick while events wait
+
+
+def test_it_starves_when_no_tick_has_come_for_half_a_heartbeat_while_events_do() -> None:
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.until(200 * MS)
+    assert not one.instance.is_starving(10_000 * MS), "nothing has come since the last Tick: another would gain nothing"
+    patience = one.plan.silence_us // 4
+    one.instance.handle(Frames(A, ((9, one.rows("a", [200 * MS])),), 10), 201 * MS)
+    assert not one.instance.is_starving(200 * MS + patience)
+    assert one.instance.is_starving(200 * MS + patience + 1)
+    one.instance.handle(Tick(200 * MS), 260 * MS)
+    assert not one.instance.is_starving(10_000 * MS)
+
+
+def test_it_starves_when_its_ports_hold_more_than_memory_allows_and_a_tick_lets_go_of_it() -> None:
+    one = InstanceDriver(union_plan(tuning={"memory": "1KB"}))
+    times = list(range(0, 100 * MS, 500))
+    one.instance.handle(Frames(A, ((0, one.rows("a", times)),), 1), 0)
+    tape = one.instance.links[0].port.tape
+    assert tape.nbytes > one.plan.memory_bytes and one.instance.is_starving(0)
+    one.instance.handle(Tick(0), 0)
+    assert tape.nbytes <= one.plan.memory_bytes and not one.instance.is_starving(0)
+
+
+def test_what_still_waits_is_nobodys_silence_and_makes_no_bucket_overdue() -> None:
+    """A Tick that comes early speaks of the time when the first event that waits came."""
+    for heard_until, is_failed in ((250 * MS, False), (None, True)):
+        one = InstanceDriver(union_plan())
+        flow(one, 0, 200 * MS)
+        one.until(200 * MS)
+        one.deliver(A, one.rows("a", [210 * MS]), one.boundary(300 * MS))
+        # A call at every moment in which it is wanted, so that no time counts as its own absence.
+        for now in range(210 * MS, 1500 * MS, 10 * MS):
+            one.instance.handle(Tick(heard_until), now)
+        assert (one.state is State.UP_FAILURE) is is_failed
+        assert one.instance.links[1].port.silent is is_failed
+        assert (one.instance.sunion.live is not None) is is_failed
+        assert one.instance.heartbeat_at > 1490 * MS, "it is heard all the same"
+
+
+def test_no_correction_begins_while_events_wait() -> None:
+    one = failed(replicas=1)
+    rows = one.rows("b", list(range(200 * MS, 1500 * MS, 50 * MS)))
+    offset = one.offsets[B]
+    one.instance.handle(Frames(B, ((offset, rows), (offset + 1, one.boundary(1500 * MS))), offset + 2), one.now)
+    one.instance.handle(Tick(one.now), one.now)
+    assert one.state is State.UP_FAILURE
+    one.until(one.now + 100 * MS)
+    assert State.STABILIZATION in one.states
