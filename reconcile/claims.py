@@ -28,8 +28,9 @@ Inputs = tuple[tuple[str, int], ...]
 class Claims:
     """The anchors and checkpoints of one life. made: the last anchor; shown: the last one that readers could see, corrections
     being held back at times. saved: the inputs of the checkpoints on their way to the store; stored: of the last that
-    arrived; copied: of the copy in memory that periodic checkpoints roll back to. anchored_to: the logs have better anchors
-    up to this time, of a life before, which knew where the rows of all windows begin."""
+    arrived; copied: of the copy in memory that periodic checkpoints roll back to. in_memory: the input time of the last copy,
+    if there is one. anchored_to: the logs have better anchors up to this time, of a life before, which knew where the rows of
+    all windows begin."""
 
     links: list[Link]
     graph: Graph
@@ -37,6 +38,7 @@ class Claims:
     soutput: SOutput
     incarnation: int
     anchored_to: int = BEGINNING
+    in_memory: int | None = None
     made: Anchor | None = None
     shown: Anchor | None = None
     saved: dict[int, Inputs] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Claims:
 
     def copy(self, time: int) -> None:
         """The state at a time is copied, as what rollbacks return to from now on."""
-        self.strategy.copied_at = time
+        self.strategy.copied_at = self.in_memory = time
         if self.strategy.periodic:
             self.copied = self._places(time)
             self._forget_places()
@@ -86,13 +88,13 @@ class Claims:
     def acknowledge(self, has_partners: bool) -> Inputs:
         """What is to be acknowledged now. From here on the tapes name no place before it: notes that were made one reach
         further back than what they were made of, and those rows may be gone."""
-        inputs = self._acknowledged(has_partners)
+        inputs = self.acknowledged(has_partners)
         tapes = {link.port.key: link.port.tape for link in self.links}
         for key, first_id in inputs:
             tapes[key].acknowledge(first_id)
         return inputs
 
-    def _acknowledged(self, has_partners: bool) -> Inputs:
+    def acknowledged(self, has_partners: bool) -> Inputs:
         """The smallest of what a rollback and a restart of ours may still need. A state that cannot be rebuilt from windows
         needs all since its last safe checkpoint; and where no partner has another, since the beginning."""
         if self.graph.unbounded:

@@ -121,6 +121,7 @@ class Instance:
         self.has_heard = False
         self.heartbeat_at = 0
         self.unwell_since = 0
+        self.has_copied_ahead = False
         self.was_away = False
         self.boundary_at = 0
         self.checkpoint_at = 0
@@ -240,6 +241,9 @@ class Instance:
         overdue = None if self.is_away else self.sunion.next_deadline()
         if overdue is not None and overdue > self.last_now:
             waits.append(overdue)
+        copy_ahead = None if self.is_away else self._copy_ahead_at()
+        if copy_ahead is not None and copy_ahead > self.last_now:
+            waits.append(copy_ahead)
         lease = self.stagger.next_deadline()
         if lease is not None and lease > self.last_now:
             waits.append(lease)
@@ -318,6 +322,7 @@ class Instance:
         began = not is_waiting and self._maybe_reconcile(now, effects)  # else a peer's answer may lie there
         self.has_more = began or self._hand_on(now, effects) or is_waiting
         self._maybe_change_state(now, effects)
+        self._maybe_copy_ahead(now, effects)
         self._maybe_checkpoint(now, effects)
         effects += self.rereading.ask(now)
         self._beat(now, effects)
@@ -377,7 +382,7 @@ class Instance:
                 return rows
             case Mark():
                 number = None
-                if self.strategy.copies_at_mark:
+                if self.strategy.copies_at_mark and self.claims.in_memory != item.time:
                     number = self.claims.next_checkpoint()
                     self.claims.copy(item.time)
                 self.engine.hand(orders.Mark(number), now, effects, self._store_as(number, item.time))
@@ -412,6 +417,34 @@ class Instance:
             self.claims.show()
             self.sunion.drop_live()
             self.engine.drop_live(now, effects)
+
+    def _maybe_copy_ahead(self, now: int, effects: list[Effect]) -> None:
+        """Copy the state for a MARK that is likely to come, while the first bucket that is held back waits anyhow (DPC,
+        'Checkpoint/redo': on entering UP_FAILURE). Not before half of the wait is over, so that a short failure costs nothing;
+        and once for a failure, since whoever moves on has only to copy again at MARK."""
+        due = self._copy_ahead_at()
+        if due is None or now < due:
+            return
+        self.has_copied_ahead = True
+        time = self.sunion.base.position
+        if self.claims.in_memory == time:
+            return
+        number = self.claims.next_checkpoint()
+        self.claims.copy(time)
+        self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
+
+    def _copy_ahead_at(self) -> int | None:
+        """When the copy for a MARK that may come is to be made; None where none is."""
+        is_waiting = self.state is State.UP_FAILURE and self.sunion.live is None and not self.sunion.redoing
+        if not is_waiting or self.has_copied_ahead or not self.strategy.copies_at_mark:
+            return None
+        if self.plan.policy.failure is Hold.SUSPEND or self.sunion.base.position < self.sunion.muted_until:
+            return None
+        # Further down the path nothing may have come to be held back before the tentative rows do, when there is no time left.
+        wait_us = self.sunion.alpha_x_us
+        overdue = self.sunion.next_deadline()
+        waits = [self.unwell_since + wait_us, *([overdue] if overdue is not None else [])]
+        return min(waits) - wait_us // 2
 
     def _store_as(self, number: int | None, time: int) -> Then:
         """What follows from a copy of the state at a time: it goes to the store, where it has a number."""
@@ -487,6 +520,7 @@ class Instance:
         check_transition(self.state, state)
         before, self.state = self.state, state
         if state is State.UP_FAILURE:
+            self.has_copied_ahead = False
             self.unwell_since, self.was_away = now, before is State.RECOVERING
         elif state is State.RECOVERING:
             self.stagger.lose_lease()

@@ -92,9 +92,10 @@ class Simulation:
         plan = scenario.plan
         self.scenario = scenario
         self.observed = Observed(x_us_max=plan.delay_threshold_us)
+        clock = ModelClock(scenario.copy_us)
         self.world = SimulatedWorld(
             plan,
-            ModelClock(),
+            clock,
             MemoryLogStore(),
             SimulatedStore(),
             self._on_append,

@@ -39,7 +39,7 @@ class Scenario:
     length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
     some fragments' operators run in another process. lag_us: how far boundaries are behind rows. limits: of every instance;
-    poll_frames: what a reader is handed at once.
+    poll_frames: what a reader is handed at once. copy_us: what each copy of a state takes, beside what its bytes do.
     """
 
     seed: int
@@ -61,6 +61,7 @@ class Scenario:
     lag_us: int = 0
     limits: Limits = PRODUCTION
     poll_frames: int = POLL_FRAMES
+    copy_us: int = 0
     patterns: tuple[str, ...] = ()
 
     @property
@@ -117,6 +118,7 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
         skews={},
         limits=PRODUCTION,
         poll_frames=POLL_FRAMES,
+        copy_us=0,
         step_rows=rng.choice((2, 9, 40, None)),
         stride=rng.choice((4, 7, 11)),
     )

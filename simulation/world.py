@@ -27,7 +27,7 @@ from reconcile.events import (
 from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Saved
 from reconcile.remote import Unreachable
-from services.embedded.world import POLL_FRAMES, UPLOAD_US, Clock, Process, World
+from services.embedded.world import POLL_FRAMES, UPLOAD_US, ModelClock, Process, World
 from services.log.base import LogStore
 from services.store.base import StoreUnavailable
 from simulation.engine import RESTART_US, MicroBatches
@@ -51,7 +51,7 @@ class SimulatedWorld(World):
     def __init__(
         self,
         plan: Plan,
-        clock: Clock,
+        clock: ModelClock,
         logs: LogStore,
         store: SimulatedStore,
         on_append: Callable[[LogId, Frame, int], None],
@@ -66,6 +66,7 @@ class SimulatedWorld(World):
         self.on_work: list[Callable[[Process, Event | None], None]] = []
         self.on_effect: list[Callable[[Process, Effect], None]] = []
         self.counts: Counter[str] = Counter()
+        self.longest_work_us = clock.copy_us
         self.overfull: dict[InstanceId, str] = {}
         self.mute: dict[InstanceId, str] = {}
         self.wrote_at: dict[InstanceId, int] = {}
@@ -162,11 +163,11 @@ class SimulatedWorld(World):
             self.overfull.setdefault(process.id, f"{held} bytes at {self.now}, {allowed} allowed")
 
     def look_for_mute(self) -> None:
-        """To be called often: note who is silent, though nothing stops it."""
+        """To be called often: note who is silent, though nothing stops it. Nobody is heard in the midst of a copy."""
         for who, process in self.processes.items():
             if process.instance is None or process.is_frozen:
                 self.wrote_at[who] = self.now
-            elif self.now - self.wrote_at.get(who, self.now) > self.plan.silence_us:
+            elif self.now - self.wrote_at.get(who, self.now) > self.plan.silence_us + self.longest_work_us:
                 self.mute.setdefault(who, f"since {self.wrote_at[who]}, at {self.now}")
 
     def _start_again(self, process: Process) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from boreal.plan import Plan
+from boreal.spec import Mode
 from reconcile.limits import Limits
 from simulation.drawing import Wish, cut_stream, instances, make_plan, settle, skews
 from simulation.queries import Menu
@@ -91,6 +92,32 @@ def _shared(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=strikes, skews=later)
 
 
+def _heavy(seed: int, family: str, rng: Random) -> Scenario:
+    """A state so large that to copy it takes longer than X leaves at the deadline; one stream is cut, and I3 is owed."""
+    wish = Wish(
+        replicas=(2, 2, 3),
+        streams=(2, 3),
+        menu=Menu(joins=False, unbounded=False),
+        holds=("delay", "process", "process"),
+        x_ms=(1_000, 2_000),
+        is_comfortable=True,
+        seconds=(2.5, 3.5),
+    )
+    query = make_plan(rng, wish)
+    query = replace(
+        query,
+        mode=Mode.CHECKPOINT_REDO,
+        checkpoint_interval_us=None,
+        alpha_x_us=None,
+        memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES),
+    )
+    scenario = settle(seed, family, rng, query, wish, owes_delay=True)
+    copy_us = int(query.delay_threshold_us * rng.uniform(0.12, 0.25))
+    at, length = rng.randrange(300_000, 700_000), query.delay_threshold_us + rng.randint(100, 900) * MILLISECOND
+    victim = rng.choice(sorted(scenario.feeds)[1:])
+    return replace(scenario, copy_us=copy_us, strikes=(Strike("cut_stream", at, length, victim),))
+
+
 def _is_sharded_row_by_row(query: Plan) -> bool:
     """One fragment in shards, and the egress, which merges them."""
     return len(query.fragments) == 2 and query.fragments[0].shards > 1
@@ -100,4 +127,5 @@ FAMILIES: Families = {
     "long": (4, _long),
     "shared": (3, _shared),
     "backlog": (4, _backlog),
+    "heavy": (3, _heavy),
 }

@@ -570,3 +570,56 @@ def test_no_correction_begins_while_events_wait() -> None:
     assert one.state is State.UP_FAILURE
     one.until(one.now + 100 * MS)
     assert State.STABILIZATION in one.states
+
+
+# The copy for MARK
+
+
+def copies_of(one: InstanceDriver) -> list[StoreCheckpoint]:
+    return [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)]
+
+
+def first_tentative(one: InstanceDriver) -> int:
+    return next(at for at, effect in enumerate(one.effects) if isinstance(effect, Append) and _is_tentative(effect.frame))
+
+
+def _is_tentative(frame: Frame) -> bool:
+    return isinstance(frame, Data) and frame.tentative
+
+
+def test_the_copy_is_made_while_buckets_wait_and_mark_makes_none() -> None:
+    one = failed(until=500 * MS)
+    assert one.state is State.UP_FAILURE and not copies_of(one), "half of the wait is not over"
+    flow(one, 500 * MS, 800 * MS, "a", peer=State.UP_FAILURE)
+    [copy] = copies_of(one)
+    assert copy.time == one.instance.sunion.base.position and not one.instance.sunion.live
+    flow(one, 800 * MS, 1500 * MS, "a", peer=State.UP_FAILURE)
+    assert one.effects.index(copy) < first_tentative(one) and copies_of(one) == [copy]
+    catch_up(one, "b", 200 * MS, 1500 * MS)
+    flow(one, 1500 * MS, 1600 * MS)
+    assert State.STABILIZATION in one.states and len(one.frames(Undo)) == 1, "it is what the rollback returned to"
+
+
+def test_mark_copies_again_where_stable_rows_have_come_since() -> None:
+    one = failed(until=800 * MS)
+    [ahead] = copies_of(one)
+    late = list(range(200 * MS, 400 * MS, 50 * MS))
+    one.deliver(B, one.rows("b", late), one.boundary(400 * MS))
+    flow(one, 800 * MS, 2000 * MS, "a", peer=State.UP_FAILURE)
+    _, again = copies_of(one)
+    assert ahead.time < again.time == one.instance.sunion.base.position
+
+
+def test_a_failure_that_heals_in_the_first_half_of_the_wait_costs_no_copy() -> None:
+    one = failed(until=500 * MS)
+    catch_up(one, "b", 200 * MS, 500 * MS)
+    flow(one, 500 * MS, 1500 * MS)
+    assert one.state is State.STABLE and not copies_of(one)
+
+
+SUSPENDED = {"failure": "suspend", "stabilization": "suspend"}
+
+
+@pytest.mark.parametrize("options", [{"reconcile": "overlay_redo"}, {"policy": SUSPENDED}])
+def test_who_copies_nothing_at_mark_copies_nothing_ahead_of_it(options: dict[str, Any]) -> None:
+    assert not copies_of(failed(**options))
