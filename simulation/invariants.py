@@ -76,6 +76,8 @@ ANOMALIES = {
     "protocol": ("I6", "A port was given frames that no switch may give it."),
     "trimmed": ("I7", "A reader with a valid claim asked for rows that had been trimmed away."),
     "never-trimmed": ("I7", "Nothing was trimmed, though every reader was far past it: logs would grow for ever."),
+    "memory": ("memory", "An instance's ports held more than the memory it is allowed, and what one event brings."),
+    "mute": ("I3", "An instance that nothing stopped gave no sign of life for longer than counts as silence."),
     "crash": ("crash", "A machine raised an error."),
 }
 
@@ -152,6 +154,10 @@ def _errors(observed: Observed) -> Iterator[Violation]:
         yield Violation("fenced", read)
     for breach in observed.breaches:
         yield Violation("trimmed", breach)
+    for held in observed.overfull:
+        yield Violation("memory", held)
+    for silent in observed.mute:
+        yield Violation("mute", silent)
 
 
 # One log's history.

@@ -47,7 +47,7 @@ class Observed:
     states: entered when, None for dead. alpha_x_us: the smallest of any instance at any time. settled: every replica
     ended STABLE with all its input read. quiet_at: when the last fault had healed. trimmed: frames that are gone from the
     sources' logs. breaches: rows that a reader could not be given, as the driver noted. fenced_reads: frames of dead
-    lives that one was given. error: what was raised, as (type, message, where).
+    lives that one was given. overfull, mute: see `SimulatedWorld`. error: what was raised, as (type, message, where).
     """
 
     frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
@@ -63,6 +63,8 @@ class Observed:
     trimmed: int = 0
     breaches: list[str] = field(default_factory=list)
     fenced_reads: list[str] = field(default_factory=list)
+    overfull: list[str] = field(default_factory=list)
+    mute: list[str] = field(default_factory=list)
     error: tuple[str, str, str] | None = None
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Counter[str] = field(default_factory=Counter)
@@ -91,14 +93,17 @@ class Simulation:
         plan = scenario.plan
         self.scenario = scenario
         self.observed = Observed(x_us_max=plan.delay_threshold_us)
+        clock = ModelClock(scenario.copy_us)
         self.world = SimulatedWorld(
             plan,
-            ModelClock(),
+            clock,
             MemoryLogStore(),
             SimulatedStore(),
             self._on_append,
             scenario.step_rows,
             scenario.batch_us,
+            scenario.limits,
+            scenario.poll_frames,
         )
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
         self.saboteur = Saboteur(self.world, Random(scenario.seed))
@@ -131,6 +136,8 @@ class Simulation:
         observed.trimmed = sum(log.start for log in map(self.world.logs.open, self.feeder.next_ids))
         observed.breaches = list(self.world.breaches)
         observed.fenced_reads = self.world.fenced_reads
+        observed.overfull = [f"{who}: {what}" for who, what in self.world.overfull.items()]
+        observed.mute = [f"{who}: {what}" for who, what in self.world.mute.items()]
         observed.faults = self.saboteur.counts
         observed.coverage.update(self.world.counts)
         for engine in self.world.engines.values():
@@ -191,6 +198,7 @@ class Simulation:
     def _look(self) -> None:
         """Sample what no frame tells: alpha*X, X, and how far stable output trails (R16)."""
         observed = self.observed
+        self.world.look_for_mute()
         observed.x_us_max = max(observed.x_us_max, self.world.plan.delay_threshold_us)
         for who, process in self.world.processes.items():
             instance = process.instance
