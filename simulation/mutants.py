@@ -28,6 +28,7 @@ from reconcile.soutput import SOutput
 from reconcile.stagger import Permission, Stagger, _Promise
 from reconcile.strategy import Strategy
 from reconcile.upstream import Upstream
+from services.clock import SharedClock
 from services.embedded.world import World
 from services.log.index import Index
 from sunion.port import Port
@@ -794,3 +795,12 @@ def forget_how_long_a_host_takes(patch: Patch) -> None:
 def wait_for_a_dead_host(patch: Patch) -> None:
     """A host that has stopped is not noticed: its replica goes on calling itself STABLE (R10, R24)."""
     patch(Engine, "is_silent", lambda _: lambda self, now: False)
+
+
+# Clocks.
+
+
+@_mutant
+def keep_the_clock_of_the_start(patch: Patch) -> None:
+    """A process's clock stays as its machine's wall had it when the process began: nobody asks the broker."""
+    patch(SharedClock, "take", lambda _: lambda self, *measured: None)

@@ -7,7 +7,7 @@ something more can be demanded of them: see `owes_delay` and `owes_silence`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from boreal.plan import Plan
@@ -30,7 +30,8 @@ UNHEARD = {"partition", "control_loss", "cut_replica", "slow", "freeze", "zombie
 @dataclass(frozen=True)
 class Scenario:
     """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`; skews: how
-    far each machine's clock is off, in microseconds; patterns: what the strikes were drawn as, for the count.
+    far each machine's clock is off, in microseconds; walls: how far the wall clocks are off of those machines that have a shared
+    clock (`services.clock`), in each life in turn; patterns: what the strikes were drawn as, for the count.
 
     What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
@@ -57,6 +58,7 @@ class Scenario:
     batch_us: int = 0
     lag_us: int = 0
     patterns: tuple[str, ...] = ()
+    walls: dict[InstanceId, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def loses_state(self) -> bool:
@@ -110,6 +112,7 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
         feeds={**scenario.feeds, **empty},
         strikes=(),
         skews={},
+        walls={},
         step_rows=rng.choice((2, 9, 40, None)),
         stride=rng.choice((4, 7, 11)),
     )

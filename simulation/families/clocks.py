@@ -1,0 +1,43 @@
+"""Machines whose wall clocks are wrong, by up to two seconds and in each life differently.
+
+The processes on them have the production shared clock in front. Whatever is owed with right clocks is owed here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from reconcile.events import InstanceId
+from simulation.drawing import Wish, instances, make_plan, settle
+from simulation.families.basic import available, masked, short
+from simulation.scenario import SECOND, Families, Scenario
+
+MOST_OFF_US = 2 * SECOND
+LIVES = 3
+
+
+def _wrong_walls(seed: int, family: str, rng: Random) -> Scenario:
+    """Some failure for which something is owed, or none."""
+    make = rng.choice((_calm, _calm, available, masked, short))
+    scenario = make(seed, family, rng)
+    return replace(scenario, walls=_walls(rng, scenario), patterns=(*scenario.patterns, f"walls {make.__name__.strip('_')}"))
+
+
+def _calm(seed: int, family: str, rng: Random) -> Scenario:
+    """Nothing fails: no row is tentative."""
+    wish = Wish(x_ms=(600, 2000), is_comfortable=True, seconds=(1.5, 2.5))
+    return settle(seed, family, rng, make_plan(rng, wish), wish, owes_silence=True)
+
+
+def _walls(rng: Random, scenario: Scenario) -> dict[InstanceId, tuple[int, ...]]:
+    """Of every machine but, sometimes, some."""
+    share = rng.choice((0.3, 0.7, 1.0))
+    return {
+        who: tuple(rng.randint(-MOST_OFF_US, MOST_OFF_US) for _ in range(LIVES))
+        for who in instances(scenario.plan)
+        if rng.random() < share
+    }
+
+
+FAMILIES: Families = {"clocks": (4, _wrong_walls)}
