@@ -221,8 +221,13 @@ class Instance:
     @property
     def least_threshold_us(self) -> int:
         """The smallest X that leaves time to hold a bucket back at all, by what our host and the path after us were
-        measured to take."""
-        return least_threshold_us(self.plan, self.engine.latency_us + self._path_after())
+        measured to take, and by what our clock was seen to be behind."""
+        return least_threshold_us(self.plan, self.engine.latency_us + self._path_after() + self.skew_us)
+
+    @property
+    def skew_us(self) -> int:
+        """How far our clock is behind those that stamped what we read lately, as far as that shows."""
+        return max((link.skew_us for link in self.links), default=0)
 
     def _next_deadline(self) -> int:
         if self.has_more:
@@ -283,6 +288,8 @@ class Instance:
             case Data():
                 port.take_stable(frame, now)
             case Boundary():
+                if not candidate.is_behind:
+                    link.compare_clocks(frame, now)
                 if frame.time > port.boundary and not candidate.is_behind and self.state is State.STABLE:
                     link.hops.append(max(now - frame.sent, 0))
                 port.take_boundary(frame, now)
@@ -545,17 +552,19 @@ class Instance:
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
 
     def _set_alpha(self, at_once: bool = False) -> None:
-        """R9: alpha*X is X less what our host and all after us take, less a reserve; frozen while not STABLE, but for a new X.
+        """R9: alpha*X is X less what our host and all after us take, less what our clock is behind, less a reserve; frozen while
+        not STABLE, but for a new X.
 
-        The reserve is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket
-        counts from the first boundary past it, the bucket from the first past its own end.
+        A deadline is ingest by the source's clock, and alpha*X: a clock that is behind meets it that much late. The reserve is a
+        tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket counts from the first
+        boundary past it, the bucket from the first past its own end.
         """
         if self.plan.alpha_x_us is not None:
             self.sunion.alpha_x_us = self.plan.alpha_x_us
         elif at_once or self.state is State.STABLE:
             x = self.delay_threshold_us
             reserve = max(x // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
-            self.sunion.alpha_x_us = max(x - self.engine.latency_us - self._path_after() - reserve, x // 4)
+            self.sunion.alpha_x_us = max(x - self.engine.latency_us - self._path_after() - self.skew_us - reserve, x // 4)
 
     def _path_after(self) -> int:
         """The longest way from here to a client, as the readers told it last."""
