@@ -22,6 +22,7 @@ from reconcile.engine import Engine, nothing_follows
 from reconcile.events import LeaseGrant, Send
 from reconcile.host import Host
 from reconcile.instance import Instance
+from reconcile.links import Link
 from reconcile.orders import Answer, Begin, Place, RollBack, decode_order, encode_answer
 from reconcile.remote import OrderedHost, RemoteHost
 from reconcile.soutput import SOutput
@@ -804,3 +805,9 @@ def wait_for_a_dead_host(patch: Patch) -> None:
 def keep_the_clock_of_the_start(patch: Patch) -> None:
     """A process's clock stays as its machine's wall had it when the process began: nobody asks the broker."""
     patch(SharedClock, "take", lambda _: lambda self, *measured: None)
+
+
+@_mutant
+def believe_in_the_own_clock(patch: Patch) -> None:
+    """That a clock is behind those that stamp what it reads is not taken off alpha*X (R9)."""
+    patch(Link, "skew_us", lambda _: property(lambda self: 0))

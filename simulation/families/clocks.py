@@ -40,4 +40,13 @@ def _walls(rng: Random, scenario: Scenario) -> dict[InstanceId, tuple[int, ...]]
     }
 
 
-FAMILIES: Families = {"clocks": (4, _wrong_walls)}
+def _behind(seed: int, family: str, rng: Random) -> Scenario:
+    """Machines whose clocks are behind what sources stamp, and stay so, as where no broker can be asked: I3 is owed all the
+    same, for what is read shows it (R9)."""
+    scenario = available(seed, family, rng)
+    most_us = scenario.plan.delay_threshold_us // 4
+    behind = {who: -rng.randint(0, most_us) for who in instances(scenario.plan)}
+    return replace(scenario, plan=replace(scenario.plan, alpha_x_us=None), skews=behind)
+
+
+FAMILIES: Families = {"clocks": (4, _wrong_walls), "behind": (2, _behind)}
