@@ -552,12 +552,12 @@ class Instance:
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
 
     def _set_alpha(self, at_once: bool = False) -> None:
-        """R9: alpha*X is X less what our host and all after us take, less what our clock is behind, less a reserve; frozen while
-        not STABLE, but for a new X.
+        """R9: alpha*X is X less what our host and all after us take, less what our clock is behind, less a reserve; frozen
+        while not STABLE, but for a new X.
 
-        A deadline is ingest by the source's clock, and alpha*X: a clock that is behind meets it that much late. The reserve is a
-        tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket counts from the first
-        boundary past it, the bucket from the first past its own end.
+        A deadline is ingest by the source's clock, and alpha*X: a clock that is behind meets it that much late. The reserve
+        is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket counts from
+        the first boundary past it, the bucket from the first past its own end.
         """
         if self.plan.alpha_x_us is not None:
             self.sunion.alpha_x_us = self.plan.alpha_x_us

@@ -29,8 +29,8 @@ class Link:
     leads: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
 
     def compare_clocks(self, boundary: Boundary, now: int) -> None:
-        """R9: what was stamped before it came here bears no later time than ours, unless our clock is behind. The stamps are the
-        producer's and, as ingest, the source's, from which deadlines count."""
+        """R9: what was stamped before it came here bears no later time than ours, unless our clock is behind. The stamps are
+        the producer's and, as ingest, the source's, from which deadlines count."""
         self.leads.append(max(boundary.sent - now, boundary.ingest - now, 0))
 
     @property

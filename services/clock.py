@@ -1,8 +1,8 @@
 """The clock that all services of an installation share, as one process keeps it. Pure: it reads no clock itself.
 
-Three clocks are told apart. The *steady* one counts this machine's time from an arbitrary moment, and nobody sets it. The *wall*
-says what this machine takes for the time of day; it may be wrong, and be set at any moment. The *reference* is the home
-site's broker, which all processes can ask. The shared clock is the steady one plus an offset that follows the reference:
+Three clocks are told apart. The *steady* one counts this machine's time from an arbitrary moment, and nobody sets it. The
+*wall* says what this machine takes for the time of day; it may be wrong, and be set at any moment. The *reference* is the
+home site's broker, which all processes can ask. The shared clock is the steady one plus an offset that follows the reference:
 
     1. Before anything has been stamped, the offset is set to what is measured.
     2. From then on it moves by no more than a tenth of the time that passes. So the clock never jumps and never goes back,

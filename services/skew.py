@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from services.clock import SLEW
+
 Status = Mapping[str, Any]
 
 WARN_FROM = 1 / 4
@@ -42,16 +44,17 @@ def _of(status: Status, query_alpha_ms: float) -> Iterator[ClockWarning]:
     # What was seen has been taken off alpha*X already.
     if behind_ms > WARN_FROM * (alpha_ms + behind_ms):
         text = (
-            f"its clock is {behind_ms:,.0f} ms behind one that stamps what it reads, which leaves {alpha_ms:,.0f} ms to wait for "
-            f"what is late (alpha_x_ms): {FIX}"
+            f"its clock is {behind_ms:,.0f} ms behind one that stamps what it reads, which leaves {alpha_ms:,.0f} ms "
+            f"to wait for what is late (alpha_x_ms): {FIX}"
         )
         yield ClockWarning(process, behind_ms, text)
     error_ms = status.get("clock_error_ms")
     if error_ms is not None and abs(error_ms) > WARN_FROM * alpha_ms:
+        where = "ahead of" if error_ms > 0 else "behind"
         text = (
-            f"its clock is {abs(error_ms):,.0f} ms {'ahead of' if error_ms > 0 else 'behind'} the home site's, and is made right "
-            f"within {abs(error_ms) / 100:,.0f} s; X leaves {alpha_ms:,.0f} ms to wait for what is late (alpha_x_ms): {FIX}, or "
-            "start the process again to set its clock at once"
+            f"its clock is {abs(error_ms):,.0f} ms {where} the home site's, and is made right within "
+            f"{abs(error_ms) / 1_000 * SLEW:,.0f} s; X leaves {alpha_ms:,.0f} ms to wait for what is late (alpha_x_ms): "
+            f"{FIX}, or start the process again to set its clock at once"
         )
         yield ClockWarning(process, abs(error_ms), text)
 

@@ -56,6 +56,7 @@ class Timekeeper:
     def begin(self, cluster: Cluster) -> None:
         """To be called before anything is stamped: the clock is set by the broker. Where that cannot be reached, or does not
         let us, the wall has to do until it answers."""
+        self._follow_wall()  # it may have been set since this process was started, as a spare one
         try:
             producer = cluster.producer(patient=False)
         except (KafkaError, OSError) as error:
@@ -72,9 +73,8 @@ class Timekeeper:
     def keep(self, producer: KafkaProducer) -> None:
         """To be called about once a second: asks the broker through this producer where it is time to. Does not wait for the
         answer, but for as long as the producer does where it knows nothing of the topic."""
+        self._follow_wall()
         now = steady_us()
-        with self._lock:
-            self._clock.follow_wall(now, wall_us())
         if now >= self._next_at:
             self._questions += 1
             self._next_at = now + pause_us(self._questions)
@@ -92,6 +92,10 @@ class Timekeeper:
                 "clock_error_ms": self._clock.error(steady),
             }
         return {name: None if micros is None else micros / 1_000 for name, micros in facts.items()}
+
+    def _follow_wall(self) -> None:
+        with self._lock:
+            self._clock.follow_wall(steady_us(), wall_us())
 
     def _ask(self, producer: KafkaProducer) -> Any:
         """Returns the future of the broker's answer, which is taken in the producer's thread."""

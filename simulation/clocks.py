@@ -21,8 +21,8 @@ MOST_DRIFT = 100
 
 
 class MachineClock:
-    """Sets its process's clock, and begins anew with each of its lives. walls_us: how far the wall is off in each life in turn;
-    after the last the first comes again."""
+    """Sets its process's clock, and begins again with each of its lives. walls_us: how far the wall is off in each life in
+    turn; after the last the first comes again."""
 
     def __init__(self, world: SimulatedWorld, process: Process, walls_us: Sequence[int]) -> None:
         self._world, self._process, self._walls_us = world, process, walls_us

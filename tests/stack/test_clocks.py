@@ -1,4 +1,4 @@
-"""Real processes on machines whose wall clocks are wrong by seconds: nothing fails, so nothing may be tentative, and X holds."""
+"""Real processes on machines whose wall clocks are wrong by seconds: nothing fails, so nothing is tentative, and X holds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class WrongWalls(Deployment):
             assert (python, option) == (sys.executable, "-m")
             program = str(Path(__file__).with_name("wrong_wall.py"))
             choice = ",".join(map(str, walls))
-            child = replace(child, command=(python, program, str(self.root / f"{child.name}.lives"), choice, module, *arguments))
+            lives = str(self.root / f"{child.name}.lives")
+            child = replace(child, command=(python, program, lives, choice, module, *arguments))
         super().add(child)
 
     def clock_of(self, name: str) -> dict[str, float]:

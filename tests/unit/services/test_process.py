@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-
 from kafka.errors import TopicAuthorizationFailedError
 from kafka.future import Future
 
