@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,20 +25,18 @@ class ClockWarning:
     text: str
 
 
-def clock_warnings(statuses: Iterable[Status]) -> list[dict[str, Any]]:
-    """Of the statuses of processes, those whose skew is more than a quarter of what X leaves; as they go into a status."""
-    known = sorted(statuses, key=lambda status: str(status["process"]))
+def clock_warnings(statuses: Mapping[str, Status]) -> list[dict[str, Any]]:
+    """statuses: by process. Those whose skew is more than a quarter of what X leaves, as they go into a status."""
     smallest: dict[str, float] = {}
-    for status in known:
-        query = _query_of(status)
+    for process, status in statuses.items():
+        query = _query_of(process)
         smallest[query] = min(smallest.get(query, float("inf")), _alpha_x_ms(status))
-    found = (warning for status in known for warning in _of(status, smallest[_query_of(status)]))
+    found = (warning for name, status in sorted(statuses.items()) for warning in _of(name, status, smallest[_query_of(name)]))
     return [asdict(warning) for warning in found]
 
 
-def _of(status: Status, query_alpha_ms: float) -> Iterator[ClockWarning]:
+def _of(process: str, status: Status, query_alpha_ms: float) -> Iterator[ClockWarning]:
     """What was seen of it in band, and what it has measured itself."""
-    process = str(status["process"])
     alpha_ms = min(_alpha_x_ms(status), query_alpha_ms)
     behind_ms = max((float(found) for found in _seen(status)), default=0.0)
     # What was seen has been taken off alpha*X already.
@@ -59,9 +57,9 @@ def _of(status: Status, query_alpha_ms: float) -> Iterator[ClockWarning]:
         yield ClockWarning(process, abs(error_ms), text)
 
 
-def _query_of(status: Status) -> str:
+def _query_of(process: str) -> str:
     """The second part of a process's name."""
-    return str(status["process"]).split(".")[1] if "." in status["process"] else ""
+    return process.split(".")[1] if "." in process else ""
 
 
 def _alpha_x_ms(status: Status) -> float:

@@ -256,7 +256,7 @@ class Operations:
 
     def clock_warnings(self) -> list[dict[str, Any]]:
         """Whose clock eats what X leaves, as `boreal status` shows it."""
-        return clock_warnings(self.statuses().values())
+        return clock_warnings(self.statuses())
 
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""

@@ -17,8 +17,12 @@ def source(error_ms: float | None) -> dict[str, Any]:
     return {"process": "source.q.jfk", "clock_error_ms": error_ms}
 
 
+def by_name(*statuses: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {status["process"]: status for status in statuses}
+
+
 def warned(*statuses: dict[str, Any]) -> list[tuple[str, float]]:
-    return [(warning["process"], warning["skew_ms"]) for warning in clock_warnings(statuses)]
+    return [(warning["process"], warning["skew_ms"]) for warning in clock_warnings(by_name(*statuses))]
 
 
 def test_right_clocks_and_those_that_cannot_tell_are_not_warned_of() -> None:
@@ -42,9 +46,9 @@ def test_queries_do_not_answer_for_each_other() -> None:
 
 
 def test_the_text_says_how_far_what_it_costs_and_what_to_do() -> None:
-    [seen] = clock_warnings([node("r0", 500.0, 1_500.0)])
+    [seen] = clock_warnings(by_name(node("r0", 500.0, 1_500.0)))
     assert "1,500 ms behind" in seen["text"] and "leaves 500 ms" in seen["text"] and "chrony" in seen["text"]
-    [left] = clock_warnings([node("r0", 500.0, error_ms=2_000.0)])
+    [left] = clock_warnings(by_name(node("r0", 500.0, error_ms=2_000.0)))
     assert "2,000 ms ahead" in left["text"] and "within 20 s" in left["text"]
 
 
