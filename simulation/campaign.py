@@ -44,7 +44,7 @@ def run_seed(seed: int, mutant: str | None = None) -> Verdict:
     violations = check(scenario, observed, reference, available)
     if reference.error is not None or not reference.settled:
         violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
-    observed.faults["clock_skew"] += bool(scenario.skews)
+    observed.faults["clock_skew"] += bool(scenario.skews or scenario.walls)
     return Verdict(seed, violations, observed.faults, _coverage(scenario, observed))
 
 

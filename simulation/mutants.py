@@ -22,12 +22,14 @@ from reconcile.engine import Engine, nothing_follows
 from reconcile.events import LeaseGrant, Send
 from reconcile.host import Host
 from reconcile.instance import Instance
+from reconcile.links import Link
 from reconcile.orders import Answer, Begin, Place, RollBack, decode_order, encode_answer
 from reconcile.remote import OrderedHost, RemoteHost
 from reconcile.soutput import SOutput
 from reconcile.stagger import Permission, Stagger, _Promise
 from reconcile.strategy import Strategy
 from reconcile.upstream import Upstream
+from services.clock import SharedClock
 from services.embedded.world import World
 from services.log.index import Index
 from sunion.port import Port
@@ -794,3 +796,18 @@ def forget_how_long_a_host_takes(patch: Patch) -> None:
 def wait_for_a_dead_host(patch: Patch) -> None:
     """A host that has stopped is not noticed: its replica goes on calling itself STABLE (R10, R24)."""
     patch(Engine, "is_silent", lambda _: lambda self, now: False)
+
+
+# Clocks.
+
+
+@_mutant
+def keep_the_clock_of_the_start(patch: Patch) -> None:
+    """A process's clock stays as its machine's wall had it when the process began: nobody asks the broker."""
+    patch(SharedClock, "take", lambda _: lambda self, *measured: None)
+
+
+@_mutant
+def believe_in_the_own_clock(patch: Patch) -> None:
+    """That a clock is behind those that stamp what it reads is not taken off alpha*X (R9)."""
+    patch(Link, "skew_us", lambda _: property(lambda self: 0))

@@ -119,9 +119,12 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     else:
         stack = LocalStack((data or default_data()).absolute())
         found = stack.status()
-        if any(process["kind"] == "spark" for process in found["processes"]):
+        found["clock"] = []
+        if found["queries"]:
             with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down
-                found["jobs"] = operations.jobs()
+                if any(process["kind"] == "spark" for process in found["processes"]):
+                    found["jobs"] = operations.jobs()
+                found["clock"] = operations.clock_warnings()
     if as_json:
         _print_json(found)
     else:

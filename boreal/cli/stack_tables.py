@@ -36,6 +36,8 @@ def show_status(status: Mapping[str, Any]) -> None:
         console.print(jobs)
     for name, problem in status["problems"].items():
         console.print(Text(f"query {name} cannot run: {problem}", style="red"))
+    for warning in status.get("clock", ()):
+        console.print(Text(f"clock of {warning['process']}: {warning['text']}", style="yellow"), soft_wrap=True)
     ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")
     console.print(ready + Text(f"; queries: {', '.join(status['queries']) or 'none'}", style="default"))
 

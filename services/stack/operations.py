@@ -19,6 +19,7 @@ from services.engines import expected_threshold_us, facts_of_job
 from services.layout import Layout, internal_topics, layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
+from services.skew import clock_warnings
 from services.stack.children import query_children
 from services.stack.state import problems
 from services.statuses import Status, Statuses
@@ -253,6 +254,10 @@ class Operations:
         jobs = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "spark"}
         return {name: facts_of_job(status) for name, status in sorted(jobs.items())}
 
+    def clock_warnings(self) -> list[dict[str, Any]]:
+        """Whose clock eats what X leaves, as `boreal status` shows it."""
+        return clock_warnings(self.statuses())
+
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
         queries = self.queries()
@@ -269,6 +274,7 @@ class Operations:
             "queries": list(queries),
             "problems": {name: text for status in supervisors for name, text in problems(status).items()},
             **({"jobs": jobs} if (jobs := self.jobs()) else {}),
+            "clock": self.clock_warnings(),
         }
 
     def _processes_of(self, query: str) -> list[str]:

@@ -69,6 +69,14 @@ def test_the_status_says_why_a_query_cannot_run(
     assert "query q cannot run: has no such operator\n" in shown and "not ready; queries: q" in shown
 
 
+def test_the_status_warns_of_a_clock_that_eats_x(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states_are(monkeypatch, state("kafka.a"))
+    show_status({**stack.status(), "clock": [{"process": "node.q.r0", "skew_ms": 1_800.0, "text": "its clock is behind"}]})
+    assert "clock of node.q.r0: its clock is behind\n" in capsys.readouterr().out
+
+
 def test_a_directory_that_cannot_hold_a_stack_is_named(tmp_path: Path) -> None:
     (tmp_path / "kafka").touch()
     with pytest.raises(UserError, match="cannot be written") as refused:

@@ -114,6 +114,16 @@ def test_a_silent_process_is_a_failure_and_a_query_that_answers_is_ready():
     assert query.status(20 * SECOND)["state"] == "FAILURE"
 
 
+def test_it_names_the_processes_whose_clocks_eat_what_x_leaves():
+    query = watched()
+    all_speak(query, SECOND)
+    assert query.status(SECOND)["clock"] == []
+    query.take(node("r1", alpha_x_ms=700.0, inputs=[{"name": "jfk/0", "skew_ms": 1_800.0}]), SECOND)
+    [warning] = query.status(SECOND)["clock"]
+    assert (warning["process"], warning["skew_ms"]) == ("node.q.r1", 1_800.0)
+    assert query.status(60 * SECOND)["clock"] == [], "one that is silent says nothing of its clock"
+
+
 def test_of_several_sites_the_best_egress_tells_what_clients_get():
     query = watched(sites=("a", "b"))
     query.take(egress("a", "UP_FAILURE", stable=3, since_ms=1.0), 0)
