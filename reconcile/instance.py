@@ -51,6 +51,7 @@ from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
 from sunion.sunion import Settings, SUnion
+from sunion.tape import BEGINNING
 
 
 class Instance:
@@ -448,6 +449,8 @@ class Instance:
             return None
         if self.plan.policy.failure is Hold.SUSPEND or self.sunion.base.position < self.sunion.muted_until:
             return None
+        if self.sunion.base.position <= BEGINNING:
+            return None  # there is no state yet
         # Further down the path nothing may have come to be held back before the tentative rows do, when there is no time left.
         wait_us = self.sunion.alpha_x_us
         overdue = self.sunion.next_deadline()
