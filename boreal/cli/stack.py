@@ -119,9 +119,9 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     else:
         stack = LocalStack((data or default_data()).absolute())
         found = stack.status()
-        if any(process["kind"] == "spark" for process in found["processes"]):
+        if any(process["kind"] in ("source", "spark") for process in found["processes"]):
             with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down
-                found["jobs"] = operations.jobs()
+                found |= {"sources": operations.sources(), "jobs": operations.jobs()}
     if as_json:
         _print_json(found)
     else:

@@ -56,6 +56,7 @@ slow still has them, and beneath them nothing may be deleted."""
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
+_SOURCE_FACTS = ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
 
 Item = TypeVar("Item")
 
@@ -253,6 +254,14 @@ class Operations:
         jobs = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "spark"}
         return {name: facts_of_job(status) for name, status in sorted(jobs.items())}
 
+    def sources(self) -> dict[str, Status]:
+        """How far sources are and what they have refused, by QUERY.STREAM, as `boreal status` shows it."""
+        sources = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "source"}
+        return {
+            name.removeprefix("source."): {field: status.get(field) for field in _SOURCE_FACTS}
+            for name, status in sorted(sources.items())
+        }
+
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
         queries = self.queries()
@@ -268,6 +277,7 @@ class Operations:
             "processes": sorted(processes, key=lambda entry: entry["name"]),
             "queries": list(queries),
             "problems": {name: text for status in supervisors for name, text in problems(status).items()},
+            **({"sources": sources} if (sources := self.sources()) else {}),
             **({"jobs": jobs} if (jobs := self.jobs()) else {}),
         }
 

@@ -45,7 +45,8 @@ def node(replica: str, position: int = 0, state: str = "STABLE", **fields: objec
 
 
 def source(stream: str, boundary: object = "2013-01-01T00:00:00.000000Z", state: str = "live") -> dict[str, Any]:
-    return {"process": f"source.q.{stream}", "state": state, "last_boundary": boundary, "last_ingest_ms": 1.0, "rows": 7}
+    facts = {"state": state, "last_boundary": boundary, "last_ingest_ms": 1.0, "rows": 7, "ahead": 2, "idle_partitions": [1]}
+    return {"process": f"source.q.{stream}", **facts}
 
 
 def egress(site: str = "a", state: str = "STABLE", stable: int = 5, since_ms: float | None = None) -> dict[str, Any]:
@@ -94,6 +95,8 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "rows": 7,
         "dlq": None,
         "clamped": None,
+        "ahead": 2,
+        "idle_partitions": [1],
         "spooled_bytes": None,
     }
 
