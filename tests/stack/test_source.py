@@ -385,7 +385,7 @@ def test_the_clock_is_the_boundary_also_after_a_transaction(make_bench: Callable
         producer.init_transactions()
         for n, end in enumerate((producer.abort_transaction, producer.commit_transaction)):
             producer.begin_transaction()
-            at_ms = int(time.time() * 1000) + 60_000  # ahead, so that it is not late however long the transaction takes
+            at_ms = int(time.time() * 1000) + 40_000  # ahead, so that it is not late however long the transaction takes
             producer.send(bench.topic, json.dumps({"at": at_ms, "n": n}).encode(), partition=0)
             end()
     bench.wait_rows(1)
