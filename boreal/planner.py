@@ -218,7 +218,8 @@ def _after_holding(fragments: Iterable[Fragment]) -> dict[str, int]:
     after: dict[str, int] = {}
     for fragment in reversed(tuple(fragments)):
         own = 0 if set(fragment.engines) == {"native"} else SPARK_ORDER_US
-        rest = own + max((HOP_US + after.get(edge.operator, 0) for edge in fragment.outputs if fragment.name != EGRESS), default=0)
+        hops = [HOP_US + after.get(edge.operator, 0) for edge in fragment.outputs if fragment.name != EGRESS]
+        rest = own + max(hops, default=0)
         for edge in fragment.edges:
             after[edge.operator] = max(after.get(edge.operator, 0), rest)
     return after
