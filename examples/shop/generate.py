@@ -156,17 +156,22 @@ def write(folder: Path, records: Iterable[Record]) -> None:
 
 
 def produce(bootstrap: str, records: Iterable[Record], start: datetime, prefix: str = "shop.") -> None:
-    """Send the records to the topics PREFIX + STREAM when it is time; returns once Kafka has all of them."""
-    from kafka import KafkaProducer
+    """Send the records to the topics PREFIX + STREAM that there are, when it is time; returns once Kafka has all of them."""
+    from kafka import KafkaAdminClient, KafkaProducer
 
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    topics = {stream: f"{prefix}{stream}" for stream in STREAMS if f"{prefix}{stream}" in admin.list_topics()}
+    admin.close()
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", delivery_timeout_ms=600_000, max_block_ms=600_000)
-    partitions = {stream: len(producer.partitions_for(f"{prefix}{stream}")) for stream in STREAMS}
+    partitions = {stream: len(producer.partitions_for(topic)) for stream, topic in topics.items()}
     for record in records:
+        if record.stream not in topics:
+            continue
         wait_s = start.timestamp() + record.sent_s - time.time()
         if wait_s > 0:
             time.sleep(wait_s)
         partition = record.partition % partitions[record.stream]
-        producer.send(f"{prefix}{record.stream}", record.value.encode(), partition=partition)
+        producer.send(topics[record.stream], record.value.encode(), partition=partition)
     producer.flush()
     producer.close()
 

@@ -69,6 +69,19 @@ def test_the_status_says_why_a_query_cannot_run(
     assert "query q cannot run: has no such operator\n" in shown and "not ready; queries: q" in shown
 
 
+def test_the_status_says_how_far_sources_are_and_what_they_did_not_believe(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states_are(monkeypatch, state("kafka.a"))
+    facts = {"last_boundary": "2026-01-01T00:00:00Z", "rows": 1_234, "dlq": 9, "ahead": 7, "clamped": 0, "spooled_bytes": 0}
+    unknown = dict.fromkeys(facts)
+    sources = {"q.a": {"state": "idle", **facts}, "q.b": {"state": None, **unknown}}
+    show_status({**stack.status(), "sources": sources})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["q.a", "idle", "2026-01-01T00:00:00Z", "1,234", "9", "7", "0", "0", "MB"] in lines
+    assert ["q.b", *["-"] * 7] in lines
+
+
 def test_a_directory_that_cannot_hold_a_stack_is_named(tmp_path: Path) -> None:
     (tmp_path / "kafka").touch()
     with pytest.raises(UserError, match="cannot be written") as refused:

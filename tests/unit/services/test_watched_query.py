@@ -203,6 +203,18 @@ def test_changes_of_state_are_in_the_journal_once():
     assert ("main.r1.0", "STABLE -> FAILURE") in entries(query.tick(later))
 
 
+def test_an_input_that_is_idle_is_no_failure():
+    query = watched()
+    for at in range(0, 10 * SECOND, SECOND):
+        all_speak(query, at)
+        query.tick(at)
+    query.take(source("lga", state="idle"), at)
+    [entry] = [effect for effect in query.tick(at) if isinstance(effect, Entry)]
+    assert (entry.who, entry.text, entry.is_bad) == ("lga", "live -> idle", False)
+    assert [stream["state"] for stream in query.status(at)["inputs"]] == ["live", "idle"]
+    assert (query.status(at)["state"], query.status(at)["ready"]) == ("STABLE", True)
+
+
 def test_what_comes_and_goes_does_not_drive_out_what_matters():
     query = watched()
     for at in range(0, 10 * SECOND, SECOND):
