@@ -31,12 +31,13 @@ def show_status(status: Mapping[str, Any]) -> None:
         table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
     console.print(table)
     if status.get("sources"):
-        sources = _table("stream", "state", "boundary", "rows", "dead letters", "ahead", "clamped", "spooled")
+        sources = _table("stream", "state", "boundary", "rows", "refused", "ahead", "clamped")
         for name, source in status["sources"].items():
-            state = Text(source["state"] or "-", style=_SOURCE_STYLES.get(source["state"], ""))
-            counts = (source[field] for field in ("rows", "dlq", "ahead", "clamped"))
-            amounts = (*(_amount(count, "") for count in counts), _amount(_megabytes(source["spooled_bytes"]), " MB"))
-            sources.add_row(name, state, source["last_boundary"] or "-", *amounts)
+            spooled = f" {_amount(_megabytes(source['spooled_bytes']), ' MB')}" if source["spooled_bytes"] else ""
+            state = Text(f"{source['state'] or '-'}{spooled}", style=_SOURCE_STYLES.get(source["state"], ""))
+            boundary = (source["last_boundary"] or "-").partition(".")[0]
+            counts = (_amount(source[field], "") for field in ("rows", "dlq", "ahead", "clamped"))
+            sources.add_row(name, state, boundary, *counts)
         console.print(sources)
     if status.get("jobs"):
         jobs = _table("Spark job", "last batch", "rows a second", "state", "rebuilt", "memory", "start")

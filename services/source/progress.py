@@ -135,8 +135,8 @@ class Progress:
         if oldest is None or newest is None:
             return
         self._is_live = now - newest <= LIVE_US + self._disorder
-        if watched.quiet_since is not None:
-            # Before the first evidence it is a backlog, whose delay says nothing of the producers.
+        if watched.quiet_since is not None and now >= watched.still_until:
+            # Before the first evidence, and after an outage, it is a backlog, whose delay says nothing of the producers.
             self._delay.note(max(now - oldest, 0), now)
 
     def ask(self, partitions: Mapping[int, Partition], now: int) -> Question:

@@ -165,6 +165,19 @@ def test_a_backlog_that_ends_in_live_rows_is_live_and_its_age_is_not_the_produce
     assert stage.reach == 100 - 1 - MARGIN / SECOND
 
 
+def test_what_comes_late_after_an_outage_says_nothing_of_the_producers_usual_delay() -> None:
+    stage = Stage()
+    stage.until(10, {0: 1})
+    stage.unreachable = {0}
+    stage.until(20)
+    stage.unreachable = set()
+    stage.until(21, {0: 9})
+    stage.until(25, {0: 5})
+    stage.until(60, {0: 1})
+    stage.until(100)
+    assert stage.reach == 100 - 1 - MARGIN / SECOND
+
+
 def test_a_stream_of_which_nothing_is_known_stands_still_however_long_its_topic_is_empty() -> None:
     stage = Stage([0, 1])
     stage.until(100_000)
