@@ -386,6 +386,20 @@ def test_what_the_owner_of_the_data_has_promised_is_believed() -> None:
         4: "late: the stream has ended",
     }
     assert rows_of(batch.frames) == [(7_200, "u")]
+    source = intake(stream(boundary="producer"))
+    source.take({0: [heartbeat(0, "7200000")]}, now=NOW)
+    assert not source.take({0: [row(1, 7_200)]}, now=NOW).letters
+
+
+@pytest.mark.parametrize("late", ["dead_letter", "clamp"])
+def test_only_rows_that_are_in_time_are_signs_of_a_producer(late: str) -> None:
+    source = intake(stream(late=late))
+    source.take({0: [row(0, 900)]}, now=NOW)
+    later = NOW + 60 * SECOND
+    source.take({0: [row(1, 800), Record(2, b"{"), row(3, 9_000)]}, now=later)
+    assert not source.progress.brings(later)
+    source.take({0: [row(4, 900)]}, now=later)
+    assert source.progress.brings(later)
 
 
 def test_a_late_row_that_is_clamped_is_another_matter_than_one_that_is_ahead() -> None:

@@ -209,8 +209,11 @@ def test_records_that_are_all_refused_are_no_sign_of_a_producer() -> None:
 def test_a_stream_does_not_end_with_one_of_its_partitions() -> None:
     stage = Stage([0, 1])
     stage.until(10, {0: 0, 1: 0})
+    stage.until(25)
     stage.floor(0, INFINITY)
     stage.progress.bring(0, stage.now)
+    stage.until(45)
+    assert stage.progress.idle_partitions == [1] and stage.reach == 45 - MARGIN / SECOND
     stage.until(100)
     assert stage.reach == 100 - MARGIN / SECOND
     stage.floor(1, INFINITY)
