@@ -119,8 +119,10 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     else:
         stack = LocalStack((data or default_data()).absolute())
         found = stack.status()
-        if any(process["kind"] in ("source", "spark") for process in found["processes"]):
-            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down
+        kinds = {process["kind"] for process in found["processes"]}
+        is_kafka_there = all(process["state"] == "running" for process in found["processes"] if process["kind"] == "kafka")
+        if kinds & {"source", "spark"} and is_kafka_there:
+            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down all the same
                 found |= {"sources": operations.sources(), "jobs": operations.jobs()}
     if as_json:
         _print_json(found)
