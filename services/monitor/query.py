@@ -236,6 +236,8 @@ class WatchedQuery:
             "rows": source.get("rows"),
             "dlq": source.get("dlq"),
             "clamped": source.get("clamped"),
+            "ahead": source.get("ahead"),
+            "idle_partitions": source.get("idle_partitions"),
             "spooled_bytes": source.get("spooled_bytes"),
         }
 

@@ -57,6 +57,7 @@ slow still has them, and beneath them nothing may be deleted."""
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
+_SOURCE_FACTS = ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
 
 Item = TypeVar("Item")
 
@@ -258,6 +259,14 @@ class Operations:
         """Whose clock eats what X leaves, as `boreal status` shows it."""
         return clock_warnings(self.statuses())
 
+    def sources(self) -> dict[str, Status]:
+        """How far sources are and what they have refused, by QUERY.STREAM, as `boreal status` shows it."""
+        sources = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "source"}
+        return {
+            name.removeprefix("source."): {field: status.get(field) for field in _SOURCE_FACTS}
+            for name, status in sorted(sources.items())
+        }
+
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
         queries = self.queries()
@@ -273,6 +282,7 @@ class Operations:
             "processes": sorted(processes, key=lambda entry: entry["name"]),
             "queries": list(queries),
             "problems": {name: text for status in supervisors for name, text in problems(status).items()},
+            **({"sources": sources} if (sources := self.sources()) else {}),
             **({"jobs": jobs} if (jobs := self.jobs()) else {}),
             "clock": self.clock_warnings(),
         }
