@@ -123,7 +123,7 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
         is_kafka_there = all(process["state"] == "running" for process in found["processes"] if process["kind"] == "kafka")
         if kinds & {"source", "spark"} and is_kafka_there:
             with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down all the same
-                found |= {"sources": operations.sources(), "jobs": operations.jobs()}
+                found |= operations.details()
     if as_json:
         _print_json(found)
     else:

@@ -262,6 +262,11 @@ class Operations:
             for name, status in sorted(sources.items())
         }
 
+    def details(self) -> dict[str, Any]:
+        """What `boreal status` shows beside the processes themselves, where there is anything."""
+        details = {"sources": self.sources(), "jobs": self.jobs()}
+        return {name: facts for name, facts in details.items() if facts}
+
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
         queries = self.queries()
@@ -277,8 +282,7 @@ class Operations:
             "processes": sorted(processes, key=lambda entry: entry["name"]),
             "queries": list(queries),
             "problems": {name: text for status in supervisors for name, text in problems(status).items()},
-            **({"sources": sources} if (sources := self.sources()) else {}),
-            **({"jobs": jobs} if (jobs := self.jobs()) else {}),
+            **self.details(),
         }
 
     def _processes_of(self, query: str) -> list[str]:
