@@ -250,22 +250,18 @@ class Operations:
         ended = [status for name, status in statuses.items() if name.startswith(f"source.{query}.")]
         return sorted(status["stream"] for status in ended if status["last_boundary"] == "end")
 
-    def jobs(self) -> dict[str, Status]:
-        """How the batches of Spark jobs go, by the job's name, as `boreal status` shows it."""
-        jobs = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "spark"}
-        return {name: facts_of_job(status) for name, status in sorted(jobs.items())}
-
-    def clock_warnings(self) -> list[dict[str, Any]]:
-        """Whose clock eats what X leaves, as `boreal status` shows it."""
-        return clock_warnings(self.statuses())
-
-    def sources(self) -> dict[str, Status]:
-        """How far sources are and what they have refused, by QUERY.STREAM, as `boreal status` shows it."""
-        sources = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "source"}
-        return {
+    def details(self) -> dict[str, Any]:
+        """What `boreal status` shows beside the processes, where there is anything: how far sources are and what they have
+        refused, by QUERY.STREAM; how the batches of Spark jobs go, by the job's name; whose clock eats what X leaves."""
+        statuses = dict(sorted(self.statuses().items()))
+        by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in ("source", "spark")}
+        sources = {
             name.removeprefix("source."): {field: status.get(field) for field in _SOURCE_FACTS}
-            for name, status in sorted(sources.items())
+            for name, status in by_kind["source"].items()
         }
+        jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
+        details = {"sources": sources, "jobs": jobs, "clock": clock_warnings(statuses)}
+        return {name: facts for name, facts in details.items() if facts}
 
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
@@ -282,9 +278,7 @@ class Operations:
             "processes": sorted(processes, key=lambda entry: entry["name"]),
             "queries": list(queries),
             "problems": {name: text for status in supervisors for name, text in problems(status).items()},
-            **({"sources": sources} if (sources := self.sources()) else {}),
-            **({"jobs": jobs} if (jobs := self.jobs()) else {}),
-            "clock": self.clock_warnings(),
+            **self.details(),
         }
 
     def _processes_of(self, query: str) -> list[str]:

@@ -51,7 +51,7 @@ def test_a_query_is_live_once_all_that_it_needs_runs_as_its_record_says(
 def test_how_far_sources_are_is_in_the_status(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"process": "source.q.a", "state": "idle", "last_boundary": None, "rows": 3, "dlq": 2, "ahead": 1, "pid": 7}
     monkeypatch.setattr(operations, "statuses", lambda: {"source.q.a": said, "node.q.r0": {}})
-    [(name, source)] = operations.sources().items()
+    [(name, source)] = operations.details()["sources"].items()
     assert (name, source["state"], source["dlq"], source["ahead"], source["clamped"]) == ("q.a", "idle", 2, 1, None)
     assert "pid" not in source
 
