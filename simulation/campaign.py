@@ -14,8 +14,9 @@ from typing import Any
 from boreal.frames import Data, RecDone, Start, Undo
 from reconcile.events import InstanceId
 from simulation.families import make_scenario
-from simulation.invariants import Violation, check
+from simulation.invariants import Violation, check, check_operators
 from simulation.mutants import mutated
+from simulation.oracle import Oracle
 from simulation.run import Observed, observe
 from simulation.scenario import Scenario, reference_of
 
@@ -38,14 +39,15 @@ def run_seed(seed: int, mutant: str | None = None) -> Verdict:
     failures, which is the measure, runs without it."""
     scenario = make_scenario(seed)
     reference = observe(reference_of(scenario))
-    available = observe(reference_of(scenario, scenario.cut_streams)) if scenario.is_rowwise else None
     with mutated(mutant):
         observed = observe(scenario)
-    violations = check(scenario, observed, reference, available)
+    violations = check(scenario, observed, reference)
+    oracle = Oracle(scenario.plan, scenario.feeds)
+    violations += check_operators(oracle, reference)
     if reference.error is not None or not reference.settled:
         violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
     observed.faults["clock_skew"] += bool(scenario.skews)
-    return Verdict(seed, violations, observed.faults, _coverage(scenario, observed))
+    return Verdict(seed, violations, observed.faults, _coverage(scenario, observed, oracle))
 
 
 def simulate(
@@ -98,9 +100,9 @@ def _run_chunk(chunk: range, mutant: str | None) -> list[Verdict]:
     return [run_seed(seed, mutant) for seed in chunk]
 
 
-def _coverage(scenario: Scenario, observed: Observed) -> Counter[str]:
-    """What the run went through: messages and reads, transitions, frames, and what it was made of."""
-    counts = Counter(observed.coverage)
+def _coverage(scenario: Scenario, observed: Observed, oracle: Oracle) -> Counter[str]:
+    """What the run went through: messages and reads, transitions, frames, what it was made of, and the edges it met."""
+    counts = Counter(observed.coverage) + oracle.seen
     plan = scenario.plan
     counts.update(("family " + scenario.family, f"mode {plan.mode}", f"policy {plan.policy}"))
     counts.update(f"operator {node.spec.kind}" for fragment in plan.fragments for node in fragment.nodes)

@@ -56,7 +56,8 @@ class Feed:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the rows of a stream look like. interval_us: event time that one boundary interval covers."""
+    """What the rows of a stream look like. interval_us: event time that one boundary interval covers; is_strange: whether
+    its numbers include those at the edges of their types; grid_us: what most times are multiples of, 0 for any."""
 
     start_us: int
     interval_us: int
@@ -64,6 +65,8 @@ class Shape:
     rate: float
     null_chance: float
     disordered: bool
+    is_strange: bool = False
+    grid_us: int = 0
 
 
 def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed:
@@ -79,6 +82,8 @@ def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed
         wanted = min(int(mood) + (rng.random() < mood % 1), _MOST_ROWS)
         start = shape.start_us + interval * shape.interval_us
         drawn = [start + int(rng.random() * shape.interval_us) for _ in range(wanted)]
+        if shape.grid_us:
+            drawn = [_snapped(rng, time, start, start + shape.interval_us, shape.grid_us) for time in drawn]
         if len(drawn) > 1 and rng.random() < 0.3:
             drawn[1] = drawn[0]
         times += drawn if shape.disordered else sorted(drawn)
@@ -88,6 +93,17 @@ def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed
     return Feed(batch, tuple(counts))
 
 
+def _snapped(rng: Random, time: int, start: int, end: int, grid_us: int) -> int:
+    """On the grid, or a microsecond beside it, if that is still in [start, end)."""
+    moved = time // grid_us * grid_us + rng.choice((0, 0, 0, 0, -1, 1))
+    return moved if start <= moved < end else time
+
+
+_STRANGE_REALS = (float("nan"), -0.0, 0.0, float("inf"), float("-inf"), 1e308, -1e308, 5e-324)
+_STRANGE_INTS = ((1 << 63) - 1, -(1 << 63), (1 << 62) + 3, -(1 << 62), (1 << 53) + 1, 0)
+STRANGE_CHANCE = 0.15
+
+
 def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
     values: list[object] = []
     for _ in range(count):
@@ -95,6 +111,13 @@ def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
             values.append(None)
         elif kind is Type.STRING:
             values.append(f"k{rng.randrange(shape.keys)}")
+        elif kind is Type.BOOL:
+            values.append(rng.random() < 0.5)
+        elif kind is Type.TIMESTAMP:
+            # Few, so that keys repeat.
+            values.append(shape.start_us + rng.randrange(-2, 4) * 500_000)
+        elif shape.is_strange and rng.random() < STRANGE_CHANCE:
+            values.append(rng.choice(_STRANGE_INTS if kind is Type.INT else _STRANGE_REALS))
         elif kind is Type.INT:
             values.append(rng.randrange(-2, 9))
         else:

@@ -42,11 +42,13 @@ import pyarrow as pa
 from boreal.codec import encode
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from reconcile.events import InstanceId
+from simulation.oracle import Oracle, difference, shown
 from simulation.run import Observed
 from simulation.scenario import HELD_BACK_BYTES, Scenario
 
 ANOMALIES = {
     "stable-differs": ("I1", "A log's stable rows are not byte for byte those of the run without failures."),
+    "oracle": ("I1", "The run without failures gave other rows than plain Python makes of its input."),
     "stable-incomplete": ("I1", "A log ended, settled, without all the stable rows of the run without failures."),
     "stable-repeated": ("I2", "A stable row was written again under an id that the log already held."),
     "stable-lost": ("I2", "Stable ids were skipped: a row that no reader will ever see."),
@@ -98,11 +100,8 @@ class Violation:
         return f"{self.name}: {self.message}"
 
 
-def check(
-    scenario: Scenario, observed: Observed, reference: Observed, available: Observed | None = None
-) -> list[Violation]:
-    """All anomalies of a run. reference: the same input's run without failures; available: the same over the streams that
-    were never cut, where each result depends on one row only."""
+def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[Violation]:
+    """All anomalies of a run. reference: the same input's run without failures."""
     found: list[Violation] = []
     client_log = LogId(scenario.plan.output.name, "r0", 0)
     may_skip = scenario.may_skip or scenario.loses_state
@@ -127,8 +126,8 @@ def check(
         found += _delay(scenario, observed, client)
     if scenario.owes_turns:
         found += _staggering(scenario, observed)
-    if available is not None:
-        found += _withholding(scenario, observed, available, client.log)
+    if scenario.is_rowwise:
+        found += _withholding(scenario, observed, client.log)
     if scenario.owes_masking:
         found += _masking(scenario, observed, client, histories)
     if scenario.owes_silence:
@@ -313,6 +312,14 @@ def _first_difference(
         yield Violation("stable-differs", f"{log} has more stable rows than there are: {first_id + batch.num_rows}")
 
 
+def check_operators(oracle: Oracle, reference: Observed) -> Iterator[Violation]:
+    """The run without failures against plain Python: the rows of every log, and their order (R5, R6)."""
+    for log, frames in reference.frames.items():
+        differs = difference(oracle, log.key, _whole(History.of(log, frames).stable))
+        if differs is not None:
+            yield Violation("oracle", f"{log}: {differs}")
+
+
 # I5: convergence.
 
 
@@ -389,17 +396,16 @@ def _ingest(observed: Observed, times: np.ndarray) -> np.ndarray:
     return when[np.minimum(np.searchsorted(reached, times, side="right"), len(when) - 1)]
 
 
-def _withholding(scenario: Scenario, observed: Observed, available: Observed, client: LogId) -> Iterator[Violation]:
+def _withholding(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+    """What the streams that were never cut give by themselves is given within X."""
     given: dict[str, int] = {}
     for when, frame in readable(observed.frames[client]):
         if isinstance(frame, Data):
-            for row in frame.batch.to_pylist():
-                given.setdefault(repr(row), when)
-    due = _whole(History.of(client, available.frames[client]).stable)
-    if due is None:
-        return
-    for row, ingest in zip(due.to_pylist(), _ingest(observed, due.column(0).to_numpy()).tolist(), strict=True):
-        at = given.get(repr(row), INFINITY)
+            for row in shown(frame.batch):
+                given.setdefault(row, when)
+    due = Oracle(scenario.plan, scenario.uncut_feeds).batch(client.key)
+    for row, ingest in zip(shown(due), _ingest(observed, due.column(0).to_numpy()).tolist(), strict=True):
+        at = given.get(row, INFINITY)
         if at > ingest + scenario.plan.delay_threshold_us:
             yield Violation("withheld", f"{row}, ingested at {ingest}, given at {'no time' if at == INFINITY else at}")
             return
@@ -407,14 +413,14 @@ def _withholding(scenario: Scenario, observed: Observed, available: Observed, cl
 
 def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterator[Violation]:
     whole = _whole(History.of(client, reference.frames[client]).stable)
-    due = Counter(map(repr, whole.to_pylist() if whole is not None else []))
+    due = Counter(shown(whole) if whole is not None else [])
     stable: Counter[str] = Counter()
     given: Counter[str] = Counter()
     for when, frame in readable(observed.frames[client]):
         if isinstance(frame, Undo | Start):
             given = Counter(stable)
         elif isinstance(frame, Data):
-            rows = Counter(map(repr, frame.batch.to_pylist()))
+            rows = Counter(shown(frame.batch))
             given += rows
             if not frame.tentative:
                 stable += rows
