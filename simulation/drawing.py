@@ -10,8 +10,9 @@ from typing import Any
 from boreal.errors import UserError
 from boreal.plan import EGRESS, Plan
 from boreal.planner import plan
-from boreal.spec import Mode, load_query
+from boreal.spec import Hold, Mode, Policy, load_query
 from reconcile.events import InstanceId
+from services.embedded.world import POLL_FRAMES
 from simulation.feed import EPOCH_US, Feed, Shape, make_feed
 from simulation.queries import SCHEMA, Menu, make_operators
 from simulation.scenario import MILLISECOND, SECOND, Scenario
@@ -146,7 +147,9 @@ def skews(rng: Random, query: Plan) -> dict[InstanceId, int]:
 def settle(seed: int, family: str, rng: Random, query: Plan, wish: Wish, **more: Any) -> Scenario:
     feeds, start = make_feeds(rng, query, wish.seconds)
     step_rows = rng.choice((1, 6, 30, None, None))
-    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, **more)
+    poll_frames = rng.choice((1, 2, *([POLL_FRAMES] * 6)))
+    hops = tuple((place, rng.choice((3, 10, 20)) * MILLISECOND) for place in places(query) if rng.random() < 0.05)
+    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, poll_frames=poll_frames, hops_us=hops, **more)
 
 
 def is_chain(query: Plan) -> bool:
@@ -249,6 +252,45 @@ def threshold(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
     return [Strike("threshold", at, amount=max(rng.randint(300, 2000) * MILLISECOND, least))]
 
 
+def cut_one_way(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """One place hears the other, and is not heard by it."""
+    first = rng.choice(places(query))
+    other = rng.choice(["*", *(place for place in places(query) if place != first)])
+    return [Strike("cut_one_way", at, length, first, other)]
+
+
+def cut_egress(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """The egress does not reach one replica of the output."""
+    maker = query.fragments[-2]
+    return [Strike("partition", at, length, f"{EGRESS}.r0", f"{maker.name}.{rng.choice(maker.replicas)}")]
+
+
+def restart_source(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("restart_source", at, length, rng.choice(query.sources).operator, amount=rng.randrange(2))]
+
+
+def pause(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("pause", at, length)]
+
+
+def replan(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """Often while a stream is cut."""
+    holds = list(Hold)
+    is_unbounded = any(getattr(node.spec, "window", True) is None for f in query.fragments for node in f.nodes)
+    choice: dict[str, Callable[[], object]] = {
+        "mode": lambda: rng.choice([m for m in Mode if m is not Mode.UNDO_REDO or not is_unbounded]),
+        "policy": lambda: Policy(failure=rng.choice(holds), stabilization=rng.choice(holds)),
+        "heartbeat_us": lambda: rng.choice((70, 150)) * MILLISECOND,
+        "alpha_x_us": lambda: int(query.delay_threshold_us * rng.uniform(0.3, 0.7)),
+    }
+    changes = tuple((name, choice[name]()) for name in rng.sample(sorted(choice), rng.randint(1, 2)))
+    strikes = [Strike("replan", at, changes=changes)]
+    if rng.random() < 0.6:
+        since = max(at - rng.randrange(600_000), 100_000)
+        strikes += cut_stream(rng, query, since, rng.randint(400_000, 1_500_000))
+    return strikes
+
+
 _DRAWS: tuple[tuple[int, Draw], ...] = (
     (5, cut_stream),
     (3, cut_stream_to_replica),
@@ -264,6 +306,11 @@ _DRAWS: tuple[tuple[int, Draw], ...] = (
     (3, cut_and_wait),
     (2, cut_and_cut_in_correction),
     (1, threshold),
+    (2, cut_one_way),
+    (1, cut_egress),
+    (2, restart_source),
+    (1, pause),
+    (2, replan),
 )
 
 

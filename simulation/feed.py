@@ -7,6 +7,7 @@ them at a time, so that a reference run sees the same source logs in other piece
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
@@ -128,7 +129,8 @@ def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
 
 class Feeder:
     """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time. lag_us: how far the
-    boundaries are behind the rows, as where a stream's `disorder` is waited for."""
+    boundaries are behind the rows, as where a stream's `disorder` is waited for. A source may be away for a while: its next
+    life begins with START and logs at once what has come meanwhile."""
 
     def __init__(self, plan: Plan, feeds: Mapping[str, Feed], start_us: int, stride: int, lag_us: int = 0) -> None:
         self.plan = plan
@@ -139,15 +141,21 @@ class Feeder:
         self.interval = 0
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
+        self.logged = dict.fromkeys(feeds, 0)
+        self.lives = dict.fromkeys(feeds, 1)
+        self.absences: Counter[str] = Counter()
 
     @property
     def is_done(self) -> bool:
-        return self.interval >= self.length
+        return min(self.logged.values()) >= self.length
 
     @property
     def reached_us(self) -> int:
-        """The event time that the boundaries of the last tick have reached."""
-        return self.start_us + self.interval * self.plan.boundary_interval_us - self.lag_us
+        """The event time that the furthest boundary has reached."""
+        return self._reached_us(max(self.logged.values()))
+
+    def _reached_us(self, interval: int) -> int:
+        return self.start_us + interval * self.plan.boundary_interval_us - self.lag_us
 
     def begin(self, append: Callable[[LogId, Frame], None]) -> None:
         for edge in self.plan.sources:
@@ -155,22 +163,56 @@ class Feeder:
                 self.next_ids[LogId(edge.name, "", partition)] = 0
                 append(LogId(edge.name, "", partition), Start(ORIGIN, 0))
 
+    def leave(self, stream: str) -> None:
+        """The stream's source dies."""
+        self.absences[stream] += 1
+
+    def come_back(self, stream: str, append: Callable[[LogId, Frame], None]) -> None:
+        """Its next life begins, unless something else keeps it away."""
+        self.absences[stream] -= 1
+        if self.absences[stream]:
+            return
+        self.lives[stream] += 1
+        for log in self._logs_of(stream):
+            append(log, Start(self._origin(stream), 0, self.next_ids[log]))
+
+    def write_late(self, stream: str, now: int, append: Callable[[LogId, Frame], None]) -> None:
+        """A life that was thought dead writes what nobody may believe: rows under ids that are not its own any more, and a
+        boundary far ahead."""
+        dead = Origin("", self.lives[stream] - 1)
+        feed = self.feeds[stream]
+        for log in self._logs_of(stream):
+            if feed.batch.num_rows:
+                append(log, replace(self._data(log, feed.batch.slice(0, 1), now, stream), origin=dead))
+                self.next_ids[log] -= 1
+            append(log, Boundary(dead, 0, self.reached_us + 10_000_000, False, now, now))
+
+    def _logs_of(self, stream: str) -> list[LogId]:
+        edges = [edge for edge in self.plan.sources if edge.operator == stream]
+        return [LogId(edge.name, "", partition) for edge in edges for partition in range(edge.partitions)]
+
+    def _origin(self, stream: str) -> Origin:
+        return Origin("", self.lives[stream])
+
     def tick(self, now: int, append: Callable[[LogId, Frame], None]) -> None:
         """Log the next rows and a boundary on every stream; after a stream's end the boundary alone, as a heartbeat."""
-        since, self.interval = self.interval, self.interval + self.stride
-        for edge in self.plan.sources:
+        self.interval += self.stride
+        present = [edge for edge in self.plan.sources if not self.absences[edge.operator]]
+        for edge in present:
             feed = self.feeds[edge.operator]
-            first, last = (feed.counts[min(at, feed.intervals)] for at in (since, self.interval))
-            boundary = INFINITY if self.interval >= feed.intervals else self.reached_us
+            first, last = (feed.counts[min(at, feed.intervals)] for at in (self.logged[edge.operator], self.interval))
+            boundary = INFINITY if self.interval >= feed.intervals else self._reached_us(self.interval)
             rows = split(feed.batch.slice(first, last - first), edge.key, edge.partitions)
             for partition, part in enumerate(rows):
                 log = LogId(edge.name, "", partition)
                 if part.num_rows:
-                    append(log, self._data(log, part, now))
-                append(log, Boundary(ORIGIN, 0, boundary, False, now, now))
+                    append(log, self._data(log, part, now, edge.operator))
+                append(log, Boundary(self._origin(edge.operator), 0, boundary, False, now, now))
+        for edge in present:
+            self.logged[edge.operator] = self.interval
 
-    def _data(self, log: LogId, rows: pa.RecordBatch, now: int) -> Data:
+    def _data(self, log: LogId, rows: pa.RecordBatch, now: int, stream: str) -> Data:
         t_max = bucket_end(int(np.max(rows.column(0).to_numpy())), self.plan.bucket_us)
-        frame = Data(ORIGIN, 0, self.next_ids[log], rows, False, ((INFINITY, now),), t_max)
+        frame = Data(self._origin(stream), 0, self.next_ids[log], rows, False, ((INFINITY, now),), t_max)
         self.next_ids[log] += rows.num_rows
         return frame

@@ -15,6 +15,7 @@ from random import Random
 from boreal.codec import encode
 from boreal.frames import INFINITY, Frame, LogId, State
 from reconcile.events import InstanceId, StateChanged
+from services.embedded.network import Slow
 from services.embedded.world import ModelClock, Process
 from services.log.memory import MemoryLogStore
 from services.records import ClientLog
@@ -100,7 +101,7 @@ class Simulation:
             scenario.batch_us,
         )
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us)
-        self.saboteur = Saboteur(self.world, Random(scenario.seed))
+        self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
         self.client = ClientLog(plan.query, plan.output.schema, (), plan.bucket_us, plan.delay_threshold_us)
         self.sources = {edge.name for edge in plan.sources}
         self.client_incarnation = 0
@@ -111,6 +112,8 @@ class Simulation:
 
     def go(self) -> None:
         world = self.world
+        world.poll_frames = self.scenario.poll_frames
+        world.network.slow += [Slow(place, by_us) for place, by_us in self.scenario.hops_us]
         for process in world.processes.values():
             process.skew_us = self.scenario.skews.get(process.id, 0)
         self.saboteur.plan(self.scenario.strikes)
@@ -178,7 +181,7 @@ class Simulation:
         if log.stream in self.sources:
             return
         self.observed.frames.setdefault(log, []).append((now, frame))
-        if log.stream == self.scenario.plan.output.name:
+        if log == LogId(self.scenario.plan.output.name, "r0", 0):
             self._give_client(frame, now)
 
     def _give_client(self, frame: Frame, now: int) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from boreal.plan import Plan
 from boreal.spec import Mode
 from reconcile.events import InstanceId
+from services.embedded.world import POLL_FRAMES
 from simulation.feed import Feed
 from simulation.strikes import Strike
 
@@ -23,7 +24,7 @@ HELD_BACK_BYTES = 1_000_000
 """More than the rows of alpha*X: a port that cannot hold these forgets tentative ones, which no log is read again for."""
 
 
-UNHEARD = {"partition", "control_loss", "cut_replica", "slow", "freeze", "zombie"}
+UNHEARD = {"partition", "cut_one_way", "control_loss", "cut_replica", "slow", "freeze", "zombie", "replan"}
 """Strikes after which a replica may be alone without having died."""
 
 
@@ -36,7 +37,8 @@ class Scenario:
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
     length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
-    some fragments' operators run in another process. lag_us: how far boundaries are behind rows.
+    some fragments' operators run in another process. lag_us: how far boundaries are behind rows. poll_frames: how
+    many frames a reader is given at a time; hops_us: how much longer than others what a place sends takes.
     """
 
     seed: int
@@ -56,6 +58,8 @@ class Scenario:
     may_skip: bool = False
     batch_us: int = 0
     lag_us: int = 0
+    poll_frames: int = POLL_FRAMES
+    hops_us: tuple[tuple[str, int], ...] = ()
     patterns: tuple[str, ...] = ()
 
     @property
@@ -112,6 +116,8 @@ def reference_of(scenario: Scenario) -> Scenario:
         skews={},
         step_rows=rng.choice((2, 9, 40, None)),
         stride=rng.choice((4, 7, 11)),
+        poll_frames=rng.choice((3, POLL_FRAMES)),
+        hops_us=(),
     )
 
 

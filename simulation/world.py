@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from boreal.frames import Frame, LogId
-from boreal.plan import Plan
+from boreal.plan import EGRESS, Plan
 from reconcile.engine import HostFailed
 from reconcile.events import (
     Append,
@@ -42,7 +42,8 @@ class SimulatedWorld(World):
     fenced_reads: frames that a dead life wrote after its successor's START, and that a reader was handed all the same.
     step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_work is told of every
     event that a process takes up (None: its begin), on_effect of every effect after it took place. batch_us: how long a
-    micro-batch takes of those hosts that are not beside their instances.
+    micro-batch takes of those hosts that are not beside their instances. Each replica of the egress is a site's: it shares
+    its work with no other (R28).
     """
 
     def __init__(
@@ -97,6 +98,12 @@ class SimulatedWorld(World):
             # It ends, and its supervisor begins it again and again, until the store can be asked.
             del self.breaches[known:]
             self.at(self.now + RESTART_US, lambda: self._start_again(process))
+
+    def plan_of(self, who: InstanceId) -> Plan:
+        if who.fragment != EGRESS:
+            return self.plan
+        alone = [replace(f, replicas=(who.replica,)) if f.name == EGRESS else f for f in self.plan.fragments]
+        return replace(self.plan, fragments=tuple(alone))
 
     def append(self, log: LogId, frame: Frame) -> None:
         incarnation, newest = frame.origin.incarnation, self._lives.get(log, 0)

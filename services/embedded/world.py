@@ -168,7 +168,8 @@ class Entry:
 
 
 class World:
-    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged."""
+    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged. poll_frames: how many
+    frames a reader is given at a time."""
 
     def __init__(
         self,
@@ -183,6 +184,7 @@ class World:
         self.logs = logs
         self.store = store
         self.on_append = on_append
+        self.poll_frames = POLL_FRAMES
         self.now = 0
         self.network = Network()
         self.journal: list[Entry] = []
@@ -227,7 +229,7 @@ class World:
         process = self.processes[who]
         for restart in self._restarts(process):
             process.forget()
-            process.instance = Instance(self.plan, who, restart)
+            process.instance = Instance(self.plan_of(who), who, restart)
             process.heard_at, process.lost_claim = self.now, False
             try:
                 self._work(process, None)
@@ -237,6 +239,10 @@ class World:
         process.forget()
         process.instance = None
         self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
+
+    def plan_of(self, who: InstanceId) -> Plan:
+        """The plan as an instance sees it."""
+        return self.plan
 
     def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
         """The process dies at once; what it had logged and stored stays, but for lost checkpoints."""
@@ -281,7 +287,7 @@ class World:
     def _restarts(self, process: Process) -> Iterator[Restart]:
         """Where a new life may begin, best first: by the own logs and checkpoint, else by a partner's (R26, R27)."""
         who = process.id
-        fragment = self.plan.fragment(who.fragment)
+        fragment = self.plan_of(who).fragment(who.fragment)
         family = [who, *(replace(who, replica=replica) for replica in fragment.replicas if replica != who.replica)]
         lives = [(self._logs_of(member), self._saved(member)) for member in family]
         inputs = {
@@ -463,7 +469,7 @@ class World:
         try:
             if reader.offset is None:
                 reader.offset = log.offset_after(reader.after_id)
-            items = log.read(reader.offset, POLL_FRAMES, skip_revoked=True)
+            items = log.read(reader.offset, self.poll_frames, skip_revoked=True)
         except Trimmed as trimmed:
             self._refuse(process, reader.log, _next_id(process, reader.log), trimmed)
             return
