@@ -107,7 +107,7 @@ def _coverage(scenario: Scenario, observed: Observed, oracle: Oracle) -> Counter
     counts.update(("family " + scenario.family, f"mode {plan.mode}", f"policy {plan.policy}"))
     counts.update(f"operator {node.spec.kind}" for fragment in plan.fragments for node in fragment.nodes)
     counts.update(f"pattern {name}" for name in scenario.patterns)
-    counts.update(f"owed {what}" for what in ("delay", "silence") if getattr(scenario, f"owes_{what}"))
+    counts.update(f"owed {what}" for what in ("delay", "silence", "masking", "names") if getattr(scenario, f"owes_{what}"))
     before: dict[InstanceId, str] = {}
     for _, who, state in observed.states:
         name = state.value if state is not None else "DEAD"

@@ -12,7 +12,7 @@ from boreal.plan import EGRESS, Plan
 from boreal.planner import plan
 from boreal.spec import Hold, Mode, Policy, load_query
 from reconcile.events import InstanceId
-from services.embedded.world import POLL_FRAMES
+from services.embedded.world import POLL_FRAMES, UPLOAD_US
 from simulation.feed import EPOCH_US, Feed, Shape, make_feed
 from simulation.queries import SCHEMA, Menu, make_operators
 from simulation.scenario import MILLISECOND, SECOND, Scenario
@@ -35,12 +35,13 @@ class Wish:
     is_comfortable: bool = False
     seconds: tuple[float, float] = (1.6, 3.2)
     lag_ms: tuple[int, ...] = (0, 0, 700, 1500)
+    shapes: tuple[str, ...] = ("single", "single", "chain", "chain", "diamond")
 
 
 def make_plan(rng: Random, wish: Wish) -> Plan:
     large = rng.random() < 1 / 12
     streams = list("abc")[: rng.choice(wish.streams)]
-    shape = rng.choice(("single", "single", "chain", "chain", "diamond"))
+    shape = rng.choice(wish.shapes)
     mode = rng.choice(list(Mode))
     unbounded = wish.menu.unbounded and mode is not Mode.UNDO_REDO
     menu = replace(wish.menu, unbounded=unbounded, grid_ms=rng.choice((1, GRID_MS)))
@@ -58,7 +59,7 @@ def make_plan(rng: Random, wish: Wish) -> Plan:
         fragments[f"f{number}"] = {"operators": block, "replicas": replicas}
     file: dict[str, Any] = {
         "name": "q",
-        "streams": {name: {"time": "time", "schema": SCHEMA, "key": ["k"], "disorder": "0s"} for name in streams},
+        "streams": {name: _stream(rng) for name in streams},
         "operators": sketch.operators,
         "output": output,
         "reconcile": str(mode),
@@ -74,6 +75,14 @@ def make_plan(rng: Random, wish: Wish) -> Plan:
         for stream in file["streams"].values():
             stream["key"] = []
         return plan(load_query(file))
+
+
+def _stream(rng: Random) -> dict[str, Any]:
+    """Its columns are in any order: a union takes the first one's."""
+    columns = list(SCHEMA)
+    if rng.random() < 0.3:
+        rng.shuffle(columns)
+    return {"time": "time", "schema": {name: SCHEMA[name] for name in columns}, "key": ["k"], "disorder": "0s"}
 
 
 def timing(rng: Random, wish: Wish) -> dict[str, Any]:
@@ -149,7 +158,13 @@ def settle(seed: int, family: str, rng: Random, query: Plan, wish: Wish, **more:
     step_rows = rng.choice((1, 6, 30, None, None))
     poll_frames = rng.choice((1, 2, *([POLL_FRAMES] * 6)))
     hops = tuple((place, rng.choice((3, 10, 20)) * MILLISECOND) for place in places(query) if rng.random() < 0.05)
-    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, poll_frames=poll_frames, hops_us=hops, **more)
+    drawn: dict[str, Any] = {
+        "poll_frames": poll_frames,
+        "hops_us": hops,
+        "upload_us": rng.choice((*([UPLOAD_US] * 7), 150_000, 600_000)),
+        "keeps_records": rng.random() < 1 / 8,
+    }
+    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, **drawn, **more)
 
 
 def is_chain(query: Plan) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulation.meanings import COMPUTED, CONDITIONS, SELECTED
 
+PANE_MS = 20
 SCHEMA = {"k": "string", "v": "double", "n": "int", "t": "timestamp", "b": "bool"}
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> t
     name = _merge(sketch, streams, menu.joins)
     for _ in range(rng.randrange(3)):
         name = _row_operator(sketch, name)
+    if rng.random() < 0.15:
+        # Inside a fragment two results are united, whose rows have the same times.
+        name = sketch.add("union", {"union": [_row_operator(sketch, name), _row_operator(sketch, name)]})
     if shape == "chain":
         for _ in range(rng.choice((1, 1, 2))):
             sketch.blocks.append([])
@@ -126,7 +130,11 @@ def _window(sketch: Sketch, low: int, high: int) -> dict[str, str]:
     if rng.random() >= 0.35:
         return {"tumbling": _ms(sketch, low, high)}
     every = _on_grid(sketch, rng.randint(60, 250))
-    return {"sliding": f"{every * rng.choice((2, 3))}ms", "every": f"{every}ms"}
+    size = every * rng.choice((2, 3))
+    if rng.random() < 0.3:
+        # Panes are then shorter than the steps.
+        every, size = every // PANE_MS * PANE_MS, (size + rng.randrange(every)) // PANE_MS * PANE_MS
+    return {"sliding": f"{size}ms", "every": f"{every}ms"}
 
 
 def _window_operator(sketch: Sketch, source: str) -> str:

@@ -13,7 +13,7 @@ from random import Random
 from boreal.plan import Plan
 from boreal.spec import Mode
 from reconcile.events import InstanceId
-from services.embedded.world import POLL_FRAMES
+from services.embedded.world import POLL_FRAMES, UPLOAD_US
 from simulation.feed import Feed
 from simulation.strikes import Strike
 
@@ -35,10 +35,12 @@ class Scenario:
 
     What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
-    length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
+    length. owes_masking: only one of several replicas fails, so no client may notice. owes_names: `missing_inputs` of what the
+    client is given are just the streams that are cut off. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
     some fragments' operators run in another process. lag_us: how far boundaries are behind rows. poll_frames: how
-    many frames a reader is given at a time; hops_us: how much longer than others what a place sends takes.
+    many frames a reader is given at a time; hops_us: how much longer than others what a place sends takes;
+    upload_us: how long a checkpoint is on its way. keeps_records: whether the client's records are written out, and replayed.
     """
 
     seed: int
@@ -55,11 +57,14 @@ class Scenario:
     owes_silence: bool = False
     cut_us: int = 0
     owes_masking: bool = False
+    owes_names: bool = False
     may_skip: bool = False
     batch_us: int = 0
     lag_us: int = 0
     poll_frames: int = POLL_FRAMES
     hops_us: tuple[tuple[str, int], ...] = ()
+    upload_us: int = UPLOAD_US
+    keeps_records: bool = False
     patterns: tuple[str, ...] = ()
 
     @property
@@ -118,6 +123,7 @@ def reference_of(scenario: Scenario) -> Scenario:
         stride=rng.choice((4, 7, 11)),
         poll_frames=rng.choice((3, POLL_FRAMES)),
         hops_us=(),
+        keeps_records=False,
     )
 
 

@@ -26,7 +26,7 @@ from reconcile.events import (
 )
 from reconcile.recovery import Saved
 from reconcile.remote import Unreachable
-from services.embedded.world import UPLOAD_US, Clock, Process, World
+from services.embedded.world import Clock, Process, World
 from services.log.base import LogStore
 from services.store.base import StoreUnavailable
 from simulation.engine import RESTART_US, MicroBatches
@@ -166,7 +166,7 @@ class SimulatedWorld(World):
             self._newest[process.id] = taken = replace(effect, state=state)
             super()._perform(process, taken)
         elif process.life == life and tries:
-            self.at(self.now + UPLOAD_US, lambda: self._take_copy(process, life, effect, tries - 1))
+            self.at(self.now + self.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
 
     def _saved(self, who: InstanceId) -> Saved | None:
         """Out of reach, it is as good as empty: the logs serve (R19)."""

@@ -169,7 +169,7 @@ class Entry:
 
 class World:
     """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged. poll_frames: how many
-    frames a reader is given at a time."""
+    frames a reader is given at a time; upload_us: how long a checkpoint is on its way to the store."""
 
     def __init__(
         self,
@@ -185,6 +185,7 @@ class World:
         self.store = store
         self.on_append = on_append
         self.poll_frames = POLL_FRAMES
+        self.upload_us = UPLOAD_US
         self.now = 0
         self.network = Network()
         self.journal: list[Entry] = []
@@ -382,7 +383,7 @@ class World:
                 self._acknowledge(process.id, positions)
             case StoreCheckpoint():
                 life = process.life
-                self.at(self.now + UPLOAD_US, lambda: self._stored(process, life, effect))
+                self.at(self.now + self.upload_us, lambda: self._stored(process, life, effect))
             case StateChanged() | Reconciled():
                 self.journal.append(Entry(self.now, process.id, effect))
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from random import Random
 
-from simulation.families import basic
-from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote
+from simulation.families import basic, partial
+from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote, maybe_second_site
+from simulation.owed import with_what_is_owed
 from simulation.scenario import Families, Scenario
 
-FAMILIES: Families = {**basic.FAMILIES}
+FAMILIES: Families = {**basic.FAMILIES, **partial.FAMILIES}
 
 
 def make_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same in every process."""
     rng = Random(seed)
     family = rng.choices(list(FAMILIES), [weight for weight, _ in FAMILIES.values()])[0]
-    return maybe_hindered(maybe_remote(maybe_ahead(FAMILIES[family][1](seed, family, rng))))
+    drawn = maybe_second_site(FAMILIES[family][1](seed, family, rng))
+    return with_what_is_owed(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 
