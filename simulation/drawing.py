@@ -49,6 +49,9 @@ def make_plan(rng: Random, wish: Wish) -> Plan:
     least_replicas, most_instances = min(wish.replicas), 14 if large else 5
     blocks = [block for block in sketch.blocks if block]
     shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
+    if not large and len(blocks) == 2 and rng.random() < 0.25:
+        # Each fragment by a key of its own, where its operators have another.
+        shards, most_instances = 2, 8
     fragments = {}
     left = most_instances
     for number, block in enumerate(blocks):

@@ -554,9 +554,11 @@ def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
         return
     # A bucket's deadline counts from its oldest row, and clocks may be ahead.
     early = plan.bucket_us + 2 * plan.boundary_interval_us + max(scenario.skews.values(), default=0)
+    # Once streams have ended, what is open is due by their ends.
+    first_end = min(feed.intervals for feed in scenario.feeds.values()) * plan.boundary_interval_us
     for log in tentative:
         for when, frame in observed.frames[log]:
-            if isinstance(frame, Data) and frame.tentative:
+            if isinstance(frame, Data) and frame.tentative and when < first_end:
                 delays = when - _ingest(observed, frame.batch.column(0).to_numpy())
                 if int(delays.min()) < observed.alpha_x_us - early:
                     yield Violation("impatient", f"{log} at {when}, {delays.min()} us after its ingest")
@@ -643,7 +645,7 @@ def _masking(
     scenario: Scenario, observed: Observed, clients: list[History], histories: Mapping[LogId, History]
 ) -> Iterator[Violation]:
     plan = scenario.plan
-    if plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 >= observed.alpha_x_us:
+    if plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 + _slowness(scenario) >= observed.alpha_x_us:
         return
     was_cut = any(strike.kind == "cut_replica" for strike in scenario.strikes)
     for history in clients if was_cut else histories.values():
@@ -651,9 +653,14 @@ def _masking(
             yield Violation("unmasked", f"{history.log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
 
+def _slowness(scenario: Scenario) -> int:
+    """What clocks that are ahead, far places and boundaries behind their rows take off alpha*X."""
+    return max(scenario.skews.values(), default=0) + scenario.lag_us + 2 * max((by for _, by in scenario.hops_us), default=0)
+
+
 def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
     plan = scenario.plan
-    length = scenario.cut_us + plan.bucket_us + 2 * plan.boundary_interval_us + 20_000
+    length = scenario.cut_us + plan.bucket_us + 2 * plan.boundary_interval_us + 20_000 + _slowness(scenario)
     if length >= observed.alpha_x_us:
         return
     for log, history in histories.items():

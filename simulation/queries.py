@@ -68,15 +68,16 @@ def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> t
 
 
 def _diamond(sketch: Sketch, streams: list[str]) -> str:
-    """Two arms over one base, which may be a stream that both read."""
+    """Two arms over one base, which may be a stream that both read; or one over all streams, and one over the first alone."""
     rng, menu = sketch.rng, sketch.menu
+    is_lopsided = len(streams) > 1 and rng.random() < 0.25
     base = _merge(sketch, streams, False)
-    if base in streams and rng.random() < 0.5:
+    if base in streams and rng.random() < 0.3:
         base = _row_operator(sketch, base)
     arms = []
-    for _ in range(2):
+    for source in (base, streams[0] if is_lopsided else base):
         sketch.blocks.append([])
-        arms.append(_row_operator(sketch, base))
+        arms.append(_row_operator(sketch, source))
     sketch.blocks.append([])
     is_join = menu.joins and rng.random() < 0.4
     joined = _join(sketch, arms[0], arms[1]) if is_join else sketch.add("union", {"union": arms})
@@ -88,7 +89,7 @@ def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
     rng = sketch.rng
     if len(streams) == 1:
         name = streams[0]
-        if allow_join and sketch.menu.joins and rng.random() < 0.15:
+        if allow_join and sketch.menu.joins and rng.random() < 0.3:
             return _join(sketch, name, rng.choice((name, _row_operator(sketch, name))))
         return name
     if allow_join and rng.random() < 0.3:

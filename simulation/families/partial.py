@@ -18,7 +18,7 @@ def _partial(seed: int, family: str, rng: Random) -> Scenario:
         streams=(2, 3),
         menu=Menu(joins=False, unbounded=False),
         holds=("delay", "process"),
-        x_ms=(500, 900),
+        x_ms=(600, 1000),
         is_comfortable=True,
         seconds=(2.4, 3.2),
         shapes=("single",),
