@@ -516,14 +516,14 @@ def _reached(observed: Observed, when: int) -> int:
 
 def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
     """Of a tentative result: each stream that was cut off from before its bucket's end until now is named; no stream is that
-    was there for all of it. (Operators may be named as well, as inputs of later fragments.)"""
+    was there for all of it. Where a later fragment did not wait for an earlier one, it names that one's operator instead."""
     plan, cuts = scenario.plan, _cuts(scenario, observed)
     ended = {n: scenario.start_us + f.intervals * plan.boundary_interval_us for n, f in scenario.feeds.items()}
     for when, frame in readable(observed.frames[client]):
         if not isinstance(frame, Data | Boundary) or not frame.tentative:
             continue
         end = min(frame.t_max if isinstance(frame, Data) else frame.time, INFINITY)
-        for cut in cuts:
+        for cut in cuts if scenario.feeds.keys() >= set(frame.missing) else ():
             is_away = cut.since_us < when < cut.until_us and cut.from_event + plan.boundary_interval_us < end
             # Its end had come before the cut: nothing of it is missing.
             if is_away and cut.stream not in frame.missing and cut.from_event < ended[cut.stream]:
@@ -554,8 +554,9 @@ def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
         return
     # A bucket's deadline counts from its oldest row, and clocks may be ahead.
     early = plan.bucket_us + 2 * plan.boundary_interval_us + max(scenario.skews.values(), default=0)
-    # Once streams have ended, what is open is due by their ends.
+    # Once streams have ended, what is open is due by their ends; and after a heal, a backlog is due as a whole.
     first_end = min(feed.intervals for feed in scenario.feeds.values()) * plan.boundary_interval_us
+    first_end = min([first_end, *(strike.end_us for strike in scenario.strikes)])
     for log in tentative:
         for when, frame in observed.frames[log]:
             if isinstance(frame, Data) and frame.tentative and when < first_end:

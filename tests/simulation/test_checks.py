@@ -54,7 +54,13 @@ def _name_the_first_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def _blame_all(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SUnion, "_why", lambda self, upto: (tuple(port.name for port in self.ports), self.cause))
+    original = SUnion._why
+
+    def why(self: SUnion, upto: int) -> tuple[tuple[str, ...], str]:
+        missing, cause = original(self, upto)
+        return tuple(dict.fromkeys([*missing, *(port.name for port in self.ports)])), cause
+
+    patch.setattr(SUnion, "_why", why)
 
 
 def _name_no_cause(patch: pytest.MonkeyPatch) -> None:
