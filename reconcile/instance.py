@@ -327,7 +327,7 @@ class Instance:
         self._look_at_inputs(self.heard_until, effects)
         self._maybe_return(self.heard_until)
         self._maybe_change_state(now, effects)
-        began = not is_waiting and self._maybe_reconcile(now, effects)  # else a peer's answer may lie there
+        began = self._maybe_reconcile(now, effects)
         self.has_more = began or self._hand_on(now, effects) or is_waiting
         self._maybe_change_state(now, effects)
         self._maybe_copy_ahead(now, effects)
@@ -470,10 +470,11 @@ class Instance:
 
     def _maybe_reconcile(self, now: int, effects: list[Effect]) -> bool:
         """Healed (R16): roll back, as soon as a peer covers for us or none can (R22). True where a redo has begun; its
-        first step is left to the next call, so that readers learn of it at once."""
+        first step is left to the next call, so that readers learn of it at once. Peers are judged as of the time up to which
+        we have heard them."""
         mark = self.sunion.base.position
         replay_from = mark if self.sunion.mark_is_early else self.strategy.replay_from(mark)
-        is_healed = self.healing or self.sunion.healed(now, replay_from) is not None
+        is_healed = self.healing or self.sunion.healed(self.heard_until, replay_from) is not None
         if is_healed and self.sunion.is_early and self.state is State.STABLE:
             # Nothing has failed, and it is soon done: nobody need stay live meanwhile, or read from another.
             self._roll_back(replay_from, False, now, effects)
@@ -483,12 +484,13 @@ class Instance:
             self.sunion.eager_from = now + self.grace_us + (self.plan.heartbeat_us if self.stagger.peers else 0)
         if not self.healing or self.state is not State.UP_FAILURE or self.is_away:
             return False
-        if self.stagger.peers and now - self.unwell_since < self.plan.heartbeat_us and not self._is_soon_corrected(mark):
+        is_new = self.heard_until - self.unwell_since < self.plan.heartbeat_us
+        if self.stagger.peers and is_new and not self._is_soon_corrected(mark):
             return False  # what befell us may have befallen a peer, which says so just now
         if self.plan.policy.stabilization is Hold.SUSPEND:
             permission = Permission.COVERED
         else:
-            permission, sends = self.stagger.request(now)
+            permission, sends = self.stagger.request(self.heard_until)
             effects += sends
         if permission is Permission.WAIT:
             return False

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from boreal.frames import Data, RecDone, Start, Undo
+from boreal.plan import Node, Plan
+from boreal.spec import Join, Top
 from reconcile.events import InstanceId
+from services.embedded.world import UPLOAD_US
 from simulation.families import make_scenario
-from simulation.invariants import Violation, check
+from simulation.invariants import Violation, check, check_operators
 from simulation.mutants import mutated
+from simulation.oracle import Oracle
 from simulation.run import Observed, observe
 from simulation.scenario import Scenario, reference_of
 
@@ -38,14 +42,15 @@ def run_seed(seed: int, mutant: str | None = None) -> Verdict:
     failures, which is the measure, runs without it."""
     scenario = make_scenario(seed)
     reference = observe(reference_of(scenario))
-    available = observe(reference_of(scenario, scenario.cut_streams)) if scenario.is_rowwise else None
     with mutated(mutant):
         observed = observe(scenario)
-    violations = check(scenario, observed, reference, available)
+    violations = check(scenario, observed, reference)
+    oracle = Oracle(scenario.plan, scenario.feeds)
+    violations += check_operators(oracle, reference)
     if reference.error is not None or not reference.settled:
         violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
     observed.faults["clock_skew"] += bool(scenario.skews or scenario.walls)
-    return Verdict(seed, violations, observed.faults, _coverage(scenario, observed))
+    return Verdict(seed, violations, observed.faults, _coverage(scenario, observed, oracle))
 
 
 def simulate(
@@ -98,14 +103,36 @@ def _run_chunk(chunk: range, mutant: str | None) -> list[Verdict]:
     return [run_seed(seed, mutant) for seed in chunk]
 
 
-def _coverage(scenario: Scenario, observed: Observed) -> Counter[str]:
-    """What the run went through: messages and reads, transitions, frames, and what it was made of."""
-    counts = Counter(observed.coverage)
+def _joins_itself(plan: Plan, node: Node) -> bool:
+    """Whether both sides of a join are the same stream, or made of one."""
+    return isinstance(node.spec, Join) and len({edge.operator for edge in plan.sources}) == 1
+
+
+def _is_sliding_top(node: Node) -> bool:
+    return isinstance(node.spec, Top) and node.spec.window.every_us < node.spec.window.size_us
+
+
+def _readers(plan: Plan, stream: str) -> int:
+    return sum(any(edge.source and edge.operator == stream for edge in fragment.edges) for fragment in plan.fragments)
+
+
+def _coverage(scenario: Scenario, observed: Observed, oracle: Oracle) -> Counter[str]:
+    """What the run went through: messages and reads, transitions, frames, what it was made of, and the edges it met."""
+    counts = Counter(observed.coverage) + oracle.seen
     plan = scenario.plan
     counts.update(("family " + scenario.family, f"mode {plan.mode}", f"policy {plan.policy}"))
     counts.update(f"operator {node.spec.kind}" for fragment in plan.fragments for node in fragment.nodes)
     counts.update(f"pattern {name}" for name in scenario.patterns)
-    counts.update(f"owed {what}" for what in ("delay", "silence") if getattr(scenario, f"owes_{what}"))
+    counts.update(f"owed {what}" for what in ("delay", "silence", "masking", "names") if getattr(scenario, f"owes_{what}"))
+    sharded = {edge.key for fragment in plan.fragments for edge in fragment.edges if fragment.shards > 1}
+    counts["shards by several keys"] += len(sharded) > 1
+    counts["self-join"] += any(_joins_itself(plan, node) for fragment in plan.fragments for node in fragment.nodes)
+    counts["sliding top"] += any(_is_sliding_top(node) for fragment in plan.fragments for node in fragment.nodes)
+    counts["stream of two fragments"] += any(_readers(plan, name) > 1 for name in scenario.feeds)
+    counts["frames one at a time"] += scenario.poll_frames == 1
+    counts["slow uploads"] += scenario.upload_us > UPLOAD_US
+    counts["far places"] += bool(scenario.hops_us)
+    counts["records replayed"] += scenario.keeps_records
     before: dict[InstanceId, str] = {}
     for _, who, state in observed.states:
         name = state.value if state is not None else "DEAD"

@@ -7,16 +7,20 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from boreal.errors import UserError
 from boreal.plan import EGRESS, Plan
 from boreal.planner import plan
-from boreal.spec import Mode, load_query
+from boreal.spec import Hold, Mode, Policy, load_query
 from reconcile.events import InstanceId
+from services.embedded.world import POLL_FRAMES, UPLOAD_US
 from simulation.feed import EPOCH_US, Feed, Shape, make_feed
 from simulation.queries import SCHEMA, Menu, make_operators
 from simulation.scenario import MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
 
 ANYTHING = Menu()
+GRID_MS = 10
+"""Where times lie on a grid: rows then lie on the edges of buckets and windows, and at exactly a join's `within`."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,23 @@ class Wish:
     is_comfortable: bool = False
     seconds: tuple[float, float] = (1.6, 3.2)
     lag_ms: tuple[int, ...] = (0, 0, 700, 1500)
+    shapes: tuple[str, ...] = ("single", "single", "chain", "chain", "diamond")
 
 
 def make_plan(rng: Random, wish: Wish) -> Plan:
     large = rng.random() < 1 / 12
     streams = list("abcdefgh")[: rng.choice(wish.streams)]
-    shape = rng.choice(("single", "single", "chain", "chain", "diamond"))
+    shape = rng.choice(wish.shapes)
     mode = rng.choice(list(Mode))
-    menu = replace(wish.menu, unbounded=wish.menu.unbounded and mode is not Mode.UNDO_REDO)
+    unbounded = wish.menu.unbounded and mode is not Mode.UNDO_REDO
+    menu = replace(wish.menu, unbounded=unbounded, grid_ms=rng.choice((1, GRID_MS)))
     sketch, output = make_operators(rng, streams, shape, menu)
     least_replicas, most_instances = min(wish.replicas), 14 if large else 5
     blocks = [block for block in sketch.blocks if block]
     shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
+    if not large and len(blocks) == 2 and rng.random() < 0.25:
+        # Each fragment by a key of its own, where its operators have another.
+        shards, most_instances = 2, 8
     fragments = {}
     left = most_instances
     for number, block in enumerate(blocks):
@@ -53,7 +62,7 @@ def make_plan(rng: Random, wish: Wish) -> Plan:
         fragments[f"f{number}"] = {"operators": block, "replicas": replicas}
     file: dict[str, Any] = {
         "name": "q",
-        "streams": {name: {"time": "time", "schema": SCHEMA, "key": ["k"], "disorder": "0s"} for name in streams},
+        "streams": {name: _stream(rng) for name in streams},
         "operators": sketch.operators,
         "output": output,
         "reconcile": str(mode),
@@ -62,7 +71,21 @@ def make_plan(rng: Random, wish: Wish) -> Plan:
         "fragments": fragments,
         **timing(rng, wish),
     }
-    return plan(load_query(file))
+    try:
+        return plan(load_query(file))
+    except UserError:
+        # The streams' key would tear apart what some operator groups by something else.
+        for stream in file["streams"].values():
+            stream["key"] = []
+        return plan(load_query(file))
+
+
+def _stream(rng: Random) -> dict[str, Any]:
+    """Its columns are in any order: a union takes the first one's."""
+    columns = list(SCHEMA)
+    if rng.random() < 0.3:
+        rng.shuffle(columns)
+    return {"time": "time", "schema": {name: SCHEMA[name] for name in columns}, "key": ["k"], "disorder": "0s"}
 
 
 def timing(rng: Random, wish: Wish) -> dict[str, Any]:
@@ -89,8 +112,10 @@ def timing(rng: Random, wish: Wish) -> dict[str, Any]:
 def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, Feed], int]:
     """The streams' rows, ending at different times, and the event time at which they begin."""
     start = EPOCH_US + rng.randrange(10 * SECOND)
+    start -= start % (rng.choice((1, GRID_MS)) * MILLISECOND) if rng.random() < 0.6 else 0
     interval = query.boundary_interval_us
     longest = int(rng.uniform(*seconds) * SECOND) // interval
+    grid_us = rng.choice((0, GRID_MS * MILLISECOND, query.bucket_us))
     feeds: dict[str, Feed] = {}
     for edge in query.sources:
         if edge.operator in feeds:
@@ -102,6 +127,8 @@ def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[
             rng.choice((0.3, 1.0, 1.0, 2.0, 3.0)),
             rng.choice((0.0, 0.05, 0.3)),
             rng.random() < 0.4,
+            rng.random() < 0.3,
+            grid_us if rng.random() < 0.8 else 0,
         )
         length = longest if not feeds or rng.random() < 0.6 else rng.randint(longest // 2, longest)
         feeds[edge.operator] = make_feed(rng, edge.schema, shape, length)
@@ -132,7 +159,15 @@ def skews(rng: Random, query: Plan) -> dict[InstanceId, int]:
 def settle(seed: int, family: str, rng: Random, query: Plan, wish: Wish, **more: Any) -> Scenario:
     feeds, start = make_feeds(rng, query, wish.seconds)
     step_rows = rng.choice((1, 6, 30, None, None))
-    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, **more)
+    poll_frames = rng.choice((1, 2, *([POLL_FRAMES] * 6)))
+    hops = tuple((place, rng.choice((3, 10, 20)) * MILLISECOND) for place in places(query) if rng.random() < 0.05)
+    drawn: dict[str, Any] = {
+        "poll_frames": poll_frames,
+        "hops_us": hops,
+        "upload_us": rng.choice((*([UPLOAD_US] * 7), 150_000, 600_000)),
+        "keeps_records": rng.random() < 1 / 8,
+    }
+    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, **drawn, **more)
 
 
 def is_chain(query: Plan) -> bool:
@@ -235,6 +270,45 @@ def threshold(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
     return [Strike("threshold", at, amount=max(rng.randint(300, 2000) * MILLISECOND, least))]
 
 
+def cut_one_way(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """One place hears the other, and is not heard by it."""
+    first = rng.choice(places(query))
+    other = rng.choice(["*", *(place for place in places(query) if place != first)])
+    return [Strike("cut_one_way", at, length, first, other)]
+
+
+def cut_egress(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """The egress does not reach one replica of the output."""
+    maker = query.fragments[-2]
+    return [Strike("partition", at, length, f"{EGRESS}.r0", f"{maker.name}.{rng.choice(maker.replicas)}")]
+
+
+def restart_source(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("restart_source", at, length, rng.choice(query.sources).operator, amount=rng.randrange(2))]
+
+
+def pause(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("pause", at, length)]
+
+
+def replan(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """Often while a stream is cut."""
+    holds = list(Hold)
+    is_unbounded = any(getattr(node.spec, "window", True) is None for f in query.fragments for node in f.nodes)
+    choice: dict[str, Callable[[], object]] = {
+        "mode": lambda: rng.choice([m for m in Mode if m is not Mode.UNDO_REDO or not is_unbounded]),
+        "policy": lambda: Policy(failure=rng.choice(holds), stabilization=rng.choice(holds)),
+        "heartbeat_us": lambda: rng.choice((70, 150)) * MILLISECOND,
+        "alpha_x_us": lambda: int(query.delay_threshold_us * rng.uniform(0.3, 0.7)),
+    }
+    changes = tuple((name, choice[name]()) for name in rng.sample(sorted(choice), rng.randint(1, 2)))
+    strikes = [Strike("replan", at, changes=changes)]
+    if rng.random() < 0.6:
+        since = max(at - rng.randrange(600_000), 100_000)
+        strikes += cut_stream(rng, query, since, rng.randint(400_000, 1_500_000))
+    return strikes
+
+
 _DRAWS: tuple[tuple[int, Draw], ...] = (
     (5, cut_stream),
     (3, cut_stream_to_replica),
@@ -250,6 +324,11 @@ _DRAWS: tuple[tuple[int, Draw], ...] = (
     (3, cut_and_wait),
     (2, cut_and_cut_in_correction),
     (1, threshold),
+    (2, cut_one_way),
+    (1, cut_egress),
+    (2, restart_source),
+    (1, pause),
+    (2, replan),
 )
 
 

@@ -15,6 +15,8 @@ REMOTE_SHARE = 0.15
 """Of all scenarios, those with hosts in another process."""
 AHEAD_SHARE = 0.06
 """Of all scenarios, those with a row that is ahead of its stream."""
+SECOND_SITE_SHARE = 0.06
+"""Of all scenarios, those with two egresses."""
 HINDERED_SHARE = 0.3
 """Of all scenarios, those with a hindrance as well."""
 MIXED_SHARE = 0.3
@@ -35,6 +37,19 @@ def maybe_ahead(scenario: Scenario) -> Scenario:
     ahead_us = scenario.plan.event_time_of(2 * scenario.plan.delay_threshold_us) + rng.randint(200_000, 5_000_000)
     patterns = (*scenario.patterns, "row_ahead")
     return replace(scenario, feeds={**scenario.feeds, name: feed.with_ahead(row, ahead_us)}, patterns=patterns)
+
+
+def maybe_second_site(scenario: Scenario) -> Scenario:
+    """Some queries have an egress at a second site, which reads the same output (R28)."""
+    rng = Random(f"sites {scenario.seed}")
+    if rng.random() >= SECOND_SITE_SHARE:
+        return scenario
+    fragments = tuple(
+        replace(f, replicas=("r0", "r1"), engines=("native", "native")) if f.name == EGRESS else f
+        for f in scenario.plan.fragments
+    )
+    patterns = (*scenario.patterns, "second_site")
+    return replace(scenario, plan=replace(scenario.plan, fragments=fragments), patterns=patterns)
 
 
 def maybe_hindered(scenario: Scenario) -> Scenario:

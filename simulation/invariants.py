@@ -3,19 +3,17 @@
 A checker sees only what was observed: frames, times, states. It imports types, and nothing of the machines. Every
 anomaly has a name and a sentence (ANOMALIES) before it has a check.
 
-When I3 is owed. In scenarios whose only failures are cuts of source streams, at least one of which is never cut; whose
-policies are process or delay; whose operators block on no input (no join, R15); and where every fragment has a second
-replica, or one that keeps its overlay live beside the redo (R21). There a new result must be given within X of the first
-tick at which some source had logged past its time: R8's ingest for a row as well as for the window that closes there. New is
-a result for which nothing spoke that the client was given before (R14): no stable boundary past its time, and no tentative
-one that came when its input had been logged.
+When I3 and I4 are owed, `simulation.owed` says. A new result must be given within X of the first tick at which some source
+had logged past its time: R8's ingest for a row as well as for the window that closes there. New is a result for which nothing
+spoke that the client was given before (R14): no stable boundary past its time, and no tentative one that came when its input
+had been logged.
 
 Where, beyond that, each result depends on one row only, what a run over the streams that were never cut gives must have
 been given within X too ('withheld'); and of several replicas one must be live at any time ('nobody-live'). That holds
 of chains: where rows meet again by several paths, each path's bucket has a deadline of its own (R8), and what comes after
 the first of them is kept for the redo only (R11).
 
-When I4 is owed. In scenarios with one cut of one source stream, to all of its readers or to one, where cut + bucket +
+I4: in scenarios with one cut of one source stream, to all of its readers or to one, where cut + bucket +
 boundary interval + what it takes to reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any
 instance had at any time (R13).
 
@@ -35,19 +33,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from boreal.codec import encode
 from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.plan import EGRESS, Plan
+from boreal.spec import Aggregate, Distinct, Hold, Top
 from reconcile.events import InstanceId
+from simulation.oracle import Oracle, difference, shown
 from simulation.run import Observed
 from simulation.scenario import HELD_BACK_BYTES, Scenario
+from sunion.port import EARLY
 
 ANOMALIES = {
     "stable-differs": ("I1", "A log's stable rows are not byte for byte those of the run without failures."),
+    "oracle": ("I1", "The run without failures gave other rows than plain Python makes of its input."),
     "stable-incomplete": ("I1", "A log ended, settled, without all the stable rows of the run without failures."),
     "stable-repeated": ("I2", "A stable row was written again under an id that the log already held."),
     "stable-lost": ("I2", "Stable ids were skipped: a row that no reader will ever see."),
@@ -63,6 +66,15 @@ ANOMALIES = {
     "nobody-live": ("I3", "All replicas of a fragment reconciled at once, though they reached each other (R22)."),
     "needless-tentative": ("I4", "A failure shorter than alpha*X left a tentative row."),
     "unmasked": ("I4", "One of several replicas failed for a while, and the client was given a tentative row."),
+    "misnamed": ("I4", "A tentative result did not name a stream that was cut off, or named one that was not."),
+    "records": ("I2", "The client's records, replayed, do not leave its stable rows, or do not fit together."),
+    "unasked": ("I3", "A replica answered tentatively though the policy is to suspend."),
+    "impatient": ("I3", "A replica answered tentatively before the deadline, though the policy is to delay."),
+    "sluggish": ("I3", "In mid-failure a result waited for more than the inputs that were there, under the policy process."),
+    "no-cause": ("I4", "Tentative results of one failure, as one log has them, lack a cause, or have several."),
+    "not-of-these-rows": ("I4", "A tentative window result is not that of the rows of the streams that were there."),
+    "hesitant": ("I5", "A failure had healed, and a replica went on answering tentatively for longer than its turn takes."),
+    "alpha-shared-wrongly": ("I3", "An instance may hold a bucket back for longer than one that reads from it."),
     "starved": ("I5", "Stable output trailed the stable input for longer than R16 allows."),
     "thrashing": ("I5", "A log was undone again and again, more often than failures come and go."),
     "alarmed": ("I5", "An instance was in UP_FAILURE though nothing had failed, its input being out of order or idle."),
@@ -86,6 +98,8 @@ MOST_TENTATIVE, FEW_TENTATIVE = 30, 5_000
 ROWWISE = ("filter", "map", "union")
 _PLAIN = Origin("", 1)
 SECOND_US = 1_000_000
+LATENESS_US = 300_000
+"""So long after a heal readers may still be catching up."""
 MOST_UNDOS_A_SECOND = 12
 """A failure needs a boundary interval to be noticed and another to heal, so honest logs have fewer."""
 
@@ -105,16 +119,13 @@ class Violation:
         return f"{self.name}: {self.message}"
 
 
-def check(
-    scenario: Scenario, observed: Observed, reference: Observed, available: Observed | None = None
-) -> list[Violation]:
-    """All anomalies of a run. reference: the same input's run without failures; available: the same over the streams that
-    were never cut, where each result depends on one row only."""
+def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[Violation]:
+    """All anomalies of a run. reference: the same input's run without failures."""
     found: list[Violation] = []
-    client_log = LogId(scenario.plan.output.name, "r0", 0)
     may_skip = scenario.may_skip or scenario.loses_state
+    output = scenario.plan.output.name
     histories = {
-        log: History.of(log, frames, may_skip and log != client_log) for log, frames in observed.frames.items()
+        log: History.of(log, frames, may_skip and log.stream != output) for log, frames in observed.frames.items()
     }
     for history in histories.values():
         found += history.violations
@@ -122,23 +133,33 @@ def check(
     found += _errors(observed)
     if observed.error is not None:
         return found
-    client = histories.get(client_log)
-    assert client is not None, "the egress writes from the start"
-    found += _settling(observed, client, histories)
+    clients = [history for log, history in histories.items() if log.stream == output]
+    assert clients, "the egress writes from the start"
+    found += _settling(observed, clients, histories)
+    found += _hesitation(scenario, observed)
+    found += [Violation("records", fault) for fault in observed.record_faults]
+    if not any(strike.kind == "replan" for strike in scenario.strikes):
+        found += _holding(scenario, observed, histories)
+    found += _alpha_sharing(scenario, observed)
     found += _starvation(scenario, observed)
     found += _thrashing(observed)
     found += _trimming(scenario, observed)
     if all(node.spec.kind in ROWWISE for fragment in scenario.plan.fragments for node in fragment.nodes):
-        found += _invention(observed, reference, client.log)
-    if scenario.owes_delay:
-        found += _delay(scenario, observed, client)
+        found += [violation for client in clients for violation in _invention(observed, reference, client.log)]
     if scenario.owes_turns:
         found += _staggering(scenario, observed)
-    if available is not None:
-        found += _withholding(scenario, observed, available, client.log)
+    for client in clients:
+        if scenario.owes_delay:
+            found += _delay(scenario, observed, client)
+        if scenario.is_rowwise:
+            found += _withholding(scenario, observed, client.log)
+        if scenario.owes_names:
+            found += _naming(scenario, observed, client.log)
+            found += _partial_windows(scenario, observed, client.log)
+            found += _processing(scenario, observed, client.log)
     if scenario.owes_masking:
-        found += _masking(scenario, observed, client, histories)
-    if scenario.owes_early:
+        found += _masking(scenario, observed, clients, histories)
+    for client in clients if scenario.owes_early else ():
         found += _earliness(observed, client)
     if scenario.owes_silence:
         found += _silence(scenario, observed, histories)
@@ -196,6 +217,7 @@ class History:
     life_through: int = -INFINITY
     tentative_time: int = -INFINITY
     tentative_through: int = -INFINITY
+    cause: str | None = None
 
     @staticmethod
     def of(log: LogId, frames: list[tuple[int, Frame]], may_skip: bool = False) -> History:
@@ -205,6 +227,8 @@ class History:
         return history
 
     def take(self, when: int, frame: Frame) -> None:
+        if isinstance(frame, Data | Boundary) and frame.tentative:
+            self._take_cause(when, frame.cause)
         match frame:
             case Data():
                 self._take_rows(when, frame)
@@ -275,8 +299,14 @@ class History:
         self.life_through = frame.time
         self.stable_through = max(self.stable_through, frame.time)
 
+    def _take_cause(self, when: int, cause: str) -> None:
+        # What was answered early goes on under the cause of a failure that begins meanwhile.
+        if not cause or self.cause not in (None, EARLY, cause):
+            self._add("no-cause", when, f"{cause or 'none'} after {self.cause}")
+        self.cause = cause
+
     def _revoke(self) -> None:
-        self.outstanding = 0
+        self.outstanding, self.cause = 0, None
         self.tentative_time = self.tentative_through = -INFINITY
 
     def _add(self, name: str, when: int, message: str) -> None:
@@ -326,17 +356,26 @@ def _first_difference(
         yield Violation("stable-differs", f"{log} has more stable rows than there are: {first_id + batch.num_rows}")
 
 
+def check_operators(oracle: Oracle, reference: Observed) -> Iterator[Violation]:
+    """The run without failures against plain Python: the rows of every log, and their order (R5, R6)."""
+    for log, frames in reference.frames.items():
+        differs = difference(oracle, log.key, _whole(History.of(log, frames).stable))
+        if differs is not None:
+            yield Violation("oracle", f"{log}: {differs}")
+
+
 # I5: convergence.
 
 
-def _settling(observed: Observed, client: History, histories: Mapping[LogId, History]) -> Iterator[Violation]:
+def _settling(observed: Observed, clients: list[History], histories: Mapping[LogId, History]) -> Iterator[Violation]:
     if not observed.settled:
         yield Violation("unsettled", f"{observed.unsettled} at {observed.ended_at}, quiet since {observed.quiet_at}")
         return
-    if client.outstanding:
-        yield Violation("tentative-left", f"{client.outstanding} rows")
-    if client.stable_through < INFINITY:
-        yield Violation("unfinished", f"stable through {client.stable_through}")
+    for client in clients:
+        if client.outstanding:
+            yield Violation("tentative-left", f"{client.log}: {client.outstanding} rows")
+        if client.stable_through < INFINITY:
+            yield Violation("unfinished", f"{client.log}: stable through {client.stable_through}")
     for log, history in histories.items():
         if history.correcting:
             yield Violation("rec-done-missing", f"{log} at the end")
@@ -356,6 +395,26 @@ def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
     for span in observed.trailing:
         if span.until_us - span.since_us > allowed:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
+
+
+def _hesitation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+    """What could be corrected is, when it is the replica's turn (R16, R22): meanwhile it gives tentative results whose stable
+    versions could have been sent."""
+    plan = scenario.plan
+    turns = max(len(fragment.replicas) for fragment in plan.fragments)
+    answer = 1 if all(strike.kind == "cut_stream" for strike in scenario.strikes) else 6
+    heartbeat = max([plan.heartbeat_us, *(dict(s.changes).get("heartbeat_us", 0) for s in scenario.strikes)])
+    most_hop = max([0, *(by for _, by in scenario.hops_us), *(s.amount for s in scenario.strikes if s.kind == "slow")])
+    allowed = turns * answer * heartbeat + 100_000 + 4 * plan.boundary_interval_us + 6 * scenario.batch_us + 4 * most_hop
+    for span in observed.hesitant:
+        if span.until_us - span.since_us > allowed:
+            yield Violation("hesitant", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
+
+
+def _alpha_sharing(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+    """R9: who is nearer to the client has no less of X left than those it reads from."""
+    for producer, reader, most, least in observed.unfair:
+        yield Violation("alpha-shared-wrongly", f"{producer} has {most} us, its reader {reader} {least}")
 
 
 def _thrashing(observed: Observed) -> Iterator[Violation]:
@@ -431,35 +490,34 @@ def _ingest(observed: Observed, times: np.ndarray) -> np.ndarray:
     return when[np.minimum(np.searchsorted(reached, times, side="right"), len(when) - 1)]
 
 
-def _withholding(scenario: Scenario, observed: Observed, available: Observed, client: LogId) -> Iterator[Violation]:
+def _withholding(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+    """What the streams that were never cut give by themselves is given within X."""
     given: dict[str, int] = {}
     for when, frame in readable(observed.frames[client]):
         if isinstance(frame, Data):
-            for row in frame.batch.to_pylist():
-                given.setdefault(repr(row), when)
-    due = _whole(History.of(client, available.frames[client]).stable)
-    if due is None:
-        return
+            for row in shown(frame.batch):
+                given.setdefault(row, when)
     x = scenario.plan.delay_threshold_us
     # What lies between the tentative suffixes of two replicas is lost where a reader changes from one to the other.
     changes = [at for s in scenario.strikes if s.kind == "cut_stream_to_replica" for at in (s.at_us, s.end_us)]
-    for row, ingest in zip(due.to_pylist(), _ingest(observed, due.column(0).to_numpy()).tolist(), strict=True):
-        at = given.get(repr(row), INFINITY)
+    due = Oracle(scenario.plan, scenario.uncut_feeds).batch(client.key)
+    for row, ingest in zip(shown(due), _ingest(observed, due.column(0).to_numpy()).tolist(), strict=True):
+        at = given.get(row, INFINITY)
         if at > ingest + x and not any(abs(ingest - change) <= x for change in changes):
             yield Violation("withheld", f"{row}, ingested at {ingest}, given at {'no time' if at == INFINITY else at}")
             return
 
 
 def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterator[Violation]:
-    whole = _whole(History.of(client, reference.frames[client]).stable)
-    due = Counter(map(repr, whole.to_pylist() if whole is not None else []))
+    whole = _whole(History.of(client, reference.frames[replace(client, replica="r0")]).stable)
+    due = Counter(shown(whole) if whole is not None else [])
     stable: Counter[str] = Counter()
     given: Counter[str] = Counter()
     for when, frame in readable(observed.frames[client]):
         if isinstance(frame, Undo | Start):
             given = Counter(stable)
         elif isinstance(frame, Data):
-            rows = Counter(map(repr, frame.batch.to_pylist()))
+            rows = Counter(shown(frame.batch))
             given += rows
             if not frame.tentative:
                 stable += rows
@@ -469,12 +527,149 @@ def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterat
                 return
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A stream was cut off from all its readers. The event times that were logged meanwhile lie in [from_event, to_event)."""
+
+    stream: str
+    since_us: int
+    until_us: int
+    from_event: int
+    to_event: int
+
+
+def _cuts(scenario: Scenario, observed: Observed) -> list[_Cut]:
+    """Overlapping ones of one stream as one."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for strike in sorted(scenario.strikes, key=lambda strike: strike.at_us):
+        if strike.kind != "cut_stream":
+            continue
+        merged = spans.setdefault(strike.place, [])
+        if merged and strike.at_us <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], strike.end_us))
+        else:
+            merged.append((strike.at_us, strike.end_us))
+    return [
+        _Cut(stream, since, until, _reached(observed, since), _reached(observed, until + LATENESS_US))
+        for stream, merged in spans.items()
+        for since, until in merged
+    ]
+
+
+def _reached(observed: Observed, when: int) -> int:
+    """The event time that the sources had logged by then."""
+    return max((event for at, event in observed.ticks if at <= when), default=-INFINITY)
+
+
+def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+    """Of a tentative result: each stream that was cut off from before its bucket's end until now is named; no stream is that
+    was there for all of it. Where a later fragment did not wait for an earlier one, it names that one's operator instead."""
+    plan, cuts = scenario.plan, _cuts(scenario, observed)
+    ended = {n: scenario.start_us + f.intervals * plan.boundary_interval_us for n, f in scenario.feeds.items()}
+    for when, frame in readable(observed.frames[client]):
+        if not isinstance(frame, Data | Boundary) or not frame.tentative:
+            continue
+        end = min(frame.t_max if isinstance(frame, Data) else frame.time, INFINITY)
+        for cut in cuts if scenario.feeds.keys() >= set(frame.missing) else ():
+            is_away = cut.since_us < when < cut.until_us and cut.from_event + plan.boundary_interval_us < end
+            # Its end had come before the cut: nothing of it is missing.
+            if is_away and cut.stream not in frame.missing and cut.from_event < ended[cut.stream]:
+                yield Violation("misnamed", f"{cut.stream} is cut off at {when}, and {frame.missing} are named for {end}")
+                return
+        for name in frame.missing if len(cuts) == 1 else ():
+            if name in scenario.feeds and not any(_explains(scenario, cut, name, when, end) for cut in cuts):
+                yield Violation("misnamed", f"{name} is named at {when} for {end}, and was there")
+                return
+
+
+def _explains(scenario: Scenario, cut: _Cut, name: str, when: int, end: int) -> bool:
+    """Whether the cut is why a stream may be missing from a bucket, or from the present."""
+    begins = end - scenario.plan.bucket_us
+    is_away_now = cut.since_us < when < cut.until_us + LATENESS_US
+    is_behind = cut.since_us < when and cut.from_event < end and (begins < cut.to_event or end >= INFINITY)
+    return cut.stream == name and (is_away_now or is_behind)
+
+
+def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
+    """R11: `suspend` gives nothing tentative; `delay` gives each bucket at its deadline and no sooner."""
+    plan, policy = scenario.plan, scenario.plan.policy
+    tentative = [log for log, history in histories.items() if history.n_tentative]
+    if policy.failure is Hold.SUSPEND and tentative:
+        yield Violation("unasked", f"{tentative[0]} under {policy}")
+    is_new_x = any(strike.kind == "threshold" for strike in scenario.strikes)
+    if {policy.failure, policy.stabilization} != {Hold.DELAY} or is_new_x:
+        return
+    # A bucket's deadline counts from its oldest row, and clocks may be ahead.
+    early = plan.bucket_us + 2 * plan.boundary_interval_us + max(scenario.skews.values(), default=0)
+    # Once streams have ended, what is open is due by their ends; and after a heal, a backlog is due as a whole.
+    first_end = min(feed.intervals for feed in scenario.feeds.values()) * plan.boundary_interval_us
+    first_end = min([first_end, *(strike.end_us for strike in scenario.strikes)])
+    for log in tentative:
+        for when, frame in observed.frames[log]:
+            if isinstance(frame, Data) and frame.tentative and when < first_end:
+                delays = when - _ingest(observed, frame.batch.column(0).to_numpy())
+                if int(delays.min()) < observed.alpha_x_us - early:
+                    yield Violation("impatient", f"{log} at {when}, {delays.min()} us after its ingest")
+                    return
+
+
+def _processing(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+    """R11: `process` holds back the first bucket of a failure; later ones leave once what is there has passed them."""
+    plan, policy, cuts = scenario.plan, scenario.plan.policy, _cuts(scenario, observed)
+    if {policy.failure, policy.stabilization} != {Hold.PROCESS} or len(cuts) != 1:
+        return
+    cut = cuts[0]
+    hops = sum(by_us for _, by_us in scenario.hops_us) * (len(plan.fragments) + 1)
+    most = plan.bucket_us + 3 * plan.boundary_interval_us + hops + 100_000
+    for when, frame in readable(observed.frames[client]):
+        is_amid = cut.since_us + plan.delay_threshold_us + LATENESS_US < when < cut.until_us
+        if is_amid and isinstance(frame, Data) and frame.tentative:
+            delays = when - _ingest(observed, frame.batch.column(0).to_numpy())
+            if int(delays.max()) > most:
+                yield Violation("sluggish", f"{int(delays.max())} us after its ingest at {when}, {most} allowed")
+                return
+
+
+WINDOWED = {"aggregate", "top"}
+
+
+def _partial_windows(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+    """Of one fragment, while just one stream is cut: a window that lies wholly in the cut gives what the others' rows give."""
+    plan, cuts = scenario.plan, _cuts(scenario, observed)
+    nodes = plan.fragments[0].nodes
+    if len(plan.fragments) != 2 or len(scenario.cut_streams) != 1 or not any(n.spec.kind in WINDOWED for n in nodes):
+        return
+    if any(node.spec.kind == "join" or getattr(node.spec, "window", True) is None for node in nodes):
+        return
+    if "spread" in plan.output.schema.types:
+        return  # `About`: no text to compare
+    due: set[str] | None = None
+    for when, frame in readable(observed.frames[client]):
+        if not isinstance(frame, Data) or not frame.tentative:
+            continue
+        cut = next((cut for cut in cuts if cut.since_us < when < cut.until_us), None)
+        starts = frame.batch.column(1).to_numpy()
+        rows = [row for row, start in zip(shown(frame.batch), starts, strict=True) if cut and start >= _settled(plan, cut)]
+        if rows and due is None:
+            due = set(shown(Oracle(plan, scenario.uncut_feeds).batch(client.key)))
+        for row in rows:
+            if due is not None and row not in due:
+                yield Violation("not-of-these-rows", f"{row} at {when}")
+                return
+
+
+def _settled(plan: Plan, cut: _Cut) -> int:
+    """From when on a window depends on no row of the stream that was cut: those of operators before it may begin earlier."""
+    windows = [node.spec.window for node in plan.fragments[0].nodes if isinstance(node.spec, Aggregate | Distinct | Top)]
+    return cut.from_event + sum(window.size_us for window in windows[:-1] if window is not None)
+
+
 def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
     """R22: with a policy that answers during the correction, replicas take turns. Left out is who corrects a step's worth of
     backlog at once, having been away itself."""
     if scenario.plan.policy.stabilization == "suspend":
         return
-    replicas = {fragment.name: len(fragment.replicas) for fragment in scenario.plan.fragments}
+    replicas = {f.name: len(f.replicas) if f.name != EGRESS else 1 for f in scenario.plan.fragments}
     correcting: dict[tuple[str, int], set[str]] = {}
     returned: dict[InstanceId, int] = {}
     before: dict[InstanceId, State | None] = {}
@@ -495,13 +690,13 @@ def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
 
 
 def _masking(
-    scenario: Scenario, observed: Observed, client: History, histories: Mapping[LogId, History]
+    scenario: Scenario, observed: Observed, clients: list[History], histories: Mapping[LogId, History]
 ) -> Iterator[Violation]:
     plan = scenario.plan
-    if plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 >= _held_us(scenario, observed):
+    if plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 + _slowness(scenario) >= _held_us(scenario, observed):
         return
     was_cut = any(strike.kind == "cut_replica" for strike in scenario.strikes)
-    for history in (client,) if was_cut else histories.values():
+    for history in clients if was_cut else histories.values():
         if history.n_tentative:
             yield Violation("unmasked", f"{history.log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
@@ -516,9 +711,14 @@ def _earliness(observed: Observed, client: History) -> Iterator[Violation]:
         yield Violation("costly", f"{client.n_tentative} tentative rows for {client.next_id} stable ones")
 
 
+def _slowness(scenario: Scenario) -> int:
+    """What clocks that are ahead, far places and boundaries behind their rows take off alpha*X."""
+    return max(scenario.skews.values(), default=0) + scenario.lag_us + 2 * max((by for _, by in scenario.hops_us), default=0)
+
+
 def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
     plan = scenario.plan
-    length = scenario.cut_us + plan.bucket_us + 2 * plan.boundary_interval_us + 20_000
+    length = scenario.cut_us + plan.bucket_us + 2 * plan.boundary_interval_us + 20_000 + _slowness(scenario)
     if length >= _held_us(scenario, observed):
         return
     for log, history in histories.items():

@@ -1,6 +1,7 @@
 """Random small queries of every operator, in one fragment, a chain or a diamond.
 
-Rows that have not yet met a window all have one shape (k, v, n), so that any operator can follow any other.
+Rows that have not yet met a window all have one shape (k, v, n, t, b), so that any operator can follow any other. What
+expressions there are, and what they mean, is in `simulation.meanings`.
 """
 
 from __future__ import annotations
@@ -9,31 +10,21 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-SCHEMA = {"k": "string", "v": "double", "n": "int"}
+from simulation.meanings import COMPUTED, CONDITIONS, SELECTED
 
-_CONDITIONS = ("v > 10", "n is not null", "k <> 'k0'", "n > 1 and v is not null", "v < 40 or n = 3")
-_COMPUTED = {
-    "average": "avg(v)",
-    "total": "sum(v)",
-    "whole": "sum(n)",
-    "least": "min(v)",
-    "most": "max(v)",
-    "spread": "stddev(v)",
-    "kinds": "count(distinct n)",
-    "opening": "first(v)",
-    "closing": "last(n)",
-    "key_least": "min(k)",
-}
-
+PANE_MS = 20
+SCHEMA = {"k": "string", "v": "double", "n": "int", "t": "timestamp", "b": "bool"}
 
 @dataclass(frozen=True)
 class Menu:
     """Which operators may come. joins: those that wait for two sides; unbounded: distinct without a window; stateful:
-    any whose results depend on more than one row."""
+    any whose results depend on more than one row; grid_ms: what all windows are multiples of, so that rows on such a grid
+    meet their edges."""
 
     joins: bool = True
     unbounded: bool = True
     stateful: bool = True
+    grid_ms: int = 1
 
 
 @dataclass
@@ -60,6 +51,9 @@ def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> t
     name = _merge(sketch, streams, menu.joins)
     for _ in range(rng.randrange(3)):
         name = _row_operator(sketch, name)
+    if rng.random() < 0.15:
+        # Inside a fragment two results are united, whose rows have the same times.
+        name = sketch.add("union", {"union": [_row_operator(sketch, name), _row_operator(sketch, name)]})
     if shape == "chain":
         for _ in range(rng.choice((1, 1, 2))):
             sketch.blocks.append([])
@@ -74,14 +68,16 @@ def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> t
 
 
 def _diamond(sketch: Sketch, streams: list[str]) -> str:
+    """Two arms over one base, which may be a stream that both read; or one over all streams, and one over the first alone."""
     rng, menu = sketch.rng, sketch.menu
+    is_lopsided = len(streams) > 1 and rng.random() < 0.25
     base = _merge(sketch, streams, False)
-    if base in streams:
+    if base in streams and rng.random() < 0.3:
         base = _row_operator(sketch, base)
     arms = []
-    for _ in range(2):
+    for source in (base, streams[0] if is_lopsided else base):
         sketch.blocks.append([])
-        arms.append(_row_operator(sketch, base))
+        arms.append(_row_operator(sketch, source))
     sketch.blocks.append([])
     is_join = menu.joins and rng.random() < 0.4
     joined = _join(sketch, arms[0], arms[1]) if is_join else sketch.add("union", {"union": arms})
@@ -89,10 +85,13 @@ def _diamond(sketch: Sketch, streams: list[str]) -> str:
 
 
 def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
-    """The streams as one: by a union, a join, or (of one stream) as it is."""
+    """The streams as one: by a union, a join, or (of one stream) as it is, or joined with itself."""
     rng = sketch.rng
     if len(streams) == 1:
-        return streams[0]
+        name = streams[0]
+        if allow_join and sketch.menu.joins and rng.random() < 0.3:
+            return _join(sketch, name, rng.choice((name, _row_operator(sketch, name))))
+        return name
     if allow_join and rng.random() < 0.3:
         rest = _merge(sketch, streams[1:], False)
         return _join(sketch, streams[0], rest)
@@ -102,41 +101,54 @@ def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
 def _join(sketch: Sketch, left: str, right: str) -> str:
     rng = sketch.rng
     how = rng.choice(("inner", "left"))
-    on = rng.choice((["k"], ["k"], ["k", "n"]))
-    joined = sketch.add("join", {"join": [left, right], "on": on, "within": _ms(rng, 60, 300), "how": how})
-    other = "coalesce(v_right, v)"
-    return sketch.add("map", {"map": joined, "select": {"k": "k", "v": other, "n": "n"}})
+    on = rng.choice((["k"], ["k"], ["k", "n"], ["b", "k"], ["v"], ["t"]))
+    joined = sketch.add("join", {"join": [left, right], "on": on, "within": _ms(sketch, 60, 300), "how": how})
+    other = "v" if "v" in on else "coalesce(v_right, v)"
+    return sketch.add("map", {"map": joined, "select": {"k": "k", "v": other, "n": "n", "t": "t", "b": "b"}})
 
 
 def _row_operator(sketch: Sketch, source: str) -> str:
     rng = sketch.rng
     pick = rng.random() if sketch.menu.stateful else rng.uniform(0, 0.75)
     if pick < 0.4:
-        return sketch.add("filter", {"filter": source, "where": rng.choice(_CONDITIONS)})
+        return sketch.add("filter", {"filter": source, "where": rng.choice(list(CONDITIONS))})
     if pick < 0.75:
-        select = {"k": "k", "v": rng.choice(("v", "v / 3.0", "coalesce(v, 0.5) + n")), "n": rng.choice(("n", "n + 1"))}
-        return sketch.add("map", {"map": source, "select": select})
-    spec: dict[str, Any] = {"distinct": source, "on": rng.choice((["k"], ["k", "n"], ["k", "v"]))}
+        return sketch.add("map", {"map": source, "select": {c: _selected(rng, c) for c in SELECTED}})
+    on = rng.choice((["k"], ["k", "n"], ["k", "v"], ["t"], ["b", "k"], ["v"]))
+    spec: dict[str, Any] = {"distinct": source, "on": on}
     if not sketch.menu.unbounded or rng.random() < 0.7:
-        spec["window"] = {"tumbling": _ms(rng, 100, 700)}
+        spec["window"] = {"tumbling": _ms(sketch, 100, 700)}
     return sketch.add("distinct", spec)
+
+
+def _selected(rng: Random, column: str) -> str:
+    """Mostly the column as it is."""
+    return column if rng.random() < 0.5 else rng.choice(list(SELECTED[column]))
+
+
+def _window(sketch: Sketch, low: int, high: int) -> dict[str, str]:
+    rng = sketch.rng
+    if rng.random() >= 0.35:
+        return {"tumbling": _ms(sketch, low, high)}
+    every = _on_grid(sketch, rng.randint(60, 250))
+    size = every * rng.choice((2, 3))
+    if rng.random() < 0.3:
+        # Panes are then shorter than the steps.
+        every, size = every // PANE_MS * PANE_MS, (size + rng.randrange(every)) // PANE_MS * PANE_MS
+    return {"sliding": f"{size}ms", "every": f"{every}ms"}
 
 
 def _window_operator(sketch: Sketch, source: str) -> str:
     rng = sketch.rng
-    by = rng.choice((["k"], ["k"], ["k", "n"], []))
+    by = rng.choice((["k"], ["k"], ["k"], ["k", "n"], ["b"], ["v"], ["t"], []))
     if rng.random() < 0.25:
-        spec = {"top": source, "k": rng.randint(1, 3), "order_by": rng.choice(("v desc", "n, v", "v"))}
-        return sketch.add("top", {**spec, "window": {"tumbling": _ms(rng, 100, 600)}, "by": by})
-    if rng.random() < 0.35:
-        every = rng.randint(60, 250)
-        window = {"sliding": f"{every * rng.choice((2, 3))}ms", "every": f"{every}ms"}
-    else:
-        window = {"tumbling": _ms(rng, 80, 700)}
+        order = rng.choice(("v desc", "n, v", "v", "t desc, n", "b desc, v", "k, t"))
+        spec = {"top": source, "k": rng.randint(1, 3), "order_by": order}
+        return sketch.add("top", {**spec, "window": _window(sketch, 100, 600), "by": by})
     compute = {"c": "count(*)"}
-    for column in rng.sample(sorted(_COMPUTED), rng.randint(0, 4)):
-        compute[column] = _COMPUTED[column]
-    return sketch.add("aggregate", {"aggregate": source, "window": window, "by": by, "compute": compute})
+    for column in rng.sample(sorted(COMPUTED), rng.randint(0, 4)):
+        compute[column] = COMPUTED[column]
+    return sketch.add("aggregate", {"aggregate": source, "window": _window(sketch, 80, 700), "by": by, "compute": compute})
 
 
 def _after_window(sketch: Sketch, source: str) -> str:
@@ -145,11 +157,15 @@ def _after_window(sketch: Sketch, source: str) -> str:
         return sketch.add("filter", {"filter": source, "where": "v > 3"})
     if rng.random() < 0.5:
         return sketch.add("filter", {"filter": source, "where": "c > 1"})
-    return sketch.add(
-        "aggregate",
-        {"aggregate": source, "window": {"tumbling": _ms(rng, 300, 900)}, "compute": {"c": "count(*)", "sum_c": "sum(c)"}},
-    )
+    window = {"tumbling": _ms(sketch, 300, 900)}
+    compute = {"c": "count(*)", "sum_c": "sum(c)"}
+    return sketch.add("aggregate", {"aggregate": source, "window": window, "compute": compute})
 
 
-def _ms(rng: Random, low: int, high: int) -> str:
-    return f"{rng.randint(low, high)}ms"
+def _ms(sketch: Sketch, low: int, high: int) -> str:
+    return f"{_on_grid(sketch, sketch.rng.randint(low, high))}ms"
+
+
+def _on_grid(sketch: Sketch, ms: int) -> int:
+    grid = sketch.menu.grid_ms
+    return max(ms // grid, 1) * grid

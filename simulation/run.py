@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
@@ -17,16 +17,22 @@ from random import Random
 from boreal.codec import encode
 from boreal.frames import INFINITY, Frame, LogId, State
 from reconcile.events import InstanceId, StateChanged
+from reconcile.instance import Instance
+from services.embedded.network import Slow
 from services.embedded.world import ModelClock, Process
 from services.log.memory import MemoryLogStore
-from services.records import ClientLog
+from simulation.client import Client, faults_of_records
 from simulation.clocks import MachineClock
 from simulation.feed import Feeder
 from simulation.scenario import Scenario
 from simulation.store import SimulatedStore
 from simulation.strikes import Saboteur
 from simulation.world import SimulatedWorld
+from sunion.sunion import Healed
 
+UNFAIR_US = 10_000
+"""So much more than its reader's may an instance's alpha*X be, for measures that are not of the same moment."""
+UNFAIR_HEARTBEATS = 6
 PATIENCE_US = 20_000_000
 """How long, beyond four times X, everything may take to settle after the last fault and the last input."""
 MOST_EVENTS = 200_000
@@ -47,16 +53,21 @@ class Trailing:
 class Observed:
     """What happened. frames: of every log but the sources', (when, frame) in order; ticks: (when, event time reached).
 
-    states: entered when, None for dead. alpha_x_us: the smallest of any instance at any time. settled: every replica
-    ended STABLE with all its input read. quiet_at: when the last fault had healed. trimmed: frames that are gone from the
-    sources' logs. breaches: rows that a reader could not be given, as the driver noted. fenced_reads: frames of dead
-    lives that one was given. overfull, mute: see `SimulatedWorld`. error: what was raised, as (type, message, where).
+    states: entered when, None for dead. hesitant: spans in which a replica's failure had healed, and it had not begun to
+    correct it, though it could; unfair: (producer, reader, alpha*X of the one, of the other) where the reader had less for
+    longer than measures take to go round. alpha_x_us: the smallest of any instance at any time. settled: every replica ended
+    STABLE with all its input read. quiet_at: when the last fault had healed. trimmed: frames that are gone from the sources'
+    logs. record_faults: what is wrong with the client's records. breaches: rows that a reader could not be given, as the
+    driver noted. fenced_reads: frames of dead lives that one was given. overfull, mute: see `SimulatedWorld`. error: what was
+    raised, as (type, message, where).
     """
 
     frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
     ticks: list[tuple[int, int]] = field(default_factory=list)
     states: list[tuple[int, InstanceId, State | None]] = field(default_factory=list)
     trailing: list[Trailing] = field(default_factory=list)
+    hesitant: list[Trailing] = field(default_factory=list)
+    unfair: list[tuple[InstanceId, InstanceId, int, int]] = field(default_factory=list)
     alpha_x_us: int = INFINITY
     x_us_max: int = 0
     settled: bool = False
@@ -64,6 +75,7 @@ class Observed:
     ended_at: int = 0
     quiet_at: int = 0
     trimmed: int = 0
+    record_faults: list[str] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
     fenced_reads: list[str] = field(default_factory=list)
     overfull: list[str] = field(default_factory=list)
@@ -109,14 +121,15 @@ class Simulation:
             scenario.poll_frames,
         )
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
-        self.saboteur = Saboteur(self.world, Random(scenario.seed))
-        self.client = ClientLog(plan.query, plan.output.schema, (), plan.bucket_us, plan.delay_threshold_us)
+        self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
+        self.client = Client(plan, scenario.keeps_records)
         self.sources = {edge.name for edge in plan.sources}
-        self.client_incarnation = 0
         self.events = 0
         self.is_over = False
         self.stable_at: dict[InstanceId, deque[tuple[int, int]]] = {}
         self.longest: dict[InstanceId, Trailing] = {}
+        self.healed_since: dict[InstanceId, int] = {}
+        self.unfair_since: dict[tuple[InstanceId, InstanceId], int] = {}
         self.digest = hashlib.sha256() if with_digest else None
 
     def go(self) -> None:
@@ -125,6 +138,8 @@ class Simulation:
             world.processes[who].clock = partial(add, skew_us)
         for who, walls_us in self.scenario.walls.items():
             world.clocks[who] = MachineClock(world, world.processes[who], walls_us)
+        world.network.slow += [Slow(place, by_us) for place, by_us in self.scenario.hops_us]
+        world.upload_us = self.scenario.upload_us
         self.saboteur.plan(self.scenario.strikes)
         for who in world.processes:
             world.start(who)
@@ -135,7 +150,11 @@ class Simulation:
     def finish(self) -> Observed:
         observed = self.observed
         observed.trailing = list(self.longest.values())
+        for who in list(self.healed_since):
+            self._note_corrected(who)
         observed.ended_at = self.world.now
+        if self.client.keeps_records:
+            observed.record_faults = list(faults_of_records(self.client.records, self.client.stable, observed.settled))
         observed.quiet_at = self.saboteur.quiet_at
         observed.states = [(e.at, e.who, e.what.state) for e in self.world.journal if isinstance(e.what, StateChanged)]
         observed.trimmed = sum(log.start for log in map(self.world.logs.open, self.feeder.next_ids))
@@ -191,31 +210,32 @@ class Simulation:
         if log.stream in self.sources:
             return
         self.observed.frames.setdefault(log, []).append((now, frame))
-        if log.stream == self.scenario.plan.output.name:
-            self._give_client(frame, now)
-
-    def _give_client(self, frame: Frame, now: int) -> None:
-        """A client reads the egress's log, and so ignores what a dead incarnation wrote (R25)."""
-        if frame.origin.incarnation >= self.client_incarnation:
-            self.client_incarnation = frame.origin.incarnation
+        if log == LogId(self.scenario.plan.output.name, "r0", 0):
             self.client.take(frame, now)
 
     def _look(self) -> None:
         """Sample what no frame tells: alpha*X, X, and how far stable output trails (R16)."""
         observed = self.observed
         self.world.look_for_mute()
+        self._look_at_shares()
         observed.x_us_max = max(observed.x_us_max, self.world.plan.delay_threshold_us)
         for who, process in self.world.processes.items():
             instance = process.instance
             if instance is None:
                 self.stable_at.pop(who, None)
+                self._note_corrected(who)
                 continue
             sunion = instance.sunion
             observed.alpha_x_us = min(observed.alpha_x_us, sunion.alpha_x_us)
-            if process.is_frozen or instance.state is State.RECOVERING:
+            is_hindered = process.is_frozen or instance.state is State.RECOVERING
+            if is_hindered:
                 self.stable_at.pop(who, None)
             else:
                 self._note_trailing(who, sunion.stable_through, sunion.base.position + sunion.settings.bucket_us)
+            if is_hindered or instance.engine.under_way or not _can_correct(instance, self.world.now):
+                self._note_corrected(who)
+            else:
+                self.healed_since.setdefault(who, self.world.now)
 
     def _note_trailing(self, who: InstanceId, stable: int, processed: int) -> None:
         """How long what an instance has not yet processed has been stable."""
@@ -227,6 +247,45 @@ class Simulation:
         longest = self.longest.get(who)
         if notes and (longest is None or self.world.now - notes[0][1] > longest.until_us - longest.since_us):
             self.longest[who] = Trailing(who, notes[0][1], self.world.now)
+
+    def _note_corrected(self, who: InstanceId) -> None:
+        since = self.healed_since.pop(who, None)
+        if since is not None:
+            self.observed.hesitant.append(Trailing(who, since, self.world.now))
+
+    def _look_at_shares(self) -> None:
+        """Measures come with heartbeats, and only while nothing is cut off and both are STABLE: what one has too much is noted
+        when it has had it for several of them."""
+        now, unfair = self.world.now, {}
+        for producer, reader, most, least in self._unfair() if not self.world.network.cuts else ():
+            pair = producer, reader
+            unfair[pair] = self.unfair_since.get(pair, now)
+            if now - unfair[pair] > UNFAIR_HEARTBEATS * self.world.plan.heartbeat_us and not self.observed.unfair:
+                self.observed.unfair.append((producer, reader, most, least))
+        self.unfair_since = unfair
+
+    def _unfair(self) -> Iterator[tuple[InstanceId, InstanceId, int, int]]:
+        for who, process in self.world.processes.items():
+            if process.instance is None or process.is_frozen or not _shares(process.instance):
+                continue
+            reader = process.instance.sunion.alpha_x_us + process.instance.skew_us
+            for producer in dict.fromkeys(producer for link in process.instance.links for producer in link.producers):
+                other = self.world.processes[producer].instance
+                if other is None or self.world.processes[producer].is_frozen or not _shares(other):
+                    continue
+                alpha = other.sunion.alpha_x_us
+                if alpha > max(reader, other.delay_threshold_us // 4) + UNFAIR_US:
+                    yield producer, who, alpha, reader
+
+
+def _shares(instance: Instance) -> bool:
+    """Whether its alpha*X is measured just now."""
+    return instance.state is State.STABLE and instance.plan.alpha_x_us is None
+
+
+def _can_correct(instance: Instance, now: int) -> bool:
+    mark = instance.sunion.base.position
+    return instance.sunion.healed(now, instance.strategy.replay_from(mark)) is Healed.FULL
 
 
 def _is_settled(process: Process) -> bool:

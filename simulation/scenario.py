@@ -14,7 +14,7 @@ from boreal.plan import Plan
 from boreal.spec import Mode
 from reconcile.events import InstanceId
 from reconcile.limits import PRODUCTION, Limits
-from services.embedded.world import POLL_FRAMES
+from services.embedded.world import POLL_FRAMES, UPLOAD_US
 from simulation.feed import Feed
 from simulation.strikes import Strike
 
@@ -25,7 +25,7 @@ HELD_BACK_BYTES = 1_000_000
 """More than the rows of alpha*X: a port that cannot hold these forgets tentative ones, which no log is read again for."""
 
 
-UNHEARD = {"partition", "control_loss", "cut_replica", "slow", "freeze", "zombie"}
+UNHEARD = {"partition", "cut_one_way", "control_loss", "cut_replica", "slow", "freeze", "zombie", "replan"}
 """Strikes after which a replica may be alone without having died."""
 
 
@@ -37,13 +37,15 @@ class Scenario:
 
     What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
-    length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
+    length. owes_masking: only one of several replicas fails, so no client may notice. owes_names: `missing_inputs` of what the
+    client is given are just the streams that are cut off. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
     some fragments' operators run in another process. lag_us: how far boundaries are behind rows. jumps: see `simulation.feed`.
     has_whole_replica: one replica has every stream that is not cut off from all. owes_early: rows come out of order for longer
-    than X, and nothing fails, so every instance is STABLE throughout.
-    limits: of every instance;
-    poll_frames: what a reader is handed at once. copy_us: what each copy of a state takes, beside what its bytes do.
+    than X, and nothing fails, so every instance is STABLE throughout. limits: of every instance; copy_us: what each copy of a
+    state takes, beside what its bytes do; poll_frames: how many frames a reader is given at a time; hops_us: how much longer
+    than others what a place sends takes; upload_us: how long a checkpoint is on its way. keeps_records: whether the client's records
+    are written out, and replayed.
     """
 
     seed: int
@@ -60,6 +62,7 @@ class Scenario:
     owes_silence: bool = False
     cut_us: int = 0
     owes_masking: bool = False
+    owes_names: bool = False
     may_skip: bool = False
     batch_us: int = 0
     lag_us: int = 0
@@ -69,6 +72,9 @@ class Scenario:
     limits: Limits = PRODUCTION
     poll_frames: int = POLL_FRAMES
     copy_us: int = 0
+    hops_us: tuple[tuple[str, int], ...] = ()
+    upload_us: int = UPLOAD_US
+    keeps_records: bool = False
     patterns: tuple[str, ...] = ()
     walls: dict[InstanceId, tuple[int, ...]] = field(default_factory=dict)
 
@@ -95,17 +101,19 @@ class Scenario:
         return frozenset(strike.place for strike in self.strikes if strike.kind in kinds)
 
     @property
+    def uncut_feeds(self) -> dict[str, Feed]:
+        """The feeds, those of streams that some strike cuts off being empty."""
+        return {n: replace(f, counts=(0, 0)) if n in self.cut_streams else f for n, f in self.feeds.items()}
+
+    @property
     def duration_us(self) -> int:
         """Run time until the last source ends."""
         intervals = max(feed.intervals for feed in self.feeds.values())
         return intervals * self.plan.boundary_interval_us // self.stride
 
 
-def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> Scenario:
-    """The same source logs without failures, with one replica and other steps: many intervals at once, fast.
-
-    without: streams that are left empty, which tells what the others alone should give.
-    """
+def reference_of(scenario: Scenario) -> Scenario:
+    """The same source logs without failures, with one replica and other steps: many intervals at once, fast."""
     given = scenario.plan
     calm = replace(
         given,
@@ -118,19 +126,19 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
         checkpoint_interval_us=None,
     )
     rng = Random(-1 - scenario.seed)
-    empty = {name: replace(scenario.feeds[name], counts=(0, 0)) for name in sorted(without)}
     return replace(
         scenario,
         plan=calm,
-        feeds={**scenario.feeds, **empty},
         strikes=(),
         skews={},
         limits=PRODUCTION,
-        poll_frames=POLL_FRAMES,
         copy_us=0,
         walls={},
         step_rows=rng.choice((2, 9, 40, None)),
         stride=rng.choice((4, 7, 11)),
+        poll_frames=rng.choice((3, POLL_FRAMES)),
+        hops_us=(),
+        keeps_records=False,
     )
 
 

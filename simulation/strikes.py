@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from boreal.frames import Boundary, Data, State
 from reconcile.events import (
@@ -25,6 +26,7 @@ from reconcile.events import (
 )
 from services.embedded.network import Cut, Slow
 from services.embedded.world import Process
+from simulation.feed import Feeder
 from simulation.world import SimulatedWorld
 
 
@@ -36,7 +38,9 @@ class Strike:
     many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the effects of a piece of work
     that still take place), zombie (as crash_midway, and what was lost is written after the next life has begun), freeze
     (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new X); on_stabilization,
-    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught. store_away;
+    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught. cut_one_way (what place
+    sends to other does not arrive); restart_source (place; amount 1: the life before writes on); pause (all sources and
+    instances are away); replan (changes: of the plan; all instances are started with it, one after another). store_away;
     store_wipe (it comes back empty); drag (who; amount: microseconds more for each piece of work). Of the job that runs an
     instance's operators (who): engine_worker, engine_crash (amount: per mille of the batch's answers that are out before),
     engine_forget, engine_wipe, engine_twin; engine_on_stabilization is an engine_crash that lies in wait.
@@ -49,6 +53,7 @@ class Strike:
     other: str = "*"
     who: InstanceId | None = None
     amount: int = 0
+    changes: tuple[tuple[str, Any], ...] = ()
 
     @property
     def end_us(self) -> int:
@@ -56,6 +61,8 @@ class Strike:
 
 
 WAITING = ("on_stabilization", "on_lease_request", "on_lease_grant", "engine_on_stabilization")
+REPLAN_TURN_US, REPLAN_DOWN_US = 250_000, 60_000
+"""How long after one instance the next one is restarted, and how long that takes."""
 LATE_US = 2_000
 """How long after its successor a zombie writes."""
 WAITING_SPAN_US = 3_000_000
@@ -67,6 +74,7 @@ class Saboteur:
     """Carries strikes out in a world; `counts`: how many of each kind took place; `quiet_at`: when all has healed."""
 
     world: SimulatedWorld
+    feeder: Feeder
     rng: Random
     counts: Counter[str] = field(default_factory=Counter)
     quiet_at: int = 0
@@ -92,6 +100,14 @@ class Saboteur:
                 self._hold(network.cuts, Cut(strike.place, strike.other), strike)
             case "control_loss":
                 self._hold(network.cuts, Cut(strike.place, strike.other, control_only=True), strike)
+            case "cut_one_way":
+                self._hold(network.cuts, Cut(strike.place, strike.other, one_way=True), strike)
+            case "restart_source":
+                self._restart_source(strike)
+            case "pause":
+                self._pause(strike)
+            case "replan":
+                self._replan(strike)
             case "slow":
                 self._hold(network.slow, Slow(strike.place, strike.amount), strike)
             case "threshold":
@@ -115,6 +131,38 @@ class Saboteur:
         world.plan = replace(world.plan, delay_threshold_us=delay_threshold_us)
         for who in world.processes:
             world.deliver(who, Threshold(delay_threshold_us))
+
+    # What all of a query meets
+
+    def _restart_source(self, strike: Strike) -> None:
+        def come_back() -> None:
+            self.feeder.come_back(strike.place, self.world.append)
+            if strike.amount and not self.feeder.absences[strike.place]:
+                self.feeder.write_late(strike.place, self.world.now, self.world.append)
+
+        self.feeder.leave(strike.place)
+        self.world.at(strike.end_us, come_back)
+
+    def _pause(self, strike: Strike) -> None:
+        def come_back() -> None:
+            for stream in self.feeder.feeds:
+                self.feeder.come_back(stream, self.world.append)
+
+        for stream in self.feeder.feeds:
+            self.feeder.leave(stream)
+        self.world.at(strike.end_us, come_back)
+        for who in self.world.processes:
+            self._crash(who, strike.end_us)
+
+    def _replan(self, strike: Strike) -> None:
+        """Whoever begins from now on does so with the changed plan; all do, replica by replica."""
+        world = self.world
+        world.plan = replace(world.plan, **dict(strike.changes))
+        in_turn = sorted(world.processes, key=lambda who: who.replica)
+        for place, who in enumerate(in_turn):
+            at = world.now + place * REPLAN_TURN_US
+            self.quiet_at = max(self.quiet_at, at + REPLAN_DOWN_US)
+            world.at(at, lambda who=who, until=at + REPLAN_DOWN_US: self._crash(who, until))  # type: ignore[misc]
 
     def _take_store_away(self, strike: Strike) -> None:
         store = self.world.store

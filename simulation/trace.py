@@ -24,8 +24,9 @@ from reconcile.events import (
 from services.embedded.world import Process
 from simulation.families import make_scenario
 from simulation.feed import EPOCH_US
-from simulation.invariants import check
+from simulation.invariants import check, check_operators
 from simulation.mutants import mutated
+from simulation.oracle import Oracle
 from simulation.run import Simulation, observe
 from simulation.scenario import Scenario, reference_of
 
@@ -41,8 +42,9 @@ def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
     yield from lines
     if observed.error is not None:
         yield f"raised {observed.error}"
-    available = observe(reference_of(scenario, scenario.cut_streams)) if scenario.is_rowwise else None
-    for violation in check(scenario, observed, reference, available):
+    found = check(scenario, observed, reference)
+    found += check_operators(Oracle(scenario.plan, scenario.feeds), reference)
+    for violation in found:
         yield f"{violation.invariant} {violation}"
 
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from boreal.frames import Data, Frame, LogId
-from boreal.plan import Plan
+from boreal.plan import EGRESS, Plan
 from reconcile.engine import HostFailed
 from reconcile.events import (
     Append,
@@ -27,7 +27,7 @@ from reconcile.events import (
 from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Saved
 from reconcile.remote import Unreachable
-from services.embedded.world import POLL_FRAMES, UPLOAD_US, ModelClock, Process, World
+from services.embedded.world import POLL_FRAMES, ModelClock, Process, World
 from services.log.base import LogStore
 from services.store.base import StoreUnavailable
 from simulation.engine import RESTART_US, MicroBatches
@@ -48,7 +48,8 @@ class SimulatedWorld(World):
     counts as silence, though it was neither dead nor frozen.
     step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_work is told of every
     event that a process takes up (None: its begin), on_effect of every effect after it took place. batch_us: how long a
-    micro-batch takes of those hosts that are not beside their instances.
+    micro-batch takes of those hosts that are not beside their instances. Each replica of the egress is a site's: it shares
+    its work with no other (R28).
     """
 
     def __init__(
@@ -112,6 +113,12 @@ class SimulatedWorld(World):
             # It ends, and its supervisor begins it again and again, until the store can be asked.
             del self.breaches[known:]
             self.at(self.now + RESTART_US, lambda: self._start_again(process))
+
+    def plan_of(self, who: InstanceId) -> Plan:
+        if who.fragment != EGRESS:
+            return self.plan
+        alone = [replace(f, replicas=(who.replica,)) if f.name == EGRESS else f for f in self.plan.fragments]
+        return replace(self.plan, fragments=tuple(alone))
 
     def append(self, log: LogId, frame: Frame) -> None:
         incarnation, newest = frame.origin.incarnation, self._lives.get(log, 0)
@@ -195,7 +202,7 @@ class SimulatedWorld(World):
             self._newest[process.id] = taken = replace(effect, state=state)
             super()._perform(process, taken)
         elif process.life == life and tries:
-            self.at(self.now + UPLOAD_US, lambda: self._take_copy(process, life, effect, tries - 1))
+            self.at(self.now + self.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
 
     def _saved(self, who: InstanceId) -> Saved | None:
         """Out of reach, it is as good as empty: the logs serve (R19)."""

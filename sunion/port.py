@@ -126,6 +126,7 @@ class Port:
         self.t_max = BEGINNING
         self.boundaries = deque(known for known in self.boundaries if known[0] <= self.tape.boundary)
         self.data_end = self._stable_end()
+        self.upstream_missing, self.upstream_cause = (), ""
         if self.tape.boundary < INFINITY:
             self.ended = None
 

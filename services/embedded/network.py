@@ -13,13 +13,18 @@ LATENCY_US = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """No data passes between `a` and `b`; '*' stands for every other place. control_only: just messages are lost."""
+    """No data passes between `a` and `b`; '*' stands for every other place. control_only: just messages are lost. one_way:
+    what `a` sends does not arrive, while what is sent to it does."""
 
     a: str
     b: str = "*"
     control_only: bool = False
+    one_way: bool = False
 
     def holds(self, here: str, there: str) -> bool:
+        """Whether nothing passes from here to there."""
+        if self.one_way:
+            return self.a == here and self.b in ("*", there)
         return (self.a in (here, there)) and (self.b == "*" or self.b in (here, there))
 
 

@@ -177,8 +177,9 @@ class Entry:
 
 
 class World:
-    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged; a reader is handed
-    `poll_frames` at a time."""
+    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged. limits: of every
+    instance; poll_frames: how many frames a reader is given at a time; upload_us: how long a checkpoint is on its way to the
+    store."""
 
     def __init__(
         self,
@@ -197,6 +198,8 @@ class World:
         self.logs = logs
         self.store = store
         self.on_append = on_append
+        self.poll_frames = POLL_FRAMES
+        self.upload_us = UPLOAD_US
         self.now = 0
         self.network = Network()
         self.journal: list[Entry] = []
@@ -241,7 +244,7 @@ class World:
         process = self.processes[who]
         for restart in self._restarts(process):
             process.forget()
-            process.instance = Instance(self.plan, who, restart, self.limits)
+            process.instance = Instance(self.plan_of(who), who, restart, self.limits)
             process.heard_at, process.lost_claim = self.now, False
             try:
                 self._work(process, None)
@@ -251,6 +254,10 @@ class World:
         process.forget()
         process.instance = None
         self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
+
+    def plan_of(self, who: InstanceId) -> Plan:
+        """The plan as an instance sees it."""
+        return self.plan
 
     def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
         """The process dies at once; what it had logged and stored stays, but for lost checkpoints."""
@@ -295,7 +302,7 @@ class World:
     def _restarts(self, process: Process) -> Iterator[Restart]:
         """Where a new life may begin, best first: by the own logs and checkpoint, else by a partner's (R26, R27)."""
         who = process.id
-        fragment = self.plan.fragment(who.fragment)
+        fragment = self.plan_of(who).fragment(who.fragment)
         family = [who, *(replace(who, replica=replica) for replica in fragment.replicas if replica != who.replica)]
         lives = [(self._logs_of(member), self._saved(member)) for member in family]
         inputs = {
@@ -395,7 +402,7 @@ class World:
                 self._acknowledge(process.id, positions)
             case StoreCheckpoint():
                 life = process.life
-                self.at(self.now + UPLOAD_US, lambda: self._stored(process, life, effect))
+                self.at(self.now + self.upload_us, lambda: self._stored(process, life, effect))
             case StateChanged() | Reconciled():
                 self.journal.append(Entry(self.now, process.id, effect))
 

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 from random import Random
 
-from simulation.families import basic, clocks, limits, paths
-from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote
+from simulation.families import basic, clocks, limits, partial, paths
+from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote, maybe_second_site
+from simulation.owed import with_what_is_owed
 from simulation.scenario import Families, Scenario
 
-FAMILIES: Families = {**basic.FAMILIES, **paths.FAMILIES, **limits.FAMILIES, **clocks.FAMILIES}
+FAMILIES: Families = {
+    **basic.FAMILIES,
+    **partial.FAMILIES,
+    **paths.FAMILIES,
+    **limits.FAMILIES,
+    **clocks.FAMILIES,
+}
 
 
 def make_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same in every process."""
     rng = Random(seed)
     family = rng.choices(list(FAMILIES), [weight for weight, _ in FAMILIES.values()])[0]
-    return maybe_hindered(maybe_remote(maybe_ahead(FAMILIES[family][1](seed, family, rng))))
+    drawn = maybe_second_site(FAMILIES[family][1](seed, family, rng))
+    return with_what_is_owed(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 

@@ -25,10 +25,13 @@ from simulation.queries import Menu
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
 
+LONG_SHARE = 0.02
+"""Of the storms, those that last for long."""
+
 
 def _storm(seed: int, family: str, rng: Random) -> Scenario:
     """Anything, at any time, several at once."""
-    wish = Wish()
+    wish = Wish(seconds=(7.0, 10.0) if rng.random() < LONG_SHARE else Wish.seconds)
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish)
     drawn = [draw(rng, query, scenario.duration_us) for _ in range(rng.randint(1, 4))]

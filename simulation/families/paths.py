@@ -33,7 +33,7 @@ def _settled(seed: int, family: str, rng: Random, wish: Wish) -> Scenario:
     return settle(seed, family, rng, query, wish, owes_delay=True, is_rowwise=is_rowwise and is_chain(query))
 
 
-def _partial(seed: int, family: str, rng: Random) -> Scenario:
+def _unequal(seed: int, family: str, rng: Random) -> Scenario:
     """Streams are cut to single replicas while one replica of each fragment has all that there is: readers must find it."""
     scenario = _settled(seed, family, rng, _ANSWERING)
     query, x = scenario.plan, scenario.plan.delay_threshold_us
@@ -100,7 +100,7 @@ def _early(seed: int, family: str, rng: Random) -> Scenario:
 
 
 FAMILIES: Families = {
-    "partial": (6, _partial),
+    "unequal": (6, _unequal),
     "ended": (4, _ended),
     "jumps": (4, _jumps),
     "early": (5, _early),

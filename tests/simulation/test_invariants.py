@@ -12,13 +12,13 @@ LOG = LogId("s", "r0", 0)
 LIFE, NEXT_LIFE = Origin("r0", 1), Origin("r0", 2)
 
 
-def _rows(first_id: int, times: list[int], tentative: bool = False, epoch: int = 0) -> Data:
+def _rows(first_id: int, times: list[int], tentative: bool = False, epoch: int = 0, cause: str = "m.r0-1") -> Data:
     batch = pa.RecordBatch.from_arrays([pa.array(times, pa.int64())], names=["time"])
-    return Data(LIFE, epoch, first_id, batch, tentative, ((1 << 62, 0),), 0)
+    return Data(LIFE, epoch, first_id, batch, tentative, ((1 << 62, 0),), 0, ("a",), cause)
 
 
 def _boundary(time: int, tentative: bool = False, epoch: int = 0, origin: Origin = LIFE) -> Boundary:
-    return Boundary(origin, epoch, time, tentative, 0, 0)
+    return Boundary(origin, epoch, time, tentative, 0, 0, cause="m.r0-1" if tentative else "")
 
 
 def _anomalies(*frames: Frame) -> list[str]:
@@ -58,6 +58,8 @@ def test_no_reader_is_given_what_a_dead_life_writes_late() -> None:
         ("epoch-fell", [_rows(0, [10], True), Undo(LIFE, 0, -1)]),
         ("tentative-repeated", [_rows(0, [10], True), _boundary(20, True), _rows(1, [15], True)]),
         ("ids-broken", [_rows(0, [10], True), _rows(0, [20], True)]),
+        ("no-cause", [_rows(0, [10], True, cause="")]),
+        ("no-cause", [_rows(0, [10], True), _rows(1, [20], True, cause="m.r0-2")]),
         ("rec-done-missing", [_rows(0, [10], True), Undo(LIFE, 1, -1), _rows(0, [10], True, 1)]),
     ],
 )

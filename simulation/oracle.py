@@ -1,0 +1,245 @@
+"""The operators' oracle: what every log of a query should hold, by all rows at once and a few lines of plain Python each.
+
+It shares no code with operators/, sunion/ or reconcile/: a row is a dict, an operator a function of lists of rows. It is
+told the plan (which fragment reads what, by which key) and the whole feeds; failures do not exist. Rows of one log are in
+the order that R5 and R6 ask for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from boreal.frames import LogId
+from boreal.partition import partition_of
+from boreal.plan import Edge, Fragment, Node, Plan
+from boreal.schema import Schema
+from boreal.spec import Aggregate, Distinct, Filter, Join, Map, Top, Union
+from simulation.feed import Feed
+from simulation.meanings import Row, aggregated, condition, is_about, selected
+
+Rows = list[Row]
+
+
+class Oracle:
+    """The rows of every log that instances write, by `LogId.key`; `seen` counts the edges that rows lay on."""
+
+    def __init__(self, plan: Plan, feeds: Mapping[str, Feed]) -> None:
+        self.rows: dict[str, Rows] = {}
+        self.schemas: dict[str, Schema] = {}
+        self.seen: Counter[str] = Counter()
+        sources = {name: _rows_of(feed.batch.slice(0, feed.counts[-1])) for name, feed in feeds.items()}
+        for edge in plan.sources:
+            self._lay_out(edge, 0, sources[edge.operator])
+            self.seen["row on a bucket's edge"] += sum(row["time"] % plan.bucket_us == 0 for row in sources[edge.operator])
+        for fragment in plan.fragments:
+            for shard in range(fragment.shards):
+                self._run(fragment, shard)
+
+    def batch(self, key: str) -> pa.RecordBatch:
+        """A log's rows as they would be logged; not where there is `About`."""
+        schema = self.schemas[key].arrow
+        named = zip(schema.names, schema.types, strict=True)
+        columns = [pa.array([row[name] for row in self.rows[key]], kind) for name, kind in named]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _lay_out(self, edge: Edge, shard: int, rows: Rows) -> None:
+        """Split what one shard makes over the readers' partitions."""
+        parts: list[Rows] = [[] for _ in range(edge.partitions)]
+        if edge.partitions == 1:
+            parts[0] = rows
+        else:
+            batch = pa.RecordBatch.from_pylist(
+                [{name: row[name] for name in edge.key} for row in rows],
+                schema=pa.schema([edge.schema.arrow.field(name) for name in edge.key]),
+            )
+            for row, home in zip(rows, partition_of(batch, edge.key, edge.partitions).tolist(), strict=True):
+                parts[home].append(row)
+        for reader, part in enumerate(parts):
+            key = LogId(edge.name, "", edge.partition(shard, reader)).key
+            self.rows[key], self.schemas[key] = part, edge.schema
+
+    def _run(self, fragment: Fragment, shard: int) -> None:
+        made: dict[str, Rows] = {}
+        for entry in fragment.inputs:
+            ports = [
+                self.rows[LogId(edge.name, "", edge.partition(producer, shard)).key]
+                for edge in entry.edges
+                for producer in range(edge.producers)
+            ]
+            made[entry.name] = by_time([row for rows in ports for row in rows])
+        for node in fragment.nodes:
+            made[node.name] = self._operate(node, [made[name] for name in node.inputs])
+        for edge in fragment.outputs:
+            self._lay_out(edge, shard, made[edge.operator])
+
+    def _operate(self, node: Node, inputs: list[Rows]) -> Rows:
+        match node.spec:
+            case Filter() as spec:
+                keeps = condition(spec.where)
+                return [row for row in inputs[0] if keeps(row) is True]
+            case Map() as spec:
+                edges = [name for name in ("time", "window_start", "window_end") if name in node.schema.arrow.names]
+                runs = {name: selected(sql) for name, sql in spec.select.items()}
+                return [{name: row[name] for name in edges} | {n: run(row) for n, run in runs.items()} for row in inputs[0]]
+            case Union():
+                return by_time([row for rows in inputs for row in rows])
+            case Aggregate() as spec:
+                return self._windows(inputs[0], spec, partial(_grouped, spec))
+            case Top() as spec:
+                return self._windows(inputs[0], spec, partial(_ranked, spec))
+            case Distinct() as spec:
+                return self._distinct(inputs[0], spec)
+            case Join() as spec:
+                return self._join(node, inputs[0], inputs[1], spec)
+        raise AssertionError(f"{node.name}: the oracle knows no {node.spec.kind}")
+
+    def _windows(self, rows: Rows, spec: Aggregate | Top, results: Callable[[list[Rows]], Rows]) -> Rows:
+        size, every = spec.window.size_us, spec.window.every_us
+        pane = math.gcd(size, every)
+        windows: dict[int, dict[tuple[Any, ...], dict[int, Rows]]] = {}
+        for row in rows:
+            time = row["time"]
+            key = tuple(sort_key(row[name]) for name in spec.by)
+            self.seen["row on a window's edge"] += time % every == 0
+            for start in range(time // every * every, time - size, -every):
+                windows.setdefault(start, {}).setdefault(key, {}).setdefault(time // pane, []).append(row)
+        found: Rows = []
+        for start in sorted(windows):
+            edges = {"time": start + size - 1, "window_start": start, "window_end": start + size}
+            for key in sorted(windows[start]):
+                found += [{**row, **edges} for row in results(list(windows[start][key].values()))]
+        return found
+
+    def _distinct(self, rows: Rows, spec: Distinct) -> Rows:
+        seen, found = set(), []
+        for row in rows:
+            window = row["time"] // spec.window.size_us if spec.window else None
+            key = (window, *(sort_key(row[name]) for name in spec.on))
+            if key not in seen:
+                seen.add(key)
+                found.append(row)
+        return found
+
+    def _join(self, node: Node, left: Rows, right: Rows, spec: Join) -> Rows:
+        """Every pair of rows is looked at; what is found is ordered by (time, the left row's place, the right one's)."""
+        theirs: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
+        for place, row in enumerate(right):
+            theirs.setdefault(tuple(sort_key(row[name]) for name in spec.on), []).append((place, row))
+        ours = node.input_schemas[0].names
+        brought = [name for name in node.input_schemas[1].names if name not in spec.on]
+        names = dict(zip(node.schema.names[len(ours) :], brought, strict=True))
+        found: list[tuple[int, int, int, Row]] = []
+        for place, row in enumerate(left):
+            base, time = {name: row[name] for name in ours}, row["time"]
+            key = tuple(sort_key(row[name]) for name in spec.on)
+            alike = () if NULL in key else theirs.get(key, ())
+            partners = [(other, match) for other, match in alike if abs(match["time"] - time) <= spec.within]
+            self.seen["pair exactly within"] += sum(abs(match["time"] - time) == spec.within for _, match in partners)
+            for other, match in partners:
+                later = max(time, match["time"])
+                found.append((later, place, other, base | {new: match[old] for new, old in names.items()} | {"time": later}))
+            if spec.how == "left" and not partners:
+                end = time + spec.within
+                found.append((end, place, -1, base | dict.fromkeys(names) | {"time": end}))
+        return [row for *_, row in sorted(found, key=lambda entry: entry[:3])]
+
+
+class About:
+    """A value that is right if it is near; size: of what it was made of."""
+
+    __slots__ = ("size", "value")
+
+    def __init__(self, value: float | None, size: float) -> None:
+        self.value, self.size = value, size
+
+
+def by_time(rows: Rows) -> Rows:
+    """In order of time; at equal times as they stand."""
+    return sorted(rows, key=lambda row: row["time"])
+
+
+NULL = (0,)
+_NAN = (1,)
+
+
+def sort_key(value: Any) -> tuple[Any, ...]:
+    """One value's place among others of its column, as groups are ordered: null, NaN, then the rest. Equal ones are the same
+    key."""
+    if value is None:
+        return NULL
+    if value != value:
+        return _NAN
+    return (2, value.encode() if isinstance(value, str) else value)
+
+
+def comparable(value: Any) -> Any:
+    """A value as a group shows it: there is one zero."""
+    return value + 0.0 if isinstance(value, float) else value
+
+
+def _grouped(spec: Aggregate, panes: list[Rows]) -> Rows:
+    """One group's row."""
+    head = next(row for pane in panes for row in pane)
+    result = {name: comparable(head[name]) for name in spec.by}
+    for name, text in spec.compute.items():
+        result[name] = aggregated(text, panes)
+        if text == "stddev(v)":
+            sizes = [abs(row["v"]) for pane in panes for row in pane if row["v"] is not None]
+            result[name] = About(result[name], max(sizes, default=0.0))
+    return [result]
+
+
+def _ranked(spec: Top, panes: list[Rows]) -> Rows:
+    """Sorted by each term in turn, the last one first, as sorts are stable; NaN and nulls come last."""
+    rows = [row for pane in panes for row in pane]
+    for term in reversed(spec.order_by.split(",")):
+        column, _, direction = term.strip().partition(" ")
+        known = [row for row in rows if sort_key(row[column]) > _NAN]
+        known.sort(key=lambda row: sort_key(row[column]), reverse=direction == "desc")
+        strange = [row for row in rows if sort_key(row[column]) == _NAN]
+        absent = [row for row in rows if row[column] is None]
+        rows = known + strange + absent
+    return [{**row, "rank": rank} for rank, row in enumerate(rows[: spec.k], 1)]
+
+
+def _rows_of(batch: pa.RecordBatch) -> Rows:
+    names = batch.schema.names
+    columns = [plain(column) for column in batch.columns]
+    return by_time([dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
+
+
+def plain(column: pa.Array) -> list[Any]:
+    """A column as Python values; timestamps as microseconds."""
+    return (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+
+
+def shown(batch: pa.RecordBatch) -> list[str]:
+    """Each row as text, which is the same for the same values."""
+    return list(map(repr, zip(*map(plain, batch.columns), strict=True)))
+
+
+def difference(oracle: Oracle, key: str, batch: pa.RecordBatch | None) -> str | None:
+    """The first row of a log that is not what it should be, or None. The bits of doubles count, but for what is `About`."""
+    due = oracle.rows[key]
+    if (batch.num_rows if batch is not None else 0) != len(due):
+        return f"{batch.num_rows if batch is not None else 0} rows instead of {len(due)}"
+    if batch is None:
+        return None
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        given, wanted = plain(column), [row[name] for row in due]
+        if wanted and isinstance(wanted[0], About):
+            wrong = [not is_about(one, other.value, other.size) for one, other in zip(given, wanted, strict=True)]
+        elif repr(given) == repr(wanted):
+            continue
+        else:
+            wrong = [repr(one) != repr(other) for one, other in zip(given, wanted, strict=True)]
+        if True in wrong:
+            row = wrong.index(True)
+            return f"row {row}, {name}: {given[row]!r} instead of {getattr(wanted[row], 'value', wanted[row])!r}"
+    return None
