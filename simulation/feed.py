@@ -235,8 +235,9 @@ class Feeder:
             self.logged[edge.operator] = self.interval
 
     def _reached(self, stream: str) -> int:
-        after, least = self.jumps.get(stream, (0, self.reached_us))
-        return max(self.reached_us, least) if self.interval > after else self.reached_us
+        reached = self._reached_us(self.interval)
+        after, least = self.jumps.get(stream, (self.interval, reached))
+        return max(reached, least) if self.interval > after else reached
 
     def _data(self, log: LogId, rows: pa.RecordBatch, now: int, stream: str) -> Data:
         t_max = bucket_end(int(np.max(rows.column(0).to_numpy())), self.plan.bucket_us)

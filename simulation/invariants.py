@@ -576,18 +576,17 @@ def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[V
             if is_away and cut.stream not in frame.missing and cut.from_event < ended[cut.stream]:
                 yield Violation("misnamed", f"{cut.stream} is cut off at {when}, and {frame.missing} are named for {end}")
                 return
-        for name in frame.missing if len(cuts) == 1 else ():
+        for name in frame.missing:
             if name in scenario.feeds and not any(_explains(scenario, cut, name, when, end) for cut in cuts):
                 yield Violation("misnamed", f"{name} is named at {when} for {end}, and was there")
                 return
 
 
 def _explains(scenario: Scenario, cut: _Cut, name: str, when: int, end: int) -> bool:
-    """Whether the cut is why a stream may be missing from a bucket, or from the present."""
+    """Whether the cut is why a stream may be missing from a bucket."""
     begins = end - scenario.plan.bucket_us
-    is_away_now = cut.since_us < when < cut.until_us + LATENESS_US
     is_behind = cut.since_us < when and cut.from_event < end and (begins < cut.to_event or end >= INFINITY)
-    return cut.stream == name and (is_away_now or is_behind)
+    return cut.stream == name and is_behind
 
 
 def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
@@ -597,7 +596,7 @@ def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
     if policy.failure is Hold.SUSPEND and tentative:
         yield Violation("unasked", f"{tentative[0]} under {policy}")
     is_new_x = any(strike.kind == "threshold" for strike in scenario.strikes)
-    if {policy.failure, policy.stabilization} != {Hold.DELAY} or is_new_x:
+    if {policy.failure, policy.stabilization} != {Hold.DELAY} or is_new_x or scenario.lag_us or scenario.jumps:
         return
     # A bucket's deadline counts from its oldest row, and clocks may be ahead.
     early = plan.bucket_us + 2 * plan.boundary_interval_us + max(scenario.skews.values(), default=0)

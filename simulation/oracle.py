@@ -216,7 +216,8 @@ def _rows_of(batch: pa.RecordBatch) -> Rows:
 
 def plain(column: pa.Array) -> list[Any]:
     """A column as Python values; timestamps as microseconds."""
-    return (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    values: list[Any] = (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    return values
 
 
 def shown(batch: pa.RecordBatch) -> list[str]:

@@ -119,6 +119,7 @@ def is_comfortable(scenario: Scenario) -> bool:
         return False
     return (
         not scenario.may_skip
+        and not scenario.jumps
         and "row_ahead" not in scenario.patterns
         and "disorder" not in scenario.patterns
         and plan.delay_threshold_us >= LEAST_STEPS * (plan.bucket_us + plan.boundary_interval_us)

@@ -44,8 +44,8 @@ class Scenario:
     has_whole_replica: one replica has every stream that is not cut off from all. owes_early: rows come out of order for longer
     than X, and nothing fails, so every instance is STABLE throughout. limits: of every instance; copy_us: what each copy of a
     state takes, beside what its bytes do; poll_frames: how many frames a reader is given at a time; hops_us: how much longer
-    than others what a place sends takes; upload_us: how long a checkpoint is on its way. keeps_records: whether the client's records
-    are written out, and replayed.
+    than others what a place sends takes; upload_us: how long a checkpoint is on its way. keeps_records: whether the client's
+    records are written out, and replayed.
     """
 
     seed: int

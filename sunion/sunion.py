@@ -33,7 +33,7 @@ from boreal.frames import INFINITY, Ingest, ingest_suffix_min
 from boreal.schema import Schema
 from boreal.spec import Hold
 from sunion.buckets import bucket_end, bucket_floor
-from sunion.port import EARLY, Port
+from sunion.port import EARLY, Arrival, Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step
 from sunion.tape import BEGINNING, Chunk, Cursor
 
@@ -142,7 +142,7 @@ class SUnion:
     is_early: bool = False
     mark_is_early: bool = False
     stranded_at: int = INFINITY
-    _stranded: set[int] = field(default_factory=set)
+    _stranded: dict[int, int] = field(default_factory=dict)
     _passed: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=NOTED_POSITIONS))
     _live_rows: int = 0
     _fresh_rows: int = 0
@@ -235,8 +235,12 @@ class SUnion:
         self.rest = self._horizon()
         self.due = max(self.due, self.rest)
         if self._stranded:
-            # What is beyond the streams that are behind was given already; handed on at once, it would strand them again.
-            self.rest = self.due = min(self.rest, *(self.ports[at].data_end for at in sorted(self._stranded)))
+            # What is beyond the streams that are behind was given already; handed on at once, it would strand them again. What
+            # they have is due at its own deadline, and by then it may be stable.
+            self.rest = min(self.rest, *(self.ports[at].data_end for at in self._stranded))
+            self.due = self.base.position
+            for at, ingest in self._stranded.items():
+                self.ports[at].arrivals.appendleft(Arrival(self.ports[at].data_end, ingest, BEGINNING))
         self._forget_stranded()
         if not keep_live:
             self.live = None
@@ -409,7 +413,7 @@ class SUnion:
             if arrival.upto > self.leading.position:
                 break
             if arrival.is_edge and arrival.ingest > self._passed_at(arrival.upto):
-                self._stranded.add(at)
+                self._stranded.setdefault(at, arrival.ingest)
                 self.stranded_at = min(self.stranded_at, max(arrival.ingest + self.alpha_x_us // 2, arrival.not_before))
 
     def _passed_at(self, upto: int) -> int:
