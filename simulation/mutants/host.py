@@ -124,6 +124,6 @@ def rebuild_for_the_last_operator_only(patch: Patch) -> None:
     """What a state depends on is asked of each operator alone: needs do not add up along the graph (R20)."""
 
     def make(_: Any) -> Any:
-        return lambda self, time: max(min(operator.needs(time) for operator in self.operators.values()), -INFINITY)
+        return lambda self, time: max(min((o.needs(time) for o in self.operators.values()), default=time), -INFINITY)
 
     patch(Graph, "needs", make)

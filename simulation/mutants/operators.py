@@ -178,15 +178,9 @@ def forget_to_close_restored_windows(patch: Patch) -> None:
 
 
 @mutant
-def need_nothing_of_open_windows(patch: Patch) -> None:
-    """An aggregate is rebuilt from the mark on, and lacks what was in its open windows before (R20)."""
-    patch(Aggregate, "needs", lambda _: lambda self, time: time)
-
-
-@mutant
-def need_one_pane_of_a_sliding_window(patch: Patch) -> None:
-    """A sliding window is rebuilt from its last step on, as if it were a tumbling one (R20)."""
-    patch(Windows, "first_start", lambda _: lambda self, after: after // self.every * self.every)
+def need_one_step_of_a_sliding_window(patch: Patch) -> None:
+    """An aggregate is rebuilt from its window's last step on, as if that window were a tumbling one (R20)."""
+    patch(Aggregate, "needs", lambda _: lambda self, time: time // self.windows.every * self.windows.every)
 
 
 @mutant

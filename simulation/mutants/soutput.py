@@ -201,7 +201,10 @@ def begin_a_life_in_the_old_epoch(patch: Patch) -> None:
     """A new life begins in the last epoch of the one before, so that two tentative tuples bear one identity (R2, R25)."""
 
     def make(original: Any) -> Any:
-        return lambda self, made, written, epoch, written_to: original(self, made, written, epoch - 1, written_to)
+        def start(self: SOutput, made: Any, written: Any, epoch: int, written_to: Any) -> Any:
+            return original(self, made, written, epoch - (self.origin.incarnation > 1), written_to)
+
+        return start
 
     patch(SOutput, "start", make)
 
