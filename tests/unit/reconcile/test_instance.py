@@ -299,6 +299,18 @@ def test_it_tells_upstream_how_long_the_rest_of_the_path_takes() -> None:
     assert told[-1].message.micros == 15 * MS, "10 ms a hop, and half as much again"  # type: ignore[union-attr]
 
 
+def test_what_it_tells_upstream_counts_all_that_comes_after_it() -> None:
+    """R9: the hop from there to here, and the longest of the ways from here to a client."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    for reader, micros in (("egress", 40 * MS), ("egress.b", 200 * MS), ("egress.c", 70 * MS)):
+        one.give(Received(PathAfter(InstanceId(reader, "r0", 0), "s2/0", micros)))
+    for at in range(0, 400 * MS, 50 * MS):
+        one.until(at)
+        one.deliver(LogId("all", "r0", 0), Boundary(Origin("r0", 1), 0, at + 50 * MS, False, at, at - 10 * MS))
+    assert one.sent(PathAfter)[-1].message.micros == 215 * MS  # type: ignore[union-attr]
+    assert one.instance.sunion.alpha_x_us == 650 * MS
+
+
 def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back() -> None:
     one = InstanceDriver(union_plan())
     assert one.instance.sunion.alpha_x_us == 850 * MS
@@ -412,6 +424,22 @@ def test_an_older_upload_that_never_arrived_is_not_waited_for() -> None:
     assert not one.instance.claims.saved
 
 
+def test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_not_before() -> None:
+    """R19, R26: a distinct without a window is rebuilt from its checkpoint alone."""
+    ever = {"all": {"union": ["a", "b"]}, "ever": {"distinct": "all", "on": ["k"]}}
+    one = InstanceDriver(plan_of(query_of(ever, "ever", ("a", "b"), tuning={"checkpoint_interval": "200ms"})))
+    flow(one, 0, 1000 * MS)
+    first, second, *_ = (effect for effect in one.effects if isinstance(effect, StoreCheckpoint))
+    assert not [effect for effect in one.effects if isinstance(effect, Acknowledge)], "all are under way"
+    one.give(CheckpointStored(first.number))
+    flow(one, 1000 * MS, 1200 * MS)
+    assert {effect.positions for effect in one.effects if isinstance(effect, Acknowledge)} == {first.inputs}
+    one.give(CheckpointStored(second.number))
+    flow(one, 1200 * MS, 1400 * MS)
+    acknowledged = [effect.positions for effect in one.effects if isinstance(effect, Acknowledge)]
+    assert acknowledged[-1] == second.inputs != first.inputs
+
+
 def test_a_state_that_has_not_changed_is_not_stored_again() -> None:
     one = InstanceDriver(union_plan(tuning={"checkpoint_interval": "200ms"}))
     flow(one, 0, 1000 * MS)
@@ -516,3 +544,25 @@ def test_calls_take_as_much_work_as_leaves_it_heard_in_time() -> None:
         given, longest = given + rows, max(longest, rows)
         one.now += 4 * rows
     assert given == 800_000 and 16_384 <= longest <= 40_000
+
+
+def test_a_live_branch_is_given_up_once_the_corrections_beside_it_have_outgrown_memory() -> None:
+    """R21: alone, by overlay_redo; what was held back is then shown at once, and the rest as it is made."""
+    wide = {"all": {"union": ["a", "b"]}, "wide": {"map": "all", "select": {f"v{n}": "v" for n in range(12)}}}
+    one = failed(operators=wide, output="wide", reconcile="overlay_redo", replicas=1, tuning={"memory": "40KB"})
+    sunion, soutput = one.instance.sunion, one.instance.soutput
+    sunion.settings = replace(sunion.settings, step_rows=2)
+    times = list(range(200 * MS, 1500 * MS, 2 * MS))
+    items = tuple(enumerate((one.rows("b", times), one.boundary(1500 * MS)), start=one.offsets[B]))
+    one.instance.handle(Frames(B, items, items[-1][0] + 1), one.now)
+    held, lived = list[int](), list[bool]()
+    while one.instance.has_more:
+        shown = [effect.frame for effect in one.instance.handle(Tick(), one.now) if isinstance(effect, Append)]
+        deferred = [frame.batch.nbytes for _, frame in soutput.deferred or () if isinstance(frame, Data)]
+        if sunion.redoing:
+            held.append(sum(deferred))
+            lived.append(sunion.live is not None)
+            assert lived[-1] or not deferred
+    assert max(held) <= 2 * one.plan.memory_bytes
+    assert lived[0] and not lived[-1]
+    assert isinstance(shown[-1], RecDone | Boundary | Data) and one.state is not State.STABILIZATION

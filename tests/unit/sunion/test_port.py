@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from boreal.frames import INFINITY, Data
@@ -125,3 +127,10 @@ def test_memory_is_bounded_for_stable_and_tentative_rows() -> None:
     assert port.tape.nbytes <= 100 and port.suffix_nbytes <= 100
     assert port.suffix_nbytes == sum(chunk.nbytes for chunk in port.suffix)
     assert port.tape.next_id == 20, "what was evicted lies in the log"
+
+
+def test_a_frame_is_overdue_by_its_oldest_row() -> None:
+    """R8: its rows may be of several ingests."""
+    one = SUnionDriver("a")
+    one.ports["a"].take_tentative(Data(one.origin, 0, 0, batch_of([5, 15], [0, 1]), True, ((10, 100), (INFINITY, 500)), 20), 600)
+    assert one.ports["a"].arrivals == deque([(20, 100, 600)])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.frames import INFINITY, ingest_at
+from boreal.frames import INFINITY, Boundary, ingest_at
 from boreal.spec import Hold
 from sunion.steps import Step
 from sunion.sunion import Healed
@@ -249,6 +249,23 @@ def test_a_tentative_step_names_what_it_lacks_and_why() -> None:
     one = failed()
     _, step = one.items(1000)
     assert isinstance(step, Step) and (step.missing, step.cause) == (("b",), "t-1")
+
+
+def test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks() -> None:
+    """And the cause is that of the failure which began it, wherever that is."""
+    one = SUnionDriver("a", "b", "c", "d")
+    one.boundaries(10)
+    assert told(one.items(0))[-1][0] == "stable"
+    for name in ("b", "d"):
+        one.silence(name)
+    one.rows("a", 12)
+    one.boundary("a", 20)
+    one.ports["c"].take_boundary(Boundary(one.origin, 0, 20, True, 0, 0, missing=("x", "y"), cause="up-7"), 0)
+    one.ports["c"].failed = True
+    _, step = one.items(1000)
+    assert isinstance(step, Step) and step.tentative
+    assert step.cause == "up-7"
+    assert sorted(step.missing) == ["b", "d", "x", "y"]
 
 
 # Healing (R16)
