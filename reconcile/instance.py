@@ -553,9 +553,14 @@ class Instance:
         if self.plan.alpha_x_us is not None:
             self.sunion.alpha_x_us = self.plan.alpha_x_us
         elif at_once or self.state is State.STABLE:
-            x = self.delay_threshold_us
-            reserve = max(x // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
-            self.sunion.alpha_x_us = max(x - self.engine.latency_us - self._path_after() - reserve, x // 4)
+            left = self.delay_threshold_us - self.engine.latency_us - self._path_after() - self._reserve_us
+            self.sunion.alpha_x_us = max(left, self.delay_threshold_us // 4)
+        for link in self.links:
+            link.upstream.stable_slack_us, link.upstream.slack_us = self.sunion.alpha_x_us // 2, self._reserve_us
+
+    @property
+    def _reserve_us(self) -> int:
+        return max(self.delay_threshold_us // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
 
     def _path_after(self) -> int:
         """The longest way from here to a client, as the readers told it last."""

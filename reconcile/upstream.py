@@ -1,18 +1,26 @@
 """Which replica of an input stream a port reads (DPC, 'Upstream failure', switching between neighbours; R10, R12, R23).
 
-A STABLE replica is preferred, then one in UP_FAILURE, then one in STABILIZATION; one that is still RECOVERING only where
-no other answers. Switching is the reader's act: it follows the new log from its own last stable id, so nothing stable is
-repeated or lost, and takes tentative rows only beyond the highest t_max that it already has. Beside a live replica in
+A STABLE replica is preferred, then one in UP_FAILURE, then one in STABILIZATION; one that lags, or is still RECOVERING, only
+where no other answers. Switching is the reader's act: it follows the new log from its own last stable id, so nothing stable
+is repeated or lost, and takes tentative rows only beyond the highest t_max that it already has. Beside a live replica in
 UP_FAILURE, one in STABILIZATION is read as a correction: its stable rows extend the port's stable prefix (R17).
+
+A state says what a replica lacks, not what it gives. So replicas are compared by how far their boundaries have come, too. A
+replica lags for as long as another has been ahead of where it stands. A STABLE one whose stable boundary lags by more than
+the reader can hold back ranks as one in UP_FAILURE; one whose newest boundary, stable or tentative, lags by more than the
+path can afford ranks below all that move on. Of several in UP_FAILURE one that lacks fewer inputs is better, once that has
+lasted for as long as counts as silence.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from boreal.frames import Boundary, Frame, LogId, Start, State
 from reconcile.events import Follow, Unfollow, Watch
+from sunion.tape import BEGINNING
 
 
 class Rank(IntEnum):
@@ -20,9 +28,10 @@ class Rank(IntEnum):
 
     DEAD = 0
     RECOVERING = 1
-    STABILIZATION = 2
-    UP_FAILURE = 3
-    STABLE = 4
+    LAGGING = 2
+    STABILIZATION = 3
+    UP_FAILURE = 4
+    STABLE = 5
 
 
 _RANKS = {
@@ -33,12 +42,39 @@ _RANKS = {
 }
 
 
+MOST_STEPS = 256
+"""Of a replica's progress, the steps that are remembered."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a replica's boundaries were heard to be: (event time, when heard), both rising."""
+
+    steps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
+
+    @property
+    def reached(self) -> int:
+        return self.steps[-1][0] if self.steps else BEGINNING
+
+    def note(self, time: int, now: int) -> None:
+        if time > self.reached:
+            self.steps.append((time, now))
+
+    def passed_at(self, time: int) -> int | None:
+        """When it was first known to be beyond a time; None if it is not."""
+        return next((heard for reached, heard in self.steps if reached > time), None)
+
+    def discount(self, late_us: int) -> None:
+        self.steps = deque(((time, heard + late_us) for time, heard in self.steps), MOST_STEPS)
+
+
 @dataclass(slots=True)
 class Candidate:
     """One replica's log of the stream. seen: when it was last heard; heard_since: from when on without falling silent between.
     target: the log's end as noted when we began to read, or to read again (R12). lacking_until: its log lacks rows that we
     need, and is not asked again before then. incarnation: of its newest life, as far as we have read the log; newest_heard:
-    as its tail told, which may be far ahead of that."""
+    as its tail told, which may be far ahead of that. epoch: of the newest boundary heard; stable, visible: how far its stable
+    and its newest boundaries have come. missing: the inputs that its newest tentative boundary lacks."""
 
     log: LogId
     seen: int
@@ -49,6 +85,10 @@ class Candidate:
     newest_heard: int = 0
     next_offset: int = 0
     target: int | None = None
+    epoch: int = -1
+    stable: Progress = field(default_factory=Progress)
+    visible: Progress = field(default_factory=Progress)
+    missing: tuple[str, ...] = ()
 
     @property
     def is_behind(self) -> bool:
@@ -57,10 +97,17 @@ class Candidate:
 
 @dataclass(slots=True)
 class Upstream:
-    """The replicas of one port's stream; `live` is the visible one, `correcting` the one that is read beside it."""
+    """The replicas of one port's stream; `live` is the visible one, `correcting` the one that is read beside it.
+
+    stable_slack_us, slack_us: how much a STABLE replica, or any, may lag another; never less than silence_us. worse_since:
+    since when another has lacked fewer inputs than the live one.
+    """
 
     candidates: list[Candidate]
     silence_us: int
+    stable_slack_us: int = 0
+    slack_us: int = 0
+    worse_since: int | None = None
     live: Candidate = field(init=False)
     correcting: Candidate | None = None
     must_follow: bool = False
@@ -82,6 +129,10 @@ class Upstream:
         for candidate in self.candidates:
             candidate.seen += late_us
             candidate.heard_since += late_us
+            candidate.stable.discount(late_us)
+            candidate.visible.discount(late_us)
+        if self.worse_since is not None:
+            self.worse_since += late_us
 
     def forget_targets(self) -> None:
         """We were away ourselves: what each log holds by now is a backlog, to be noted anew."""
@@ -102,11 +153,25 @@ class Upstream:
             pass
         elif isinstance(frame, Boundary):
             candidate.state = frame.state
+            self._note_progress(candidate, frame, now)
         elif isinstance(frame, Start):
             candidate.state = State.RECOVERING
         if now - candidate.seen > self.silence_us:
             candidate.heard_since = now
         candidate.seen = now
+
+    def _note_progress(self, candidate: Candidate, frame: Boundary, now: int) -> None:
+        """What an UNDO has revoked, or a life that is over had given, is no progress any more."""
+        if len(self.candidates) == 1:
+            return
+        if frame.epoch != candidate.epoch:
+            candidate.epoch, candidate.missing = frame.epoch, ()
+            candidate.visible = Progress(deque(candidate.stable.steps, MOST_STEPS))
+        candidate.visible.note(frame.time, now)
+        if frame.tentative:
+            candidate.missing = frame.missing
+        else:
+            candidate.stable.note(frame.time, now)
 
     def hear_tail(self, log: LogId, frame: Frame, now: int) -> None:
         """Note the newest boundary of a watched log: what was left unread of it when it was followed is no backlog now."""
@@ -130,7 +195,17 @@ class Upstream:
     def rank(self, candidate: Candidate, now: int) -> Rank:
         if now - candidate.seen > self.silence_us or now < candidate.lacking_until:
             return Rank.DEAD
-        return _RANKS[candidate.state]
+        rank = _RANKS[candidate.state]
+        if candidate.is_behind or rank < Rank.UP_FAILURE:
+            return rank
+        others = [other for other in self.candidates if other is not candidate and now - other.seen <= self.silence_us]
+        visible = candidate.visible.reached
+        if _lag([other.visible for other in others], visible, now) > max(self.slack_us, self.silence_us):
+            return Rank.LAGGING
+        stable = candidate.stable.reached
+        if _lag([other.stable for other in others], stable, now) > max(self.stable_slack_us, self.silence_us):
+            return Rank.UP_FAILURE
+        return rank
 
     def choose(self, now: int, last_id: int) -> tuple[bool, list[Follow | Unfollow]]:
         """Switch if another replica is better. Returns whether the visible suffix is to be revoked first (a switch to a
@@ -152,8 +227,12 @@ class Upstream:
             previous, self.live = self.live, best
             if current is Rank.STABILIZATION:
                 self.correcting = previous
-        elif current in (Rank.DEAD, Rank.RECOVERING) and ranks[best.log] > current:
+        elif current <= Rank.LAGGING and ranks[best.log] > current:
             self.live = best
+        elif current is Rank.UP_FAILURE:
+            self.live = self._least_missing(ranks, now)
+        else:
+            self.worse_since = None
         self._choose_correcting(ranks)
         after = {self.correcting.log} if self.correcting else set()
         self.must_follow = self.must_follow and now < self.live.lacking_until
@@ -166,6 +245,20 @@ class Upstream:
             candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
             effects.append(Follow(log, last_id))
         return revoke, effects
+
+    def _least_missing(self, ranks: dict[LogId, Rank], now: int) -> Candidate:
+        """Of the replicas in UP_FAILURE one that lacks fewer inputs than the live one, if that has lasted."""
+        equals = [c for c in self.candidates if ranks[c.log] is Rank.UP_FAILURE]
+        best = min(equals, key=lambda c: (len(set(c.missing)), c is not self.live))
+        if best is self.live:
+            self.worse_since = None
+            return best
+        if self.worse_since is None:
+            self.worse_since = now
+        if now - self.worse_since <= self.silence_us:
+            return self.live
+        self.worse_since = None
+        return best
 
     def _is_survived(self) -> bool:
         """Whether another spoke on while the live one was silent. A broker that stalls, or a cut of our own, silences all at
@@ -186,3 +279,9 @@ class Upstream:
 
     def _index(self, candidate: Candidate) -> int:
         return self.candidates.index(candidate)
+
+
+def _lag(others: list[Progress], reached: int, now: int) -> int:
+    """For how long one of the others has been ahead of a time."""
+    passed = (other.passed_at(reached) for other in others)
+    return max((now - at for at in passed if at is not None), default=0)

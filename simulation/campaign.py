@@ -13,10 +13,11 @@ from typing import Any
 
 from boreal.frames import Data, RecDone, Start, Undo
 from reconcile.events import InstanceId
+from simulation.families import make_scenario
 from simulation.invariants import Violation, check
 from simulation.mutants import mutated
 from simulation.run import Observed, observe
-from simulation.scenario import Scenario, make_scenario, reference_of
+from simulation.scenario import Scenario, reference_of
 
 CHUNK = 10
 """Seeds that a process takes at a time."""

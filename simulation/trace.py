@@ -22,11 +22,12 @@ from reconcile.events import (
     Tick,
 )
 from services.embedded.world import Process
+from simulation.families import make_scenario
 from simulation.feed import EPOCH_US
 from simulation.invariants import check
 from simulation.mutants import mutated
 from simulation.run import Simulation, observe
-from simulation.scenario import Scenario, make_scenario, reference_of
+from simulation.scenario import Scenario, reference_of
 
 
 def trace(seed: int, mutant: str | None = None) -> Iterator[str]:

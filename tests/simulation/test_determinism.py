@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from simulation.campaign import simulate
+from simulation.families import make_scenario
 from simulation.run import observe
-from simulation.scenario import make_scenario
 
 SEEDS = (1, 2, 5, 8, 13, 19)
 SCRIPT = (
     "import sys\n"
     "from simulation.run import observe\n"
-    "from simulation.scenario import make_scenario\n"
+    "from simulation.families import make_scenario\n"
     "print([observe(make_scenario(int(seed)), with_digest=True).digest for seed in sys.argv[1:]])\n"
 )
 

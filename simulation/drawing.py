@@ -1,0 +1,263 @@
+"""What scenarios are drawn from: queries, rows, clocks and strikes. A family puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from boreal.plan import EGRESS, Plan
+from boreal.planner import plan
+from boreal.spec import Mode, load_query
+from reconcile.events import InstanceId
+from simulation.feed import EPOCH_US, Feed, Shape, make_feed
+from simulation.queries import SCHEMA, Menu, make_operators
+from simulation.scenario import MILLISECOND, SECOND, Scenario
+from simulation.strikes import Strike
+
+ANYTHING = Menu()
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a family wants of its query."""
+
+    replicas: tuple[int, ...] = (1, 2, 2, 2, 3)
+    streams: tuple[int, ...] = (1, 2, 2, 3, 3)
+    menu: Menu = ANYTHING
+    holds: tuple[str, ...] = ("suspend", "delay", "process", "process")
+    x_ms: tuple[int, int] = (400, 2000)
+    is_comfortable: bool = False
+    seconds: tuple[float, float] = (1.6, 3.2)
+    lag_ms: tuple[int, ...] = (0, 0, 700, 1500)
+
+
+def make_plan(rng: Random, wish: Wish) -> Plan:
+    large = rng.random() < 1 / 12
+    streams = list("abc")[: rng.choice(wish.streams)]
+    shape = rng.choice(("single", "single", "chain", "chain", "diamond"))
+    mode = rng.choice(list(Mode))
+    menu = replace(wish.menu, unbounded=wish.menu.unbounded and mode is not Mode.UNDO_REDO)
+    sketch, output = make_operators(rng, streams, shape, menu)
+    least_replicas, most_instances = min(wish.replicas), 14 if large else 5
+    blocks = [block for block in sketch.blocks if block]
+    shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
+    fragments = {}
+    left = most_instances
+    for number, block in enumerate(blocks):
+        waiting = len(blocks) - number - 1
+        most = max((left // shards) - waiting * least_replicas, least_replicas)
+        replicas = min(rng.choice(wish.replicas), most)
+        left -= replicas * shards
+        fragments[f"f{number}"] = {"operators": block, "replicas": replicas}
+    file: dict[str, Any] = {
+        "name": "q",
+        "streams": {name: {"time": "time", "schema": SCHEMA, "key": ["k"], "disorder": "0s"} for name in streams},
+        "operators": sketch.operators,
+        "output": output,
+        "reconcile": str(mode),
+        "policy": {"failure": rng.choice(wish.holds), "stabilization": rng.choice(wish.holds)},
+        "shards": shards,
+        "fragments": fragments,
+        **timing(rng, wish),
+    }
+    return plan(load_query(file))
+
+
+def timing(rng: Random, wish: Wish) -> dict[str, Any]:
+    bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100, 100))
+    if wish.is_comfortable:
+        bucket, interval = min(bucket, 100), min(interval, 75)
+    x = max(rng.randint(*wish.x_ms), 2 * (bucket + interval) + 5)
+    lag = rng.choice(wish.lag_ms)
+    tuning: dict[str, Any] = {
+        "bucket": f"{bucket}ms",
+        "boundary_interval": f"{interval}ms",
+        "heartbeat": rng.choice(("70ms", "100ms", "150ms")),
+        "memory": rng.choice(("2KB", "6KB", "20KB", "256MB", "256MB", "256MB")),
+    }
+    if lag:
+        tuning["stable_lag_max"] = f"{lag}ms"
+    if rng.random() < 0.2:
+        tuning["alpha_x"] = f"{int(x * rng.uniform(0.3, 0.7))}ms"
+    if rng.random() < 0.3:
+        tuning["checkpoint_interval"] = f"{rng.randint(150, 900)}ms"
+    return {"delay_threshold": f"{x}ms", "tuning": tuning}
+
+
+def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, Feed], int]:
+    """The streams' rows, ending at different times, and the event time at which they begin."""
+    start = EPOCH_US + rng.randrange(10 * SECOND)
+    interval = query.boundary_interval_us
+    longest = int(rng.uniform(*seconds) * SECOND) // interval
+    feeds: dict[str, Feed] = {}
+    for edge in query.sources:
+        if edge.operator in feeds:
+            continue
+        shape = Shape(
+            start,
+            interval,
+            rng.randint(2, 6),
+            rng.choice((0.3, 1.0, 1.0, 2.0, 3.0)),
+            rng.choice((0.0, 0.05, 0.3)),
+            rng.random() < 0.4,
+        )
+        length = longest if not feeds or rng.random() < 0.6 else rng.randint(longest // 2, longest)
+        feeds[edge.operator] = make_feed(rng, edge.schema, shape, length)
+    return feeds, start
+
+
+def instances(query: Plan, with_egress: bool = True) -> list[InstanceId]:
+    return [
+        InstanceId(fragment.name, replica, shard)
+        for fragment in query.fragments
+        if with_egress or fragment.name != EGRESS
+        for replica in fragment.replicas
+        for shard in range(fragment.shards)
+    ]
+
+
+def places(query: Plan) -> list[str]:
+    return list(dict.fromkeys(f"{who.fragment}.{who.replica}" for who in instances(query)))
+
+
+def skews(rng: Random, query: Plan) -> dict[InstanceId, int]:
+    if rng.random() < 0.5:
+        return {}
+    most = rng.choice((3, 15, 50)) * MILLISECOND
+    return {who: rng.randint(0, most) for who in instances(query)}
+
+
+def settle(seed: int, family: str, rng: Random, query: Plan, wish: Wish, **more: Any) -> Scenario:
+    feeds, start = make_feeds(rng, query, wish.seconds)
+    step_rows = rng.choice((1, 6, 30, None, None))
+    return Scenario(seed, family, query, feeds, start, (), {}, step_rows, **more)
+
+
+def is_chain(query: Plan) -> bool:
+    """Whether no SUnion reads from two instances: each result has come by one path."""
+    return all(sum(edge.producers for edge in f.edges if not edge.source) <= 1 for f in query.fragments)
+
+
+# Strikes.
+
+Draw = Callable[[Random, Plan, int, int], list[Strike]]
+
+
+def cut_stream(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("cut_stream", at, length, rng.choice(query.sources).operator)]
+
+
+def cut_stream_to_replica(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    edge = rng.choice(query.sources)
+    readers = [f for f in query.fragments if any(read.name == edge.name for read in f.edges)]
+    reader = rng.choice(readers)
+    other = f"{reader.name}.{rng.choice(reader.replicas)}"
+    return [Strike("cut_stream_to_replica", at, length, edge.operator, other)]
+
+
+def cut_replica(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("cut_replica", at, length, rng.choice(places(query)))]
+
+
+def control_loss(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    return [Strike("control_loss", at, length, rng.choice(places(query)))]
+
+
+def partition(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """Between two replicas of a fragment, or any two places."""
+    everywhere = places(query)
+    first = rng.choice(everywhere)
+    siblings = [place for place in everywhere if place != first and place.split(".")[0] == first.split(".")[0]]
+    others = siblings or [place for place in everywhere if place != first]
+    return [Strike("partition", at, length, first, rng.choice(others))]
+
+
+def slow(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    place = rng.choice([edge.operator for edge in query.sources] + places(query))
+    return [Strike("slow", at, length, place, amount=rng.choice((5, 40, 200)) * MILLISECOND)]
+
+
+def stop(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    kind = rng.choice(("crash", "crash", "crash_losing_checkpoint", "crash_midway", "crash_midway", "zombie", "freeze"))
+    return [Strike(kind, at, length, who=rng.choice(instances(query)), amount=rng.randrange(1000))]
+
+
+def all_but_one(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """All replicas of a fragment but one are dead."""
+    fragment = rng.choice([f for f in query.fragments if len(f.replicas) > 1] or list(query.fragments))
+    alive = rng.choice(fragment.replicas)
+    return [
+        Strike(rng.choice(("crash", "freeze")), at + rng.randrange(100_000), length, who=who)
+        for who in instances(query)
+        if who.fragment == fragment.name and who.replica != alive
+    ]
+
+
+def heal_and_cut_again(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """Within one boundary interval."""
+    place = rng.choice(query.sources).operator
+    gap = rng.randrange(1_000, query.boundary_interval_us)
+    again = at + length + gap
+    return [Strike("cut_stream", at, length, place), Strike("cut_stream", again, rng.randint(100_000, 900_000), place)]
+
+
+def damage(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """A checkpoint is damaged while its owner is dead."""
+    who = rng.choice(instances(query))
+    return [Strike("crash", at, length, who=who), Strike("damage_checkpoint", at + length // 2, who=who)]
+
+
+def resend(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    who = rng.choice(instances(query))
+    return [Strike("resend", at + n * 90_000, who=who, amount=rng.randint(1, 9)) for n in range(rng.randint(1, 4))]
+
+
+def cut_and_wait(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """A failure long enough to need a correction, and a crash in the midst of it."""
+    kind = rng.choice(("on_stabilization", "on_lease_request", "on_lease_grant"))
+    long = max(length, query.delay_threshold_us + 200_000)
+    trap = Strike(kind, at, rng.choice((1, 30, 200, 700)) * MILLISECOND, amount=rng.randrange(2))
+    return [Strike("cut_stream", at, long, rng.choice(query.sources).operator), trap]
+
+
+def cut_and_cut_in_correction(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    """A second failure just when the first one is being corrected."""
+    long = max(length, query.delay_threshold_us + 200_000)
+    first, second = rng.choice(query.sources).operator, rng.choice(query.sources).operator
+    again = at + long + rng.randrange(-5_000, 15_000)
+    return [Strike("cut_stream", at, long, first), Strike("cut_stream", again, length, second)]
+
+
+def threshold(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
+    least = 2 * (query.bucket_us + query.boundary_interval_us) + 5_000
+    return [Strike("threshold", at, amount=max(rng.randint(300, 2000) * MILLISECOND, least))]
+
+
+_DRAWS: tuple[tuple[int, Draw], ...] = (
+    (5, cut_stream),
+    (3, cut_stream_to_replica),
+    (3, cut_replica),
+    (2, control_loss),
+    (2, partition),
+    (2, slow),
+    (5, stop),
+    (2, all_but_one),
+    (1, heal_and_cut_again),
+    (1, damage),
+    (2, resend),
+    (3, cut_and_wait),
+    (2, cut_and_cut_in_correction),
+    (1, threshold),
+)
+
+
+def draw(rng: Random, query: Plan, end: int) -> tuple[str, list[Strike]]:
+    """(name, strikes) of one pattern somewhere in a run of this length."""
+    draw = rng.choices([draw for _, draw in _DRAWS], [weight for weight, _ in _DRAWS])[0]
+    at = rng.randrange(150_000, max(end, 300_000))
+    length = int(min(rng.choice((0.05, 0.2, 0.6, 1.2)) * rng.uniform(0.5, 1.5), 2.0) * SECOND)
+    return draw.__name__.lstrip("_"), draw(rng, query, at, length)
+
+

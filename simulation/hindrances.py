@@ -1,0 +1,198 @@
+"""What some scenarios of any family meet besides: rows ahead of their stream, hosts in another process, and hindrances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from boreal.plan import EGRESS, Fragment, Plan
+from simulation.drawing import instances, make_feeds
+from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
+from simulation.strikes import Strike
+
+REMOTE_SHARE = 0.15
+"""Of all scenarios, those with hosts in another process."""
+AHEAD_SHARE = 0.06
+"""Of all scenarios, those with a row that is ahead of its stream."""
+HINDERED_SHARE = 0.3
+"""Of all scenarios, those with a hindrance as well."""
+MIXED_SHARE = 0.3
+"""Of the fragments with such hosts, those of which some replicas have their operators beside them all the same."""
+
+
+def maybe_ahead(scenario: Scenario) -> Scenario:
+    """In some scenarios one row is far ahead of its stream, as from a producer whose clock is off. Its own result is then not
+    owed within X, which is why I3 is not asked for; nor is how often stable output moves while streams are cut in turn."""
+    rng = Random(f"ahead {scenario.seed}")
+    if rng.random() >= AHEAD_SHARE or scenario.owes_delay or scenario.family == "rolling":
+        return scenario
+    name = rng.choice(sorted(scenario.feeds))
+    feed = scenario.feeds[name]
+    if not feed.batch.num_rows:
+        return scenario
+    row = rng.randrange(max(feed.batch.num_rows // 2, 1))
+    ahead_us = scenario.plan.event_time_of(2 * scenario.plan.delay_threshold_us) + rng.randint(200_000, 5_000_000)
+    patterns = (*scenario.patterns, "row_ahead")
+    return replace(scenario, feeds={**scenario.feeds, name: feed.with_ahead(row, ahead_us)}, patterns=patterns)
+
+
+def maybe_hindered(scenario: Scenario) -> Scenario:
+    """Some scenarios meet what stops nobody, and is in everybody's way: a store out of reach, boundaries far behind their rows,
+    a slow machine, the end of a job just when it is to correct. Whatever was owed still is; where something was, only what
+    cannot cost that comes."""
+    rng = Random(f"hindered {scenario.seed}")
+    is_storm = scenario.family in ("storm", "staggered")
+    choice: tuple[Callable[[Random, Scenario], Scenario], ...] = (_lose_store,)
+    if scenario.family == "storm" and scenario.is_unbounded:
+        # What no windows can rebuild has nothing but the store.
+        choice = (_kill_without_store,)
+    elif rng.random() >= HINDERED_SHARE:
+        return scenario
+    elif is_storm and any(set(fragment.engines) != {"native"} for fragment in scenario.plan.fragments):
+        choice = (_fell_job, _fell_job, _kill_without_store, _drag)
+    elif is_storm:
+        choice = (_kill_without_store, _disorder, _drag)
+    elif scenario.family == "available":
+        choice = (_lose_store, _lag)
+    hinder = rng.choice(choice)
+    return replace(hinder(rng, scenario), patterns=(*scenario.patterns, hinder.__name__.lstrip("_")))
+
+
+def some_time(rng: Random, scenario: Scenario) -> int:
+    """Of a run, once it is under way."""
+    return rng.randrange(100_000, max(scenario.duration_us, 300_000))
+
+
+def _lose_store(rng: Random, scenario: Scenario) -> Scenario:
+    """The checkpoint store is out of reach, or comes back empty."""
+    at, length = some_time(rng, scenario), rng.randint(30, 1_500) * MILLISECOND
+    # What no windows can rebuild is lost for good with an only replica's checkpoints.
+    kind = "store_away" if scenario.is_unbounded else rng.choice(("store_away", "store_wipe"))
+    return replace(scenario, strikes=(*scenario.strikes, Strike(kind, at, length)))
+
+
+def _kill_without_store(rng: Random, scenario: Scenario) -> Scenario:
+    """An instance dies while the store is gone, or soon after; or all its replicas do."""
+    hindered = _lose_store(rng, scenario)
+    loss = hindered.strikes[-1]
+    who = rng.choice(instances(scenario.plan))
+    replicas = scenario.plan.fragment(who.fragment).replicas
+    if not scenario.is_unbounded and rng.random() < 0.5:
+        replicas = (who.replica,)
+    at = loss.at_us + rng.randint(0, loss.for_us + 200_000)
+    deaths = (
+        Strike("crash", at + rng.randint(0, 100_000), rng.randint(1, 400) * MILLISECOND, who=replace(who, replica=replica))
+        for replica in replicas
+    )
+    return replace(hindered, strikes=(*hindered.strikes, *deaths))
+
+
+def _lag(rng: Random, scenario: Scenario) -> Scenario:
+    """Boundaries come late after their rows."""
+    return replace(scenario, lag_us=rng.choice((1, 1, 2, 4)) * scenario.plan.boundary_interval_us)
+
+
+def _disorder(rng: Random, scenario: Scenario) -> Scenario:
+    """Boundaries come late after their rows, which are out of order for as long."""
+    lagging = _lag(rng, scenario)
+    feeds = {name: feed.with_disorder(rng, lagging.lag_us) for name, feed in scenario.feeds.items()}
+    return replace(lagging, feeds=feeds)
+
+
+def _drag(rng: Random, scenario: Scenario) -> Scenario:
+    """A machine is so slow that each piece of its work takes as long as a heartbeat may."""
+    who = rng.choice(instances(scenario.plan))
+    at, length = some_time(rng, scenario), rng.randint(200, 1_500) * MILLISECOND
+    drag = Strike("drag", at, length, who=who, amount=rng.choice((500, 3_000, 20_000)))
+    return replace(scenario, strikes=(*scenario.strikes, drag))
+
+
+def _fell_job(rng: Random, scenario: Scenario) -> Scenario:
+    """A failure long enough to need a correction, and the end of a job that is to make one."""
+    at = rng.randrange(150_000, max(scenario.duration_us // 2, 300_000))
+    cut = Strike("cut_stream", at, scenario.plan.delay_threshold_us + 300_000, rng.choice(scenario.plan.sources).operator)
+    trap = Strike("engine_on_stabilization", at, rng.choice((1, 50, 400)) * MILLISECOND)
+    return replace(scenario, strikes=(*scenario.strikes, cut, trap))
+
+
+def maybe_remote(scenario: Scenario) -> Scenario:
+    """Of some scenarios, operators of some fragments run in micro-batches in another process, which may die as well."""
+    rng = Random(f"remote {scenario.seed}")
+    if rng.random() >= REMOTE_SHARE:
+        return scenario
+    query = scenario.plan
+    chosen = {f.name for f in query.fragments if f.name != EGRESS and rng.random() < 0.7} or {query.fragments[0].name}
+    mixing = Random(f"engines {scenario.seed}")
+    fragments = tuple(replace(f, engines=_engines(mixing, f)) if f.name in chosen else f for f in query.fragments)
+    query = replace(query, fragments=fragments)
+    owes = scenario.owes_delay or scenario.owes_silence
+    strikes = scenario.strikes
+    if scenario.owes_delay:
+        # An alpha*X that was fixed without regard to batches would break X, and so would a memory that holds back what should
+        # be in the next batch.
+        query = replace(query, alpha_x_us=None, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
+    if scenario.owes_masking:
+        # The job dies in the place of its instance: nobody may notice that either.
+        strikes = tuple(engine_strike(rng, query, strike.at_us, "engine_crash", strike.for_us) for strike in strikes)
+    elif not owes:
+        strikes += tuple(
+            engine_strike(rng, query, some_time(rng, scenario), rng.choice(_ENGINE_STRIKES))
+            for _ in range(rng.choice((0, 1, 1, 2, 3)))
+        )
+    scenario = replace(
+        scenario,
+        plan=query,
+        batch_us=rng.choice((20, 60, 60) if owes else (20, 60, 150)) * MILLISECOND,
+        strikes=strikes,
+        patterns=(*scenario.patterns, "remote"),
+    )
+    are_all_elsewhere = all(set(f.engines) == {"spark"} for f in query.fragments if f.name != EGRESS)
+    if not scenario.owes_masking or not are_all_elsewhere or mixing.random() >= 0.5:
+        return scenario
+    return _in_turn(mixing, scenario)
+
+
+def _engines(rng: Random, fragment: Fragment) -> tuple[str, ...]:
+    """Those of a fragment's replicas: the same for all, or sometimes some elsewhere and some not."""
+    count = len(fragment.replicas)
+    if count == 1 or rng.random() >= MIXED_SHARE:
+        return ("spark",) * count
+    engines = ["spark", "native", *rng.choices(("spark", "native"), k=count - 2)]
+    rng.shuffle(engines)
+    return tuple(engines)
+
+
+_ENGINE_STRIKES = (
+    "engine_worker",
+    "engine_crash",
+    "engine_crash",
+    "engine_forget",
+    "engine_wipe",
+    "engine_wipe",
+    "engine_twin",
+    "zombie",
+    "zombie",
+)
+
+
+def _in_turn(rng: Random, scenario: Scenario) -> Scenario:
+    """Two replicas' jobs die in turn, and then the first one's again: it must be missed as soon as before."""
+    query = scenario.plan
+    who = rng.choice([who for who in instances(query, with_egress=False) if who.replica == "r0"])
+    partner = replace(who, replica="r1")
+    strikes, at = [], rng.randint(500_000, 800_000)
+    for victim in (who, partner, who):
+        length = int(query.delay_threshold_us * rng.uniform(0.6, 1.2))
+        strikes.append(Strike("engine_crash", at, length, who=victim))
+        at += length + rng.randint(300_000, 600_000)
+    feeds, start = make_feeds(rng, query, (at / SECOND, at / SECOND + 0.5))
+    return replace(scenario, feeds=feeds, start_us=start, strikes=tuple(strikes))
+
+
+def engine_strike(rng: Random, query: Plan, at: int, kind: str, length: int | None = None) -> Strike:
+    who = rng.choice([who for who in instances(query) if query.fragment(who.fragment).engine_of(who.replica) != "native"])
+    length = rng.randint(20, 900) * MILLISECOND if length is None else length
+    return Strike(kind, at, length, who=who, amount=rng.choice((0, 0, 500, 1000)))
+
+
