@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import reconcile.instance
-from boreal.frames import Start
+import reconcile.upstream
+from boreal.frames import INFINITY, Start
 from reconcile.instance import Instance
 from reconcile.upstream import Candidate, Rank, Upstream
 from services.log.index import Index
@@ -177,3 +178,43 @@ def find_silence_out_too_late(patch: Patch) -> None:
         return links_of
 
     patch(reconcile.instance, "links_of", make)
+
+
+@mutant
+def stay_with_one_that_lags(patch: Patch) -> None:
+    """How far a replica's boundaries have come says nothing of how good it is to read from."""
+    patch(reconcile.upstream, "_lag", lambda _: lambda others, reached, now: 0)
+
+
+@mutant
+def stay_with_one_that_lacks_more(patch: Patch) -> None:
+    """Of replicas in UP_FAILURE the one that is read is kept, though another lacks fewer inputs."""
+    patch(Upstream, "_least_missing", lambda _: lambda self, ranks, now: self.live)
+
+
+@mutant
+def leave_at_once_for_one_that_lacks_less(patch: Patch) -> None:
+    """A reader changes replicas whenever another lacks fewer inputs just then, and not once that has lasted."""
+
+    def make(original: Any) -> Any:
+        def least_missing(self: Upstream, ranks: Any, now: int) -> Any:
+            self.worse_since = -INFINITY
+            return original(self, ranks, now)
+
+        return least_missing
+
+    patch(Upstream, "_least_missing", make)
+
+
+@mutant
+def count_what_was_undone_as_progress(patch: Patch) -> None:
+    """What an UNDO has revoked still counts for how far a replica has come."""
+
+    def make(original: Any) -> Any:
+        def note_progress(self: Upstream, candidate: Any, frame: Any, now: int) -> None:
+            candidate.epoch = frame.epoch
+            original(self, candidate, frame, now)
+
+        return note_progress
+
+    patch(Upstream, "_note_progress", make)
