@@ -10,7 +10,6 @@ import pyarrow as pa
 
 import reconcile.soutput
 import sunion.port
-import sunion.sunion
 from boreal.frames import INFINITY
 from boreal.spec import Hold
 from simulation.mutants.registry import Patch, mutant
@@ -517,10 +516,10 @@ def keep_all_in_memory(patch: Patch) -> None:
 
 @mutant
 def put_an_edge_in_the_bucket_before(patch: Patch) -> None:
-    """A row on a bucket's start belongs to the bucket before it."""
+    """A row on a bucket's start is said to be of the bucket before it: its t_max is its own time (R4)."""
 
     def make(original: Any) -> Any:
         return lambda time, bucket_us: original(time - 1, bucket_us)
 
-    for room in (sunion.port, sunion.sunion, reconcile.soutput):
+    for room in (sunion.port, reconcile.soutput):
         patch(room, "bucket_end", make)

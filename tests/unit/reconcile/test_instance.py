@@ -17,6 +17,7 @@ from reconcile.events import (
     Frames,
     Heartbeat,
     InstanceId,
+    LeaseEnd,
     LeaseGrant,
     LeaseRequest,
     PathAfter,
@@ -440,6 +441,26 @@ def test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_n
     assert acknowledged[-1] == second.inputs != first.inputs
 
 
+def test_a_lone_checkpoint_lets_no_input_go() -> None:
+    """R26: where no partner has another, losing it would lose the query."""
+    ever = {"all": {"union": ["a", "b"]}, "ever": {"distinct": "all", "on": ["k"]}}
+    options = {"replicas": 1, "tuning": {"checkpoint_interval": "200ms"}}
+    one = InstanceDriver(plan_of(query_of(ever, "ever", ("a", "b"), **options)))
+    flow(one, 0, 1000 * MS)
+    [*_, copy] = (effect for effect in one.effects if isinstance(effect, StoreCheckpoint))
+    one.give(CheckpointStored(copy.number))
+    flow(one, 1000 * MS, 1400 * MS)
+    assert not [effect for effect in one.effects if isinstance(effect, Acknowledge)]
+
+
+def test_rows_since_the_copy_that_a_rollback_returns_to_are_not_let_go() -> None:
+    """R26: with periodic checkpoints, of which there is none here but that of the beginning."""
+    one = InstanceDriver(union_plan(tuning={"checkpoint_interval": "10s"}))
+    flow(one, 0, 600 * MS)
+    acknowledged = [effect.positions for effect in one.effects if isinstance(effect, Acknowledge)]
+    assert acknowledged and set(acknowledged) == {(("a/0", 0), ("b/0", 0))}
+
+
 def test_a_state_that_has_not_changed_is_not_stored_again() -> None:
     one = InstanceDriver(union_plan(tuning={"checkpoint_interval": "200ms"}))
     flow(one, 0, 1000 * MS)
@@ -566,3 +587,46 @@ def test_a_live_branch_is_given_up_once_the_corrections_beside_it_have_outgrown_
     assert max(held) <= 2 * one.plan.memory_bytes
     assert lived[0] and not lived[-1]
     assert isinstance(shown[-1], RecDone | Boundary | Data) and one.state is not State.STABILIZATION
+
+
+def test_what_is_held_back_beside_a_live_branch_is_not_acknowledged_before_it_is_shown() -> None:
+    """R26: should we die before that, our next life finds in our logs what was there before the correction."""
+    one = failed(reconcile="overlay_redo", replicas=1)
+    one.instance.sunion.settings = replace(one.instance.sunion.settings, step_rows=2)
+    times = list(range(200 * MS, 1500 * MS, 50 * MS))
+    items = tuple(enumerate((one.rows("b", times), one.boundary(1500 * MS)), start=one.offsets[B]))
+    one.instance.handle(Frames(B, items, items[-1][0] + 1), one.now)
+    shown, held = one.instance.claims.shown, 0
+    while one.instance.has_more:
+        one.instance.handle(Tick(), one.now)
+        if one.instance.soutput.deferred:
+            held += 1
+            assert one.instance.claims.shown is shown
+    assert held > 1 and one.instance.claims.shown is one.instance.claims.made is not shown
+
+
+def test_one_that_stays_live_for_its_peer_goes_on_by_the_policy_for_stabilization() -> None:
+    """R11, R22: here that is to send nothing."""
+    one = failed(policy="process/suspend")
+    one.give(Received(LeaseRequest(R1)))
+    assert one.sent(LeaseGrant)
+    given = len(one.frames(Data))
+    flow(one, 1500 * MS, 1700 * MS, "a", peer=State.STABILIZATION)
+    assert len(one.frames(Data)) == given
+    one.give(Received(LeaseEnd(R1)))
+    flow(one, 1700 * MS, 1900 * MS, "a", peer=State.UP_FAILURE)
+    assert len(one.frames(Data)) > given
+
+
+def test_of_a_replica_that_is_read_for_its_corrections_no_tentative_row_is_taken() -> None:
+    """R17."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    live, other = (LogId("all", replica, 0) for replica in ("r0", "r1"))
+    one.deliver(live, one.boundary(100 * MS, "r0", State.UP_FAILURE))
+    one.tail(other, one.boundary(100 * MS, "r1", State.STABILIZATION))
+    [link] = one.instance.links
+    assert link.upstream.correcting is not None and link.upstream.correcting.log == other
+    one.deliver(other, one.rows("all", [150 * MS], "r1", tentative=True))
+    assert not link.port.suffix
+    one.deliver(other, one.rows("all", [150 * MS], "r1"))
+    assert link.port.tape.next_id == 1

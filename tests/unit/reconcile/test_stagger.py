@@ -264,3 +264,10 @@ def test_a_dead_holder_frees_its_lessor_though_that_does_not_ask() -> None:
     assert lessor.promised
     lessor.forget_dead(DEATH + 1)
     assert not lessor.promised
+
+
+def test_one_that_recovers_stays_live_for_nobody() -> None:
+    """It sends nothing before it has caught up, and nobody waits for that."""
+    peers = Peers(2)
+    peers.beat(State.UP_FAILURE, State.RECOVERING)
+    assert peers.ask(0) is Permission.ALONE

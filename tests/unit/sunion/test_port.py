@@ -132,5 +132,6 @@ def test_memory_is_bounded_for_stable_and_tentative_rows() -> None:
 def test_a_frame_is_overdue_by_its_oldest_row() -> None:
     """R8: its rows may be of several ingests."""
     one = SUnionDriver("a")
-    one.ports["a"].take_tentative(Data(one.origin, 0, 0, batch_of([5, 15], [0, 1]), True, ((10, 100), (INFINITY, 500)), 20), 600)
+    frame = Data(one.origin, 0, 0, batch_of([5, 15], [0, 1]), True, ((10, 100), (INFINITY, 500)), 20)
+    one.ports["a"].take_tentative(frame, 600)
     assert one.ports["a"].arrivals == deque([(20, 100, 600)])

@@ -268,6 +268,48 @@ def test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstr
     assert sorted(step.missing) == ["b", "d", "x", "y"]
 
 
+def test_where_one_stream_has_ended_and_another_goes_on_no_window_is_closed_before_its_time() -> None:
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.boundary("a", INFINITY)
+    one.rows("b", 12)
+    one.boundary("b", 20)
+    assert one.at(1) == [("stable", [(12, 0)], 20)]
+    assert one.at(5000) == [] and one.sunion.live is None
+
+
+def test_rows_that_are_read_again_from_the_log_are_not_answered_without() -> None:
+    """They are not missing: their port is there."""
+    one = failed(memory=10)
+    one.ports["a"].evict(10, -1)
+    assert [at for _, at, _ in one.sunion.reads()] == [0]
+    assert one.at(1000) == []
+    one.ports["a"].unreachable = True
+    assert one.at(1001) == [("mark", 1), ("tentative", [], 20)]
+
+
+def test_before_a_correction_only_what_is_overdue_is_answered() -> None:
+    """What else is there will be stable in a moment."""
+    one = failed()
+    assert one.at(1000)[-1] == ("tentative", [(11, 1)], 20)
+    one.sunion.eager_from = 1500
+    one.rows("a", 21)
+    one.boundary("a", 30)
+    assert one.at(1499) == []
+    assert one.at(1500) == [("tentative", [(21, 2)], 30)]
+
+
+def test_what_a_correction_has_ahead_of_its_boundary_is_not_answered_beside_its_tentative_version() -> None:
+    """R17: the stable rows are another replica's, and count up to the stable boundary; the live one's rows after it."""
+    one = SUnionDriver("a")
+    one.boundaries(10)
+    one.rows("a", 11, v=[7], ingest=0)
+    one.tentative("a", 11, v=[7], ingest=0)
+    one.boundary("a", 20, tentative=True)
+    one.ports["a"].corrected = True
+    assert one.at(1000)[-1] == ("tentative", [(11, 7)], 20)
+
+
 # Healing (R16)
 
 
@@ -288,6 +330,28 @@ def test_it_has_healed_only_once_the_stable_boundaries_have_passed_all_that_was_
     assert one.sunion.healed(1600, one.sunion.base.position) is None
     one.boundary("b", 20)
     assert one.sunion.healed(1700, one.sunion.base.position) is Healed.FULL
+
+
+def test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected() -> None:
+    """R16: the horizon is where the input has come, though open windows were flushed to the end of time."""
+    one = failed(Hold.DELAY)
+    one.boundary("a", INFINITY, ingest=100)
+    assert one.at(1100)[-1][2] == INFINITY
+    one.silence("b", False)
+    one.rows("b", 12, ingest=0)
+    one.boundary("b", 20)
+    assert one.sunion.healed(1200, one.sunion.base.position) is Healed.FULL
+
+
+def test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach() -> None:
+    one = failed(memory=10)
+    one.at(1000)
+    heal(one)
+    one.sunion.trim(one.sunion.base.position)
+    one.ports["a"].unreachable = True
+    assert one.sunion.healed(2000, one.sunion.base.position) is None
+    one.ports["a"].unreachable = False
+    assert one.sunion.healed(2000, one.sunion.base.position) is Healed.FULL
 
 
 def test_a_rollback_hands_on_the_same_buckets_again_stable_then_says_so() -> None:
