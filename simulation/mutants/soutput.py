@@ -181,14 +181,13 @@ def leave_a_correction_open(patch: Patch) -> None:
 
 
 @mutant
-def forget_what_was_written_at_a_second_rollback(patch: Patch) -> None:
-    """What a rolled-back state makes again counts as new after a second ROLLBACK: repeats are judged since the last one."""
+def forget_what_was_written_at_a_rollback(patch: Patch) -> None:
+    """After a ROLLBACK repeats are judged by what the state had made, and not by what its log already holds (R18)."""
 
     def make(original: Any) -> Any:
         def undo(self: SOutput, cause: str, keep_live: bool) -> Any:
-            if self.correcting:
-                for track in self._all():
-                    track.written = track.next_id
+            for track in self._all():
+                track.written = track.next_id
             return original(self, cause, keep_live)
 
         return undo

@@ -81,7 +81,8 @@ def test_each_strategy_says_from_where_it_must_be_given_rows_again() -> None:
 def test_only_checkpoint_redo_copies_the_state_at_a_mark() -> None:
     graph = Graph(FRAGMENT)
     assert [mode for mode in Mode if Strategy(graph, mode).copies_at_mark] == [Mode.CHECKPOINT_REDO]
-    assert not Strategy(graph, Mode.CHECKPOINT_REDO, periodic=True).copies_at_mark
+    periodic = Strategy(graph, Mode.CHECKPOINT_REDO, periodic=True, copied_at=5)
+    assert not periodic.copies_at_mark and periodic.replay_from(10) == 5
 
 
 def test_a_copy_starts_another_host() -> None:
@@ -114,8 +115,10 @@ def test_an_overlay_stays_live_while_its_base_is_redone() -> None:
     step(host, LACKING, 2000, tentative=True)
     host.roll_back(keep_live=True)
     redone = step(host, WHOLE, 2000)
-    assert step(host, [(2600, 2)], -1, tentative=True) == [(3, 2, 1)], "the live branch knows nothing of the correction"
-    redone += step(host, LATER, -1)
+    assert step(host, [(2600, 2)], 2700, tentative=True) == []
+    redone += step(host, LATER, 2700)
+    assert step(host, [(2800, 2)], -1, tentative=True) == [(3, 2, 2)], "the live branch knows nothing of the correction"
+    redone += step(host, [], -1)
     assert redone == expected()
     host.redone()
     assert host.live is None and host.redo is None
