@@ -22,7 +22,8 @@ from sunion.steps import Step
 
 @dataclass(slots=True)
 class Host:
-    """State of one instance: `state` is the one that the next stable step works on, `live` that of tentative steps."""
+    """State of one instance: `state` is the one that the next stable step works on, `live` that of tentative steps;
+    is_overlaid: that is an overlay on `state`."""
 
     graph: Graph
     mode: Mode
@@ -30,6 +31,7 @@ class Host:
     live: GraphState | None = None
     redo: GraphState | None = None
     copy: bytes = b""
+    is_overlaid: bool = False
 
     def __post_init__(self) -> None:
         self.state = self.graph.empty()
@@ -45,8 +47,8 @@ class Host:
             case Copy():
                 self.checkpoint()
                 return Answer(copied=len(self.copy), state=self.copy)
-            case Mark(number):
-                self.mark(copies=number is not None)
+            case Mark(number, overlaid):
+                self.mark(number is not None, overlaid)
                 if number is not None:
                     return Answer(copied=len(self.copy), state=self.copy)
             case RollBack(keep_live):
@@ -82,11 +84,12 @@ class Host:
         overlays = [layer for layer in (self.live, self.redo) if layer is not None and layer is not self.state]
         return self.state.nbytes(), len(self.copy) + sum(layer.nbytes() for layer in overlays)
 
-    def mark(self, copies: bool) -> None:
+    def mark(self, copies: bool, overlaid: bool = False) -> None:
         """MARK: the state as it is now can be returned to."""
         if copies:
             self.checkpoint()
-        self.live = self.state.overlay() if self.mode is Mode.OVERLAY_REDO else self.state
+        self.is_overlaid = overlaid or self.mode is Mode.OVERLAY_REDO
+        self.live = self.state.overlay() if self.is_overlaid else self.state
 
     def roll_back(self, keep_live: bool) -> None:
         """ROLLBACK to the mark, or to the last copy."""
@@ -94,9 +97,11 @@ class Host:
             self.redo = self.state.overlay()
             return
         self.live = None
+        if self.is_overlaid:
+            return
         if self.mode is Mode.CHECKPOINT_REDO:
             self.state = self.graph.decode(self.copy)
-        elif self.mode is Mode.UNDO_REDO:
+        else:
             self.state = self.graph.empty()
 
     def redone(self) -> None:

@@ -349,8 +349,9 @@ class Instance:
             port.corrected = upstream.correcting is not None
             port.unreachable = now - upstream.live.seen > self.silence_us
             port.silent = port.unreachable and port.tape.boundary < INFINITY
-            is_tentative = port.suffix_boundary > port.tape.boundary or upstream.live.state is not State.STABLE
-            port.failed = port.silent or (is_tentative and port.tape.boundary < INFINITY)
+            is_tentative = port.suffix_boundary > port.tape.boundary and not port.is_early
+            is_unwell = is_tentative or upstream.live.state is not State.STABLE
+            port.failed = port.silent or (is_unwell and port.tape.boundary < INFINITY)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
         """Give an item to the host; returns how many input rows it held."""
@@ -359,17 +360,17 @@ class Instance:
                 rows: int = sum(batch.num_rows for batch in item.batches.values())
                 if self.sunion.redoing and not item.tentative:
                     self.redo_tuples += rows
-                is_timed = self.state is State.STABLE and not item.muted
+                is_timed = self.state is State.STABLE and not item.muted and not self.sunion.redoing
                 then = partial(self._emit, replace(item, batches={}))
                 self.engine.hand(item, now, effects, then, is_timed, self._rows_of(item) if self.engine.host is None else "")
                 return rows
             case Mark():
                 number = None
-                if self.strategy.copies_at_mark:
+                if self.strategy.copies_at_mark and not item.is_early:
                     number = self.claims.next_checkpoint()
                     self.claims.copy(item.time)
-                self.engine.hand(orders.Mark(number), now, effects, self._store_as(number, item.time))
-                self._become(State.UP_FAILURE, now, effects)
+                self.engine.hand(orders.Mark(number, item.is_early), now, effects, self._store_as(number, item.time))
+                self._maybe_change_state(now, effects)
             case Redone():
                 self.ending_redo = True
                 self.engine.hand(orders.Redone(), now, effects, self._finish_redo)
@@ -416,7 +417,13 @@ class Instance:
         """Healed (R16): roll back, as soon as a peer covers for us or none can (R22). True where a redo has begun; its
         first step is left to the next call, so that readers learn of it at once."""
         mark = self.sunion.base.position
-        if not self.healing and self.sunion.healed(now, self.strategy.replay_from(mark)) is not None:
+        replay_from = mark if self.sunion.mark_is_early else self.strategy.replay_from(mark)
+        is_healed = self.healing or self.sunion.healed(now, replay_from) is not None
+        if is_healed and self.sunion.is_early and self.state is State.STABLE:
+            # Nothing has failed, and it is soon done: nobody need stay live meanwhile, or read from another.
+            self._roll_back(replay_from, False, now, effects)
+            return True
+        if is_healed and not self.healing:
             self.healing = True
             self.sunion.eager_from = now + self.grace_us + (self.plan.heartbeat_us if self.stagger.peers else 0)
         if not self.healing or self.state is not State.UP_FAILURE or self.is_away:
@@ -431,12 +438,15 @@ class Instance:
         if permission is Permission.WAIT:
             return False
         keep_live = permission is Permission.ALONE and self.strategy.mode is Mode.OVERLAY_REDO
-        self.sunion.roll_back(self.strategy.replay_from(mark), keep_live)
+        self._roll_back(replay_from, keep_live, now, effects)
+        return True
+
+    def _roll_back(self, replay_from: int, keep_live: bool, now: int, effects: list[Effect]) -> None:
+        self.sunion.roll_back(replay_from, keep_live)
         self.healing = False
         self.redo_started, self.redo_tuples = now, 0
-        self._become(State.STABILIZATION, now, effects)
+        self._maybe_change_state(now, effects)
         self.engine.hand(orders.RollBack(keep_live), now, effects, self._undo_by(self.sunion.cause, keep_live))
-        return True
 
     def _is_soon_corrected(self, mark: int) -> bool:
         """After a cut of all its inputs an instance finds a backlog. Where one step takes that, taking turns would only make
@@ -466,6 +476,8 @@ class Instance:
         has_failed_input = any(link.port.failed for link in self.links)
         is_marked = self.sunion.live is not None
         is_redoing = self.sunion.redoing or (self.ending_redo and not is_marked)
+        if self.sunion.is_early:
+            is_marked = is_redoing = False
         facts = Facts(is_redoing, self.is_away, is_marked, has_failed_input)
         self._become(state_of(facts), now, effects)
 

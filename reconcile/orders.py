@@ -52,9 +52,11 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """MARK: tentative steps follow. number: what the store is to call the copy that is made now; None where the strategy makes
-    none."""
+    none. overlaid: tentative steps write to an overlay, whatever the mode, which ROLLBACK drops: for early answers, which are
+    corrected again and again."""
 
     number: int | None
+    overlaid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TextIO
 import numpy as np
 import pyarrow as pa
 
-from boreal.frames import Boundary, Data, Frame, Ingest, RecDone, Start, Undo
+from boreal.frames import INFINITY, Boundary, Data, Frame, Ingest, RecDone, Start, Undo
 from boreal.schema import Schema
 from services.texts import (
     by_value,
@@ -30,6 +30,7 @@ from services.texts import (
     object_parts,
 )
 from sunion.buckets import bucket_floor
+from sunion.port import EARLY
 from sunion.tape import BEGINNING
 
 
@@ -38,8 +39,9 @@ class Place:
     """Where a changelog stands; its writer's next life goes on from here.
 
     seq, stable_seq, epoch: of the last record, 0 before the first. next_stable_id: of the next stable row; outstanding:
-    tentative rows held after it. through: the last stable boundary; highest_t_max: of all that was given (R14). n_*: rows
-    given and revoked so far; n_skipped: stable rows that were gone before they could be given (R27).
+    tentative rows held after it. through: the last stable boundary; highest_t_max: of all that was given (R14), but for the
+    tentative end of the stream. n_*: rows given and revoked so far; n_skipped: stable rows that were gone before they could be
+    given (R27).
     """
 
     seq: int = 0
@@ -128,6 +130,44 @@ class Rows:
         )
 
 
+class Given:
+    """Which results a client was given before, so that it can be said which are new (R14).
+
+    A result is a correction if something of its t_max or later was given before that spoke for it: a stable row or boundary; an
+    early one, which says that the final answer is to come; or a tentative one that was given when the result's input had been
+    ingested already. What was ingested only later, a tentative boundary far ahead of its stream cannot have meant.
+    """
+
+    def __init__(self, highest: int | None) -> None:
+        """highest: as `Place.highest_t_max`; what a former life had given is taken to have spoken for all below."""
+        self.highest = highest
+        self._spoken = BEGINNING if highest is None else highest
+        # Tentative ones, by rising time of emission and falling t_max: later ones cover what they exceed.
+        self._emitted: list[int] = []
+        self._t_max: list[int] = []
+
+    def is_new(self, t_max: np.ndarray, ingest: np.ndarray) -> np.ndarray:
+        """For each result. The rows of one frame are judged together, against what the client had before it."""
+        new: np.ndarray = t_max > self._spoken
+        if self._emitted:
+            since = np.searchsorted(np.array(self._emitted), ingest, side="left")
+            new &= t_max > np.array([*self._t_max, BEGINNING])[since]
+        return new
+
+    def note(self, t_max: int, emitted_us: int, speaks: bool) -> None:
+        """A row or a boundary is given. speaks: for all up to its t_max, whenever that was ingested."""
+        if t_max < INFINITY or speaks:
+            self.highest = t_max if self.highest is None else max(self.highest, t_max)
+        if speaks:
+            self._spoken = max(self._spoken, t_max)
+        while self._t_max and self._t_max[-1] <= max(t_max, self._spoken):
+            self._t_max.pop()
+            self._emitted.pop()
+        if t_max > self._spoken:
+            self._t_max.append(t_max)
+            self._emitted.append(emitted_us)
+
+
 class Changelog:
     """One client's changelog of one partition. Give it every frame of the egress, in order.
 
@@ -157,7 +197,7 @@ class Changelog:
         self._outstanding = place.outstanding
         self._correcting = False
         self._through: dict[bool, int | None] = {False: place.through, True: None}
-        self._highest_t_max = place.highest_t_max
+        self._given = Given(place.highest_t_max)
         self._n_stable = place.n_stable
         self._n_tentative = place.n_tentative
         self._n_undone = place.n_undone
@@ -173,7 +213,7 @@ class Changelog:
             self._next_stable_id,
             self._outstanding,
             self._through[False],
-            self._highest_t_max,
+            self._given.highest,
             self._n_stable,
             self._n_tentative,
             self._n_undone,
@@ -208,7 +248,8 @@ class Changelog:
         times = frame.batch.column(0).to_numpy()
         t_max = (times // self._bucket_us + 1) * self._bucket_us
         ingest = _ingest_of(frame.ingest, times)
-        delays_us = self._delays_of_new(t_max, emitted_us - ingest)
+        delays_us = np.ascontiguousarray((emitted_us - ingest)[self._given.is_new(t_max, ingest)], dtype=np.int64)
+        self._given.note(int(t_max.max()), emitted_us, speaks=not frame.tentative or frame.cause == EARLY)
         first_seq = self._seq + 1
         self._seq += rows
         if frame.tentative:
@@ -239,7 +280,7 @@ class Changelog:
         self._reach_epoch(frame.epoch)
         self._through[frame.tentative] = frame.time
         t_max = bucket_floor(frame.time, self._bucket_us)
-        self._note_given(t_max)
+        self._given.note(t_max, emitted_us, speaks=not frame.tentative or frame.cause == EARLY)
         given = {"through": moment(frame.time), "t_max": moment(t_max), "tentative": frame.tentative}
         fields = {**given, "ingest_ms": milliseconds(frame.ingest)}
         return self._control("boundary", fields, emitted_us, replica, frame.missing, frame.cause)
@@ -278,16 +319,6 @@ class Changelog:
     def _reach_epoch(self, epoch: int) -> None:
         assert epoch >= self._epoch, f"epoch {epoch} follows epoch {self._epoch} (R2)"
         self._epoch = epoch
-
-    def _delays_of_new(self, t_max: np.ndarray, delays: np.ndarray) -> np.ndarray:
-        """Those of new rows: a row is a correction iff its t_max was reached before this frame (R14), by a row or by a
-        boundary, which gave the client its bucket as empty."""
-        new = delays if self._highest_t_max is None else delays[t_max > self._highest_t_max]
-        self._note_given(int(t_max.max()))
-        return np.ascontiguousarray(new, dtype=np.int64)
-
-    def _note_given(self, t_max: int) -> None:
-        self._highest_t_max = t_max if self._highest_t_max is None else max(self._highest_t_max, t_max)
 
     def _control(
         self,

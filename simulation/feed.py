@@ -45,6 +45,18 @@ class Feed:
         times[row] += ahead_us
         return self._at(times)
 
+    def lasting(self, intervals: int) -> Feed:
+        """The same, but that it ends after so many intervals."""
+        more = max(intervals - self.intervals, 0)
+        return replace(self, counts=(*self.counts[: intervals + 1], *(self.counts[-1:] * more)))
+
+    def without(self, since: int, until: int) -> Feed:
+        """The same, but without the rows of a span of time."""
+        times = self.batch.column(0).to_numpy()
+        keep = (times < since) | (times >= until)
+        before = np.concatenate([[0], np.cumsum(keep)])
+        return Feed(self.batch.filter(pa.array(keep)), tuple(int(before[count]) for count in self.counts))
+
     def with_disorder(self, rng: Random, most_us: int) -> Feed:
         """The same, but that each row's time is earlier, by up to so much."""
         times = self.batch.column(0).to_numpy()
@@ -105,14 +117,24 @@ def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
 
 class Feeder:
     """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time. lag_us: how far the
-    boundaries are behind the rows, as where a stream's `disorder` is waited for."""
+    boundaries are behind the rows, as where a stream's `disorder` is waited for. jumps: by stream, the interval after which its
+    boundary is at least at a time."""
 
-    def __init__(self, plan: Plan, feeds: Mapping[str, Feed], start_us: int, stride: int, lag_us: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        feeds: Mapping[str, Feed],
+        start_us: int,
+        stride: int,
+        lag_us: int = 0,
+        jumps: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         self.plan = plan
         self.feeds = feeds
         self.start_us = start_us
         self.stride = stride
         self.lag_us = lag_us
+        self.jumps = jumps or {}
         self.interval = 0
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
@@ -138,13 +160,17 @@ class Feeder:
         for edge in self.plan.sources:
             feed = self.feeds[edge.operator]
             first, last = (feed.counts[min(at, feed.intervals)] for at in (since, self.interval))
-            boundary = INFINITY if self.interval >= feed.intervals else self.reached_us
+            boundary = INFINITY if self.interval >= feed.intervals else self._reached(edge.operator)
             rows = split(feed.batch.slice(first, last - first), edge.key, edge.partitions)
             for partition, part in enumerate(rows):
                 log = LogId(edge.name, "", partition)
                 if part.num_rows:
                     append(log, self._data(log, part, now))
                 append(log, Boundary(ORIGIN, 0, boundary, False, now, now))
+
+    def _reached(self, stream: str) -> int:
+        after, least = self.jumps.get(stream, (0, self.reached_us))
+        return max(self.reached_us, least) if self.interval > after else self.reached_us
 
     def _data(self, log: LogId, rows: pa.RecordBatch, now: int) -> Data:
         t_max = bucket_end(int(np.max(rows.column(0).to_numpy())), self.plan.bucket_us)

@@ -5,9 +5,10 @@ anomaly has a name and a sentence (ANOMALIES) before it has a check.
 
 When I3 is owed. In scenarios whose only failures are cuts of source streams, at least one of which is never cut; whose
 policies are process or delay; whose operators block on no input (no join, R15); and where every fragment has a second
-replica, or one that keeps its overlay live beside the redo (R21). There a new result, one whose time no earlier result
-or boundary given to the client had passed (R14), must be given within X of the first tick at which some source had
-logged past its time: R8's ingest for a row as well as for the window that closes there.
+replica, or one that keeps its overlay live beside the redo (R21). There a new result must be given within X of the first
+tick at which some source had logged past its time: R8's ingest for a row as well as for the window that closes there. New is
+a result for which nothing spoke that the client was given before (R14): no stable boundary past its time, and no tentative
+one that came when its input had been logged.
 
 Where, beyond that, each result depends on one row only, what a run over the streams that were never cut gives must have
 been given within X too ('withheld'); and of several replicas one must be live at any time ('nobody-live'). That holds
@@ -64,6 +65,8 @@ ANOMALIES = {
     "unmasked": ("I4", "One of several replicas failed for a while, and the client was given a tentative row."),
     "starved": ("I5", "Stable output trailed the stable input for longer than R16 allows."),
     "thrashing": ("I5", "A log was undone again and again, more often than failures come and go."),
+    "alarmed": ("I5", "An instance was in UP_FAILURE though nothing had failed, its input being out of order or idle."),
+    "costly": ("I5", "Early answers were given again and again, out of proportion to what was new."),
     "unsettled": ("I5", "After the last heal an instance did not become STABLE with all its input read."),
     "tentative-left": ("I5", "After the last heal the client still held tentative rows."),
     "unfinished": ("I5", "After the last heal the client was not told that its stream has ended."),
@@ -76,6 +79,8 @@ ANOMALIES = {
     "crash": ("crash", "A machine raised an error."),
 }
 
+MOST_TENTATIVE, FEW_TENTATIVE = 30, 5_000
+"""Early answers: each row some times over, and few of them as often as X asks for."""
 ROWWISE = ("filter", "map", "union")
 _PLAIN = Origin("", 1)
 SECOND_US = 1_000_000
@@ -131,6 +136,8 @@ def check(
         found += _withholding(scenario, observed, available, client.log)
     if scenario.owes_masking:
         found += _masking(scenario, observed, client, histories)
+    if scenario.owes_early:
+        found += _earliness(observed, client)
     if scenario.owes_silence:
         found += _silence(scenario, observed, histories)
     return found
@@ -338,7 +345,8 @@ def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
     turns = max(len(fragment.replicas) for fragment in plan.fragments)
     # Where only streams are cut, partners answer at once; else each turn may wait for one that does not (R22).
     answer = 1 if all(strike.kind == "cut_stream" for strike in scenario.strikes) else 6
-    allowed = plan.stable_lag_of(observed.x_us_max) + turns * answer * plan.heartbeat_us + 100_000
+    most = len(plan.fragments) * observed.x_us_max if scenario.owes_early else plan.stable_lag_of(observed.x_us_max)
+    allowed = most + turns * answer * plan.heartbeat_us + 100_000
     for span in observed.trailing:
         if span.until_us - span.since_us > allowed:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
@@ -365,21 +373,56 @@ def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
 
 
 def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[Violation]:
+    """R14: a row is new unless something of its time or later was given that spoke for it: a stable boundary, or a tentative
+    one that was given when the row had been logged already. One that says 'early' speaks for what comes out of order."""
     bucket = scenario.plan.bucket_us
-    covered = -INFINITY
+    spoken = -INFINITY
+    tentative: list[tuple[int, int]] = []
+    out_of_order = _out_of_order(scenario) if scenario.lag_us else None
     for when, frame in readable(observed.frames[client.log]):
         if isinstance(frame, Boundary):
-            covered = max(covered, frame.time if frame.time >= INFINITY else frame.time - frame.time % bucket)
+            time = frame.time if frame.time >= INFINITY else frame.time - frame.time % bucket
+            if not frame.tentative:
+                spoken = max(spoken, time)
+            while tentative and tentative[-1][1] <= time:
+                tentative.pop()
+            tentative.append((when, time))
         elif isinstance(frame, Data):
             times = frame.batch.column(0).to_numpy()
-            new = times[times >= covered]
-            if not len(new):
+            logged = _ingest(observed, times - scenario.lag_us)
+            reached = np.array([time for _, time in tentative] + [-INFINITY], dtype=np.int64)
+            given = np.array([at for at, _ in tentative], dtype=np.int64)
+            new = (times >= spoken) & (times >= reached[np.searchsorted(given, logged, side="left")])
+            if out_of_order is not None:
+                new &= ~np.isin(times, out_of_order)
+            if new.any():
+                new &= _has_path(scenario, logged)
+            if not new.any():
                 continue
-            delays = when - _ingest(observed, new)
+            delays = when - _ingest(observed, times[new])
             if int(delays.max()) > scenario.plan.delay_threshold_us:
-                row = int(new[int(delays.argmax())])
+                row = int(times[new][int(delays.argmax())])
                 yield Violation("late", f"time {row} given at {when}, {int(delays.max())} us after its ingest")
                 return
+
+
+def _has_path(scenario: Scenario, logged: np.ndarray) -> np.ndarray:
+    """Whether, at each of these times, some stream was there that had not ended and was not cut off from all."""
+    interval, stride = scenario.plan.boundary_interval_us, scenario.stride
+    found = np.zeros(len(logged), dtype=bool)
+    for name, feed in scenario.feeds.items():
+        is_there = logged <= feed.intervals * interval // stride
+        for strike in scenario.strikes:
+            if strike.kind == "cut_stream" and strike.place == name:
+                is_there &= (logged < strike.at_us) | (logged > strike.end_us)
+        found |= is_there
+    return found
+
+
+def _out_of_order(scenario: Scenario) -> np.ndarray:
+    """The times of rows that come after a later one of their stream."""
+    times = (feed.batch.column(0).to_numpy() for feed in scenario.feeds.values())
+    return np.concatenate([own[own < np.maximum.accumulate(own)] for own in times if len(own)] or [np.empty(0, np.int64)])
 
 
 def _ingest(observed: Observed, times: np.ndarray) -> np.ndarray:
@@ -398,9 +441,12 @@ def _withholding(scenario: Scenario, observed: Observed, available: Observed, cl
     due = _whole(History.of(client, available.frames[client]).stable)
     if due is None:
         return
+    x = scenario.plan.delay_threshold_us
+    # What lies between the tentative suffixes of two replicas is lost where a reader changes from one to the other.
+    changes = [at for s in scenario.strikes if s.kind == "cut_stream_to_replica" for at in (s.at_us, s.end_us)]
     for row, ingest in zip(due.to_pylist(), _ingest(observed, due.column(0).to_numpy()).tolist(), strict=True):
         at = given.get(repr(row), INFINITY)
-        if at > ingest + scenario.plan.delay_threshold_us:
+        if at > ingest + x and not any(abs(ingest - change) <= x for change in changes):
             yield Violation("withheld", f"{row}, ingested at {ingest}, given at {'no time' if at == INFINITY else at}")
             return
 
@@ -459,6 +505,16 @@ def _masking(
     for history in (client,) if was_cut else histories.values():
         if history.n_tentative:
             yield Violation("unmasked", f"{history.log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
+
+
+def _earliness(observed: Observed, client: History) -> Iterator[Violation]:
+    """What comes out of order for longer than X is answered early and is no failure, and at a bounded cost."""
+    for when, who, state in observed.states:
+        if state is State.UP_FAILURE and when > SECOND_US // 2:
+            yield Violation("alarmed", f"{who} at {when}")
+            return
+    if client.n_tentative > MOST_TENTATIVE * client.next_id + FEW_TENTATIVE:
+        yield Violation("costly", f"{client.n_tentative} tentative rows for {client.next_id} stable ones")
 
 
 def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:

@@ -99,7 +99,7 @@ class Simulation:
             scenario.step_rows,
             scenario.batch_us,
         )
-        self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us)
+        self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
         self.saboteur = Saboteur(self.world, Random(scenario.seed))
         self.client = ClientLog(plan.query, plan.output.schema, (), plan.bucket_us, plan.delay_threshold_us)
         self.sources = {edge.name for edge in plan.sources}

@@ -7,7 +7,7 @@ something more can be demanded of them: see `owes_delay` and `owes_silence`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from boreal.plan import Plan
@@ -36,7 +36,9 @@ class Scenario:
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
     length. owes_masking: only one of several replicas fails, so no client may notice. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
-    some fragments' operators run in another process. lag_us: how far boundaries are behind rows.
+    some fragments' operators run in another process. lag_us: how far boundaries are behind rows. jumps: see `simulation.feed`.
+    has_whole_replica: one replica has every stream that is not cut off from all. owes_early: rows come out of order for longer
+    than X, and nothing fails, so every instance is STABLE throughout.
     """
 
     seed: int
@@ -56,6 +58,9 @@ class Scenario:
     may_skip: bool = False
     batch_us: int = 0
     lag_us: int = 0
+    jumps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    has_whole_replica: bool = False
+    owes_early: bool = False
     patterns: tuple[str, ...] = ()
 
     @property
@@ -76,8 +81,9 @@ class Scenario:
 
     @property
     def cut_streams(self) -> frozenset[str]:
-        """The streams that some strike cuts off."""
-        return frozenset(strike.place for strike in self.strikes if strike.kind.startswith("cut_stream"))
+        """The streams that some strike cuts off, so that nobody has them."""
+        kinds = ("cut_stream",) if self.has_whole_replica else ("cut_stream", "cut_stream_to_replica")
+        return frozenset(strike.place for strike in self.strikes if strike.kind in kinds)
 
     @property
     def duration_us(self) -> int:

@@ -10,10 +10,24 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from boreal.frames import INFINITY, Boundary, Data, ingest_at
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.tape import BEGINNING, Chunk, Tape, bounded
+
+EARLY = "early"
+"""The cause of a tentative answer for which no input is missing: it was due before all that may still come for it."""
+
+
+class Arrival(NamedTuple):
+    """What has come for the buckets up to a time. ingest: what they count from; not_before: they are not overdue sooner (R8).
+    is_edge: rows, and none of the stream's had a later time."""
+
+    upto: int
+    ingest: int
+    not_before: int
+    is_edge: bool = False
 
 
 @dataclass(slots=True)
@@ -23,8 +37,8 @@ class Port:
     unreachable: nothing was heard for so long that its replica counts as silent. silent: the same, and more was to come.
     failed: silent, or tentative, or its producer is not STABLE. corrected: stable rows come from another replica than the
     visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of.
-    arrivals: (buckets up to, ingest, not before): what is overdue when (R8). Stable rows are never overdue sooner than
-    grace_us after they arrived, so that a backlog is not overdue at once; tentative ones have been held back already.
+    arrivals: what is overdue when (R8). Stable rows are never overdue sooner than grace_us after they arrived, so that a
+    backlog is not overdue at once; tentative ones have been held back already.
     early: the buckets of arrivals that were overdue while far ahead of their time.
     boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
     (ingest, not before) of the end.
@@ -45,12 +59,17 @@ class Port:
     failed: bool = False
     upstream_missing: tuple[str, ...] = ()
     upstream_cause: str = ""
-    arrivals: deque[tuple[int, int, int]] = field(default_factory=deque)
+    arrivals: deque[Arrival] = field(default_factory=deque)
     early: list[int] = field(default_factory=list)
     boundaries: deque[tuple[int, int]] = field(default_factory=deque)
     boundary_ingest: int = 0
     ended: tuple[int, int] | None = None
     data_end: int = BEGINNING
+
+    @property
+    def is_early(self) -> bool:
+        """Whether what is tentative here was answered early, while nothing has failed."""
+        return self.upstream_cause == EARLY and self.suffix_boundary > self.tape.boundary
 
     @property
     def boundary(self) -> int:
@@ -93,7 +112,7 @@ class Port:
             self.ended = self.ended or (frame.ingest, self._not_before(frame.tentative, now))
         else:
             upto = bucket_floor(frame.time, self.bucket_us)
-            self.arrivals.append((upto, frame.ingest, self._not_before(frame.tentative, now)))
+            self.arrivals.append(Arrival(upto, frame.ingest, self._not_before(frame.tentative, now)))
             self.data_end = max(self.data_end, upto)
         self.boundaries.append((frame.time, frame.ingest))
         self.boundaries = bounded(self.boundaries)
@@ -106,6 +125,7 @@ class Port:
         self.suffix_boundary = BEGINNING
         self.t_max = BEGINNING
         self.boundaries = deque(known for known in self.boundaries if known[0] <= self.tape.boundary)
+        self.data_end = self._stable_end()
         if self.tape.boundary < INFINITY:
             self.ended = None
 
@@ -117,7 +137,7 @@ class Port:
 
     def forget_arrivals(self, upto: int) -> None:
         """What arrived for buckets up to this time is not overdue any more: they have been handed on."""
-        while self.arrivals and self.arrivals[0][0] <= upto:
+        while self.arrivals and self.arrivals[0].upto <= upto:
             self.arrivals.popleft()
         if self.early:
             self.early = [early for early in self.early if early > upto]
@@ -134,12 +154,20 @@ class Port:
         while self.suffix_nbytes > limit and self.suffix[0].high < released:
             self.suffix_nbytes -= self.suffix.pop(0).nbytes
 
+    def _stable_end(self) -> int:
+        """The end of the last bucket known of by what is stable."""
+        if not BEGINNING < self.tape.boundary < INFINITY:
+            return self.data_end
+        last = max((chunk.high for chunk in self.tape.chunks[-1:]), default=BEGINNING)
+        return max(bucket_floor(self.tape.boundary, self.bucket_us), bucket_end(last, self.bucket_us))
+
     def _not_before(self, tentative: bool, now: int) -> int:
         return now if tentative else now + self.grace_us
 
     def _arrived(self, chunk: Chunk, tentative: bool, now: int) -> None:
         upto = bucket_end(chunk.high, self.bucket_us)
-        self.arrivals.append((upto, ingest_at(chunk.ingest, chunk.low), self._not_before(tentative, now)))
+        ingest, is_edge = ingest_at(chunk.ingest, chunk.low), upto >= self.data_end
+        self.arrivals.append(Arrival(upto, ingest, self._not_before(tentative, now), is_edge))
         self.data_end = max(self.data_end, upto)
         # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
         known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary

@@ -30,10 +30,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """MARK: remember the state here; tentative steps follow. `time`: all rows before it are in that state."""
+    """MARK: remember the state here; tentative steps follow. `time`: all rows before it are in that state. is_early: no input
+    has failed, but an answer is due before all that may still come for it."""
 
     number: int
     time: int
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,18 @@ Theory of operation (DPC, sections 'Stable state', 'Upstream failure', 'Stabiliz
 4. When the stable boundary has passed what was handed on tentatively, the failure has healed. At ROLLBACK `live` is
    dropped (or kept beside, R21), and `base` hands on the same buckets again, now stable, reading again from the log
    what memory no longer holds, until it has caught up: Redone. A new failure then makes a new mark, where `base` is.
+5. A bucket may be overdue although no input has failed: rows may come out of order for longer than alpha*X, a stream may be
+   idle, or behind another. It is answered early, by the same means (the mark is early), and corrected piece by piece as the
+   stable boundaries go on. Rows that come for a time that `live` has passed, from a stream that is not out of order, are
+   stranded: to answer them within X, `live` is given up, and what is due is handed on once more, with them.
 
 The machine is pure: frames and the time go in, items come out; it never asks what time it is.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,11 +33,20 @@ from boreal.frames import INFINITY, Ingest, ingest_suffix_min
 from boreal.schema import Schema
 from boreal.spec import Hold
 from sunion.buckets import bucket_end, bucket_floor
-from sunion.port import Port
+from sunion.port import EARLY, Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step
 from sunion.tape import BEGINNING, Chunk, Cursor
 
 STEP_ROWS = 131_072
+
+MOST_AGAIN = 8
+"""What is handed on tentatively may be handed on again so many times on average, for the sake of early corrections."""
+
+FEW_ROWS = 1_024
+"""So few rows may be handed on tentatively again at any rate."""
+
+NOTED_POSITIONS = 512
+"""Of the live view's positions, those of which it is known when they were reached."""
 
 STEP_BYTES = 32 << 20
 """Rows may be wide: a step for a host in another process is a message, of which several are under way."""
@@ -92,7 +107,9 @@ class SUnion:
 
     failure, stabilization: the policies. The second one holds for whoever goes on while a replica reconciles: a kept live
     branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
-    overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now.
+    overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now. horizon: H (R16), the end of
+    what was handed on tentatively. is_early: nothing had failed when that was done, and mark_is_early: when the mark was made.
+    stranded_at: when rows that came behind the live view are overdue.
     """
 
     ports: list[Port]
@@ -116,6 +133,14 @@ class SUnion:
     quiet_until: int = BEGINNING
     quiet_through: int = BEGINNING
     cause: str = ""
+    horizon: int = BEGINNING
+    is_early: bool = False
+    mark_is_early: bool = False
+    stranded_at: int = INFINITY
+    _stranded: set[int] = field(default_factory=set)
+    _passed: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=NOTED_POSITIONS))
+    _live_rows: int = 0
+    _fresh_rows: int = 0
     _kept_from: int = INFINITY
     _kept: list[int] = field(default_factory=list)
     _empty: dict[str, pa.RecordBatch] = field(init=False)
@@ -144,13 +169,26 @@ class SUnion:
         """Whether what was handed on tentatively can now be corrected (R16), giving rows again from a time on."""
         if self.live is None or self.redoing or not self._can_redo(replay_from):
             return None
-        stable = self.stable_through
-        if stable >= self._horizon(self.live):
+        stable, waited = self.stable_through, now - self.marked_at
+        is_soon = self.is_early and waited < self._early_lag_us and stable < INFINITY
+        if stable >= self.horizon and not is_soon:
             return Healed.FULL
-        lag = now - self.marked_at
-        if lag > self.settings.stable_lag_max_us and stable >= self.base.position + self.settings.bucket_us:
+        if self.stranded_at <= now and self._is_cheap():
+            return Healed.PREFIX
+        if is_soon or stable < self.base.position + self.settings.bucket_us:
+            return None
+        if waited > self.settings.stable_lag_max_us or (self.is_early and self._is_cheap()):
             return Healed.PREFIX
         return None
+
+    @property
+    def _early_lag_us(self) -> int:
+        """How long early answers stand at least, lest those that come just before their final ones are undone one by one."""
+        return min(self.alpha_x_us, self.settings.stable_lag_max_us)
+
+    def _is_cheap(self) -> bool:
+        """Whether handing on again what is tentative is in proportion to what was new in it."""
+        return self._live_rows <= max(MOST_AGAIN * self._fresh_rows, FEW_ROWS)
 
     def to_redo(self, replay_from: int) -> int:
         """How many rows that are here a rollback would hand on, giving rows again from a time on."""
@@ -169,10 +207,6 @@ class SUnion:
             for cursor, port in zip(self.base.cursors, self.ports, strict=True)
         )
 
-    def _horizon(self, live: View) -> int:
-        """H (R16): the end of what was handed on tentatively, though open windows were flushed beyond all input."""
-        return min(live.position, max(port.data_end for port in self.ports))
-
     # Orders from the consistency manager
 
     def begin_at(self, position: int, muted_until: int) -> None:
@@ -189,8 +223,11 @@ class SUnion:
         mark, steps up to the mark are muted.
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
-        self.rest = self._horizon(self.live)
-        self.due = max(self.due, self.rest)
+        self.rest, self.due = self.horizon, max(self.due, self.horizon)
+        if self._stranded:
+            # What is beyond the streams that are behind was given already; handed on at once, it would strand them again.
+            self.rest = self.due = min(self.rest, *(self.ports[at].data_end for at in sorted(self._stranded)))
+        self._forget_stranded()
         if not keep_live:
             self.live = None
         if replay_from < self.base.position:
@@ -202,6 +239,11 @@ class SUnion:
     def drop_live(self) -> None:
         """Give up the live branch beside a correction: its output can no longer be held back."""
         self.live = None
+        self._forget_stranded()
+
+    def _forget_stranded(self) -> None:
+        self.stranded_at = INFINITY
+        self._stranded.clear()
 
     # The loop
 
@@ -228,7 +270,11 @@ class SUnion:
 
     def next_deadline(self) -> int | None:
         """When the next held-back bucket becomes overdue, on the run clock; None where nothing is held back."""
-        waits = [self._overdue_at(*port.arrivals[0][1:]) for port in self.ports if port.arrivals]
+        waits = [self._overdue_at(*port.arrivals[0][1:3]) for port in self.ports if port.arrivals]
+        if self.live is not None and not self.redoing:
+            waits.append(self.stranded_at)
+            if self.is_early:
+                waits.append(self.marked_at + self._early_lag_us)
         flush = self._flush_at()
         if flush is not None:
             waits.append(flush)
@@ -281,6 +327,7 @@ class SUnion:
 
     def _end_redo(self, now: int) -> None:
         self.redoing, self.live = False, None
+        self._forget_stranded()
         is_corrected = self.base.position >= self.rest
         self.quiet_until = now + self.settings.grace_us if is_corrected else now
         self.quiet_through = self._due_through(now)
@@ -299,26 +346,43 @@ class SUnion:
             return []
         target = self._due_through(now)
         if hold is Hold.PROCESS and self.live is not None and now >= self.eager_from:
-            target = max(target, self._all_present_through())
+            target = max(target, self._all_present_through(now))
         view = self.leading
         target = min(target, self._readable_through(view))
         if target <= view.position or view.position < self.muted_until:
             return []
         items: list[Item] = []
+        is_early = not any(port.failed for port in self.ports)
         if self.live is None:
             self.live = self.base.fork()
             self.mark_number += 1
             self.marked_at = now
-            upstream = [port.upstream_cause for port in self.ports if port.upstream_cause and port.failed]
-            self.cause = upstream[0] if upstream else f"{self.name}-{self.mark_number}"
-            items.append(Mark(self.mark_number, self.base.position))
-        items.append(self._step(self.live, target, tentative=True))
+            self.is_early = self.mark_is_early = is_early
+            self._live_rows = self._fresh_rows = 0
+            self._passed.clear()
+            self.cause = EARLY if is_early else self._cause()
+            items.append(Mark(self.mark_number, self.base.position, is_early))
+        elif self.is_early and not is_early:
+            self.is_early, self.cause = False, self._cause()
+        step = self._step(self.live, target, tentative=True)
+        self.horizon = min(step.upto, max(port.data_end for port in self.ports))
+        self._passed.append((step.upto, now))
+        rows = sum(batch.num_rows for batch in step.batches.values())
+        self._live_rows += rows
+        self._fresh_rows += rows if step.upto > self.rest else 0
+        items.append(step)
         return items
 
+    def _cause(self) -> str:
+        upstream = (port.upstream_cause for port in self.ports if port.upstream_cause and port.failed and not port.is_early)
+        return next(upstream, f"{self.name}-{self.mark_number}")
+
     def _collect_due(self, now: int) -> None:
-        for port in self.ports:
+        for at, port in enumerate(self.ports):
+            if self.live is not None:
+                self._note_stranded(at, port)
             port.forget_arrivals(self.leading.position)  # else their grace would hold back what came after them
-            while port.arrivals and self._overdue_at(*port.arrivals[0][1:]) <= now:
+            while port.arrivals and self._overdue_at(*port.arrivals[0][1:3]) <= now:
                 upto, *_ = port.arrivals.popleft()
                 if self._is_ahead(upto):
                     port.early.append(upto)
@@ -326,6 +390,21 @@ class SUnion:
                     self.due = max(self.due, upto)
             if port.early:
                 self.due = max([self.due, *(upto for upto in port.early if self._awaited_until(upto) <= now)])
+
+    def _note_stranded(self, at: int, port: Port) -> None:
+        """Rows at a stream's edge that were ingested after the live view had passed their time are new, and nobody has spoken
+        for them (R14). They are due sooner than others, since what is due is then handed on once more."""
+        for arrival in port.arrivals:
+            if arrival.upto > self.leading.position:
+                break
+            if arrival.is_edge and arrival.ingest > self._passed_at(arrival.upto):
+                self._stranded.add(at)
+                self.stranded_at = min(self.stranded_at, max(arrival.ingest + self.alpha_x_us // 2, arrival.not_before))
+
+    def _passed_at(self, upto: int) -> int:
+        """When the live view handed on the bucket that ends here."""
+        first = bisect_right(self._passed, upto - 1, key=lambda note: note[0])
+        return self._passed[min(first, len(self._passed) - 1)][1] if self._passed else self.marked_at
 
     def _lead(self) -> Port | None:
         """The port that is furthest, of those that have not ended; None where that says nothing of the time."""
@@ -375,10 +454,17 @@ class SUnion:
         flush = self._flush_at()
         return INFINITY if flush is not None and flush <= now else BEGINNING
 
-    def _all_present_through(self) -> int:
-        """R11: through where every port that is not missing is known."""
-        known = [port.boundary for port in self.ports if not self._is_missing(port)]
-        return self._floor(min(known)) if known else BEGINNING
+    def _all_present_through(self, now: int) -> int:
+        """R11: through where every port that is not missing is known. One that is behind by less than alpha*X is waited for,
+        that its rows may join: buckets then leave at their deadlines."""
+        position = self.leading.position
+        known = [
+            port.boundary
+            for port in self.ports
+            if not port.silent and (port.boundary >= position or now - port.boundary_ingest <= self.alpha_x_us)
+        ]
+        # Open windows of streams that have ended wait for a missing one as long as any bucket does.
+        return self._floor(min(known)) if known and min(known) < INFINITY else BEGINNING
 
     def _readable_through(self, view: View) -> int:
         """A port within reach whose rows must be read again from the log is waited for: its rows are not missing."""
@@ -459,21 +545,34 @@ class SUnion:
         return merged.take(pa.array(np.argsort(times, kind="stable")))
 
     def _ingest(self, taken: Sequence[_Taken], upto: int) -> Ingest:
-        """What each bucket of the step counts from (R8): its oldest row, or the first boundary past its end."""
+        """What each bucket of the step counts from (R8): its oldest row, or the first boundary past its end. One that is far
+        past it, or the end of a stream, does not say how far time is in the others: it counts where nothing else does."""
         entries: list[tuple[int, int]] = []
-        fallback = 0
+        leaps: list[int] = []
         for port, part in zip(self.ports, taken, strict=True):
             for high, ingest in part.ingest:
                 end = bucket_end(high, self.settings.bucket_us)
                 entries.extend((min(through, end), at) for through, at in ingest)
             for time, at in port.boundaries:
-                entries.append((min(self._floor(time), upto), at))
+                if time >= upto and time - upto > self.settings.ahead_us:
+                    leaps.append(at)
+                    break
+                if time < INFINITY:
+                    entries.append((min(self._floor(time), upto), at))
                 if time >= upto:
                     break
-            fallback = max(fallback, port.boundary_ingest)
-        return ingest_suffix_min(entries) or ((upto, fallback),)
+        runs = ingest_suffix_min(entries)
+        if runs and runs[-1][0] >= upto:
+            return runs
+        if upto >= INFINITY:
+            last = max(port.ended[0] for port in self.ports if port.ended is not None)
+        else:
+            last = min(leaps, default=max(port.boundary_ingest for port in self.ports))
+        return (*runs, (upto, max(last, runs[-1][1]) if runs else last))
 
     def _why(self, upto: int) -> tuple[tuple[str, ...], str]:
+        if self.is_early:
+            return (), self.cause
         missing = dict.fromkeys(port.name for port in self.ports if port.silent or port.boundary < upto)
         for port in self.ports:
             if port.tape.boundary < upto:

@@ -17,10 +17,11 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
-from boreal.frames import Anchor
+from boreal.frames import INFINITY, Anchor
 from services.clusters import Cluster
 from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
 from services.records import Place
+from services.texts import moment
 from sunion.tape import BEGINNING
 
 FIRST_WINDOW = 1_024
@@ -169,7 +170,8 @@ class _Fold:
 
     def _after(self, place: Place, fields: dict[str, Any]) -> Place:
         given = {"seq": fields["seq"], "stable_seq": fields["stable_seq"], "epoch": fields["epoch"]}
-        if "t_max" in fields:
+        is_tentative_end = fields.get("tentative", False) and fields["t_max"] == moment(INFINITY)
+        if "t_max" in fields and not is_tentative_end:
             t_max = time_us(fields["t_max"])
             given["highest_t_max"] = t_max if place.highest_t_max is None else max(place.highest_t_max, t_max)
         match fields["type"]:

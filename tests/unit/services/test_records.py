@@ -225,7 +225,8 @@ class DumbClient:
 
     def __init__(self) -> None:
         self.records: list[dict] = []
-        self.highest, self.delays = -math.inf, []
+        self.given: list[tuple[float, float, bool]] = []
+        self.delays: list[int] = []
         self.epoch = self.stable_seq = 0
         self.through = {False: -math.inf, True: -math.inf}
         self.correcting = False
@@ -236,20 +237,20 @@ class DumbClient:
         self.records.append({"type": kind, "seq": seq, "stable_seq": self.stable_seq, "epoch": self.epoch, **fields})
 
     def take(self, frame: Frame, emitted: int) -> None:
-        before = self.highest
+        before = list(self.given)
         if isinstance(frame, Data):
             self.epoch = frame.epoch
             for row in frame.batch.to_pylist():
                 t_max = row["time"] // BUCKET * BUCKET + BUCKET
                 ingest = ingest_at(frame.ingest, row["time"])
                 self.add("tentative" if frame.tentative else "stable", n=row["n"], t_max=t_max, ingest_ms=ingest / 1000)
-                if t_max > before:
+                if not any(t_max <= given and (speaks or at >= ingest) for given, at, speaks in before):
                     self.delays.append(emitted - ingest)
-                self.highest = max(self.highest, t_max)
+                self.given.append((t_max, emitted, not frame.tentative))
         elif isinstance(frame, Boundary) and frame.time > self.through[frame.tentative]:
             self.epoch, self.through[frame.tentative] = frame.epoch, frame.time
             self.add("boundary", through=frame.time)
-            self.highest = max(self.highest, frame.time // BUCKET * BUCKET)
+            self.given.append((frame.time // BUCKET * BUCKET, emitted, not frame.tentative))
         elif isinstance(frame, (Undo, Start)) and any(r["type"] == "tentative" for r in replay_dumb(self.records)):
             self.epoch, self.through[True], self.correcting = frame.epoch, -math.inf, True
             self.add("undo", after_seq=self.stable_seq)

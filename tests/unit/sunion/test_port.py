@@ -100,9 +100,9 @@ def test_stable_arrivals_get_a_grace_and_tentative_ones_none() -> None:
     one.now = 1000
     one.rows("a", 3, ingest=10)
     one.tentative("a", 14, ingest=20)
-    assert list(one.ports["a"].arrivals) == [(10, 10, 1050), (20, 20, 1000)]
+    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(10, 10, 1050), (20, 20, 1000)]
     one.ports["a"].released(10)
-    assert list(one.ports["a"].arrivals) == [(20, 20, 1000)]
+    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(20, 20, 1000)]
 
 
 def test_the_end_of_a_stream_is_kept_apart_and_an_undo_takes_a_tentative_one_back() -> None:
