@@ -14,7 +14,6 @@ from boreal.frames import INFINITY
 from boreal.spec import Hold
 from simulation.mutants.registry import Patch, mutant
 from sunion.port import Port
-from sunion.steps import Step
 from sunion.sunion import Healed, SUnion
 from sunion.tape import BEGINNING, Chunk, Cursor, Tape
 
@@ -216,17 +215,7 @@ def blame_every_input(patch: Patch) -> None:
 def hide_the_cause_upstream(patch: Patch) -> None:
     """A tentative step tells a cause of this instance, though its upstream knows the failure that began it."""
 
-    def make(original: Any) -> Any:
-        def tentative_items(self: SUnion, now: int) -> Any:
-            is_new, items = self.live is None, original(self, now)
-            if is_new and self.live is not None:
-                self.cause = f"{self.name}-{self.mark_number}"
-                items = [replace(item, cause=self.cause) if isinstance(item, Step) else item for item in items]
-            return items
-
-        return tentative_items
-
-    patch(SUnion, "_tentative_items", make)
+    patch(SUnion, "_cause", lambda _: lambda self: f"{self.name}-{self.mark_number}")
 
 
 @mutant
@@ -373,8 +362,11 @@ def heal_in_part_at_once(patch: Patch) -> None:
     """A failure heals in part as soon as one bucket can be corrected, however young the mark is (R16)."""
 
     def make(original: Any) -> Any:
-        def healed(self: SUnion, now: int, replay_from: int) -> Healed | None:
-            return original(self, INFINITY, replay_from)  # type: ignore[no-any-return]
+        def healed(self: SUnion, now: int, replay_from: int) -> Any:
+            marked_at, self.marked_at = self.marked_at, BEGINNING
+            found = original(self, now, replay_from)
+            self.marked_at = marked_at
+            return found
 
         return healed
 
@@ -384,7 +376,17 @@ def heal_in_part_at_once(patch: Patch) -> None:
 @mutant
 def heal_beyond_all_input(patch: Patch) -> None:
     """After open windows were flushed, a failure has healed only once the inputs have ended (R16)."""
-    patch(SUnion, "_horizon", lambda _: lambda self, live: live.position)
+
+    def make(original: Any) -> Any:
+        def tentative_items(self: SUnion, now: int) -> Any:
+            items = original(self, now)
+            if items and self.live is not None:
+                self.horizon = self.live.position
+            return items
+
+        return tentative_items
+
+    patch(SUnion, "_tentative_items", make)
 
 
 @mutant
@@ -429,7 +431,11 @@ def flush_windows_at_once(patch: Patch) -> None:
 @mutant
 def wait_for_the_missing_port_too(patch: Patch) -> None:
     """Policy `process` waits for ports that are missing: it acts as `delay` (R11)."""
-    patch(SUnion, "_is_missing", lambda _: lambda self, port: False)
+
+    def make(_: Any) -> Any:
+        return lambda self, now: self._floor(min(port.boundary for port in self.ports))
+
+    patch(SUnion, "_all_present_through", make)
 
 
 @mutant
@@ -523,3 +529,27 @@ def put_an_edge_in_the_bucket_before(patch: Patch) -> None:
 
     for room in (sunion.port, reconcile.soutput):
         patch(room, "bucket_end", make)
+
+
+@mutant
+def take_an_early_answer_for_a_failure(patch: Patch) -> None:
+    """What an upstream has answered early counts as a failure of it, though nothing has failed."""
+    patch(Port, "is_early", lambda _: property(lambda self: False))
+
+
+@mutant
+def undo_early_answers_one_by_one(patch: Patch) -> None:
+    """Early answers are corrected as soon as one of them can be: again and again."""
+    patch(SUnion, "_early_lag_us", lambda _: property(lambda self: 0))
+
+
+@mutant
+def leave_rows_stranded(patch: Patch) -> None:
+    """New rows behind the live view wait for the correction: nobody answers for them within X (R14)."""
+    patch(SUnion, "_note_stranded", lambda _: lambda self, at, port: None)
+
+
+@mutant
+def answer_again_whatever_it_costs(patch: Patch) -> None:
+    """For the sake of early corrections what is tentative is handed on again without bound."""
+    patch(SUnion, "_is_cheap", lambda _: lambda self: True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import pytest
 
 from boreal.frames import INFINITY, Data
@@ -134,4 +132,5 @@ def test_a_frame_is_overdue_by_its_oldest_row() -> None:
     one = SUnionDriver("a")
     frame = Data(one.origin, 0, 0, batch_of([5, 15], [0, 1]), True, ((10, 100), (INFINITY, 500)), 20)
     one.ports["a"].take_tentative(frame, 600)
-    assert one.ports["a"].arrivals == deque([(20, 100, 600)])
+    [arrival] = one.ports["a"].arrivals
+    assert (arrival.upto, arrival.ingest, arrival.not_before) == (20, 100, 600)
