@@ -228,22 +228,6 @@ def notice_no_absence(patch: Patch) -> None:
 
 
 @mutant
-def reconcile_while_away(patch: Patch) -> None:
-    """An instance reconciles though it is catching up."""
-
-    def make(original: Any) -> Any:
-        def maybe_reconcile(self: Instance, now: int, effects: list[Any]) -> bool:
-            away, self.is_away = self.is_away, False
-            began = bool(original(self, now, effects))
-            self.is_away = away
-            return began
-
-        return maybe_reconcile
-
-    patch(Instance, "_maybe_reconcile", make)
-
-
-@mutant
 def wait_for_a_log_that_lacks_rows(patch: Patch) -> None:
     """A log that lacks rows is asked again at once, and no other in its place (R27)."""
 

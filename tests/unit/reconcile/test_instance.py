@@ -34,6 +34,7 @@ from reconcile.events import (
 )
 from reconcile.instance import FORGOTTEN_HEARTBEATS
 from reconcile.recovery import Restart, Saved, plan_restart
+from reconcile.upstream import Rank
 from tests.harness import MS, InstanceDriver, chain_of, plan_of, query_of
 
 A, B = LogId("a", "", 0), LogId("b", "", 0)
@@ -630,3 +631,26 @@ def test_of_a_replica_that_is_read_for_its_corrections_no_tentative_row_is_taken
     assert not link.port.suffix
     one.deliver(other, one.rows("all", [150 * MS], "r1"))
     assert link.port.tape.next_id == 1
+
+
+def test_a_log_that_lacks_rows_is_left_for_another_and_not_asked_again_for_a_while() -> None:
+    """R27: it came back by its partner's anchor."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    lacking, whole = (LogId("all", replica, 0) for replica in ("r0", "r1"))
+    one.tail(whole, one.boundary(50 * MS, "r1"))
+    one.ids[lacking] = 4
+    effects = one.deliver(lacking, one.rows("all", [50 * MS], "r0"))
+    assert [effect for effect in effects if isinstance(effect, Follow | Unfollow)] == [Unfollow(lacking), Follow(whole, -1)]
+    [link] = one.instance.links
+    assert link.upstream.live.log == whole and link.port.tape.next_id == 0
+    one.tail(lacking, one.boundary(100 * MS, "r0"))
+    assert link.upstream.rank(link.upstream.candidate(lacking), one.now) is Rank.DEAD
+
+
+def test_when_all_inputs_return_at_once_it_was_itself_away() -> None:
+    """R12: what they bring is a backlog, for which no deadline holds."""
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.until(700 * MS)
+    one.deliver(A, one.rows("a", [200 * MS]), end=one.offsets[A] + 20)
+    assert one.state is State.RECOVERING
