@@ -17,7 +17,6 @@ from operators import accumulators
 from operators.accumulators import Deviation, Edge, Extreme, RealSum, _Wide
 from operators.aggregate import Aggregate
 from operators.chunks import Chunk, Side
-from operators.distinct import Distinct
 from operators.filter import Filter
 from operators.groups import Groups
 from operators.join import Join
@@ -350,22 +349,6 @@ def change_a_pane_of_the_state_below(patch: Patch) -> None:
 def read_nothing_below_an_overlay(patch: Patch) -> None:
     """A group that an overlay touches begins from nothing, and not from what the state below has of it."""
     patch(Groups, "_copy_from_below", lambda _: lambda self, keys: None)
-
-
-@mutant
-def forget_distinct_keys_too_early(patch: Patch) -> None:
-    """A distinct lets go of a window's keys as soon as a row of the next window has come."""
-
-    def make(original: Any) -> Any:
-        def split(self: Distinct, state: Any, batch: Any) -> Any:
-            parts = original(self, state, batch)
-            for number in [number for number in state.panes if self.windows and number < parts[0][0]]:
-                state.drop(number)
-            return parts
-
-        return split
-
-    patch(Distinct, "_split", make)
 
 
 @mutant

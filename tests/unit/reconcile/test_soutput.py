@@ -254,3 +254,9 @@ def test_each_bucket_of_a_step_travels_with_an_ingest_of_its_own() -> None:
     )
     assert isinstance(data, Data) and data.ingest == ingest
     assert isinstance(boundary, Boundary) and boundary.ingest == 900
+
+
+def test_a_row_on_a_buckets_start_is_of_that_bucket() -> None:
+    """R4."""
+    [data, _] = (effect.frame for effect in emit(soutput_of(), [20], 30))
+    assert isinstance(data, Data) and data.t_max == 30

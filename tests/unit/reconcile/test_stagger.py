@@ -271,3 +271,13 @@ def test_one_that_recovers_stays_live_for_nobody() -> None:
     peers = Peers(2)
     peers.beat(State.UP_FAILURE, State.RECOVERING)
     assert peers.ask(0) is Permission.ALONE
+
+
+def test_time_in_which_it_could_not_listen_is_no_peers_silence() -> None:
+    peers = Peers(2)
+    peers.beat(State.UP_FAILURE, State.STABLE)
+    peers.now = 10 * DEATH
+    peers.machines[name(0)].discount(10 * DEATH)
+    assert peers.ask(0) is Permission.COVERED
+    peers.now += DEATH + 1
+    assert peers.ask(0) is Permission.ALONE

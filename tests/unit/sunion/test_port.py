@@ -134,3 +134,13 @@ def test_a_frame_is_overdue_by_its_oldest_row() -> None:
     one.ports["a"].take_tentative(frame, 600)
     [arrival] = one.ports["a"].arrivals
     assert (arrival.upto, arrival.ingest, arrival.not_before) == (20, 100, 600)
+
+
+def test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken() -> None:
+    """R23: their bucket was given, as one without them, by the replica that was read before."""
+    one = SUnionDriver("a")
+    one.boundary("a", 30, tentative=True)
+    one.tentative("a", 25, 29)
+    assert one.ports["a"].suffix == []
+    one.tentative("a", 31)
+    assert len(one.ports["a"].suffix) == 1
