@@ -9,7 +9,7 @@ from boreal.spec import Mode
 from operators.graph import Graph, GraphState
 from reconcile.host import Host
 from reconcile.strategy import Strategy
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.sunion import SUnion
 
 
@@ -77,7 +77,7 @@ def forget_the_redone_state(patch: Patch) -> None:
     patch(Host, "redone", make)
 
 
-@mutant
+@caught_by("reconcile/test_host.py", "test_an_overlay_stays_live_while_its_base_is_redone")
 def redo_into_the_state_itself(patch: Patch) -> None:
     """Beside a kept live branch the correction is written to the state that this branch reads through to (R21)."""
 
@@ -92,7 +92,7 @@ def redo_into_the_state_itself(patch: Patch) -> None:
     patch(Host, "step", make)
 
 
-@mutant
+@caught_by("reconcile/test_host.py", "test_an_overlay_stays_live_while_its_base_is_redone")
 def go_on_without_the_live_branch(patch: Patch) -> None:
     """A lone replica does not keep its live branch during a correction by overlay_redo (R21)."""
 
@@ -106,7 +106,7 @@ def go_on_without_the_live_branch(patch: Patch) -> None:
     patch(Host, "roll_back", give)
 
 
-@mutant
+@caught_by("reconcile/test_host.py", "test_only_checkpoint_redo_copies_the_state_at_a_mark")
 def redo_from_the_mark_after_an_older_copy(patch: Patch) -> None:
     """With periodic checkpoints rows are given again from the mark on, and not from the copy that is restored (R19)."""
 

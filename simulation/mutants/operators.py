@@ -25,16 +25,16 @@ from operators.state import NEVER, KeySet, Panes
 from operators.top import Top
 from operators.union import Union
 from operators.windows import Windows
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_a_join_pairs_rows_that_are_near_in_time")
 def miss_partners_at_exactly_within(patch: Patch) -> None:
     """A join does not pair rows that are exactly `within` apart."""
     patch(Chunk, "find", lambda original: lambda self, codes, times, within: original(self, codes, times, within - 1))
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_a_left_row_that_finds_nobody_gets_nulls_once_nobody_can_come")
 def find_no_later_partner_at_exactly_within(patch: Patch) -> None:
     """A join's newer row finds no older partner that is exactly `within` before it: it was let go a moment too early."""
     patch(Side, "bury", lambda original: lambda self, alive: original(self, alive + 1))
@@ -67,19 +67,19 @@ def repeat_lonely_rows(patch: Patch) -> None:
     patch(Side, "mark", lambda _: lambda self, place, rows: None)
 
 
-@mutant
+@caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def mark_partners_in_a_shared_chunk(patch: Patch) -> None:
     """Partners that a left row found tentatively count for the stable branch too: chunks are shared by overlays."""
     patch(Chunk, "owned_by", lambda _: lambda self, side: self)
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_what_a_join_needs")
 def need_half_of_what_a_left_join_does(patch: Patch) -> None:
     """A left join is rebuilt from rows `within` back, though partners of its open rows may be twice as old (R20)."""
     patch(Join, "needs", lambda _: lambda self, time: max(time - self.within, -INFINITY))
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_pairs_of_one_time_go_by_the_left_row_then_the_right")
 def pair_in_the_order_of_arrival(patch: Patch) -> None:
     """A join's pairs leave as they were found, and not by (time, left row, right row) (R5)."""
 
@@ -240,7 +240,7 @@ def take_the_last_pane_as_the_first(patch: Patch) -> None:
     patch(Edge, "combine", make)
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_double_keys_have_one_zero_and_one_nan")
 def keep_two_zeros(patch: Patch) -> None:
     """0.0 and -0.0, and every NaN, are keys of their own."""
 
@@ -253,7 +253,7 @@ def keep_two_zeros(patch: Patch) -> None:
     patch(operators.keys, "_comparable", make)
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_nan_is_the_largest_double")
 def pass_nan_over(patch: Patch) -> None:
     """NaN is no value for min and max, and not the largest double."""
 
@@ -297,7 +297,7 @@ def leave_groups_in_the_order_of_arrival(patch: Patch) -> None:
     patch(operators.aggregate, "sorting", make)
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_top_ranks_within_each_group")
 def rank_ties_by_the_newest(patch: Patch) -> None:
     """Of rows that tie, top-k ranks the newest first."""
 
@@ -312,7 +312,7 @@ def rank_ties_by_the_newest(patch: Patch) -> None:
     patch(Top, "_ranked", make)
 
 
-@mutant
+@caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def see_no_key_below_an_overlay(patch: Patch) -> None:
     """A set of keys on an overlay does not know the keys of the state below it: repeats are distinct again."""
     patch(KeySet, "__contains__", lambda _: lambda self, key: key in self.own)
@@ -324,7 +324,7 @@ def add_keys_below_an_overlay(patch: Patch) -> None:
     patch(KeySet, "overlay", lambda _: lambda self: self)
 
 
-@mutant
+@caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def keep_windows_that_an_overlay_closed(patch: Patch) -> None:
     """When a correction's state is taken over, windows that it has closed stay open, and close again."""
 
@@ -345,7 +345,7 @@ def change_a_pane_of_the_state_below(patch: Patch) -> None:
     patch(Panes, "_changed", lambda _: lambda self, number: self.panes[number])
 
 
-@mutant
+@caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def read_nothing_below_an_overlay(patch: Patch) -> None:
     """A group that an overlay touches begins from nothing, and not from what the state below has of it."""
     patch(Groups, "_copy_from_below", lambda _: lambda self, keys: None)
@@ -365,7 +365,7 @@ def let_nulls_pass_a_filter(patch: Patch) -> None:
     patch(Filter, "step", make)
 
 
-@mutant
+@caught_by("operators/test_operators.py", "test_union_merges_by_time_then_input")
 def unite_in_the_order_of_inputs(patch: Patch) -> None:
     """A union inside a fragment gives the rows of its first input before those of the second (R5)."""
 

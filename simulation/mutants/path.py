@@ -8,10 +8,10 @@ from typing import Any
 from boreal.frames import State
 from reconcile.events import PathAfter, Send
 from reconcile.instance import Instance
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def tell_only_the_next_hop(patch: Patch) -> None:
     """Producers are told how long their next hop takes, and not what comes after it: alpha*X is too long (R9)."""
 
@@ -30,7 +30,7 @@ def tell_only_the_next_hop(patch: Patch) -> None:
     patch(Instance, "_beat", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def count_the_shortest_path_after(patch: Patch) -> None:
     """Of several paths to a client the shortest one counts in alpha*X (R9)."""
 
@@ -40,13 +40,13 @@ def count_the_shortest_path_after(patch: Patch) -> None:
     patch(Instance, "_path_after", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def forget_the_path_after(patch: Patch) -> None:
     """alpha*X leaves no time for the path to the client (R9)."""
     patch(Instance, "_path_after", lambda _: lambda self: 0)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_alpha_x_is_frozen_on_leaving_stable")
 def move_alpha_x_in_a_failure(patch: Patch) -> None:
     """alpha*X follows what is measured in a failure as well, which so measures itself (R9)."""
 
@@ -56,7 +56,7 @@ def move_alpha_x_in_a_failure(patch: Patch) -> None:
     patch(Instance, "_set_alpha", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def keep_no_reserve(patch: Patch) -> None:
     """alpha*X is all that the path leaves of X, without a reserve (R9)."""
 
@@ -71,7 +71,7 @@ def keep_no_reserve(patch: Patch) -> None:
     patch(Instance, "_set_alpha", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back")
 def keep_the_old_x_in_a_failure(patch: Patch) -> None:
     """A new X does not hold before the instance is STABLE again (R9)."""
 

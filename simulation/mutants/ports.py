@@ -9,7 +9,7 @@ from boreal.frames import Data
 from reconcile.instance import Instance
 from reconcile.links import Link
 from reconcile.rereading import Rereading
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.port import Port
 from sunion.sunion import SUnion
 from sunion.tape import Tape
@@ -102,7 +102,7 @@ def take_tentative_as_stable(patch: Patch) -> None:
     patch(Port, "take_boundary", make)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_tentative_rows_are_taken_beyond_the_highest_t_max_only")
 def judge_tentative_repeats_by_boundaries_alone(patch: Patch) -> None:
     """Of another replica's tentative rows those are taken that no boundary had passed, though rows had (R23)."""
 
@@ -117,7 +117,7 @@ def judge_tentative_repeats_by_boundaries_alone(patch: Patch) -> None:
     patch(Port, "take_tentative", make)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken")
 def judge_tentative_repeats_by_rows_alone(patch: Patch) -> None:
     """A tentative boundary does not say that its buckets were given: rows for them are taken later on (R23)."""
 
@@ -132,7 +132,7 @@ def judge_tentative_repeats_by_rows_alone(patch: Patch) -> None:
     patch(Port, "take_boundary", make)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_an_undo_revokes_tentative_rows_boundary_and_t_max")
 def remember_what_was_undone(patch: Patch) -> None:
     """After an UNDO tentative rows are still judged by what had come before it: the next ones are not taken."""
 
@@ -147,7 +147,7 @@ def remember_what_was_undone(patch: Patch) -> None:
     patch(Port, "revoke", make)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_an_undo_revokes_tentative_rows_boundary_and_t_max")
 def keep_the_boundary_after_undo(patch: Patch) -> None:
     """An UNDO revokes tentative rows, and leaves the tentative boundary standing (R3)."""
 
@@ -162,7 +162,7 @@ def keep_the_boundary_after_undo(patch: Patch) -> None:
     patch(Port, "revoke", make)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_the_end_of_a_stream_is_kept_apart_and_an_undo_takes_a_tentative_one_back")
 def keep_a_tentative_end_after_undo(patch: Patch) -> None:
     """A stream whose tentative end was undone still counts as ended."""
 
@@ -177,7 +177,7 @@ def keep_a_tentative_end_after_undo(patch: Patch) -> None:
     patch(Port, "revoke", make)
 
 
-@mutant
+@caught_by("sunion/test_tape.py", "test_only_rising_boundaries_count")
 def let_stable_boundaries_fall(patch: Patch) -> None:
     """A stable boundary that is lower than the last one counts (R3)."""
 
@@ -191,7 +191,10 @@ def let_stable_boundaries_fall(patch: Patch) -> None:
     patch(Tape, "advance", make)
 
 
-@mutant
+@caught_by(
+    "sunion/test_sunion.py",
+    "test_what_a_correction_has_ahead_of_its_boundary_is_not_answered_beside_its_tentative_version",
+)
 def read_two_branches_as_one(patch: Patch) -> None:
     """Beside a correction the tentative rows of the live replica count from where their own stable ones end (R17)."""
 
@@ -207,7 +210,7 @@ def read_two_branches_as_one(patch: Patch) -> None:
     patch(SUnion, "_take", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_of_a_replica_that_is_read_for_its_corrections_no_tentative_row_is_taken")
 def show_the_tentative_rows_of_a_correction(patch: Patch) -> None:
     """Of a replica that is read for its corrections tentative rows are taken too (R17)."""
 
@@ -239,7 +242,7 @@ def give_rows_to_a_view_that_has_moved(patch: Patch) -> None:
     patch(Rereading, "take", make)
 
 
-@mutant
+@caught_by("reconcile/test_links.py", "test_a_replica_that_had_nothing_to_read_again_is_followed_by_the_next_within_reach")
 def read_again_from_one_log_only(patch: Patch) -> None:
     """Rows are read again from the replica that is followed, though that has nothing to give."""
 
@@ -253,7 +256,7 @@ def read_again_from_one_log_only(patch: Patch) -> None:
     patch(Link, "log_to_read", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_a_log_that_lacks_rows_is_left_for_another_and_not_asked_again_for_a_while")
 def overlook_what_a_log_lacks(patch: Patch) -> None:
     """A reader does not see that a log goes on beyond the row that it needs next (R27)."""
     patch(Link, "lacks", lambda _: lambda self, frame: False)

@@ -10,7 +10,7 @@ from reconcile.claims import Claims
 from reconcile.host import Host
 from reconcile.instance import Instance
 from services.embedded.world import World
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 
 
 @mutant
@@ -104,7 +104,10 @@ def restart_at_the_anchor_itself(patch: Patch) -> None:
     patch(World, "_restarts", make)
 
 
-@mutant
+@caught_by(
+    "reconcile/test_instance.py",
+    "test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_not_before",
+)
 def acknowledge_a_checkpoint_under_way(patch: Patch) -> None:
     """The inputs before a checkpoint are let go while its upload is still under way (R19, R26)."""
 
@@ -119,7 +122,10 @@ def acknowledge_a_checkpoint_under_way(patch: Patch) -> None:
     patch(Claims, "acknowledged", make)
 
 
-@mutant
+@caught_by(
+    "reconcile/test_instance.py",
+    "test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_not_before",
+)
 def believe_all_uploads_with_the_first(patch: Patch) -> None:
     """When one checkpoint has arrived in the store, those after it count as arrived too (R19)."""
 
@@ -129,7 +135,7 @@ def believe_all_uploads_with_the_first(patch: Patch) -> None:
     patch(Claims, "note_stored", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_rows_since_the_copy_that_a_rollback_returns_to_are_not_let_go")
 def acknowledge_what_the_copy_needs(patch: Patch) -> None:
     """With periodic checkpoints the rows since the copy are let go though a rollback would need them (R26)."""
 
@@ -145,7 +151,7 @@ def acknowledge_what_the_copy_needs(patch: Patch) -> None:
     patch(Claims, "acknowledged", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_what_is_held_back_beside_a_live_branch_is_not_acknowledged_before_it_is_shown")
 def acknowledge_what_is_held_back(patch: Patch) -> None:
     """Corrections that are still held back for a live branch count as shown: their inputs are let go (R26)."""
 
@@ -160,7 +166,7 @@ def acknowledge_what_is_held_back(patch: Patch) -> None:
     patch(Claims, "anchor", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_a_lone_checkpoint_lets_no_input_go")
 def trust_a_lone_checkpoint(patch: Patch) -> None:
     """State that no windows can rebuild lets its inputs go though no partner has another checkpoint (R26)."""
     patch(Claims, "acknowledged", lambda original: lambda self, has_partners: original(self, True))
@@ -172,7 +178,7 @@ def anchor_at_the_time_itself(patch: Patch) -> None:
     patch(Claims, "anchor", _without_needs)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_an_undo_makes_its_state_from_the_rows_of_open_windows_and_so_keeps_their_places")
 def store_an_undo_without_its_windows(patch: Patch) -> None:
     """Under undo_redo a life from a checkpoint does not know where the rows of open windows begin (R20)."""
     patch(Claims, "store", _without_needs)
@@ -198,7 +204,7 @@ class _Needless(Graph):
         return time
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_healed_it_corrects_before_it_sends_more_that_is_tentative")
 def return_before_having_caught_up(patch: Patch) -> None:
     """An instance that was away is STABLE again before it has read what it missed (R12)."""
 
@@ -212,7 +218,7 @@ def return_before_having_caught_up(patch: Patch) -> None:
     patch(Instance, "_maybe_return", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_when_all_inputs_return_at_once_it_was_itself_away")
 def notice_no_absence(patch: Patch) -> None:
     """An instance that was stopped or cut off for long does not take itself for away (R12)."""
 
@@ -227,7 +233,7 @@ def notice_no_absence(patch: Patch) -> None:
     patch(Instance, "_note_return", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_a_log_that_lacks_rows_is_left_for_another_and_not_asked_again_for_a_while")
 def wait_for_a_log_that_lacks_rows(patch: Patch) -> None:
     """A log that lacks rows is asked again at once, and no other in its place (R27)."""
 

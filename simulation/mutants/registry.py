@@ -33,9 +33,9 @@ def mutant(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
     return _note(apply, None)
 
 
-def caught_by(test: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Note a mutant that this test catches, and no seed of the simulator."""
-    return lambda apply: _note(apply, test)
+def caught_by(file: str, test: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """Note a mutant that this test of a file under tests/unit catches, where the simulator cannot."""
+    return lambda apply: _note(apply, f"tests/unit/{file}::{test}")
 
 
 def _note(apply: Callable[[Patch], None], test: str | None) -> Callable[[Patch], None]:

@@ -9,7 +9,7 @@ from boreal.frames import Boundary, Data
 from reconcile.events import Append, Send
 from reconcile.instance import Instance
 from reconcile.soutput import SOutput
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.buckets import bucket_end
 
 
@@ -113,7 +113,7 @@ def drop_boundary_on_recovery(patch: Patch) -> None:
     patch(SOutput, "_write_stable", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_a_live_branch_is_given_up_once_the_corrections_beside_it_have_outgrown_memory")
 def keep_the_live_branch_beyond_memory(patch: Patch) -> None:
     """A live branch is kept though the corrections beside it have outgrown memory (R21)."""
 
@@ -128,7 +128,7 @@ def keep_the_live_branch_beyond_memory(patch: Patch) -> None:
     patch(SOutput, "_write_stable", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_the_heartbeat_repeats_the_visible_stable_boundary_and_tells_the_state")
 def promise_what_is_held_back(patch: Patch) -> None:
     """Heartbeats repeat the stable boundary of corrections that are still held back for a live branch."""
 
@@ -162,7 +162,7 @@ def show_corrections_in_the_old_epoch(patch: Patch) -> None:
     patch(SOutput, "show_deferred", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_a_new_failure_in_mid_correction_forces_rec_done_before_its_first_tentative_row")
 def leave_a_correction_open(patch: Patch) -> None:
     """A failure in mid-correction is not parted from it by a REC_DONE (R18)."""
 
@@ -180,7 +180,7 @@ def leave_a_correction_open(patch: Patch) -> None:
     patch(SOutput, "emit", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_repeats_are_dropped_over_a_second_mark_and_rollback")
 def forget_what_was_written_at_a_rollback(patch: Patch) -> None:
     """After a ROLLBACK repeats are judged by what the state had made, and not by what its log already holds (R18)."""
 
@@ -208,7 +208,7 @@ def begin_a_life_in_the_old_epoch(patch: Patch) -> None:
     patch(SOutput, "start", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_nothing_tentative_comes_where_the_life_before_was_stable")
 def repeat_tentatively_what_a_life_before_gave(patch: Patch) -> None:
     """A new life writes tentative rows for times of which its log has the stable rows already."""
 
@@ -218,7 +218,7 @@ def repeat_tentatively_what_a_life_before_gave(patch: Patch) -> None:
     patch(SOutput, "start", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_anchors_tell_what_the_state_has_made_and_not_what_the_log_holds")
 def anchor_what_was_written(patch: Patch) -> None:
     """Anchors and checkpoints tell the ids that the log holds, and not those that the state has made (R26)."""
 
@@ -228,7 +228,7 @@ def anchor_what_was_written(patch: Patch) -> None:
     patch(SOutput, "next_ids", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_rows_that_no_record_holds_are_several_frames")
 def say_the_bucket_of_the_first_row(patch: Patch) -> None:
     """A frame's t_max is the end of its first row's bucket, and not of its last one's (R4)."""
 
@@ -243,7 +243,7 @@ def say_the_bucket_of_the_first_row(patch: Patch) -> None:
     patch(SOutput, "_write_piece", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_tentative_rows_take_the_ids_after_the_last_stable_one_and_name_what_they_lack")
 def name_nothing_as_missing(patch: Patch) -> None:
     """Tentative rows do not say what they lack, nor why."""
 
@@ -256,7 +256,7 @@ def name_nothing_as_missing(patch: Patch) -> None:
     patch(SOutput, "emit", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_rows_go_to_the_partition_of_their_key_and_control_frames_to_all_with_its_own_ids")
 def tell_no_end_to_other_partitions(patch: Patch) -> None:
     """Control frames go to the first partition only (R1)."""
 
@@ -269,7 +269,7 @@ def tell_no_end_to_other_partitions(patch: Patch) -> None:
     patch(SOutput, "_broadcast", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_each_bucket_of_a_step_travels_with_an_ingest_of_its_own")
 def count_ingest_from_the_newest_bucket(patch: Patch) -> None:
     """A step's rows all travel with the ingest time of its last bucket: downstream they are younger than they are (R8)."""
 
@@ -282,7 +282,7 @@ def count_ingest_from_the_newest_bucket(patch: Patch) -> None:
     patch(SOutput, "emit", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
 def say_nothing_of_a_new_state(patch: Patch) -> None:
     """A change of state is told with the next boundary or heartbeat only, and not at once (R10)."""
 
@@ -297,7 +297,7 @@ def say_nothing_of_a_new_state(patch: Patch) -> None:
     patch(Instance, "_become", make)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_the_heartbeat_repeats_the_visible_stable_boundary_and_tells_the_state")
 def give_no_sign_of_life(patch: Patch) -> None:
     """An instance whose input stands still writes no boundary: its readers take it for dead (R24)."""
     patch(SOutput, "heartbeat", lambda _: lambda self, state, now: [])

@@ -9,7 +9,7 @@ from boreal.frames import State
 from reconcile.events import Heartbeat, LeaseDenial, LeaseGrant, Send
 from reconcile.instance import Instance
 from reconcile.stagger import Permission, Stagger, _Promise
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 
 
 @mutant
@@ -73,7 +73,7 @@ def never_end_a_lease(patch: Patch) -> None:
     patch(Stagger, "forget_dead", lambda _: lambda self, now: None)
 
 
-@mutant
+@caught_by("reconcile/test_stagger.py", "test_a_grant_that_comes_too_late_is_given_back")
 def take_a_late_lease_for_cover(patch: Patch) -> None:
     """A lease that comes after it was given up is kept, and neither given back nor ended (R22)."""
 
@@ -88,7 +88,7 @@ def take_a_late_lease_for_cover(patch: Patch) -> None:
     patch(Stagger, "receive", make)
 
 
-@mutant
+@caught_by("reconcile/test_stagger.py", "test_one_that_recovers_stays_live_for_nobody")
 def take_one_that_recovers_for_cover(patch: Patch) -> None:
     """A peer that is catching up counts as one that stays live (R22)."""
 
@@ -138,7 +138,7 @@ def grant_both_of_crossing_requests(patch: Patch) -> None:
     patch(Stagger, "request", request)
 
 
-@mutant
+@caught_by("reconcile/test_stagger.py", "test_a_lessor_waits_until_the_holder_is_done")
 def end_no_lease(patch: Patch) -> None:
     """A replica that has reconciled does not say so: its lessor waits until it hears of its state (R22)."""
 
@@ -152,25 +152,25 @@ def end_no_lease(patch: Patch) -> None:
     patch(Stagger, "done", make)
 
 
-@mutant
+@caught_by("reconcile/test_stagger.py", "test_one_that_was_away_has_no_lease")
 def keep_a_lease_over_an_absence(patch: Patch) -> None:
     """A replica that was away still counts on the lease that it had before (R22)."""
     patch(Stagger, "lose_lease", lambda _: lambda self: None)
 
 
-@mutant
+@caught_by("reconcile/test_stagger.py", "test_time_in_which_it_could_not_listen_is_no_peers_silence")
 def count_own_absence_as_a_peers_death(patch: Patch) -> None:
     """Time in which an instance worked, or was stopped, is taken for the silence of its peers (R22)."""
     patch(Stagger, "discount", lambda _: lambda self, late_us: None)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_what_befell_it_may_have_befallen_its_peer_which_is_heard_first")
 def ask_before_listening(patch: Patch) -> None:
     """A replica takes its turn before it has heard whether what befell it has befallen its peer (R22)."""
     patch(Instance, "_is_soon_corrected", lambda _: lambda self, mark: True)
 
 
-@mutant
+@caught_by("reconcile/test_stagger.py", "test_a_lessor_waits_until_the_holder_is_done")
 def reconcile_while_others_count_on_it(patch: Patch) -> None:
     """A replica that has promised to stay live reconciles all the same (R22)."""
 
@@ -186,7 +186,7 @@ def reconcile_while_others_count_on_it(patch: Patch) -> None:
     patch(Stagger, "request", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_one_that_stays_live_for_its_peer_goes_on_by_the_policy_for_stabilization")
 def stand_in_for_nobody(patch: Patch) -> None:
     """A replica that stays live for another goes on by the policy for failures, and not by that for stabilization (R11)."""
 

@@ -12,7 +12,7 @@ import reconcile.soutput
 import sunion.port
 from boreal.frames import INFINITY
 from boreal.spec import Hold
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.port import Port
 from sunion.sunion import Healed, SUnion
 from sunion.tape import BEGINNING, Chunk, Cursor, Tape
@@ -165,7 +165,7 @@ def let_the_replay_boundary_run_ahead(patch: Patch) -> None:
     patch(Cursor, "take_replayed", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks")
 def name_the_first_missing_input_only(patch: Patch) -> None:
     """Of several inputs that a tentative step lacks, only the first is named."""
 
@@ -179,7 +179,7 @@ def name_the_first_missing_input_only(patch: Patch) -> None:
     patch(SUnion, "_why", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks")
 def forget_what_upstream_lacks(patch: Patch) -> None:
     """A tentative step names the inputs that it lacks itself, and not those that its upstream lacks."""
 
@@ -198,7 +198,7 @@ def forget_what_upstream_lacks(patch: Patch) -> None:
     patch(SUnion, "_why", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_what_it_lacks_and_why")
 def blame_every_input(patch: Patch) -> None:
     """A tentative step names all of its inputs as missing."""
 
@@ -211,14 +211,14 @@ def blame_every_input(patch: Patch) -> None:
     patch(SUnion, "_why", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks")
 def hide_the_cause_upstream(patch: Patch) -> None:
     """A tentative step tells a cause of this instance, though its upstream knows the failure that began it."""
 
     patch(SUnion, "_cause", lambda _: lambda self: f"{self.name}-{self.mark_number}")
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_stable_rows_do_not_depend_on_how_the_streams_were_cut_and_interleaved")
 def hand_on_a_bucket_end_twice(patch: Patch) -> None:
     """A row whose time is the end of a step leaves with that step, and again with the next one."""
 
@@ -228,7 +228,7 @@ def hand_on_a_bucket_end_twice(patch: Patch) -> None:
     patch(Chunk, "between", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_stable_rows_do_not_depend_on_how_the_streams_were_cut_and_interleaved")
 def lose_a_row_on_a_bucket_end(patch: Patch) -> None:
     """A chunk whose last row has the time of a step's end counts as consumed by that step."""
 
@@ -238,7 +238,7 @@ def lose_a_row_on_a_bucket_end(patch: Patch) -> None:
     patch(Cursor, "consume", make)
 
 
-@mutant
+@caught_by("sunion/test_tape.py", "test_a_tape_that_begins_late_knows_where_older_rows_begin")
 def replay_from_after_the_time(patch: Patch) -> None:
     """Rows that are to be given again begin with the chunk after the one that reaches their time."""
     patch(Tape, "place_of", lambda original: lambda self, time: original(self, time + 1))
@@ -269,7 +269,7 @@ def forget_the_order_of_equal_times(patch: Patch) -> None:
     patch(SUnion, "_merge", make)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_stable_arrivals_get_a_grace_and_tentative_ones_none")
 def let_stable_rows_be_overdue_at_once(patch: Patch) -> None:
     """A backlog that arrives after a cut is overdue at once: there is no grace (R8)."""
     patch(Port, "_not_before", lambda _: lambda self, tentative, now: now)
@@ -281,7 +281,7 @@ def give_tentative_rows_a_grace(patch: Patch) -> None:
     patch(Port, "_not_before", lambda _: lambda self, tentative, now: now + self.grace_us)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_a_frame_is_overdue_by_its_oldest_row")
 def count_a_frame_from_its_newest_row(patch: Patch) -> None:
     """A frame's deadline counts from its newest row, and not from its oldest (R8)."""
 
@@ -296,7 +296,7 @@ def count_a_frame_from_its_newest_row(patch: Patch) -> None:
     patch(Port, "_arrived", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_a_bucket_counts_from_its_oldest_row_or_the_first_boundary_past_its_end")
 def count_from_rows_alone(patch: Patch) -> None:
     """A bucket that a boundary has passed is not overdue before it has a row: quiet windows wait (R8)."""
 
@@ -330,13 +330,13 @@ def tell_no_ingest_of_boundaries(patch: Patch) -> None:
     patch(SUnion, "_ingest", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_one_row_ahead_of_its_stream_makes_nothing_tentative_and_blinds_nobody")
 def let_a_row_ahead_drag_all_along(patch: Patch) -> None:
     """A row far ahead of all boundaries is overdue like any other, and takes along all that is still to come (R8)."""
     patch(SUnion, "_is_ahead", lambda _: lambda self, upto: False)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")
 def forget_the_rest_after_a_partial_heal(patch: Patch) -> None:
     """After a PREFIX heal the rest of what was due is held back for alpha*X once more (R16)."""
 
@@ -351,13 +351,13 @@ def forget_the_rest_after_a_partial_heal(patch: Patch) -> None:
     patch(SUnion, "roll_back", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_what_became_overdue_in_the_midst_of_a_redo_is_given_a_moment_to_be_stable")
 def give_no_moment_after_a_redo(patch: Patch) -> None:
     """What became overdue in the midst of a redo leaves tentatively at once, though its input may be here (R8)."""
     patch(SUnion, "_is_quiet", lambda _: lambda self, now: False)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")
 def heal_in_part_at_once(patch: Patch) -> None:
     """A failure heals in part as soon as one bucket can be corrected, however young the mark is (R16)."""
 
@@ -373,7 +373,7 @@ def heal_in_part_at_once(patch: Patch) -> None:
     patch(SUnion, "healed", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected")
 def heal_beyond_all_input(patch: Patch) -> None:
     """After open windows were flushed, a failure has healed only once the inputs have ended (R16)."""
 
@@ -389,19 +389,19 @@ def heal_beyond_all_input(patch: Patch) -> None:
     patch(SUnion, "_tentative_items", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach")
 def redo_what_cannot_be_read(patch: Patch) -> None:
     """A rollback begins though rows that it needs lie in a log that is out of reach."""
     patch(SUnion, "_can_redo", lambda _: lambda self, replay_from: True)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_evicted_rows_are_asked_for_again_from_the_log")
 def end_the_redo_too_early(patch: Patch) -> None:
     """A correction counts as complete though rows of it are still to be read from the log."""
     patch(SUnion, "_has_caught_up", lambda _: lambda self: True)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_rows_that_are_read_again_from_the_log_are_not_answered_without")
 def answer_without_what_is_being_read(patch: Patch) -> None:
     """A tentative step does not wait for rows of a port within reach that are being read again."""
     patch(SUnion, "_readable_through", lambda _: lambda self, view: INFINITY)
@@ -413,7 +413,7 @@ def flush_no_windows(patch: Patch) -> None:
     patch(SUnion, "_flush_at", lambda _: lambda self: None)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_where_one_stream_has_ended_and_another_goes_on_no_window_is_closed_before_its_time")
 def flush_windows_at_once(patch: Patch) -> None:
     """Open windows are flushed as soon as one stream has ended, though others go on."""
 
@@ -438,7 +438,7 @@ def wait_for_the_missing_port_too(patch: Patch) -> None:
     patch(SUnion, "_all_present_through", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_delay_holds_each_bucket_to_its_deadline")
 def process_under_delay(patch: Patch) -> None:
     """Policy `delay` acts as `process`: later buckets leave before their deadlines (R11)."""
 
@@ -455,7 +455,7 @@ def process_under_delay(patch: Patch) -> None:
     patch(SUnion, "_tentative_items", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_suspend_releases_nothing")
 def answer_under_suspend(patch: Patch) -> None:
     """Policy `suspend` acts as `delay`: what is overdue leaves tentatively (R11)."""
 
@@ -472,7 +472,7 @@ def answer_under_suspend(patch: Patch) -> None:
     patch(SUnion, "_tentative_items", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_suspend_in_stabilization_holds_new_rows_until_the_correction_is_complete")
 def keep_one_policy_throughout(patch: Patch) -> None:
     """The policy for failures holds in stabilization too, for a kept live branch and for the one that stands in."""
 
@@ -488,7 +488,7 @@ def keep_one_policy_throughout(patch: Patch) -> None:
     patch(SUnion, "_tentative_items", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_before_a_correction_only_what_is_overdue_is_answered")
 def send_tentative_rows_before_the_correction(patch: Patch) -> None:
     """Policy `process` hands on more that is tentative though a correction is about to begin."""
 
@@ -502,25 +502,25 @@ def send_tentative_rows_before_the_correction(patch: Patch) -> None:
     patch(SUnion, "_tentative_items", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_no_deadline_holds_while_catching_up")
 def keep_deadlines_while_catching_up(patch: Patch) -> None:
     """An instance that is catching up keeps its deadlines: a backlog becomes tentative rows (R12)."""
     patch(SUnion, "advance", lambda original: lambda self, now, overdue_counts: original(self, now, True))
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_a_step_is_bounded_over_all_ports_together")
 def take_any_number_of_rows_in_a_step(patch: Patch) -> None:
     """A step holds all rows that may leave, however many they are."""
     patch(SUnion, "_limited", lambda _: lambda self, view, through, tentative: through)
 
 
-@mutant
+@caught_by("sunion/test_port.py", "test_memory_is_bounded_for_stable_and_tentative_rows")
 def keep_all_in_memory(patch: Patch) -> None:
     """Nothing is evicted: a failure of hours needs memory of hours."""
     patch(Port, "evict", lambda _: lambda self, limit, released: None)
 
 
-@mutant
+@caught_by("reconcile/test_soutput.py", "test_a_row_on_a_buckets_start_is_of_that_bucket")
 def put_an_edge_in_the_bucket_before(patch: Patch) -> None:
     """A row on a bucket's start is said to be of the bucket before it: its t_max is its own time (R4)."""
 

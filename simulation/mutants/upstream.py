@@ -11,7 +11,7 @@ from boreal.frames import INFINITY, Start
 from reconcile.instance import Instance
 from reconcile.upstream import Candidate, Rank, Upstream
 from services.log.index import Index
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 
 
 @mutant
@@ -66,7 +66,7 @@ def ignore_fencing(patch: Patch) -> None:
     patch(Upstream, "hear", hear)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_switching")
 def keep_the_suffix_at_a_switch(patch: Patch) -> None:
     """A reader that moves to a STABLE replica keeps the tentative rows of the one before (R23)."""
 
@@ -76,7 +76,7 @@ def keep_the_suffix_at_a_switch(patch: Patch) -> None:
     patch(Upstream, "choose", make)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_switching")
 def follow_no_correction(patch: Patch) -> None:
     """Beside a live replica none is read for its corrections (R17)."""
 
@@ -89,25 +89,25 @@ def follow_no_correction(patch: Patch) -> None:
     patch(Upstream, "_choose_correcting", make)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_what_a_backlog_says_of_its_writers_state_is_past")
 def believe_the_state_in_a_backlog(patch: Patch) -> None:
     """What old frames say of their writer's state is taken for its state now (R12)."""
     patch(Candidate, "is_behind", lambda _: property(lambda self: False))
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_time_that_the_reader_itself_was_away_is_nobodys_silence")
 def count_own_absence_as_silence(patch: Patch) -> None:
     """Time in which an instance worked, or was stopped, is taken for the silence of its inputs."""
     patch(Upstream, "discount", lambda _: lambda self, late_us: None)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_a_silence_of_all_at_once_is_nobodys_death")
 def take_a_common_silence_for_a_death(patch: Patch) -> None:
     """A silence of all replicas at once is taken for the death of the one that is read (R24)."""
     patch(Upstream, "_is_survived", lambda _: lambda self: True)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_switching")
 def read_from_one_that_recovers(patch: Patch) -> None:
     """A replica that is catching up ranks as one that is STABLE (R12)."""
 
@@ -121,7 +121,7 @@ def read_from_one_that_recovers(patch: Patch) -> None:
     patch(Upstream, "rank", make)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_switching")
 def prefer_one_that_reconciles(patch: Patch) -> None:
     """A replica in STABILIZATION is preferred to a live one in UP_FAILURE."""
 
@@ -135,7 +135,7 @@ def prefer_one_that_reconciles(patch: Patch) -> None:
     patch(Upstream, "rank", make)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_the_tail_of_a_dead_life_tells_nothing")
 def hear_the_dead_in_a_tail(patch: Patch) -> None:
     """What a dead life writes late is a sign of life of its log (R25)."""
 
@@ -152,7 +152,7 @@ def hear_the_dead_in_a_tail(patch: Patch) -> None:
     patch(Upstream, "hear_tail", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
 def call_a_failed_input_well(patch: Patch) -> None:
     """A failed input is not advertised before the first tentative step: readers stay too long (R10)."""
 
@@ -167,7 +167,7 @@ def call_a_failed_input_well(patch: Patch) -> None:
     patch(Instance, "_look_at_inputs", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_it_leaves_a_dead_replica_and_names_no_input_missing")
 def find_silence_out_too_late(patch: Patch) -> None:
     """An input is silent after thirty boundary intervals, and no longer after three (R10)."""
 
@@ -180,19 +180,19 @@ def find_silence_out_too_late(patch: Patch) -> None:
     patch(reconcile.instance, "links_of", make)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_one_that_lags_is_left_for_one_that_moves_on")
 def stay_with_one_that_lags(patch: Patch) -> None:
     """How far a replica's boundaries have come says nothing of how good it is to read from."""
     patch(reconcile.upstream, "_lag", lambda _: lambda others, reached, now: 0)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
 def stay_with_one_that_lacks_more(patch: Patch) -> None:
     """Of replicas in UP_FAILURE the one that is read is kept, though another lacks fewer inputs."""
     patch(Upstream, "_least_missing", lambda _: lambda self, ranks, now: self.live)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
 def leave_at_once_for_one_that_lacks_less(patch: Patch) -> None:
     """A reader changes replicas whenever another lacks fewer inputs just then, and not once that has lasted."""
 
@@ -206,7 +206,7 @@ def leave_at_once_for_one_that_lacks_less(patch: Patch) -> None:
     patch(Upstream, "_least_missing", make)
 
 
-@mutant
+@caught_by("reconcile/test_upstream.py", "test_what_was_undone_is_no_progress")
 def count_what_was_undone_as_progress(patch: Patch) -> None:
     """What an UNDO has revoked still counts for how far a replica has come."""
 
