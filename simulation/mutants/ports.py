@@ -225,7 +225,7 @@ def show_the_tentative_rows_of_a_correction(patch: Patch) -> None:
     patch(Instance, "_take_correction", make)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_rows_read_again_for_a_view_that_has_moved_since_are_of_no_use")
 def give_rows_to_a_view_that_has_moved(patch: Patch) -> None:
     """Rows that were read again for a view are given to it though it has rolled back or ended since."""
 

@@ -543,13 +543,13 @@ def undo_early_answers_one_by_one(patch: Patch) -> None:
     patch(SUnion, "_early_lag_us", lambda _: property(lambda self: 0))
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_new_rows_behind_an_early_answer_are_not_left_to_its_correction")
 def leave_rows_stranded(patch: Patch) -> None:
     """New rows behind the live view wait for the correction: nobody answers for them within X (R14)."""
     patch(SUnion, "_note_stranded", lambda _: lambda self, at, port: None)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_what_is_answered_again_stays_in_proportion_to_what_was_new")
 def answer_again_whatever_it_costs(patch: Patch) -> None:
     """For the sake of early corrections what is tentative is handed on again without bound."""
     patch(SUnion, "_is_cheap", lambda _: lambda self: True)

@@ -22,6 +22,7 @@ from reconcile.events import (
     LeaseRequest,
     PathAfter,
     Read,
+    ReadDone,
     Received,
     Reconciled,
     Send,
@@ -375,6 +376,22 @@ def test_what_memory_does_not_hold_is_read_again_from_the_log() -> None:
     reads = [effect for effect in one.effects if isinstance(effect, Read)]
     assert {read.log for read in reads} <= {A, B} and reads
     assert all(read.after_id >= 2 for read in reads), "nothing from before the mark"
+
+
+def test_rows_read_again_for_a_view_that_has_moved_since_are_of_no_use() -> None:
+    one = InstanceDriver(union_plan(replicas=1, tuning={"memory": "1KB"}))
+    flow(one, 0, 200 * MS)
+    flow(one, 200 * MS, 4000 * MS, "a")
+    catch_up(one, "b", 200 * MS, 4000 * MS)
+    one.until(4100 * MS)
+    rereading, sunion = one.instance.rereading, one.instance.sunion
+    (is_live, at), (token, log, cursor) = next(item for item in rereading.under_way.items() if not item[0][0])
+    sunion.base = sunion.base.fork()
+    port = one.instance.links[at].port
+    one.ids[log] = cursor.replayed_to
+    rereading.take(ReadDone(log, token, ((0, one.rows(port.name, [300 * MS])),)), one.now)
+    assert not is_live and not sunion.base.cursors[at].replayed
+    assert [read.log for read in rereading.ask(one.now) if read.after_id == cursor.next_id - 1], "it is asked for again"
 
 
 @pytest.mark.parametrize("silent_ms", [400, 2000])

@@ -511,3 +511,40 @@ def test_stable_output_is_the_same_whatever_the_policy(hold: Hold) -> None:
     if one.sunion.healed(2000, one.sunion.base.position):
         one.sunion.roll_back(10, keep_live=False)
     assert [item for item in one.at(2000) if item[0] == "stable"] == [("stable", [(11, 1), (12, 1)], 30)]
+
+
+# Early answers
+
+
+def early() -> SUnionDriver:
+    """Nothing has failed, but b is behind a. At 1000 a's row is answered early."""
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.at(0)
+    one.rows("a", 11)
+    one.boundary("a", 20)
+    assert one.at(1000) == [("mark", 1), ("tentative", [(11, 0)], 20)] and one.sunion.is_early
+    return one
+
+
+def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> None:
+    """R14: nobody has spoken for them; they are due after half of alpha*X, since what is due is then given again with them."""
+    one = early()
+    one.now = 1100
+    one.rows("b", 15)
+    one.at(1100)
+    assert one.sunion.healed(1599, 10) is None
+    assert one.sunion.healed(1600, 10) is Healed.PREFIX
+    one.sunion.roll_back(10, keep_live=False)
+    assert [item for item in one.at(1600) if item[0] == "tentative"] == [("tentative", [(11, 0), (15, 0)], 20)]
+
+
+def test_what_is_answered_again_stays_in_proportion_to_what_was_new() -> None:
+    one = early()
+    one.now = 1100
+    one.rows("b", 15)
+    one.at(1100)
+    one.sunion._live_rows, one.sunion._fresh_rows = 80_001, 10_000
+    assert one.sunion.healed(1600, 10) is None
+    one.sunion._live_rows = 80_000
+    assert one.sunion.healed(1600, 10) is Healed.PREFIX
