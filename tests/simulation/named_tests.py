@@ -1,5 +1,6 @@
-"""Runs the tests that mutants name, with the mutant and without: `python tests/simulation/named_tests.py MUTANT ...` prints
-JSON, for each mutant what went wrong with it and without it, null for nothing. A process apart, since pytest runs in it."""
+"""Runs the tests that mutants name: `python tests/simulation/named_tests.py MUTANT ...` prints a line of JSON for each mutant,
+[mutant, what went wrong], and at the end one for all of these tests without any mutant; null is for nothing. A process apart,
+since pytest runs in it."""
 
 from __future__ import annotations
 
@@ -32,23 +33,21 @@ class Under:
             self.failures.append(f"{report.when}: {crash.message if crash is not None else report.longrepr}")
 
 
-def run(test: str, mutant: str | None) -> str | None:
-    """What went wrong; None where the test passed."""
+def run(tests: list[str], mutant: str | None) -> None:
+    """Print what went wrong with these tests."""
     plugin = Under(mutant)
     with redirect_stdout(sys.stderr):
-        code = pytest.main([test, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"], plugins=[plugin])
-    if code is pytest.ExitCode.OK:
-        return None
-    return plugin.failures[0] if plugin.failures else f"exit: {code!r}"
+        code = pytest.main([*tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"], plugins=[plugin])
+    failures = plugin.failures or [f"exit: {code!r}"]
+    print(json.dumps([mutant, None if code is pytest.ExitCode.OK else failures[0]]), flush=True)
 
 
 def main(names: list[str]) -> None:
-    verdicts = {}
-    for name in names:
-        test = MUTANTS[name].caught_by
+    tests = {name: MUTANTS[name].caught_by for name in names}
+    for name, test in tests.items():
         assert test is not None
-        verdicts[name] = (run(test, name), run(test, None))
-    print(json.dumps(verdicts))
+        run([test], name)
+    run(sorted({test for test in tests.values() if test is not None}), None)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ def test_the_named_tests_catch_their_mutants() -> None:
     """Each fails by what it asserts, or by what the production objects do: a mutant that does not fit them any more is none."""
     program = [sys.executable, Path(__file__).with_name("named_tests.py"), *NAMED]
     ended = subprocess.run(program, cwd=ROOT, env=_paths(), capture_output=True, text=True, check=True)
-    verdicts = json.loads(ended.stdout.splitlines()[-1])
-    assert [name for name, (found, _) in verdicts.items() if found is None or not found.startswith("call: ")] == []
-    assert [found for found, _ in verdicts.values() if found.startswith(_MISTAKES)] == []
-    assert {name: without for name, (_, without) in verdicts.items() if without is not None} == {}
+    *with_mutants, (_, without) = map(json.loads, ended.stdout.splitlines())
+    assert [name for name, found in with_mutants if found is None or not found.startswith("call: ")] == []
+    assert [(name, found) for name, found in with_mutants if found.startswith(_MISTAKES)] == []
+    assert len(with_mutants) == len(NAMED) and without is None
 
 
 _MISTAKES = tuple(mistake.replace("crash", "call") for mistake in MISTAKES)
