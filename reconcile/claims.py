@@ -28,8 +28,9 @@ Inputs = tuple[tuple[str, int], ...]
 class Claims:
     """The anchors and checkpoints of one life. made: the last anchor; shown: the last one that readers could see, corrections
     being held back at times. saved: the inputs of the checkpoints on their way to the store; stored: of the last that
-    arrived; copied: of the copy in memory that periodic checkpoints roll back to. anchored_to: the logs have better anchors
-    up to this time, of a life before, which knew where the rows of all windows begin."""
+    arrived; copied: of the copy in memory that periodic checkpoints roll back to. in_memory: the input time of the last copy,
+    if there is one. anchored_to: the logs have better anchors up to this time, of a life before, which knew where the rows of
+    all windows begin."""
 
     links: list[Link]
     graph: Graph
@@ -37,6 +38,7 @@ class Claims:
     soutput: SOutput
     incarnation: int
     anchored_to: int = BEGINNING
+    in_memory: int | None = None
     made: Anchor | None = None
     shown: Anchor | None = None
     saved: dict[int, Inputs] = field(default_factory=dict)
@@ -46,9 +48,10 @@ class Claims:
 
     def copy(self, time: int) -> None:
         """The state at a time is copied, as what rollbacks return to from now on."""
-        self.strategy.copied_at = time
+        self.strategy.copied_at = self.in_memory = time
         if self.strategy.periodic:
             self.copied = self._places(time)
+            self._forget_places()
 
     def next_checkpoint(self) -> int:
         """The number of the next copy that goes to the store."""
@@ -63,9 +66,7 @@ class Claims:
         self.made = Anchor(time, needs, next_ids, self._places(needs))
         if self.soutput.deferred is None:
             self.shown = self.made
-        keep = min(needs, self.strategy.copied_at) if self.strategy.periodic else needs
-        for link in self.links:
-            link.port.tape.forget_places(keep)
+        self._forget_places()
         return self.made
 
     def show(self) -> None:
@@ -84,6 +85,15 @@ class Claims:
         self.stored = self.saved.pop(number, self.stored)
         self.saved = {later: inputs for later, inputs in self.saved.items() if later > number}
 
+    def acknowledge(self, has_partners: bool) -> Inputs:
+        """What is to be acknowledged now. From here on the tapes name no place before it: notes that were made one reach
+        further back than what they were made of, and those rows may be gone."""
+        inputs = self.acknowledged(has_partners)
+        tapes = {link.port.key: link.port.tape for link in self.links}
+        for key, first_id in inputs:
+            tapes[key].acknowledge(first_id)
+        return inputs
+
     def acknowledged(self, has_partners: bool) -> Inputs:
         """The smallest of what a rollback and a restart of ours may still need. A state that cannot be rebuilt from windows
         needs all since its last safe checkpoint; and where no partner has another, since the beginning."""
@@ -95,6 +105,17 @@ class Claims:
             return self.shown.inputs
         copied = dict(self.copied)
         return tuple((key, min(first_id, copied[key])) for key, first_id in self.shown.inputs)
+
+    def _forget_places(self) -> None:
+        """Forget the places before the earliest time that a rollback or a restart may still ask for. So the first place is the
+        one that was claimed, and to make several places one never leads back beyond it."""
+        times = [self.strategy.copied_at] if self.strategy.periodic else []
+        if not self.graph.unbounded:
+            if self.made is None:
+                return  # where the windows begin that an anchor will need, only the places tell
+            times.append(self.made.needs)
+        for link in self.links:
+            link.port.tape.forget_places(min(times, default=BEGINNING))
 
     def _places(self, time: int) -> Inputs:
         """The first ids to read for all rows from a time on; the very first where the time is the beginning, whatever this

@@ -136,7 +136,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; nothing else happened."""
+    """Time has passed; nothing else happened. heard_until: where events still wait to be handed over, when the first of them
+    came: all that had come before has been. None where nothing waits."""
+
+    heard_until: int | None = None
 
 
 Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | CheckpointStored | Answered | Tick

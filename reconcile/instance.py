@@ -39,6 +39,7 @@ from reconcile.events import (
     Unfollow,
 )
 from reconcile.host import Host
+from reconcile.limits import PRODUCTION, Limits
 from reconcile.links import Link, links_of, merges_of
 from reconcile.orders import Answer
 from reconcile.recovery import Restart
@@ -49,37 +50,25 @@ from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
-from sunion.sunion import STEP_ROWS, Settings, SUnion
-
-LACKING_HEARTBEATS = 20
-"""A replica whose log lacks what we need is not asked again for so long: until then we may have it from another."""
-
-FORGOTTEN_HEARTBEATS = 100
-"""A reader that has not said for so long how long the path after us takes is gone. It may be cut off from us alone, and the
-path is part of what X is measured by: hence far longer than what counts as dead."""
-
-STEPS_PER_CALL = 4
-
-FIRST_ROWS = STEP_ROWS // 8
-"""What a call may take until it is known how long that takes."""
-
-LEAST_ROWS = 1_024
+from sunion.sunion import Settings, SUnion
 
 
 class Instance:
     """See the module's header. `restart` is where this life begins; StateChanged and Reconciled are for the journal."""
 
-    def __init__(self, plan: Plan, me: InstanceId, restart: Restart) -> None:
+    def __init__(self, plan: Plan, me: InstanceId, restart: Restart, limits: Limits = PRODUCTION) -> None:
         fragment = plan.fragment(me.fragment)
         self.me = me
         self.plan = plan
         self.fragment = fragment
+        self.limits = limits
         self.silence_us = plan.silence_us
         self.away_us = max(HEARTBEATS_TO_DEATH * plan.heartbeat_us, self.silence_us)
         self.grace_us = 2 * plan.boundary_interval_us
-        self.links = links_of(plan, fragment, me, self.silence_us)
+        self.links = links_of(plan, fragment, me, self.silence_us, limits.notes)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = Graph(fragment)
+        self.reads_sources_only = all(edge.source for edge in fragment.edges)
         mode = Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode
         self.strategy = Strategy(self.graph, mode, plan.checkpoint_interval_us is not None)
         self.engine = Engine(
@@ -89,7 +78,9 @@ class Instance:
             self.silence_us,
             plan.delay_threshold_us,
         )
-        self.soutput = SOutput(fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us)
+        self.soutput = SOutput(
+            fragment.outputs, me.shard, Origin(me.replica, restart.incarnation), plan.bucket_us, limits.frame_bytes
+        )
         self.sunion = SUnion(
             [link.port for link in self.links],
             merges_of(fragment, self.links),
@@ -98,6 +89,9 @@ class Instance:
                 self.grace_us,
                 plan.stable_lag_of(plan.delay_threshold_us),
                 plan.memory_bytes // max(len(self.links), 1),
+                limits.step_rows,
+                limits.step_bytes,
+                limits.replay_bytes,
                 ahead_us=plan.event_time_of(plan.delay_threshold_us),
                 bucket_run_us=plan.bucket_run_us,
             ),
@@ -117,13 +111,17 @@ class Instance:
         self.path_after: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self.is_away = restart.incarnation > 1
         self.away_until = 0
-        self.sunion.most_rows = FIRST_ROWS
+        self.sunion.most_rows = limits.first_rows
         self.was_full = False
         self.has_more = False
         self.last_now = 0
         self.wanted_at = 0
+        self.heard_until = 0
+        self.ticked_at = 0
+        self.has_heard = False
         self.heartbeat_at = 0
         self.unwell_since = 0
+        self.has_copied_ahead = False
         self.was_away = False
         self.boundary_at = 0
         self.checkpoint_at = 0
@@ -153,7 +151,7 @@ class Instance:
         if self.strategy.periodic:
             self.claims.copy(restart.position)
             self.engine.hand(orders.Copy(None), now, effects, nothing_follows)
-        self.last_now = self.wanted_at = self.heartbeat_at = now
+        self.last_now = self.wanted_at = self.heartbeat_at = self.heard_until = self.ticked_at = now
         self.boundary_at = now + self.plan.sign_of_life_us
         self.away_until = now + self.grace_us
         self.stagger.begin(now)
@@ -172,12 +170,15 @@ class Instance:
         """Take one event at this time (microseconds, never falling); what to do, in order.
 
         Only a Tick moves tuples on: all that has come is taken in first, so that none of it waits behind a long round of
-        work, and a correction is complete only when the inbox is empty too.
+        work. Where that would take too long (`is_starving`), a Tick comes while events wait, and says since when the first of
+        them does. Silence, deadlines, corrections and the return of who was away are then judged as of that time, when
+        nothing was waiting: what is still unheard is nobody's silence, and no bucket is overdue whose input may lie there.
         """
         effects: list[Effect] = []
         self._discount(now - self.wanted_at, now)
         self._pace(now - self.last_now)
-        self.last_now = now
+        self.last_now = self.heard_until = now
+        self.has_heard = self.has_heard or not isinstance(event, Tick)
         match event:
             case Frames(log, items, end):
                 self._take_frames(log, items, end, now, effects)
@@ -203,11 +204,20 @@ class Instance:
                 self.claims.note_stored(number)
             case Answered(place, answer):
                 self.engine.take(place, answer, now, effects)
-            case Tick():
-                self._advance(now, effects)
+            case Tick(heard_until):
+                self._advance(now, heard_until, effects)
         self.has_more = self.has_more or not isinstance(event, Tick)
         self.wanted_at = self._next_deadline()
         return effects
+
+    def is_starving(self, now: int) -> bool:
+        """Whether a Tick must come before the next event that waits: because none has come for so long that we would be taken
+        for silent, or because the ports hold more than memory allows."""
+        if not self.has_heard:
+            return False  # a Tick has just been: with another one nothing would be gained
+        patience_us = min(self.plan.heartbeat_us // 2, self.silence_us // 4)
+        is_late = now >= self.wanted_at and now - self.ticked_at > patience_us
+        return is_late or sum(link.port.tape.nbytes for link in self.links) > self.plan.memory_bytes
 
     def next_deadline(self) -> int:
         """When to call `handle(Tick())` at the latest."""
@@ -231,6 +241,9 @@ class Instance:
         overdue = None if self.is_away else self.sunion.next_deadline()
         if overdue is not None and overdue > self.last_now:
             waits.append(overdue)
+        copy_ahead = None if self.is_away else self._copy_ahead_at()
+        if copy_ahead is not None and copy_ahead > self.last_now:
+            waits.append(copy_ahead)
         lease = self.stagger.next_deadline()
         if lease is not None and lease > self.last_now:
             waits.append(lease)
@@ -263,7 +276,7 @@ class Instance:
         """This replica's log lacks rows that we need, for it came back by its partner's anchor: read another's (R27)."""
         link = self.by_log[log]
         candidate = link.upstream.candidate(log)
-        candidate.lacking_until = now + LACKING_HEARTBEATS * self.plan.heartbeat_us
+        candidate.lacking_until = now + self.limits.lacking_heartbeats * self.plan.heartbeat_us
         self.rereading.turn_away(link, log)
         effects.append(Unfollow(log))
         link.upstream.drop(candidate)
@@ -299,13 +312,17 @@ class Instance:
 
     # The loop
 
-    def _advance(self, now: int, effects: list[Effect]) -> None:
-        self._look_at_inputs(now, effects)
-        self._maybe_return(now)
+    def _advance(self, now: int, heard_until: int | None, effects: list[Effect]) -> None:
+        self.ticked_at, self.has_heard = now, False
+        is_waiting = heard_until is not None
+        self.heard_until = min(heard_until, now) if heard_until is not None else now
+        self._look_at_inputs(self.heard_until, effects)
+        self._maybe_return(self.heard_until)
         self._maybe_change_state(now, effects)
-        began = self._maybe_reconcile(now, effects)
-        self.has_more = began or self._hand_on(now, effects)
+        began = not is_waiting and self._maybe_reconcile(now, effects)  # else a peer's answer may lie there
+        self.has_more = began or self._hand_on(now, effects) or is_waiting
         self._maybe_change_state(now, effects)
+        self._maybe_copy_ahead(now, effects)
         self._maybe_checkpoint(now, effects)
         effects += self.rereading.ask(now)
         self._beat(now, effects)
@@ -315,10 +332,10 @@ class Instance:
         """Let SUnion's items through the host and out; a bounded round of work. True where more is left, and can be done."""
         self.sunion.standing_in = bool(self.stagger.promised)
         rows = 0
-        for _ in range(STEPS_PER_CALL):
+        for _ in range(self.limits.steps_per_call):
             if self.engine.is_full:
                 return False
-            items = self.sunion.advance(now, not self.is_away)
+            items = self.sunion.advance(self.heard_until, not self.is_away)
             if not items:
                 return False
             for item in items:
@@ -335,9 +352,9 @@ class Instance:
             return
         self.was_full = False
         if took_us > self.plan.heartbeat_us:
-            self.sunion.most_rows = max(self.sunion.most_rows // 2, LEAST_ROWS)
+            self.sunion.most_rows = max(self.sunion.most_rows // 2, self.limits.least_rows)
         elif took_us < self.plan.heartbeat_us // 4:
-            self.sunion.most_rows = min(self.sunion.most_rows * 2, STEP_ROWS)
+            self.sunion.most_rows = min(self.sunion.most_rows * 2, self.limits.step_rows)
 
     def _look_at_inputs(self, now: int, effects: list[Effect]) -> None:
         for link in self.links:
@@ -366,7 +383,7 @@ class Instance:
                 return rows
             case Mark():
                 number = None
-                if self.strategy.copies_at_mark and not item.is_early:
+                if self.strategy.copies_at_mark and not item.is_early and self.claims.in_memory != item.time:
                     number = self.claims.next_checkpoint()
                     self.claims.copy(item.time)
                 self.engine.hand(orders.Mark(number, item.is_early), now, effects, self._store_as(number, item.time))
@@ -401,6 +418,34 @@ class Instance:
             self.claims.show()
             self.sunion.drop_live()
             self.engine.drop_live(now, effects)
+
+    def _maybe_copy_ahead(self, now: int, effects: list[Effect]) -> None:
+        """Copy the state for a MARK that is likely to come, while the first bucket that is held back waits anyhow (DPC,
+        'Checkpoint/redo': on entering UP_FAILURE). Not before half of the wait is over, so that a short failure costs nothing;
+        and once for a failure, since whoever moves on has only to copy again at MARK."""
+        due = self._copy_ahead_at()
+        if due is None or now < due:
+            return
+        self.has_copied_ahead = True
+        time = self.sunion.base.position
+        if self.claims.in_memory == time:
+            return
+        number = self.claims.next_checkpoint()
+        self.claims.copy(time)
+        self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
+
+    def _copy_ahead_at(self) -> int | None:
+        """When the copy for a MARK that may come is to be made; None where none is."""
+        is_waiting = self.state is State.UP_FAILURE and self.sunion.live is None and not self.sunion.redoing
+        if not is_waiting or self.has_copied_ahead or not self.strategy.copies_at_mark:
+            return None
+        if self.plan.policy.failure is Hold.SUSPEND or self.sunion.base.position < self.sunion.muted_until:
+            return None
+        # Further down the path nothing may have come to be held back before the tentative rows do, when there is no time left.
+        wait_us = self.sunion.alpha_x_us
+        overdue = self.sunion.next_deadline()
+        waits = [self.unwell_since + wait_us, *([overdue] if overdue is not None else [])]
+        return min(waits) - wait_us // 2
 
     def _store_as(self, number: int | None, time: int) -> Then:
         """What follows from a copy of the state at a time: it goes to the store, where it has a number."""
@@ -451,7 +496,7 @@ class Instance:
     def _is_soon_corrected(self, mark: int) -> bool:
         """After a cut of all its inputs an instance finds a backlog. Where one step takes that, taking turns would only make
         the other replica answer it tentatively first."""
-        return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= STEP_ROWS
+        return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= self.limits.step_rows
 
     def _undo_by(self, cause: str, keep_live: bool) -> Then:
         """What follows from a rollback: the tentative results that came before it are undone."""
@@ -487,17 +532,18 @@ class Instance:
         check_transition(self.state, state)
         before, self.state = self.state, state
         if state is State.UP_FAILURE:
+            self.has_copied_ahead = False
             self.unwell_since, self.was_away = now, before is State.RECOVERING
         elif state is State.RECOVERING:
             self.stagger.lose_lease()
         effects.append(StateChanged(state))
         effects += self.soutput.heartbeat(state, now)
-        effects += self._tell_peers(now)
+        effects += self._tell_peers()
 
-    def _tell_peers(self, now: int) -> list[Effect]:
+    def _tell_peers(self) -> list[Effect]:
         """Our state, as partners should take it: a correction whose host is gone cannot end, and nobody should wait for it
         (R22)."""
-        state = State.RECOVERING if self.engine.is_silent(now) else self.state
+        state = State.RECOVERING if self.engine.is_silent(self.heard_until) else self.state
         return [Send(peer, Heartbeat(self.me, state)) for peer in self.stagger.peers]
 
     # Away and back
@@ -544,11 +590,11 @@ class Instance:
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self.plan.heartbeat_us
-        self._forget_readers(now)
+        self._forget_readers()
         self._set_alpha()
-        self.stagger.forget_dead(now)
-        effects += self._tell_peers(now)
-        acknowledged = self.claims.acknowledged(bool(self.stagger.peers))
+        self.stagger.forget_dead(self.heard_until)
+        effects += self._tell_peers()
+        acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))
         rest = self.engine.latency_us + self._path_after()
@@ -561,12 +607,18 @@ class Instance:
 
         The reserve is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket
         counts from the first boundary past it, the bucket from the first past its own end.
+
+        One that the user has fixed is what whoever reads nothing but sources holds back. All further down the path count
+        from the same ingest, and their input comes when that is over already: they pass on what is complete, and have the
+        rest of X for what else is to come, as another shard's rows.
         """
-        if self.plan.alpha_x_us is not None:
-            self.sunion.alpha_x_us = self.plan.alpha_x_us
-        elif at_once or self.state is State.STABLE:
+        if at_once or self.state is State.STABLE:
             left = self.delay_threshold_us - self.engine.latency_us - self._path_after() - self._reserve_us
-            self.sunion.alpha_x_us = max(left, self.delay_threshold_us // 4)
+            alpha_x_us, fixed = max(left, self.delay_threshold_us // 4), self.plan.alpha_x_us
+            if fixed is not None and self.reads_sources_only:
+                self.sunion.alpha_x_us = fixed
+            else:
+                self.sunion.alpha_x_us, self.sunion.fixed_alpha_x_us = max(alpha_x_us, fixed or 0), fixed
         for link in self.links:
             link.upstream.stable_slack_us, link.upstream.slack_us = self.sunion.alpha_x_us // 2, self._reserve_us
 
@@ -578,7 +630,7 @@ class Instance:
         """The longest way from here to a client, as the readers told it last."""
         return max((micros for micros, _ in self.path_after.values()), default=0)
 
-    def _forget_readers(self, now: int) -> None:
+    def _forget_readers(self) -> None:
         """Who has not been heard of for long reads no more: its path is nobody's."""
-        oldest = now - FORGOTTEN_HEARTBEATS * self.plan.heartbeat_us
+        oldest = self.heard_until - self.limits.forgotten_heartbeats * self.plan.heartbeat_us
         self.path_after = {reader: told for reader, told in self.path_after.items() if told[1] >= oldest}

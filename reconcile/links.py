@@ -11,6 +11,7 @@ from reconcile.events import InstanceId
 from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port
 from sunion.sunion import Merge
+from sunion.tape import MAX_NOTES, Tape
 
 HOP_SAMPLES = 256
 
@@ -41,7 +42,7 @@ class Link:
         return order[self.read_turn % len(order)].log
 
 
-def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int) -> list[Link]:
+def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int, most_notes: int = MAX_NOTES) -> list[Link]:
     """The ports, in the order of the fragment's input streams and, within one, of the producer's shards."""
     makers = {edge.name: producer for producer in plan.fragments for edge in producer.outputs}
     links = []
@@ -52,7 +53,8 @@ def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int) ->
             replicas = maker.replicas if maker else ("",)
             candidates = [Candidate(LogId(edge.name, replica, partition), 0) for replica in replicas]
             producers = tuple(InstanceId(maker.name, replica, shard) for replica in replicas) if maker else ()
-            port = Port(f"{edge.name}/{partition}", edge.operator, plan.bucket_us, 2 * plan.boundary_interval_us)
+            tape = Tape(most_notes=most_notes)
+            port = Port(f"{edge.name}/{partition}", edge.operator, plan.bucket_us, 2 * plan.boundary_interval_us, tape)
             links.append(Link(port, Upstream(candidates, silence_us), producers))
     return links
 

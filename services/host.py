@@ -72,6 +72,9 @@ THREAD_SWITCH_S = 0.0005
 
 Incoming = Event | Lacking | Broken | Failed
 
+Waiting = tuple[int, Incoming]
+"""What has come, and when, in microseconds."""
+
 
 class Outlet(Protocol):
     """Where an instance's frames go. Appends return at once, and are confirmed in their order."""
@@ -154,10 +157,11 @@ class InstanceHost:
     on_change: Callable[[], None] = lambda: None
     on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
     journal: Journal = field(default_factory=Journal)
-    inbox: queue.SimpleQueue[Incoming] = field(default_factory=queue.SimpleQueue)
+    inbox: queue.SimpleQueue[Waiting] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
         self._held: deque[_Held] = deque()
+        self._first: Waiting | None = None
         self._items: list[Item] = []
         self._is_tentative = False
         self._is_checkpoint_held = False
@@ -178,13 +182,13 @@ class InstanceHost:
     def deliver(self, event: Incoming) -> None:
         """Hand over an event, from any thread."""
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
-            self.inbox.put(event)
+            self.inbox.put((now_us(), event))
 
     def close(self) -> None:
         """Stop, after the work in hand."""
         self._stopping.set()
         self._uploads.put(None)
-        self.inbox.put(Tick())
+        self.inbox.put((now_us(), Tick()))
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=2)
@@ -205,11 +209,7 @@ class InstanceHost:
 
     def _turn(self) -> None:
         """Take what has come; if nothing has, wait until the instance wants to be called."""
-        wait_us = self.instance.next_deadline() - now_us()
-        try:
-            incoming = self.inbox.get(timeout=wait_us / 1e6) if wait_us > 0 else self.inbox.get_nowait()
-        except queue.Empty:
-            incoming = Tick()
+        incoming = self._next()
         if isinstance(incoming, Failed):
             raise incoming.error
         event = self._judged(incoming)
@@ -218,6 +218,20 @@ class InstanceHost:
         self._perform_all(self.instance.handle(event, now_us()))
         if isinstance(event, Frames):
             self._reader(event.log).taken(event.log)
+
+    def _next(self) -> Incoming:
+        """What the instance is to be told next: the first of what has come, but for a Tick that cannot wait for its turn."""
+        if self._first is None:
+            wait_us = self.instance.next_deadline() - now_us()
+            try:
+                self._first = self.inbox.get(timeout=wait_us / 1e6) if wait_us > 0 else self.inbox.get_nowait()
+            except queue.Empty:
+                return Tick()
+        came_at, incoming = self._first
+        if self.instance.is_starving(now_us()):
+            return Tick(came_at)
+        self._first = None
+        return incoming
 
     def _judged(self, incoming: Event | Lacking | Broken) -> Event | None:
         """What a reader's refusal means for the instance: another replica's log, or a new life (R27)."""

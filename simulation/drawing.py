@@ -35,7 +35,7 @@ class Wish:
 
 def make_plan(rng: Random, wish: Wish) -> Plan:
     large = rng.random() < 1 / 12
-    streams = list("abc")[: rng.choice(wish.streams)]
+    streams = list("abcdefgh")[: rng.choice(wish.streams)]
     shape = rng.choice(("single", "single", "chain", "chain", "diamond"))
     mode = rng.choice(list(Mode))
     menu = replace(wish.menu, unbounded=wish.menu.unbounded and mode is not Mode.UNDO_REDO)

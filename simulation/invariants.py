@@ -76,6 +76,8 @@ ANOMALIES = {
     "protocol": ("I6", "A port was given frames that no switch may give it."),
     "trimmed": ("I7", "A reader with a valid claim asked for rows that had been trimmed away."),
     "never-trimmed": ("I7", "Nothing was trimmed, though every reader was far past it: logs would grow for ever."),
+    "memory": ("memory", "An instance's ports held more than the memory it is allowed, and what one event brings."),
+    "mute": ("I3", "An instance that nothing stopped gave no sign of life for longer than counts as silence."),
     "crash": ("crash", "A machine raised an error."),
 }
 
@@ -152,6 +154,10 @@ def _errors(observed: Observed) -> Iterator[Violation]:
         yield Violation("fenced", read)
     for breach in observed.breaches:
         yield Violation("trimmed", breach)
+    for held in observed.overfull:
+        yield Violation("memory", held)
+    for silent in observed.mute:
+        yield Violation("mute", silent)
 
 
 # One log's history.
@@ -392,11 +398,11 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
             logged = _ingest(observed, times - scenario.lag_us)
             reached = np.array([time for _, time in tentative] + [-INFINITY], dtype=np.int64)
             given = np.array([at for at, _ in tentative], dtype=np.int64)
-            new = (times >= spoken) & (times >= reached[np.searchsorted(given, logged, side="left")])
+            # What is logged while its stream is cut off comes after the cut, whatever was said before.
+            given_before = np.where(_in_cut(scenario, logged), 0, np.searchsorted(given, logged, side="left"))
+            new = (times >= spoken) & (times >= reached[given_before])
             if out_of_order is not None:
                 new &= ~np.isin(times, out_of_order)
-            if new.any():
-                new &= _has_path(scenario, logged)
             if not new.any():
                 continue
             delays = when - _ingest(observed, times[new])
@@ -406,17 +412,10 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
                 return
 
 
-def _has_path(scenario: Scenario, logged: np.ndarray) -> np.ndarray:
-    """Whether, at each of these times, some stream was there that had not ended and was not cut off from all."""
-    interval, stride = scenario.plan.boundary_interval_us, scenario.stride
-    found = np.zeros(len(logged), dtype=bool)
-    for name, feed in scenario.feeds.items():
-        is_there = logged <= feed.intervals * interval // stride
-        for strike in scenario.strikes:
-            if strike.kind == "cut_stream" and strike.place == name:
-                is_there &= (logged < strike.at_us) | (logged > strike.end_us)
-        found |= is_there
-    return found
+def _in_cut(scenario: Scenario, logged: np.ndarray) -> np.ndarray:
+    """Whether, at each of these times, some stream is cut off from all."""
+    cuts = [strike for strike in scenario.strikes if strike.kind == "cut_stream"]
+    return sum(((logged >= cut.at_us) & (logged <= cut.end_us) for cut in cuts), np.zeros(len(logged), dtype=bool))
 
 
 def _out_of_order(scenario: Scenario) -> np.ndarray:

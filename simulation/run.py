@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -32,7 +32,8 @@ MOST_EVENTS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Trailing:
-    """A span in which an instance's stable input had got ahead of what it had processed, by a bucket or more."""
+    """The longest span in which what was stable in an instance's input at its beginning, by a bucket or more, was not yet
+    processed."""
 
     who: InstanceId
     since_us: int
@@ -46,7 +47,7 @@ class Observed:
     states: entered when, None for dead. alpha_x_us: the smallest of any instance at any time. settled: every replica
     ended STABLE with all its input read. quiet_at: when the last fault had healed. trimmed: frames that are gone from the
     sources' logs. breaches: rows that a reader could not be given, as the driver noted. fenced_reads: frames of dead
-    lives that one was given. error: what was raised, as (type, message, where).
+    lives that one was given. overfull, mute: see `SimulatedWorld`. error: what was raised, as (type, message, where).
     """
 
     frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
@@ -62,6 +63,8 @@ class Observed:
     trimmed: int = 0
     breaches: list[str] = field(default_factory=list)
     fenced_reads: list[str] = field(default_factory=list)
+    overfull: list[str] = field(default_factory=list)
+    mute: list[str] = field(default_factory=list)
     error: tuple[str, str, str] | None = None
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Counter[str] = field(default_factory=Counter)
@@ -90,14 +93,17 @@ class Simulation:
         plan = scenario.plan
         self.scenario = scenario
         self.observed = Observed(x_us_max=plan.delay_threshold_us)
+        clock = ModelClock(scenario.copy_us)
         self.world = SimulatedWorld(
             plan,
-            ModelClock(),
+            clock,
             MemoryLogStore(),
             SimulatedStore(),
             self._on_append,
             scenario.step_rows,
             scenario.batch_us,
+            scenario.limits,
+            scenario.poll_frames,
         )
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
         self.saboteur = Saboteur(self.world, Random(scenario.seed))
@@ -106,7 +112,8 @@ class Simulation:
         self.client_incarnation = 0
         self.events = 0
         self.is_over = False
-        self.trailing_since: dict[InstanceId, int] = {}
+        self.stable_at: dict[InstanceId, deque[tuple[int, int]]] = {}
+        self.longest: dict[InstanceId, Trailing] = {}
         self.digest = hashlib.sha256() if with_digest else None
 
     def go(self) -> None:
@@ -122,14 +129,15 @@ class Simulation:
 
     def finish(self) -> Observed:
         observed = self.observed
-        for who in list(self.trailing_since):
-            self._note_caught_up(who)
+        observed.trailing = list(self.longest.values())
         observed.ended_at = self.world.now
         observed.quiet_at = self.saboteur.quiet_at
         observed.states = [(e.at, e.who, e.what.state) for e in self.world.journal if isinstance(e.what, StateChanged)]
         observed.trimmed = sum(log.start for log in map(self.world.logs.open, self.feeder.next_ids))
         observed.breaches = list(self.world.breaches)
         observed.fenced_reads = self.world.fenced_reads
+        observed.overfull = [f"{who}: {what}" for who, what in self.world.overfull.items()]
+        observed.mute = [f"{who}: {what}" for who, what in self.world.mute.items()]
         observed.faults = self.saboteur.counts
         observed.coverage.update(self.world.counts)
         for engine in self.world.engines.values():
@@ -190,24 +198,30 @@ class Simulation:
     def _look(self) -> None:
         """Sample what no frame tells: alpha*X, X, and how far stable output trails (R16)."""
         observed = self.observed
+        self.world.look_for_mute()
         observed.x_us_max = max(observed.x_us_max, self.world.plan.delay_threshold_us)
         for who, process in self.world.processes.items():
             instance = process.instance
             if instance is None:
-                self._note_caught_up(who)
+                self.stable_at.pop(who, None)
                 continue
             sunion = instance.sunion
             observed.alpha_x_us = min(observed.alpha_x_us, sunion.alpha_x_us)
-            is_hindered = process.is_frozen or instance.state is State.RECOVERING
-            if is_hindered or sunion.stable_through < sunion.base.position + sunion.settings.bucket_us:
-                self._note_caught_up(who)
+            if process.is_frozen or instance.state is State.RECOVERING:
+                self.stable_at.pop(who, None)
             else:
-                self.trailing_since.setdefault(who, self.world.now)
+                self._note_trailing(who, sunion.stable_through, sunion.base.position + sunion.settings.bucket_us)
 
-    def _note_caught_up(self, who: InstanceId) -> None:
-        since = self.trailing_since.pop(who, None)
-        if since is not None:
-            self.observed.trailing.append(Trailing(who, since, self.world.now))
+    def _note_trailing(self, who: InstanceId, stable: int, processed: int) -> None:
+        """How long what an instance has not yet processed has been stable."""
+        notes = self.stable_at.setdefault(who, deque())
+        if not notes or stable > notes[-1][0]:
+            notes.append((stable, self.world.now))
+        while notes and notes[0][0] < processed:
+            notes.popleft()
+        longest = self.longest.get(who)
+        if notes and (longest is None or self.world.now - notes[0][1] > longest.until_us - longest.since_us):
+            self.longest[who] = Trailing(who, notes[0][1], self.world.now)
 
 
 def _is_settled(process: Process) -> bool:

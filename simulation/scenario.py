@@ -13,6 +13,8 @@ from random import Random
 from boreal.plan import Plan
 from boreal.spec import Mode
 from reconcile.events import InstanceId
+from reconcile.limits import PRODUCTION, Limits
+from services.embedded.world import POLL_FRAMES
 from simulation.feed import Feed
 from simulation.strikes import Strike
 
@@ -39,6 +41,8 @@ class Scenario:
     some fragments' operators run in another process. lag_us: how far boundaries are behind rows. jumps: see `simulation.feed`.
     has_whole_replica: one replica has every stream that is not cut off from all. owes_early: rows come out of order for longer
     than X, and nothing fails, so every instance is STABLE throughout.
+    limits: of every instance;
+    poll_frames: what a reader is handed at once. copy_us: what each copy of a state takes, beside what its bytes do.
     """
 
     seed: int
@@ -61,6 +65,9 @@ class Scenario:
     jumps: dict[str, tuple[int, int]] = field(default_factory=dict)
     has_whole_replica: bool = False
     owes_early: bool = False
+    limits: Limits = PRODUCTION
+    poll_frames: int = POLL_FRAMES
+    copy_us: int = 0
     patterns: tuple[str, ...] = ()
 
     @property
@@ -116,6 +123,9 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
         feeds={**scenario.feeds, **empty},
         strikes=(),
         skews={},
+        limits=PRODUCTION,
+        poll_frames=POLL_FRAMES,
+        copy_us=0,
         step_rows=rng.choice((2, 9, 40, None)),
         stride=rng.choice((4, 7, 11)),
     )

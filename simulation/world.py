@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from boreal.frames import Frame, LogId
+from boreal.frames import Data, Frame, LogId
 from boreal.plan import Plan
 from reconcile.engine import HostFailed
 from reconcile.events import (
@@ -24,9 +24,10 @@ from reconcile.events import (
     Send,
     StoreCheckpoint,
 )
+from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Saved
 from reconcile.remote import Unreachable
-from services.embedded.world import UPLOAD_US, Clock, Process, World
+from services.embedded.world import POLL_FRAMES, UPLOAD_US, ModelClock, Process, World
 from services.log.base import LogStore
 from services.store.base import StoreUnavailable
 from simulation.engine import RESTART_US, MicroBatches
@@ -40,6 +41,8 @@ class SimulatedWorld(World):
     """A `World` that counts effects, stops a process between two effects, and holds back those of a frozen one.
 
     fenced_reads: frames that a dead life wrote after its successor's START, and that a reader was handed all the same.
+    overfull: who held more in its ports than its memory allows, when first; mute: who gave no sign of life for longer than
+    counts as silence, though it was neither dead nor frozen.
     step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_work is told of every
     event that a process takes up (None: its begin), on_effect of every effect after it took place. batch_us: how long a
     micro-batch takes of those hosts that are not beside their instances.
@@ -48,19 +51,25 @@ class SimulatedWorld(World):
     def __init__(
         self,
         plan: Plan,
-        clock: Clock,
+        clock: ModelClock,
         logs: LogStore,
         store: SimulatedStore,
         on_append: Callable[[LogId, Frame, int], None],
         step_rows: int | None,
         batch_us: int = 0,
+        limits: Limits = PRODUCTION,
+        poll_frames: int = POLL_FRAMES,
     ) -> None:
-        super().__init__(plan, clock, logs, store, on_append)
+        super().__init__(plan, clock, logs, store, on_append, limits, poll_frames)
         self.store: SimulatedStore = store
         self.step_rows = step_rows
         self.on_work: list[Callable[[Process, Event | None], None]] = []
         self.on_effect: list[Callable[[Process, Effect], None]] = []
         self.counts: Counter[str] = Counter()
+        self.longest_work_us = clock.copy_us
+        self.overfull: dict[InstanceId, str] = {}
+        self.mute: dict[InstanceId, str] = {}
+        self.wrote_at: dict[InstanceId, int] = {}
         self.fenced_reads: list[str] = []
         self._fenced: dict[LogId, set[int]] = {}
         self._lives: dict[LogId, int] = {}
@@ -139,6 +148,27 @@ class SimulatedWorld(World):
             self.counts["engine lost"] += 1
             self.crash(process.id)
             self.at(self.now + RESTART_US, lambda: self._start_again(process))
+        self._look_at_memory(process, event)
+
+    def _look_at_memory(self, process: Process, event: Event | None) -> None:
+        """What a port caches of its stream is bounded; what one event brings may come on top, until it is looked at."""
+        if process.instance is None:
+            return
+        held = sum(link.port.tape.nbytes for link in process.instance.links)
+        brought = 0
+        if isinstance(event, Frames):
+            brought = sum(frame.batch.nbytes for _, frame in event.items if isinstance(frame, Data))
+        allowed = self.plan.memory_bytes + brought
+        if held > allowed:
+            self.overfull.setdefault(process.id, f"{held} bytes at {self.now}, {allowed} allowed")
+
+    def look_for_mute(self) -> None:
+        """To be called often: note who is silent, though nothing stops it. Nobody is heard in the midst of a copy."""
+        for who, process in self.processes.items():
+            if process.instance is None or process.is_frozen:
+                self.wrote_at[who] = self.now
+            elif self.now - self.wrote_at.get(who, self.now) > self.plan.silence_us + self.longest_work_us:
+                self.mute.setdefault(who, f"since {self.wrote_at[who]}, at {self.now}")
 
     def _start_again(self, process: Process) -> None:
         if process.instance is None:
@@ -185,6 +215,8 @@ class SimulatedWorld(World):
                 super()._perform(process, effect)
             case _:
                 super()._perform(process, effect)
+        if isinstance(effect, Append):
+            self.wrote_at[process.id] = self.now
         match effect:
             case Send(_, message):
                 self.counts[type(message).__name__] += 1

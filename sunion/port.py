@@ -115,7 +115,7 @@ class Port:
             self.arrivals.append(Arrival(upto, frame.ingest, self._not_before(frame.tentative, now)))
             self.data_end = max(self.data_end, upto)
         self.boundaries.append((frame.time, frame.ingest))
-        self.boundaries = bounded(self.boundaries)
+        self.boundaries = bounded(self.boundaries, self.tape.most_notes)
         self.boundary_ingest = frame.ingest
 
     def revoke(self) -> None:

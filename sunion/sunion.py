@@ -51,6 +51,8 @@ NOTED_POSITIONS = 512
 STEP_BYTES = 32 << 20
 """Rows may be wide: a step for a host in another process is a message, of which several are under way."""
 
+REPLAY_BYTES = 8 << 20
+
 
 class Healed(Enum):
     """How a failure has healed (R16)."""
@@ -85,7 +87,7 @@ class Settings:
     memory_bytes: int
     step_rows: int = STEP_ROWS
     step_bytes: int = STEP_BYTES
-    replay_bytes: int = 8 << 20
+    replay_bytes: int = REPLAY_BYTES
     ahead_us: int = INFINITY
     bucket_run_us: int = 1
 
@@ -109,7 +111,9 @@ class SUnion:
     branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
     overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now. horizon: H (R16), the end of
     what was handed on tentatively. is_early: nothing had failed when that was done, and mark_is_early: when the mark was made.
-    stranded_at: when rows that came behind the live view are overdue.
+    stranded_at: when rows that came behind the live view are overdue. fixed_alpha_x_us: what the user has
+    fixed, where others have held rows back for it before they came here: a bucket leaves once that is over, if every port
+    that is there has passed it; alpha_x_us is then how long the others are waited for (R9).
     """
 
     ports: list[Port]
@@ -123,6 +127,7 @@ class SUnion:
     live: View | None = None
     mark_number: int = 0
     marked_at: int = 0
+    fixed_alpha_x_us: int | None = None
     due: int = BEGINNING
     muted_until: int = BEGINNING
     redoing: bool = False
@@ -171,7 +176,7 @@ class SUnion:
             return None
         stable, waited = self.stable_through, now - self.marked_at
         is_soon = self.is_early and waited < self._early_lag_us and stable < INFINITY
-        if stable >= self.horizon and not is_soon:
+        if stable >= self._horizon() and not is_soon:
             return Healed.FULL
         if self.stranded_at <= now and self._is_cheap():
             return Healed.PREFIX
@@ -180,6 +185,10 @@ class SUnion:
         if waited > self.settings.stable_lag_max_us or (self.is_early and self._is_cheap()):
             return Healed.PREFIX
         return None
+
+    def _horizon(self) -> int:
+        """H (R16), less what inputs have revoked since."""
+        return min(self.horizon, max(port.data_end for port in self.ports))
 
     @property
     def _early_lag_us(self) -> int:
@@ -223,7 +232,8 @@ class SUnion:
         mark, steps up to the mark are muted.
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
-        self.rest, self.due = self.horizon, max(self.due, self.horizon)
+        self.rest = self._horizon()
+        self.due = max(self.due, self.rest)
         if self._stranded:
             # What is beyond the streams that are behind was given already; handed on at once, it would strand them again.
             self.rest = self.due = min(self.rest, *(self.ports[at].data_end for at in sorted(self._stranded)))
@@ -279,6 +289,7 @@ class SUnion:
         if flush is not None:
             waits.append(flush)
         waits += [self._awaited_until(upto) for port in self.ports for upto in port.early]
+        waits += self._complete_at()
         if self.due > self.leading.position:
             waits.append(self.quiet_until)
         return min(waits, default=None)
@@ -344,7 +355,7 @@ class SUnion:
         hold = self.stabilization if self.redoing or self.standing_in else self.failure
         if hold is Hold.SUSPEND:
             return []
-        target = self._due_through(now)
+        target = max(self._due_through(now), self._complete_through(now))
         if hold is Hold.PROCESS and self.live is not None and now >= self.eager_from:
             target = max(target, self._all_present_through(now))
         view = self.leading
@@ -466,6 +477,24 @@ class SUnion:
         # Open windows of streams that have ended wait for a missing one as long as any bucket does.
         return self._floor(min(known)) if known and min(known) < INFINITY else BEGINNING
 
+    def _complete_through(self, now: int) -> int:
+        """Through where the time that the user has fixed is over, and nobody else is waited for."""
+        if self.fixed_alpha_x_us is None:
+            return BEGINNING
+        alpha_x_us = self.fixed_alpha_x_us
+        over = (upto for port in self.ports for upto, at, least, _ in port.arrivals if max(at + alpha_x_us, least) <= now)
+        return min(max(over, default=BEGINNING), self._all_present_through(now))
+
+    def _complete_at(self) -> list[int]:
+        """When that time is over, for what nobody else is waited for."""
+        if self.fixed_alpha_x_us is None:
+            return []
+        alpha_x_us, through = self.fixed_alpha_x_us, self._all_present_through(INFINITY)
+        if through <= self.leading.position:
+            return []
+        firsts = [port.arrivals[0] for port in self.ports if port.arrivals and port.arrivals[0][0] <= through]
+        return [max(at + alpha_x_us, least) for _, at, least, _ in firsts]
+
     def _readable_through(self, view: View) -> int:
         """A port within reach whose rows must be read again from the log is waited for: its rows are not missing."""
         waits = [
@@ -573,7 +602,7 @@ class SUnion:
     def _why(self, upto: int) -> tuple[tuple[str, ...], str]:
         if self.is_early:
             return (), self.cause
-        missing = dict.fromkeys(port.name for port in self.ports if port.silent or port.boundary < upto)
+        missing = dict.fromkeys(port.name for port in self.ports if port.boundary < upto)
         for port in self.ports:
             if port.tape.boundary < upto:
                 missing.update(dict.fromkeys(port.upstream_missing))

@@ -27,10 +27,10 @@ MAX_NOTES = 4096
 """Beyond so many, things are noted more coarsely: a failure of hours must not need memory of hours."""
 
 
-def bounded(notes: deque[tuple[int, int]]) -> deque[tuple[int, int]]:
+def bounded(notes: deque[tuple[int, int]], most: int) -> deque[tuple[int, int]]:
     """(through which time, what holds from there back) in order: where there are too many, each two are made one, which
     reaches as far as both and says what the first one said."""
-    if len(notes) <= MAX_NOTES:
+    if len(notes) <= most:
         return notes
     listed = list(notes)
     odd = listed[-1:] if len(listed) % 2 else []
@@ -75,7 +75,10 @@ class Chunk:
         return self.high, room - self.nbytes * len(ahead) // len(self.times)
 
     def between(self, since: int, upto: int) -> tuple[pa.RecordBatch, np.ndarray] | None:
-        """The rows with since <= time < upto, in id order, and their times; None where there are none."""
+        """The rows with since <= time < upto, in id order, and their times; None where there are none, as where `since` is
+        beyond `upto`: a correction may have come further than the next tentative step will."""
+        if since >= upto:
+            return None
         if self.low >= since and self.high < upto:
             return self.batch, self.times
         if self.ordered:
@@ -91,13 +94,16 @@ class Chunk:
 
 @dataclass(slots=True)
 class Tape:
-    """The stable prefix of a port: cached chunks, the next id to come, the stable boundary, and old chunks' places."""
+    """The stable prefix of a port: cached chunks, the next id to come, the stable boundary, and old chunks' places, at most
+    `most_notes` of them. acknowledged: no row below this id will be asked for."""
 
     boundary: int = BEGINNING
     next_id: int = 0
     nbytes: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     places: deque[tuple[int, int]] = field(default_factory=deque)
+    most_notes: int = MAX_NOTES
+    acknowledged: int = 0
 
     def begin(self, next_id: int, time: int = BEGINNING, first_id: int | None = None) -> None:
         """Start at an id other than 0: a restarted instance goes on from an anchor, or from a checkpoint of a time. What is
@@ -154,11 +160,16 @@ class Tape:
             self.nbytes -= self.chunks.pop(0).nbytes
 
     def place_of(self, time: int) -> int:
-        """Where a cursor for a time begins: the first id of a chunk, with no row at or after that time before it."""
+        """Where a cursor for a time begins: the first id of a chunk, with no row at or after that time before it. What was
+        acknowledged held no such row either, for a time that is asked for is never before one that was acknowledged for."""
         for high, first_id in self.places:
             if high >= time:
-                return first_id
+                return max(first_id, self.acknowledged)
         return self.next_id
+
+    def acknowledge(self, first_id: int) -> None:
+        """Rows below this id are needed no more, and may be gone."""
+        self.acknowledged = max(self.acknowledged, first_id)
 
     def forget_places(self, time: int) -> None:
         """Places of chunks wholly before a time are not asked for again."""
@@ -167,7 +178,7 @@ class Tape:
 
     def _note_place(self, chunk: Chunk) -> None:
         self.places.append((chunk.high, chunk.first_id))
-        self.places = bounded(self.places)
+        self.places = bounded(self.places, self.most_notes)
 
 
 @dataclass(slots=True)

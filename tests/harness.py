@@ -88,6 +88,7 @@ class RowClock(ModelClock):
     """A model clock for slow machines: each row that a replica of `fragments` processes costs it `us_per_row` more."""
 
     def __init__(self, us_per_row: int, fragments: Iterable[str] = ("main",)) -> None:
+        super().__init__()
         self.us_per_row = us_per_row
         self.fragments = frozenset(fragments)
         self.rows = 0

@@ -40,6 +40,7 @@ from reconcile.events import (
     Watch,
 )
 from reconcile.instance import Instance
+from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Restart, Saved
 from services.embedded.network import Network
 from services.log.base import LogStore, Trimmed
@@ -77,7 +78,10 @@ class SkipClock:
 
 
 class ModelClock:
-    """Time is all virtual: a run repeats exactly."""
+    """Time is all virtual: a run repeats exactly. copy_us: what each copy of a state takes, beside what its bytes do."""
+
+    def __init__(self, copy_us: int = 0) -> None:
+        self.copy_us = copy_us
 
     def wait_until(self, at: int) -> int:
         return at
@@ -87,8 +91,8 @@ class ModelClock:
         rows = sum(e.frame.batch.num_rows for e in effects if isinstance(e, Append) and isinstance(e.frame, Data))
         if isinstance(event, Frames):
             rows += sum(frame.batch.num_rows for _, frame in event.items if isinstance(frame, Data))
-        copied = sum(len(e.state or b"") for e in effects if isinstance(e, StoreCheckpoint))
-        return effects, 30 + rows // 10 + copied // 500
+        copies = [len(e.state) for e in effects if isinstance(e, StoreCheckpoint) and e.state is not None]
+        return effects, 30 + rows // 10 + sum(copies) // 500 + len(copies) * self.copy_us
 
 
 class RealClock:
@@ -124,14 +128,15 @@ class _Reader:
 
 @dataclass(slots=True)
 class Process:
-    """An instance on a machine of its own. drag_us: how much longer than it should each piece of its work takes."""
+    """An instance on a machine of its own. inbox: what has come, and when. drag_us: how much longer than it should each piece
+    of its work takes."""
 
     id: InstanceId
     instance: Instance | None = None
     readers: dict[LogId, _Reader] = field(default_factory=dict)
     watched: dict[LogId, bool] = field(default_factory=dict)
     waiting_reads: list[Read] = field(default_factory=list)
-    inbox: deque[Event] = field(default_factory=deque)
+    inbox: deque[tuple[int, Event]] = field(default_factory=deque)
     is_busy: bool = False
     is_frozen: bool = False
     wake_at: int | None = None
@@ -168,7 +173,8 @@ class Entry:
 
 
 class World:
-    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged."""
+    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged; a reader is handed
+    `poll_frames` at a time."""
 
     def __init__(
         self,
@@ -177,8 +183,12 @@ class World:
         logs: LogStore,
         store: CheckpointStore,
         on_append: Callable[[LogId, Frame, int], None],
+        limits: Limits = PRODUCTION,
+        poll_frames: int = POLL_FRAMES,
     ) -> None:
         self.plan = plan
+        self.limits = limits
+        self.poll_frames = poll_frames
         self.clock = clock
         self.logs = logs
         self.store = store
@@ -227,7 +237,7 @@ class World:
         process = self.processes[who]
         for restart in self._restarts(process):
             process.forget()
-            process.instance = Instance(self.plan, who, restart)
+            process.instance = Instance(self.plan, who, restart, self.limits)
             process.heard_at, process.lost_claim = self.now, False
             try:
                 self._work(process, None)
@@ -264,7 +274,7 @@ class World:
         """Put an event into a process's inbox; a dead one has none."""
         process = self.processes[who]
         if process.instance is not None:
-            process.inbox.append(event)
+            process.inbox.append((self.now, event))
             self._wake(process)
 
     def links_changed(self) -> None:
@@ -307,7 +317,12 @@ class World:
         if process.is_busy or process.is_frozen or process.instance is None:
             return
         if process.inbox:
-            self._work(process, process.inbox.popleft())
+            came_at, event = process.inbox[0]
+            if process.instance.is_starving(self.now + process.skew_us):
+                event = Tick(came_at + process.skew_us)
+            else:
+                process.inbox.popleft()
+            self._work(process, event)
             return
         deadline = process.instance.next_deadline() - process.skew_us
         if deadline <= self.now:
@@ -463,7 +478,7 @@ class World:
         try:
             if reader.offset is None:
                 reader.offset = log.offset_after(reader.after_id)
-            items = log.read(reader.offset, POLL_FRAMES, skip_revoked=True)
+            items = log.read(reader.offset, self.poll_frames, skip_revoked=True)
         except Trimmed as trimmed:
             self._refuse(process, reader.log, _next_id(process, reader.log), trimmed)
             return
@@ -507,7 +522,7 @@ class World:
         items: list[tuple[int, Frame]] = []
         try:
             if log.next_stable_id > read.after_id + 1:
-                items = log.read(log.offset_after(read.after_id), POLL_FRAMES, read.max_bytes, skip_revoked=True)
+                items = log.read(log.offset_after(read.after_id), self.poll_frames, read.max_bytes, skip_revoked=True)
         except Trimmed as trimmed:
             self._refuse(process, read.log, read.after_id + 1, trimmed)
             return

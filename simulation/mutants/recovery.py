@@ -186,7 +186,7 @@ def store_an_undo_without_its_windows(patch: Patch) -> None:
 
 def _without_needs(original: Any) -> Any:
     def without(self: Claims, *given: Any) -> Any:
-        graph, self.graph = self.graph, _Needless()
+        graph, self.graph = self.graph, _Needless(self.graph.unbounded)
         made = original(self, *given)
         self.graph = graph
         return made
@@ -197,8 +197,8 @@ def _without_needs(original: Any) -> Any:
 class _Needless(Graph):
     """A graph whose operators need no row from before."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, unbounded: bool) -> None:
+        self.unbounded = unbounded
 
     def needs(self, time: int) -> int:
         return time

@@ -172,8 +172,8 @@ def find_silence_out_too_late(patch: Patch) -> None:
     """An input is silent after thirty boundary intervals, and no longer after three (R10)."""
 
     def make(original: Any) -> Any:
-        def links_of(plan: Any, fragment: Any, me: Any, silence_us: int) -> Any:
-            return original(plan, fragment, me, 10 * silence_us)
+        def links_of(plan: Any, fragment: Any, me: Any, silence_us: int, *more: Any) -> Any:
+            return original(plan, fragment, me, 10 * silence_us, *more)
 
         return links_of
 

@@ -227,6 +227,17 @@ def test_r09_an_alpha_x_fixed_by_the_user_is_kept() -> None:
     assert ran.report["alpha_x_ms"] == 333
 
 
+def test_r09_a_fixed_alpha_x_is_that_of_who_reads_sources_and_the_rest_of_the_path_has_what_x_leaves() -> None:
+    """Deadlines count from ingest: whoever is further down gets rows when the fixed time is over, and must still be able to
+    wait for another shard's."""
+    ran = clean(chain_of(3, tuning={"alpha_x": "333ms"}), "generate:50,3")
+    alphas = {who.fragment: p.instance.sunion.alpha_x_us for who, p in ran.world.processes.items() if p.instance}
+    assert alphas["f1"] == 333 * MS < alphas["f2"] < alphas["f3"] <= alphas["egress"] < S
+    assert ran.report["alpha_x_ms"] == 333
+    late = clean(chain_of(2, tuning={"alpha_x": "950ms"}), "generate:50,3")
+    assert {p.instance.sunion.alpha_x_us for p in late.world.processes.values() if p.instance} == {950 * MS}
+
+
 def test_r10_a_failure_is_advertised_at_detection_and_answered_tentatively_only_at_the_deadline() -> None:
     """Readers can leave early for a STABLE replica; the client sees nothing before alpha*X."""
     ran = run(query_of(replicas=1), "cut b at 2s for 3s", rows="generate:50,7")

@@ -33,7 +33,7 @@ from reconcile.events import (
     Unfollow,
     Watch,
 )
-from reconcile.instance import FORGOTTEN_HEARTBEATS
+from reconcile.limits import PRODUCTION
 from reconcile.recovery import Restart, Saved, plan_restart
 from reconcile.upstream import Rank
 from tests.harness import MS, InstanceDriver, chain_of, plan_of, query_of
@@ -330,16 +330,16 @@ def test_the_path_of_a_reader_that_is_gone_for_long_is_forgotten() -> None:
     one = InstanceDriver(union_plan())
     heartbeat = one.plan.heartbeat_us
     one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
-    flow(one, 0, FORGOTTEN_HEARTBEATS * heartbeat)
+    flow(one, 0, PRODUCTION.forgotten_heartbeats * heartbeat)
     assert one.state is State.STABLE and one.instance.sunion.alpha_x_us == 650 * MS
-    flow(one, FORGOTTEN_HEARTBEATS * heartbeat, (FORGOTTEN_HEARTBEATS + 2) * heartbeat)
+    flow(one, PRODUCTION.forgotten_heartbeats * heartbeat, (PRODUCTION.forgotten_heartbeats + 2) * heartbeat)
     assert one.state is State.STABLE and one.instance.sunion.alpha_x_us == 850 * MS
 
 
 def test_time_in_which_it_was_stopped_does_not_make_it_forget_its_readers() -> None:
     one = InstanceDriver(union_plan())
     one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "all/0", 200 * MS)))
-    one.now = 2 * FORGOTTEN_HEARTBEATS * one.plan.heartbeat_us
+    one.now = 2 * PRODUCTION.forgotten_heartbeats * one.plan.heartbeat_us
     one.give(Tick())
     assert one.instance.path_after
 
@@ -541,7 +541,8 @@ def test_a_correction_whose_host_is_gone_holds_no_peer_back() -> None:
     one = InstanceDriver(plan)
     one.instance.state = State.STABILIZATION
     for since_ms, state in ((10, State.STABILIZATION), (60_000, State.RECOVERING)):
-        [told] = one.instance._tell_peers(since_ms * MS)  # its BEGIN has not been answered for so long
+        one.instance.heard_until = since_ms * MS
+        [told] = one.instance._tell_peers()  # its BEGIN has not been answered for so long
         assert told == Send(R1, Heartbeat(one.me, state))
 
 
@@ -671,3 +672,109 @@ def test_when_all_inputs_return_at_once_it_was_itself_away() -> None:
     one.until(700 * MS)
     one.deliver(A, one.rows("a", [200 * MS]), end=one.offsets[A] + 20)
     assert one.state is State.RECOVERING
+
+
+# A Tick while events wait
+
+
+def test_it_starves_when_no_tick_has_come_for_half_a_heartbeat_while_events_do() -> None:
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.until(200 * MS)
+    assert not one.instance.is_starving(10_000 * MS), "nothing has come since the last Tick: another would gain nothing"
+    patience = one.plan.silence_us // 4
+    one.instance.handle(Frames(A, ((9, one.rows("a", [200 * MS])),), 10), 201 * MS)
+    assert not one.instance.is_starving(200 * MS + patience)
+    assert one.instance.is_starving(200 * MS + patience + 1)
+    one.instance.handle(Tick(200 * MS), 260 * MS)
+    assert not one.instance.is_starving(10_000 * MS)
+
+
+def test_it_starves_when_its_ports_hold_more_than_memory_allows_and_a_tick_lets_go_of_it() -> None:
+    one = InstanceDriver(union_plan(tuning={"memory": "1KB"}))
+    times = list(range(0, 100 * MS, 500))
+    one.instance.handle(Frames(A, ((0, one.rows("a", times)),), 1), 0)
+    tape = one.instance.links[0].port.tape
+    assert tape.nbytes > one.plan.memory_bytes and one.instance.is_starving(0)
+    one.instance.handle(Tick(0), 0)
+    assert tape.nbytes <= one.plan.memory_bytes and not one.instance.is_starving(0)
+
+
+def test_what_still_waits_is_nobodys_silence_and_makes_no_bucket_overdue() -> None:
+    """A Tick that comes early speaks of the time when the first event that waits came."""
+    for heard_until, is_failed in ((250 * MS, False), (None, True)):
+        one = InstanceDriver(union_plan())
+        flow(one, 0, 200 * MS)
+        one.until(200 * MS)
+        one.deliver(A, one.rows("a", [210 * MS]), one.boundary(300 * MS))
+        # A call at every moment in which it is wanted, so that no time counts as its own absence.
+        for now in range(210 * MS, 1500 * MS, 10 * MS):
+            one.instance.handle(Tick(heard_until), now)
+        assert (one.state is State.UP_FAILURE) is is_failed
+        assert one.instance.links[1].port.silent is is_failed
+        assert (one.instance.sunion.live is not None) is is_failed
+        assert one.instance.heartbeat_at > 1490 * MS, "it is heard all the same"
+
+
+def test_no_correction_begins_while_events_wait() -> None:
+    one = failed(replicas=1)
+    rows = one.rows("b", list(range(200 * MS, 1500 * MS, 50 * MS)))
+    offset = one.offsets[B]
+    one.instance.handle(Frames(B, ((offset, rows), (offset + 1, one.boundary(1500 * MS))), offset + 2), one.now)
+    one.instance.handle(Tick(one.now), one.now)
+    assert one.state is State.UP_FAILURE
+    one.until(one.now + 100 * MS)
+    assert State.STABILIZATION in one.states
+
+
+# The copy for MARK
+
+
+def copies_of(one: InstanceDriver) -> list[StoreCheckpoint]:
+    return [effect for effect in one.effects if isinstance(effect, StoreCheckpoint)]
+
+
+def first_tentative(one: InstanceDriver) -> int:
+    return next(at for at, effect in enumerate(one.effects) if isinstance(effect, Append) and _is_tentative(effect.frame))
+
+
+def _is_tentative(frame: Frame) -> bool:
+    return isinstance(frame, Data) and frame.tentative
+
+
+def test_the_copy_is_made_while_buckets_wait_and_mark_makes_none() -> None:
+    one = failed(until=500 * MS)
+    assert one.state is State.UP_FAILURE and not copies_of(one), "half of the wait is not over"
+    flow(one, 500 * MS, 800 * MS, "a", peer=State.UP_FAILURE)
+    [copy] = copies_of(one)
+    assert copy.time == one.instance.sunion.base.position and not one.instance.sunion.live
+    flow(one, 800 * MS, 1500 * MS, "a", peer=State.UP_FAILURE)
+    assert one.effects.index(copy) < first_tentative(one) and copies_of(one) == [copy]
+    catch_up(one, "b", 200 * MS, 1500 * MS)
+    flow(one, 1500 * MS, 1600 * MS)
+    assert State.STABILIZATION in one.states and len(one.frames(Undo)) == 1, "it is what the rollback returned to"
+
+
+def test_mark_copies_again_where_stable_rows_have_come_since() -> None:
+    one = failed(until=800 * MS)
+    [ahead] = copies_of(one)
+    late = list(range(200 * MS, 400 * MS, 50 * MS))
+    one.deliver(B, one.rows("b", late), one.boundary(400 * MS))
+    flow(one, 800 * MS, 2000 * MS, "a", peer=State.UP_FAILURE)
+    _, again = copies_of(one)
+    assert ahead.time < again.time == one.instance.sunion.base.position
+
+
+def test_a_failure_that_heals_in_the_first_half_of_the_wait_costs_no_copy() -> None:
+    one = failed(until=500 * MS)
+    catch_up(one, "b", 200 * MS, 500 * MS)
+    flow(one, 500 * MS, 1500 * MS)
+    assert one.state is State.STABLE and not copies_of(one)
+
+
+SUSPENDED = {"failure": "suspend", "stabilization": "suspend"}
+
+
+@pytest.mark.parametrize("options", [{"reconcile": "overlay_redo"}, {"policy": SUSPENDED}])
+def test_who_copies_nothing_at_mark_copies_nothing_ahead_of_it(options: dict[str, Any]) -> None:
+    assert not copies_of(failed(**options))

@@ -141,6 +141,21 @@ def test_other_bytes_are_no_order(damage: bytes) -> None:
         decode_order(damage, INPUTS)
 
 
+@pytest.mark.parametrize("lost_at", range(1, 10))
+def test_a_copy_that_was_made_ahead_is_what_a_rollback_returns_to(lost_at: int) -> None:
+    """MARK copies nothing then; and the copy outlives the process that made it, with snapshots and without."""
+    orders = life(Mode.CHECKPOINT_REDO)
+    at_mark = Log(orders)
+    [mark] = [at for at, order in enumerate(orders) if isinstance(order, Mark)]
+    log = Log([*orders[:mark], Copy(7), Mark(None), *orders[mark + 1 :]])
+    steps = [decode_answer(answer, OUTPUTS)[1].outputs for answer in obey_all(host_over(at_mark), at_mark)]
+    for snapshot_bytes in (1, 1 << 30):
+        first = host_over(log, snapshot_bytes).obey(list(log.read(0, lost_at)), lambda number, state: None)
+        rest = obey_all(host_over(log, snapshot_bytes), log, lost_at)
+        found = [decode_answer(answer, OUTPUTS)[1].outputs for answer in [*first, *rest]]
+        assert [made for made in found if made] == [made for made in steps if made]
+
+
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("lost_at", range(1, 9))
 def test_a_state_lost_anywhere_is_made_anew(mode: Mode, lost_at: int) -> None:

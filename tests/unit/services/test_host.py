@@ -51,6 +51,10 @@ class Scripted:
         self.me = ME
         self.script = script
         self.handled: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.starves = False
+
+    def is_starving(self, now: int) -> bool:
+        return self.starves
 
     def next_deadline(self) -> int:
         return now_us() + 10_000
@@ -112,4 +116,20 @@ def test_signs_of_life_that_nobody_takes_are_bounded_and_hold_back_no_row(monkey
     frames = Frames(LOG, cast(Any, ()), 0)
     host.deliver(frames)
     waiting = [host.inbox.get_nowait() for _ in range(11)]
-    assert waiting[-1] is frames
+    assert waiting[-1][1] is frames
+
+
+def test_a_tick_that_cannot_wait_comes_before_what_has_come_and_says_since_when_that_waits() -> None:
+    instance, host = host_of([], Outlet(), MemoryCheckpointStore())
+    first, second = Received(Heartbeat(PARTNER, State.STABLE)), Received(Heartbeat(PARTNER, State.UP_FAILURE))
+    host.deliver(first)
+    host.deliver(second)
+    (came_at, _), *_ = [host.inbox.get_nowait() for _ in range(2)]
+    host.deliver(first)
+    host.deliver(second)
+    instance.starves = True
+    tick = host._next()
+    assert isinstance(tick, Tick) and tick.heard_until is not None and tick.heard_until >= came_at
+    assert host._next() == tick, "the first of them waits on"
+    instance.starves = False
+    assert [host._next(), host._next(), host._next()] == [first, second, Tick()]

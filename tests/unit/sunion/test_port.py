@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from boreal.frames import INFINITY, Data
 from boreal.spec import Hold
 from sunion.tape import BEGINNING
@@ -57,11 +55,11 @@ def test_a_bucket_without_rows_counts_from_when_the_producer_knew_its_end() -> N
     assert list(one.ports["a"].boundaries)[-1] == (40, 400), "a row of a source tells of no bucket's end"
 
 
-def test_boundaries_that_nothing_releases_are_noted_more_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boundaries_that_nothing_releases_are_noted_more_coarsely() -> None:
     """Under `suspend` a failure of hours must not need memory of hours. What a bucket counts from is never later than the
     first boundary past its end (R8), and never earlier than the first of all."""
-    monkeypatch.setattr("sunion.tape.MAX_NOTES", 8)
     one = SUnionDriver("a", "b", failure=Hold.SUSPEND)
+    one.ports["a"].tape.most_notes = 8
     for at in range(1, 101):
         one.boundary("a", 10 * at, ingest=at)
     noted = one.ports["a"].boundaries

@@ -14,8 +14,8 @@ from tests.harness import batch_of
 NOW = ((INFINITY, 0),)
 
 
-def tape_of(*frames: tuple[int, list[int]]) -> Tape:
-    tape = Tape()
+def tape_of(*frames: tuple[int, list[int]], **options: int) -> Tape:
+    tape = Tape(**options)
     for first_id, times in frames:
         tape.append(first_id, batch_of(times), NOW)
     return tape
@@ -112,14 +112,32 @@ def test_the_place_of_a_time_is_the_first_chunk_that_reaches_it() -> None:
 
 
 @pytest.mark.parametrize("count", [5, 6, 100, 1001])
-def test_places_are_bounded_and_no_row_that_is_needed_lies_before_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr("sunion.tape.MAX_NOTES", 5)
+def test_places_are_bounded_and_no_row_that_is_needed_lies_before_one(count: int) -> None:
     times = [at - 7 * (at % 3) for at in range(count)]
-    tape = tape_of(*((at, [time]) for at, time in enumerate(times)))
+    tape = tape_of(*((at, [time]) for at, time in enumerate(times)), most_notes=5)
     assert len(tape.places) <= 5
     for time in range(count + 1):
         assert all(earlier < time for earlier in times[: tape.place_of(time)])
     assert tape.place_of(count) == count
+
+
+def test_places_that_were_made_one_do_not_lead_before_what_was_acknowledged() -> None:
+    tape = tape_of(*((at, [at]) for at in range(4)), most_notes=4)
+    assert tape.place_of(3) == 3
+    tape.acknowledge(3)
+    tape.append(4, batch_of([4]), NOW)
+    tape.append(5, batch_of([5]), NOW)
+    assert [high for high, _ in tape.places] == [1, 3, 4, 5]
+    assert [tape.place_of(time) for time in (3, 4, 6)] == [3, 4, 6]
+
+
+def test_no_rows_lie_between_a_time_and_an_earlier_one() -> None:
+    """A correction may have come further than the next tentative step will: its stable boundary is then beyond the step."""
+    for times in ([25, 35, 45], [35, 25, 45]):
+        chunk = Chunk.of(0, batch_of(times), BEGINNING, NOW)
+        assert chunk.between(40, 30) is None and chunk.between(30, 30) is None
+        piece = chunk.between(30, 40)
+        assert piece is not None and piece[1].tolist() == [35]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

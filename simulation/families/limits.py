@@ -1,0 +1,131 @@
+"""Families whose bounds are small, so that a short run meets what else takes hours, a large state or a slow machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from boreal.plan import Plan
+from boreal.spec import Mode
+from reconcile.limits import Limits
+from simulation.drawing import Wish, cut_stream, instances, make_plan, settle, skews
+from simulation.queries import Menu
+from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
+from simulation.strikes import Strike
+
+
+def small_limits(rng: Random) -> Limits:
+    """Some of the limits small, others as ever."""
+    return Limits(
+        notes=rng.choice((4, 6, 6, 12)),
+        step_bytes=rng.choice((400, 5_000, Limits().step_bytes)),
+        first_rows=rng.choice((10, Limits().first_rows)),
+        least_rows=rng.choice((5, Limits().least_rows)),
+        steps_per_call=rng.choice((1, 2, 4)),
+        replay_bytes=rng.choice((300, 3_000, Limits().replay_bytes)),
+        frame_bytes=rng.choice((300, 3_000, Limits().frame_bytes)),
+        lacking_heartbeats=rng.choice((2, 20)),
+        forgotten_heartbeats=rng.choice((8, 100)),
+    )
+
+
+def with_small_limits(rng: Random, scenario: Scenario) -> Scenario:
+    return replace(scenario, limits=small_limits(rng), poll_frames=rng.choice((2, 5, 30)))
+
+
+def _long(seed: int, family: str, rng: Random) -> Scenario:
+    """A failure that is long for what is noted: a stream is cut until well after the notes of the others have run over, and
+    replicas die after it has healed, or in its midst."""
+    wish = Wish(replicas=(1, 2, 2), streams=(2, 3), seconds=(2.5, 4.0), holds=("delay", "process", "process"), x_ms=(400, 900))
+    query = make_plan(rng, wish)
+    if rng.random() < 0.6:
+        query = replace(query, checkpoint_interval_us=rng.randint(150, 500) * MILLISECOND)
+    if rng.random() < 0.5:
+        query = replace(query, memory_bytes=rng.choice((2_000, 6_000)))
+    scenario = with_small_limits(rng, settle(seed, family, rng, query, wish))
+    at = rng.randrange(300_000, 900_000)
+    strikes = cut_stream(rng, query, at, rng.randint(1_000_000, 2_500_000))
+    if rng.random() < 0.5:
+        who, length = rng.choice(instances(query)), rng.randint(50, 600) * MILLISECOND
+        kind = rng.choice(("crash", "crash", "crash_losing_checkpoint", "crash_midway"))
+        strikes.append(Strike(kind, rng.randrange(at, strikes[0].end_us + SECOND), length, who=who, amount=rng.randrange(1000)))
+    return replace(scenario, strikes=tuple(strikes), skews=skews(rng, query))
+
+
+def _backlog(seed: int, family: str, rng: Random) -> Scenario:
+    """An instance that reads many streams was away for long, and has much to read on a slow machine with little memory. It
+    must be heard all the while, and keep within its memory."""
+    wish = Wish(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
+    query = make_plan(rng, wish)
+    query = replace(query, memory_bytes=rng.choice((2_000, 6_000, 20_000, query.memory_bytes)))
+    scenario = replace(settle(seed, family, rng, query, wish), limits=small_limits(rng), poll_frames=rng.choice((1, 1, 2, 4)))
+    readers = [who for who in instances(query) if any(edge.source for edge in query.fragment(who.fragment).edges)]
+    who, at, length = rng.choice(readers), rng.randrange(200_000, 600_000), rng.randint(600, 1_500) * MILLISECOND
+    kind = rng.choice(("crash", "freeze", "cut_replica"))
+    away = Strike(kind, at, length, who=who, place=f"{who.fragment}.{who.replica}")
+    drag = Strike("drag", at, length + rng.randint(1, 3) * SECOND, who=who, amount=rng.choice((2, 5, 10)) * MILLISECOND)
+    return replace(scenario, strikes=(away, drag))
+
+
+def _shared(seed: int, family: str, rng: Random) -> Scenario:
+    """A fixed alpha*X, two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must
+    have time left for the second shard. I3 is owed, since one stream is always there."""
+    wish = Wish(
+        replicas=(2,),
+        streams=(2, 3),
+        menu=Menu(joins=False, unbounded=False, stateful=False),
+        holds=("delay", "process"),
+        x_ms=(900, 1600),
+        is_comfortable=True,
+        seconds=(2.2, 3.2),
+    )
+    query = make_plan(rng, wish)
+    while not _is_sharded_row_by_row(query):
+        query = make_plan(rng, wish)
+    alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.4, 0.6))
+    query = replace(query, alpha_x_us=alpha_x_us, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
+    scenario = settle(seed, family, rng, query, wish, owes_delay=True, is_rowwise=True)
+    later = {who: rng.choice((0, 10, 30)) * MILLISECOND for who in instances(query, with_egress=False) if who.shard}
+    at = rng.randrange(300_000, 600_000)
+    victim = rng.choice(sorted(scenario.feeds)[1:])
+    strikes = (Strike("cut_stream", at, query.delay_threshold_us + rng.randint(300, 1_200) * MILLISECOND, victim),)
+    return replace(scenario, strikes=strikes, skews=later)
+
+
+def _heavy(seed: int, family: str, rng: Random) -> Scenario:
+    """A state so large that to copy it takes longer than X leaves at the deadline; one stream is cut, and I3 is owed."""
+    wish = Wish(
+        replicas=(2, 2, 3),
+        streams=(2, 3),
+        menu=Menu(joins=False, unbounded=False),
+        holds=("delay", "process", "process"),
+        x_ms=(1_000, 2_000),
+        is_comfortable=True,
+        seconds=(2.5, 3.5),
+    )
+    query = make_plan(rng, wish)
+    query = replace(
+        query,
+        mode=Mode.CHECKPOINT_REDO,
+        checkpoint_interval_us=None,
+        alpha_x_us=None,
+        memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES),
+    )
+    scenario = settle(seed, family, rng, query, wish, owes_delay=True)
+    copy_us = int(query.delay_threshold_us * rng.uniform(0.12, 0.25))
+    at, length = rng.randrange(300_000, 700_000), query.delay_threshold_us + rng.randint(100, 900) * MILLISECOND
+    victim = rng.choice(sorted(scenario.feeds)[1:])
+    return replace(scenario, copy_us=copy_us, strikes=(Strike("cut_stream", at, length, victim),))
+
+
+def _is_sharded_row_by_row(query: Plan) -> bool:
+    """One fragment in shards, and the egress, which merges them."""
+    return len(query.fragments) == 2 and query.fragments[0].shards > 1
+
+
+FAMILIES: Families = {
+    "long": (4, _long),
+    "shared": (3, _shared),
+    "backlog": (4, _backlog),
+    "heavy": (3, _heavy),
+}
