@@ -77,7 +77,7 @@ def forget_the_redone_state(patch: Patch) -> None:
     patch(Host, "redone", make)
 
 
-@caught_by("reconcile/test_host.py", "test_an_overlay_stays_live_while_its_base_is_redone")
+@caught_by("reconcile/test_host.py", "test_a_live_branch_gives_nothing_of_the_correction_beside_it")
 def redo_into_the_state_itself(patch: Patch) -> None:
     """Beside a kept live branch the correction is written to the state that this branch reads through to (R21)."""
 

@@ -124,6 +124,17 @@ def test_an_overlay_stays_live_while_its_base_is_redone() -> None:
     assert host.live is None and host.redo is None
 
 
+def test_a_live_branch_gives_nothing_of_the_correction_beside_it() -> None:
+    """R21: not in a window that was open at the mark either."""
+    host = host_of(Mode.OVERLAY_REDO)
+    step(host, PAST, MARK_AT)
+    host.mark(copies=False)
+    step(host, LACKING, 1700, tentative=True)
+    host.roll_back(keep_live=True)
+    step(host, WHOLE, 1950)
+    assert step(host, [], 2000, tentative=True) == [(2, 1, 2), (2, 2, 1)]
+
+
 def test_the_base_does_not_change_while_an_overlay_lives() -> None:
     host = host_of(Mode.OVERLAY_REDO)
     step(host, PAST, MARK_AT)
