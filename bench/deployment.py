@@ -77,7 +77,7 @@ class Deployment:
 
     sites: names in order, the home site first; without: kinds of processes that are not to run, since the user of the
     deployment plays their part; beside: another deployment, whose servers and monitor serve this query too; has_links: whether
-    processes reach their sites through links, which takes processor time and can be cut.
+    processes reach their sites through links, which takes processor time and can be cut; partitions: of the streams' topics.
     """
 
     def __init__(
@@ -88,8 +88,10 @@ class Deployment:
         without: tuple[str, ...] = (),
         beside: Deployment | None = None,
         has_links: bool = True,
+        partitions: int = 1,
     ) -> None:
         self.root = root
+        self.partitions = partitions
         self.has_links = has_links
         self.without = (*without, "monitor") if beside else without
         self.owns_servers = beside is None
@@ -143,7 +145,7 @@ class Deployment:
         ensure(home, system_topics())
         for name, stream in self.spec.streams.items():
             if stream.topic:
-                ensure(self.clusters[self.layout.site_of_stream(name)], [TopicSpec(stream.topic, 1)])
+                ensure(self.clusters[self.layout.site_of_stream(name)], [TopicSpec(stream.topic, self.partitions)])
         for site, specs in query_topics(self.layout).items():
             ensure(self.clusters[site], specs)
         self.registry = QueryRegistry(home)

@@ -75,6 +75,8 @@ class QueryBuilder:
         key: Sequence[str] = (),
         boundary: Literal["data", "clock", "producer"] = "data",
         disorder: Span = "0s",
+        ahead: Span = "1m",
+        idle: Span = "30s",
         late: Literal["dead_letter", "clamp"] = "dead_letter",
     ) -> Ref:
         """A source stream; see `boreal.spec.Stream`."""
@@ -86,6 +88,8 @@ class QueryBuilder:
             "key": list(key),
             "boundary": boundary,
             "disorder": disorder,
+            "ahead": ahead,
+            "idle": idle,
             "late": late,
         }
         return self._add("streams", self._streams, name, stream)

@@ -49,6 +49,15 @@ PANE_US = 25
 MOST_OF_A_CORE = 0.5
 """A window operator that takes more than this just to close windows will not keep up with live input."""
 
+SPARK_ORDER_US = 750_000
+"""What an order to operators in Spark is taken to need, before it was measured."""
+
+HOP_US = 50_000
+"""What the way from one fragment to the next is taken to need: some tens of milliseconds where machines have time."""
+
+NOTED_TO_US = 50_000
+"""Thresholds that notes propose are whole multiples of this."""
+
 SILENT_AFTER_INTERVALS = 3
 """A port that missed two boundaries is found out before the third is due (R10)."""
 
@@ -84,7 +93,7 @@ def plan(
     fragments = (*(_fragment(graph, part, edges) for part in parts), _egress(graph, edges))
     _note_lone_replicas(query, parts, notes)
     tuning = query.tuning
-    notes.extend(_held_back(query, edges, (bucket_us or tuning.bucket) / tuning.bucket))
+    notes.extend(_held_back(query, fragments, (bucket_us or tuning.bucket) / tuning.bucket))
     notes.extend(_too_many_panes(query))
     interval = boundary_interval_us or tuning.boundary_interval
     checkpoint_interval = checkpoint_interval_us or tuning.checkpoint_interval
@@ -173,26 +182,65 @@ def _note_lone_replicas(query: Query, parts: Iterable[_Part], notes: list[str]) 
         notes.append(f"stabilization acts as suspend: one replica{where}")
 
 
-def _held_back(query: Query, edges: _Edges, speed: float) -> Iterator[str]:
+def _held_back(query: Query, fragments: Iterable[Fragment], speed: float) -> Iterator[str]:
     """Notes on streams whose boundaries, `disorder` behind their rows, come when every bucket is overdue (R8, R29).
 
-    speed: event time over run time. Nothing to refuse: what was recorded may be fed at any pace.
+    speed: event time over run time. Nothing to refuse: an answer that comes early, and is right once `disorder` is over, may
+    be just what is wanted; and what was recorded may be fed at any pace.
     """
     if query.policy.failure is Hold.SUSPEND:
         return
     tuning = query.tuning
-    setting, limit = "delay_threshold", query.delay_threshold
-    if tuning.alpha_x is not None:
-        setting, limit = "tuning.alpha_x", tuning.alpha_x
-    read = {edge.operator for edge in edges.in_order if edge.source}
+    after = _after_holding(fragments)
     for name, stream in query.streams.items():
-        held = round(stream.disorder / speed) + tuning.bucket + tuning.boundary_interval
-        if name in read and stream.boundary != "producer" and stream.disorder and held >= limit:
-            yield (
-                f"stream {name}: disorder {format_duration(stream.disorder)} holds every bucket back for longer than "
-                f"{setting}, {format_duration(limit)}: where rows come as they happen, all results are tentative first; "
-                f"write a {setting} well above {format_duration(held)}, or a smaller disorder"
-            )
+        if name not in after or stream.boundary == "producer" or not stream.disorder:
+            continue
+        held = round(stream.disorder / speed) + tuning.bucket + tuning.boundary_interval + HOP_US
+        if held < _left_to_hold(query, after[name]):
+            continue
+        if tuning.alpha_x is not None:
+            cause = f"tuning.alpha_x, {format_duration(tuning.alpha_x)}"
+            least, setting = held + 1, "tuning.alpha_x"
+        else:
+            cause = f"what delay_threshold, {format_duration(query.delay_threshold)}, leaves"
+            least, setting = _least_threshold(query, held + after[name]), "delay_threshold"
+        rounded = -(-least // NOTED_TO_US) * NOTED_TO_US
+        yield (
+            f"stream {name}: disorder {format_duration(stream.disorder)} holds every bucket back for longer than {cause}: "
+            f'where rows come as they happen, every answer is given early, within X (tentative, cause "early"), and the final '
+            f"one when disorder is over; for none but final ones write a {setting} of {format_duration(rounded)} or more, or a "
+            "smaller disorder"
+        )
+
+
+def _after_holding(fragments: Iterable[Fragment]) -> dict[str, int]:
+    """What comes at worst after a SUnion has handed a bucket on, up to the client, by the source stream that it reads."""
+    after: dict[str, int] = {}
+    for fragment in reversed(tuple(fragments)):
+        own = 0 if set(fragment.engines) == {"native"} else SPARK_ORDER_US
+        hops = [HOP_US + after.get(edge.operator, 0) for edge in fragment.outputs if fragment.name != EGRESS]
+        rest = own + max(hops, default=0)
+        for edge in fragment.edges:
+            after[edge.operator] = max(after.get(edge.operator, 0), rest)
+    return after
+
+
+def _reserve(query: Query, threshold: int) -> int:
+    """What R9 keeps of X."""
+    return max(threshold // 10, query.tuning.bucket + query.tuning.boundary_interval)
+
+
+def _left_to_hold(query: Query, after: int) -> int:
+    """How long a SUnion may hold a bucket back, where so much comes after it (R9)."""
+    if query.tuning.alpha_x is not None:
+        return query.tuning.alpha_x
+    threshold = query.delay_threshold
+    return max(threshold - after - _reserve(query, threshold), threshold // 4)
+
+
+def _least_threshold(query: Query, taken: int) -> int:
+    """The smallest X of which more than so much is left beside the reserve."""
+    return max(taken * 10 // 9, taken + _reserve(query, 0)) + 1
 
 
 def _too_many_panes(query: Query) -> Iterator[str]:

@@ -166,8 +166,10 @@ class Stream(_Model):
 
     site: where its topic is, and so its source, of a stack with several sites; None for the home site, the first of them.
     time_unit: of integer times. boundary: what the source's boundaries are made from (R29). disorder: how far out of
-    order event time may be. late: what becomes of a row that is later than that, and so older than a boundary which its
-    producer's rows have passed: it is a dead letter, or its time is raised to that boundary (`clamp`).
+    order event time may be. ahead: how far beyond both its stream and the clock a row's time is still believed. idle: a
+    partition that has brought nothing for so long holds its stream back no longer. late: what becomes of a row that is
+    older than a boundary which its producer's rows have passed: it is a dead letter, or its time is raised to that boundary
+    (`clamp`).
     """
 
     topic: Annotated[str, AfterValidator(_topic)] | None = None
@@ -178,6 +180,8 @@ class Stream(_Model):
     key: Names = ()
     boundary: Literal["data", "clock", "producer"] = "data"
     disorder: DurationOrZero = 0
+    ahead: DurationOrZero = 60_000_000
+    idle: Duration = 30_000_000
     late: Literal["dead_letter", "clamp"] = "dead_letter"
 
     @property

@@ -51,6 +51,7 @@ from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
 from sunion.sunion import Settings, SUnion
+from sunion.tape import BEGINNING
 
 
 class Instance:
@@ -231,8 +232,13 @@ class Instance:
     @property
     def least_threshold_us(self) -> int:
         """The smallest X that leaves time to hold a bucket back at all, by what our host and the path after us were
-        measured to take."""
-        return least_threshold_us(self.plan, self.engine.latency_us + self._path_after())
+        measured to take, and by what our clock was seen to be behind."""
+        return least_threshold_us(self.plan, self.engine.latency_us + self._path_after() + self.skew_us)
+
+    @property
+    def skew_us(self) -> int:
+        """How far our clock is behind those that stamped what we read lately, as far as that shows."""
+        return max((link.skew_us for link in self.links), default=0)
 
     def _next_deadline(self) -> int:
         if self.has_more:
@@ -296,6 +302,8 @@ class Instance:
             case Data():
                 port.take_stable(frame, now)
             case Boundary():
+                if not candidate.is_behind:
+                    link.compare_clocks(frame, now)
                 if frame.time > port.boundary and not candidate.is_behind and self.state is State.STABLE:
                     link.hops.append(max(now - frame.sent, 0))
                 port.take_boundary(frame, now)
@@ -441,6 +449,8 @@ class Instance:
             return None
         if self.plan.policy.failure is Hold.SUSPEND or self.sunion.base.position < self.sunion.muted_until:
             return None
+        if self.sunion.base.position <= BEGINNING:
+            return None  # there is no state yet
         # Further down the path nothing may have come to be held back before the tentative rows do, when there is no time left.
         wait_us = self.sunion.alpha_x_us
         overdue = self.sunion.next_deadline()
@@ -603,17 +613,19 @@ class Instance:
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
 
     def _set_alpha(self, at_once: bool = False) -> None:
-        """R9: alpha*X is X less what our host and all after us take, less a reserve; frozen while not STABLE, but for a new X.
+        """R9: alpha*X is X less what our host and all after us take, less what our clock is behind, less a reserve; frozen
+        while not STABLE, but for a new X.
 
-        The reserve is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket
-        counts from the first boundary past it, the bucket from the first past its own end.
+        A deadline is ingest by the source's clock, and alpha*X: a clock that is behind meets it that much late. The reserve
+        is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket counts from
+        the first boundary past it, the bucket from the first past its own end.
 
         One that the user has fixed is what whoever reads nothing but sources holds back. All further down the path count
         from the same ingest, and their input comes when that is over already: they pass on what is complete, and have the
         rest of X for what else is to come, as another shard's rows.
         """
         if at_once or self.state is State.STABLE:
-            left = self.delay_threshold_us - self.engine.latency_us - self._path_after() - self._reserve_us
+            left = self.delay_threshold_us - self.engine.latency_us - self._path_after() - self.skew_us - self._reserve_us
             alpha_x_us, fixed = max(left, self.delay_threshold_us // 4), self.plan.alpha_x_us
             if fixed is not None and self.reads_sources_only:
                 self.sunion.alpha_x_us = fixed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from boreal.frames import Data, Frame, LogId, Start
+from boreal.frames import Boundary, Data, Frame, LogId, Start
 from boreal.plan import Fragment, Plan
 from reconcile.events import InstanceId
 from reconcile.upstream import Candidate, Upstream
@@ -19,13 +19,25 @@ HOP_SAMPLES = 256
 @dataclass(slots=True)
 class Link:
     """A port and the replicas of its stream. producers: the instances to tell how long the path after them takes; hops: how
-    long frames took from them to here, in microseconds; read_turn: counts the replicas that had nothing to read again."""
+    long frames took from them to here, in microseconds; leads: how far the clocks that stamped them were ahead of ours, at
+    least; read_turn: counts the replicas that had nothing to read again."""
 
     port: Port
     upstream: Upstream
     producers: tuple[InstanceId, ...]
     read_turn: int = 0
     hops: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
+    leads: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
+
+    def compare_clocks(self, boundary: Boundary, now: int) -> None:
+        """R9: what was stamped before it came here bears no later time than ours, unless our clock is behind. The stamps are
+        the producer's and, as ingest, the source's, from which deadlines count."""
+        self.leads.append(max(boundary.sent - now, boundary.ingest - now, 0))
+
+    @property
+    def skew_us(self) -> int:
+        """How far our clock is behind one that stamped what we read, as far as that shows: 0 is no proof that it is right."""
+        return max(self.leads, default=0)
 
     def lacks(self, frame: Frame) -> bool:
         """Whether the log that this frame is of goes on beyond the stable row that we need next."""

@@ -19,6 +19,7 @@ from kafka.errors import KafkaError
 
 from services.clusters import Cluster, end_producer, tell_of_trying_again
 from services.settings import Settings, load_settings
+from services.timekeeper import Timekeeper
 from services.topics import STATUS
 
 EXIT_STOPPED = 0
@@ -29,18 +30,21 @@ EXIT_BEGIN_ANEW = 4
 
 STATUS_INTERVAL_S = 1.0
 
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux's also counts the time that the machine sleeps: otherwise processes that began before would stay behind later ones."""
-
-_STARTED_WALL_NS = time.time_ns()
-_STARTED_NS = time.clock_gettime_ns(_STEADY)
-
 _logger = logging.getLogger("boreal.process")
 
 
+_timekeeper = Timekeeper()
+
+
 def now_us() -> int:
-    """The services' clock: microseconds since the epoch, as the wall had it at the start and steady from then on."""
-    return (_STARTED_WALL_NS + time.clock_gettime_ns(_STEADY) - _STARTED_NS) // 1_000
+    """The services' clock: microseconds since the epoch, by the home site's broker as well as it can be measured. It neither
+    jumps nor goes back while the process lives."""
+    return _timekeeper.now_us()
+
+
+def set_clock(settings: Settings, name: str) -> None:
+    """The first thing that a process does: what it stamps later has to fit what others stamp."""
+    _timekeeper.begin(Cluster(settings.home, settings, name))
 
 
 class Ending:
@@ -91,9 +95,11 @@ class StatusPublisher:
         common = {"v": 1, "process": self._name, "kind": kind, "query": rest.partition(".")[0] or None, "pid": os.getpid()}
         while not self._is_closed:
             try:
-                status = {**common, "at_ms": round(time.time() * 1_000, 3), **self._make_status()}
+                at_ms = round(time.time() * 1_000, 3)
+                status = {**common, "at_ms": at_ms, **_timekeeper.status(), **self._make_status()}
                 producer = producer or self._cluster.producer(patient=False)
                 producer.send(STATUS, json.dumps(status, default=str).encode(), key=self._name.encode(), partition=0)
+                _timekeeper.keep(producer)
             except (KafkaError, OSError) as error:
                 tell_of_trying_again(_logger, "the status cannot be published", error)
             except Exception:
@@ -141,7 +147,13 @@ class Part(Protocol):
 
 def run_part(kind: str, make: Callable[[Settings, str, str, str], Part]) -> None:
     """The main function of a process that is called with a query and a part of it, such as a replica: see `run_process`.
-    make(settings, name, query, part) is called once logging and signals are as they should be."""
+    make(settings, name, query, part) is called once logging, signals and the clock are as they should be."""
     query, part = sys.argv[1:]
     name = f"{kind}.{query}.{part}"
-    run_process(name, lambda stopping: make(load_settings(), name, query, part).serve(stopping))
+
+    def serve(stopping: threading.Event) -> int:
+        settings = load_settings()
+        set_clock(settings, name)
+        return make(settings, name, query, part).serve(stopping)
+
+    run_process(name, serve)

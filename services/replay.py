@@ -26,6 +26,7 @@ from services.generate import PREFIX, generate
 from services.rows import (
     Rows,
     Shape,
+    ahead_reason,
     is_text,
     json_kinds,
     json_object,
@@ -40,6 +41,11 @@ from services.rows import (
 
 if TYPE_CHECKING:
     from boreal.spec import Stream
+
+
+WITNESSES = 9
+"""So many of the next rows say whether one that is far ahead of those before it is to be believed."""
+LEAST_WITNESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +80,15 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
 
     The batch has the shape of `Schema.arrow`; columns that the schema does not name are ignored. Lateness is judged in
     the order of the file (R29): a tuple older than the newest one before it by more than `disorder` is refused, or, under
-    `late: clamp`, put at the oldest time that is not.
+    `late: clamp`, put at the oldest time that is not. No clock says which tuples are far ahead, but the file does: one that
+    is more than `ahead` beyond the newest before it is refused where most of those that follow are back below it.
     UserError: no such file, another kind of file, or a column that the whole file lacks.
     """
     schema = stream.attributes
     if where.startswith(PREFIX):
         return SourceRows(name, generate(name, schema, where, seed), [])
     shape = Shape(stream.time, stream.time_unit, schema)
-    source = _Source(name, Path(where), shape, stream.disorder, stream.late == "clamp")
+    source = _Source(name, Path(where), shape, stream.disorder, stream.ahead, stream.late == "clamp")
     readers = _READERS.get(source.path.suffix.lower())
     if readers is None:
         raise source.error("is neither .csv, .jsonl nor .parquet", "convert the file, or give it the right ending")
@@ -101,6 +108,7 @@ class _Source:
     path: Path
     shape: Shape
     disorder_us: int
+    ahead_us: int
     clamps: bool
 
     def error(self, problem: str, fix: str) -> UserError:
@@ -133,7 +141,7 @@ class _Records:
 def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> SourceRows | None:
     """The rows, if every record can be used; else None."""
     rows = read_all(source.shape, columns)
-    if rows is None:
+    if rows is None or _ahead(rows.times, source):
         return None
     floors = _newest_so_far(rows.times) - source.disorder_us
     late = rows.times < floors
@@ -145,10 +153,14 @@ def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> SourceRows
 def _sift(source: _Source, records: _Records) -> SourceRows:
     """What can be used, and a dead letter for each record that cannot."""
     rows = read_each(source.shape, records.columns)
+    reasons = dict(rows.reasons)
+    if ahead := _ahead(rows.times, source):
+        for row, beyond_us in ahead.items():
+            reasons[int(rows.places[row])] = ahead_reason(beyond_us, "the rows around it", source.ahead_us)
+        rows = rows.take(np.delete(np.arange(len(rows.times)), list(ahead)))
     newest = _newest_so_far(rows.times)
     behind = newest - rows.times
     late = behind > source.disorder_us
-    reasons = dict(rows.reasons)
     if source.clamps:
         kept = replace(rows, times=np.maximum(rows.times, newest - source.disorder_us))
     else:
@@ -169,6 +181,36 @@ def _source_rows(source: _Source, rows: Rows, rejects: list[DeadLetter], clamped
 def _newest_so_far(times: np.ndarray) -> np.ndarray:
     # A late tuple is never the newest, so that the maximum over all is the maximum over those accepted.
     return np.maximum.accumulate(times) if len(times) else times
+
+
+def _ahead(times: np.ndarray, source: _Source) -> dict[int, int]:
+    """The rows that are not believed, each with how far it is beyond the newest that is, or for want of one the next.
+
+    A jump ahead may be a quiet night, or a wrong clock. After a night the rows go on from where it led; after a wrong clock
+    most of the next ones are back, by more than any disorder explains. A row that was merely late is alone among them.
+    """
+    if not len(times):
+        return {}
+    jumps = np.diff(np.maximum.accumulate(times)) > source.ahead_us
+    back_us = source.disorder_us + source.ahead_us
+    if not jumps.any() and not _is_contradicted(times, 0, back_us):
+        return {}
+    found: dict[int, int] = {}
+    newest: int | None = None
+    for row, time in enumerate(times.tolist()):
+        is_suspect = newest is None or time > newest + source.ahead_us
+        if is_suspect and _is_contradicted(times, row, back_us):
+            found[row] = time - (newest if newest is not None else int(times[row + 1 : row + 1 + WITNESSES].min()))
+        else:
+            newest = time if newest is None else max(newest, time)
+    return found
+
+
+def _is_contradicted(times: np.ndarray, row: int, back_us: int) -> bool:
+    """Whether most of the rows that follow one, and at least two, are back below it by more than this."""
+    following = times[row + 1 : row + 1 + WITNESSES]
+    back = int((following < times[row] - back_us).sum())
+    return back >= LEAST_WITNESSES and back > len(following) - back
 
 
 def _by_time(schema: Schema, rows: Rows) -> pa.RecordBatch:

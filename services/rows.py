@@ -93,6 +93,12 @@ def late_reason(behind_us: int, disorder_us: int) -> str:
     return f"late by {format_duration(behind_us)}, disorder allows {format_duration(disorder_us)}"
 
 
+def ahead_reason(beyond_us: int, what: str, ahead_us: int) -> str:
+    """Why a row is not believed whose time is so far beyond all that there is to hold it against."""
+    beyond_ms = beyond_us // 1_000
+    return f"{format_duration(beyond_ms * 1_000)} ahead of {what}, ahead allows {format_duration(ahead_us)}"
+
+
 def _note_bad(reasons: dict[int, str], name: str, kind: str, raw: pa.Array, bad: np.ndarray) -> None:
     for row in np.flatnonzero(bad).tolist():
         article = "an" if kind == "int" else "a"

@@ -20,6 +20,7 @@ from services.layout import Layout
 
 QUERIES = "boreal.queries"
 STATUS = "boreal.status"
+CLOCK = "boreal.clock"
 
 FOR_EVER = "-1"
 _HOUR_MS = str(3_600_000)
@@ -65,6 +66,12 @@ _STATUS = {
     "segment.ms": _SEGMENT_MS,
     "min.cleanable.dirty.ratio": "0.1",
 }
+_CLOCK = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "LogAppendTime",
+    "retention.ms": _HOUR_MS,
+    "segment.ms": _SEGMENT_MS,
+}
 _CLIENTS = {"cleanup.policy": "delete", "max.message.bytes": _FRAME_BYTES}
 _LOG = {
     "cleanup.policy": "delete",
@@ -89,6 +96,7 @@ def system_topics() -> list[TopicSpec]:
     return [
         TopicSpec(QUERIES, 1, {"cleanup.policy": "compact"}),
         TopicSpec(STATUS, 1, _STATUS),
+        TopicSpec(CLOCK, 1, _CLOCK),
     ]
 
 

@@ -53,7 +53,7 @@ class Measure:
         violations = check(scenario, observed, reference, self._available)
         if reference.error is not None or not reference.settled:
             violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
-        observed.faults["clock_skew"] += bool(scenario.skews)
+        observed.faults["clock_skew"] += bool(scenario.skews or scenario.walls)
         verdict = Verdict(scenario.seed, violations, observed.faults, _coverage(scenario, observed))
         if mutant is None:
             self._plain = verdict

@@ -10,6 +10,8 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from operator import add
 from random import Random
 
 from boreal.codec import encode
@@ -18,6 +20,7 @@ from reconcile.events import InstanceId, StateChanged
 from services.embedded.world import ModelClock, Process
 from services.log.memory import MemoryLogStore
 from services.records import ClientLog
+from simulation.clocks import MachineClock
 from simulation.feed import Feeder
 from simulation.scenario import Scenario
 from simulation.store import SimulatedStore
@@ -118,8 +121,10 @@ class Simulation:
 
     def go(self) -> None:
         world = self.world
-        for process in world.processes.values():
-            process.skew_us = self.scenario.skews.get(process.id, 0)
+        for who, skew_us in self.scenario.skews.items():
+            world.processes[who].clock = partial(add, skew_us)
+        for who, walls_us in self.scenario.walls.items():
+            world.clocks[who] = MachineClock(world, world.processes[who], walls_us)
         self.saboteur.plan(self.scenario.strikes)
         for who in world.processes:
             world.start(who)

@@ -32,7 +32,8 @@ UNHEARD = {"partition", "control_loss", "cut_replica", "slow", "freeze", "zombie
 @dataclass(frozen=True)
 class Scenario:
     """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`; skews: how
-    far each machine's clock is off, in microseconds; patterns: what the strikes were drawn as, for the count.
+    far each machine's clock is off, in microseconds; walls: how far the wall clocks are off of those machines that have a
+    shared clock (`services.clock`), in each life in turn; patterns: what the strikes were drawn as, for the count.
 
     What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
@@ -69,6 +70,7 @@ class Scenario:
     poll_frames: int = POLL_FRAMES
     copy_us: int = 0
     patterns: tuple[str, ...] = ()
+    walls: dict[InstanceId, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def loses_state(self) -> bool:
@@ -126,6 +128,7 @@ def reference_of(scenario: Scenario, without: frozenset[str] = frozenset()) -> S
         limits=PRODUCTION,
         poll_frames=POLL_FRAMES,
         copy_us=0,
+        walls={},
         step_rows=rng.choice((2, 9, 40, None)),
         stride=rng.choice((4, 7, 11)),
     )

@@ -67,6 +67,8 @@ def _describe(scenario: Scenario) -> Iterator[str]:
         yield f"{strike.kind} {strike.place}/{strike.other}{who} {strike.at_us}..{strike.end_us} {strike.amount}"
     if scenario.skews:
         yield "skews " + ", ".join(f"{who}: {skew}" for who, skew in scenario.skews.items())
+    if scenario.walls:
+        yield "walls " + ", ".join(f"{who}: {walls}" for who, walls in scenario.walls.items())
 
 
 def _event_time(time: int) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from boreal.frames import Data, Frame, LogId
 from boreal.plan import Plan
@@ -32,6 +32,9 @@ from services.log.base import LogStore
 from services.store.base import StoreUnavailable
 from simulation.engine import RESTART_US, MicroBatches
 from simulation.store import SimulatedStore
+
+if TYPE_CHECKING:
+    from simulation.clocks import MachineClock
 
 COPY_TRIES = 20
 STORE_RETRY_US = 50_000
@@ -75,6 +78,7 @@ class SimulatedWorld(World):
         self._lives: dict[LogId, int] = {}
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
         self._newest: dict[InstanceId, StoreCheckpoint] = {}
+        self.clocks: dict[InstanceId, MachineClock] = {}
         self.engines: dict[InstanceId, MicroBatches] = {
             who: self._engine(who, batch_us)
             for who in self.processes
@@ -100,6 +104,8 @@ class SimulatedWorld(World):
 
     def start(self, who: InstanceId) -> None:
         self._dying.pop(who, None)
+        if who in self.clocks:
+            self.clocks[who].begin()
         process, known = self.processes[who], len(self.breaches)
         super().start(who)
         if process.instance is None and self.store.outages:

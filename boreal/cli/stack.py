@@ -119,9 +119,11 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     else:
         stack = LocalStack((data or default_data()).absolute())
         found = stack.status()
-        if any(process["kind"] == "spark" for process in found["processes"]):
-            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down
-                found["jobs"] = operations.jobs()
+        found["clock"] = []
+        is_kafka_there = all(process["state"] == "running" for process in found["processes"] if process["kind"] == "kafka")
+        if found["queries"] and is_kafka_there:
+            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down all the same
+                found |= {"sources": operations.sources(), "jobs": operations.jobs(), "clock": operations.clock_warnings()}
     if as_json:
         _print_json(found)
     else:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from boreal.cli.timeline import STATE_STYLES
 
+_SOURCE_STYLES = {"live": "green", "idle": "dim", "spooling": "yellow", "failed": "red"}
 _PROCESS_STYLES = {"running": "green", "starting": "yellow", "recovering": "yellow", "waiting": "red"}
 
 
@@ -29,6 +30,15 @@ def show_status(status: Mapping[str, Any]) -> None:
         state = Text(process["state"], style=_PROCESS_STYLES.get(process["state"], "dim"))
         table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
     console.print(table)
+    if status.get("sources"):
+        sources = _table("stream", "state", "boundary", "rows", "refused", "ahead", "clamped")
+        for name, source in status["sources"].items():
+            spooled = f" {_amount(_megabytes(source['spooled_bytes']), ' MB')}" if source["spooled_bytes"] else ""
+            state = Text(f"{source['state'] or '-'}{spooled}", style=_SOURCE_STYLES.get(source["state"], ""))
+            boundary = (source["last_boundary"] or "-").partition(".")[0]
+            counts = (_amount(source[field], "") for field in ("rows", "dlq", "ahead", "clamped"))
+            sources.add_row(name, state, boundary, *counts)
+        console.print(sources)
     if status.get("jobs"):
         jobs = _table("Spark job", "last batch", "rows a second", "state", "rebuilt", "memory", "start")
         for name, job in status["jobs"].items():
@@ -36,6 +46,8 @@ def show_status(status: Mapping[str, Any]) -> None:
         console.print(jobs)
     for name, problem in status["problems"].items():
         console.print(Text(f"query {name} cannot run: {problem}", style="red"))
+    for warning in status.get("clock", ()):
+        console.print(Text(f"clock of {warning['process']}: {warning['text']}", style="yellow"), soft_wrap=True)
     ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")
     console.print(ready + Text(f"; queries: {', '.join(status['queries']) or 'none'}", style="default"))
 

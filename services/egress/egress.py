@@ -154,6 +154,7 @@ class Egress:
             "since_ms": journal.since_us / 1_000,
             "x_ms": self.delays.x_us / 1_000,
             "alpha_x_ms": instance.sunion.alpha_x_us / 1_000,
+            "skew_ms": instance.skew_us / 1_000,
             "counts": {"stable": place.n_stable, "tentative": place.n_tentative, "undone": place.n_undone},
             "delay_ms": self.delays.summary_ms(now_us()),
             "violations": self.delays.violations,

@@ -126,10 +126,14 @@ class _Reader:
     is_first: bool = True
 
 
+def _right(now: int) -> int:
+    return now
+
+
 @dataclass(slots=True)
 class Process:
-    """An instance on a machine of its own. inbox: what has come, and when. drag_us: how much longer than it should each piece
-    of its work takes."""
+    """An instance on a machine of its own. clock: what it takes for the time, by run time; inbox: what has come, and when.
+    drag_us: how much longer than it should each piece of its work takes."""
 
     id: InstanceId
     instance: Instance | None = None
@@ -141,7 +145,7 @@ class Process:
     is_frozen: bool = False
     wake_at: int | None = None
     life: int = 0
-    skew_us: int = 0
+    clock: Callable[[int], int] = _right
     drag_us: int = 0
     lost_checkpoints: bool = False
     held: list[Callable[[], None]] = field(default_factory=list)
@@ -318,13 +322,13 @@ class World:
             return
         if process.inbox:
             came_at, event = process.inbox[0]
-            if process.instance.is_starving(self.now + process.skew_us):
-                event = Tick(came_at + process.skew_us)
+            if process.instance.is_starving(process.clock(self.now)):
+                event = Tick(process.clock(self.now) - (self.now - came_at))
             else:
                 process.inbox.popleft()
             self._work(process, event)
             return
-        deadline = process.instance.next_deadline() - process.skew_us
+        deadline = self.now + process.instance.next_deadline() - process.clock(self.now)
         if deadline <= self.now:
             self._work(process, Tick())
         elif process.wake_at is None or deadline < process.wake_at or process.wake_at <= self.now:
@@ -340,7 +344,7 @@ class World:
     def _work(self, process: Process, event: Event | None) -> None:
         instance = process.instance
         assert instance is not None
-        clock = self.now + process.skew_us
+        clock = process.clock(self.now)
         process.is_busy = True
         effects, took = self.clock.charge(
             (lambda: instance.begin(clock)) if event is None else (lambda: instance.handle(event, clock)), event

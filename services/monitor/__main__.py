@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 
-from services.monitor.monitor import Monitor
-from services.process import run_process
+from services.monitor.monitor import NAME, Monitor
+from services.process import run_process, set_clock
 from services.settings import load_settings
 
 
 def main() -> None:
     def serve(stopping: threading.Event) -> int:
-        return Monitor(load_settings()).serve(stopping)
+        settings = load_settings()
+        set_clock(settings, NAME)
+        return Monitor(settings).serve(stopping)
 
-    run_process("monitor", serve)
+    run_process(NAME, serve)
 
 
 if __name__ == "__main__":

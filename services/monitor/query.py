@@ -17,6 +17,7 @@ from services.monitor.claims import Claims, Trim
 from services.monitor.journal import Entry, Journal
 from services.monitor.progress import Progress
 from services.queries import QueryRecord
+from services.skew import clock_warnings
 from services.texts import moment
 
 Status = Mapping[str, Any]
@@ -158,6 +159,7 @@ class WatchedQuery:
                 "trimmed_before": dict(sorted(self.claims.needed.items())),
             },
             "stalled": [str(who) for who in self.progress.stalled],
+            "clock": clock_warnings({name: said for name in self._processes if (said := self._newest(name, now)) is not None}),
             "notes": list(self.plan.notes),
             "journal": self.journal.dump(),
             "seen": [[name, *state] for name, state in sorted((self._seen or {}).items())],
@@ -234,6 +236,8 @@ class WatchedQuery:
             "rows": source.get("rows"),
             "dlq": source.get("dlq"),
             "clamped": source.get("clamped"),
+            "ahead": source.get("ahead"),
+            "idle_partitions": source.get("idle_partitions"),
             "spooled_bytes": source.get("spooled_bytes"),
         }
 

@@ -217,6 +217,7 @@ class Node:
                     "silent": link.port.silent,
                     "failed": link.port.failed,
                     "read_from": link.upstream.live.log.replica,
+                    "skew_ms": link.skew_us / 1_000,
                     "silent_for_ms": max(now_us() - link.upstream.live.seen, 0) / 1_000,
                 }
                 for link in instance.links

@@ -8,6 +8,11 @@ partition P of the user's topic T that ever held a record:
     T/P/floor    the boundary of this partition before the batch; absent where there is none
     T/P/posted   the number of the last record that was posted by way of this source (services.source.post); absent if none
 
+and for the topic as a whole:
+
+    T//newest    the newest time that was believed; absent where there is none
+    T//clock     the source's clock, by which it is judged what is ahead; absent in logs of sources that believed every time
+
 `next_ids` is the id of the batch's first row in each of the stream's logs, and `time` the promise by which it is judged
 which rows are late. All that decides what rows a batch becomes is in its announcement and in the user's topic.
 """
@@ -17,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from boreal.frames import Anchor
+from boreal.frames import INFINITY, Anchor
 from sunion.tape import BEGINNING
 
 NOT_POSTED = -1
@@ -36,11 +41,14 @@ class Partition:
 @dataclass(slots=True)
 class Place:
     """partitions: those that ever held a record. next_ids: by the log's 'stream/partition'. promise: the highest boundary
-    that any of the logs may hold."""
+    that any of the logs may hold. newest: the newest time that was believed. clock: the source's, when the batch was
+    announced; INFINITY where every time is believed."""
 
     next_ids: dict[str, int]
     partitions: dict[int, Partition] = field(default_factory=dict)
     promise: int = BEGINNING
+    newest: int = BEGINNING
+    clock: int = INFINITY
 
     def announce(self, topic: str, until: Mapping[int, int]) -> Anchor:
         """The anchor that announces a batch from here, of the records up to `until` of each partition that it takes."""
@@ -54,6 +62,10 @@ class Place:
                 inputs.append((f"{key}/floor", partition.floor))
             if partition.posted > NOT_POSTED:
                 inputs.append((f"{key}/posted", partition.posted))
+        if self.newest > BEGINNING:
+            inputs.append((f"{topic}//newest", self.newest))
+        if self.clock < INFINITY:
+            inputs.append((f"{topic}//clock", self.clock))
         return Anchor(self.promise, self.promise, tuple(sorted(self.next_ids.items())), tuple(inputs))
 
 
@@ -64,6 +76,12 @@ def announced(anchor: Anchor, topic: str) -> tuple[Place, dict[int, int]]:
     for key, value in anchor.inputs:
         name, number, *what = key.split("/")
         if name != topic:
+            continue
+        if not number:
+            if what == ["newest"]:
+                place.newest = value
+            elif what == ["clock"]:
+                place.clock = value
             continue
         known = place.partitions.setdefault(int(number), Partition())
         match what:

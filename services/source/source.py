@@ -11,8 +11,8 @@ So after a crash one batch may be incomplete, the one announced last; it is done
 is given what it lacks (services.source.recovery). While Kafka is out of reach nothing is read: the records wait in the
 topic, and what is posted waits in a spool (services.source.post).
 
-A boundary follows each batch; one goes to every log each boundary interval where the clock moves it on, and otherwise as a sign
-of life.
+A boundary follows each batch; one goes to every log each boundary interval where evidence of what could be read moves it on
+(services.source.progress), and otherwise as a sign of life.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
 from boreal.errors import CorruptError, UserError
 from boreal.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
-from services.clusters import clusters, end_producer, tell_of_trying_again
+from services.clusters import clusters, end_producer
 from services.control import NO_HURRY_MS, ControlPlane, Item
 from services.deadletters import DeadLetter
 from services.failpoints import failpoint
@@ -42,6 +42,7 @@ from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.queries import QueryRegistry
 from services.rows import Shape
 from services.settings import Settings
+from services.source.evidence import Evidence
 from services.source.intake import Intake, beyond, text_of
 from services.source.options import SourceOptions
 from services.source.post import STALLED_S, PostBox
@@ -56,7 +57,6 @@ from sunion.tape import BEGINNING
 
 FRAME_ROWS = 8_192
 LOOK_FOR_PARTITIONS_US = 10_000_000
-IDLE_AFTER_US = 2_000_000
 RETRY_S = 0.2
 _WAIT_MS = 200
 Answer = TypeVar("Answer")
@@ -93,10 +93,8 @@ class Source:
         self._stopping = threading.Event()
         self._is_fenced = False
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
-        self._rows = self._letters = self._clamped = 0
-        self._last_ingest_us = 0
-        self._next_boundary_us = self._next_partitions_us = 0
-        self._clock_claim: tuple[int, dict[int, int]] | None = None
+        self._rows = self._letters = self._clamped = self._ahead = 0
+        self._last_ingest_us = self._last_boundary_us = self._next_evidence_us = self._next_partitions_us = 0
         self._appended: defaultdict[LogId, list[Frame]] = defaultdict(list)
 
     def serve(self, stopping: threading.Event) -> int:
@@ -117,6 +115,7 @@ class Source:
             self.letters = self.own.producer()
             stack.callback(end_producer, self.letters, 1)
             self.topic = stack.enter_context(closing(UserTopic(self.own, topic, self._look_ms)))
+            self.evidence = Evidence(self.topic, now_us, self.intake.answer)
             self.box = self._make_box()
             if self.box is not None:
                 stack.enter_context(closing(self.box))
@@ -140,8 +139,12 @@ class Source:
     def _make_intake(self, former: FormerLife) -> Intake:
         edges = [edge for edge in self.layout.plan.sources if edge.operator == self.stream]
         origin = Origin("", former.incarnation + 1)
-        bucket_us = self.layout.plan.bucket_us
-        return Intake(self.stream, self.spec, self.topic_name, edges, bucket_us, origin, former.place)
+        plan = self.layout.plan
+        return Intake(
+            *(self.stream, self.spec, self.topic_name, edges, plan.bucket_us, origin, former.place),
+            delay_threshold_us=plan.delay_threshold_us,
+            boundary_interval_us=plan.boundary_interval_us,
+        )
 
     def _make_box(self) -> PostBox | None:
         """None where nothing is posted and nothing posted is left, or where the disk does not let us."""
@@ -166,8 +169,10 @@ class Source:
             self._wait(1.0)
         if former.until:
             self._do_again(former)
-        self.intake.place.promise = max(self.intake.place.promise, former.promise)
+        place = self.intake.place
+        place.promise = max(place.promise, former.promise)
         self._read(partitions)
+        self.intake.progress.begin(place.newest, place.promise, now_us())
         self._has_begun = True
         self.status.now()
         _logger.info("life %d begins, of records from %s on", former.incarnation + 1, self._positions())
@@ -187,7 +192,7 @@ class Source:
             for partition, records in more.items():
                 found[partition] += records
             self._wait(0)
-        batch = self.intake.take(found, now_us())
+        batch = self.intake.take_again(found, now_us())
         for partition, offset in until.items():
             self.intake.skip(partition, offset)
         missing = beyond(batch.frames, former.written)
@@ -207,22 +212,22 @@ class Source:
         has_rows = any(found.values())
         if has_rows:
             self._log_batch(found)
+        self._look_for_evidence(has_rows)
         now = now_us()
         if has_rows or now >= self._next_boundary_us:
-            self._next_boundary_us = now + self._boundary_interval_us
-            if self.spec.boundary == "clock":
-                self._look_at_clock(now)
-            self._append(self.intake.heartbeat(now_us()))
+            self._last_boundary_us = now
+            self._append(self.intake.heartbeat(now))
         self._settle()
         if now >= self._next_partitions_us:
             self._next_partitions_us = now + LOOK_FOR_PARTITIONS_US
             self._look_for_partitions()
 
     @property
-    def _boundary_interval_us(self) -> int:
-        """Without records, only the clock moves a boundary on."""
+    def _next_boundary_us(self) -> int:
+        """Without records, only evidence moves a boundary on."""
         plan = self.layout.plan
-        return plan.boundary_interval_us if self.spec.boundary == "clock" else plan.sign_of_life_us
+        moves = self.intake.boundary > self.intake.place.promise
+        return self._last_boundary_us + (plan.boundary_interval_us if moves else plan.sign_of_life_us)
 
     @property
     def _look_ms(self) -> int:
@@ -230,12 +235,13 @@ class Source:
         return max(self.layout.plan.boundary_interval_us // 2_000, 1)
 
     def _poll(self) -> dict[int, list[Any]]:
-        wait_ms = max(self._next_boundary_us - now_us(), 0) // 1_000
+        wait_ms = max(min(self._next_boundary_us, self._next_evidence_us) - now_us(), 0) // 1_000
         try:
             return self.topic.poll(wait_ms, FRAME_ROWS)
         except OffsetOutOfRangeError:
             for partition, offset in self._ask(self.topic.find_again).items():
                 self.intake.skip(partition, offset)
+            self.evidence.forget()
             return {}
 
     def _log_batch(self, found: dict[int, list[Any]]) -> None:
@@ -255,21 +261,24 @@ class Source:
             self._rows += batch.rows
             self._clamped += batch.clamped
             self._last_ingest_us = now_us()
+        self._ahead += batch.ahead
 
-    def _look_at_clock(self, now: int) -> None:
-        """The clock says how far the stream is where all that was written before a moment has been taken."""
-        if self._clock_claim is not None and self.topic.has_read(self._clock_claim[1]):
-            self.intake.clock(self._clock_claim[0], now)
-            self._clock_claim = None
-        if self._clock_claim is None and (self.box is None or self.box.is_empty):
-            try:
-                self._clock_claim = now, self.topic.ends()
-            except KafkaError as error:
-                tell_of_trying_again(_logger, f"{self.topic_name} cannot be looked at", error)
+    def _look_for_evidence(self, has_rows: bool) -> None:
+        """Of what could be read: see what is answered by now, and ask again where it is time. What is in the spool is not
+        in the topic yet, though it was written."""
+        self.evidence.look()
+        now = now_us()
+        interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions)
+        # Rows whose boundary waits for evidence need not wait for the next interval as well.
+        is_waited_for = has_rows and interval_us <= self.layout.plan.boundary_interval_us
+        if now >= self._next_evidence_us or is_waited_for:
+            self._next_evidence_us = now + interval_us
+            if self.box is None or self.box.is_empty:
+                self.evidence.ask(self.topic.assigned, self.intake.ask(now))
 
     def _look_for_partitions(self) -> None:
         partitions = self._partitions()
-        if len(partitions) > self.topic.assigned:
+        if len(partitions) > len(self.topic.assigned):
             _logger.info("%s has %d partitions now", self.topic_name, len(partitions))
             self._read(partitions)
 
@@ -285,6 +294,7 @@ class Source:
         """Read all of these partitions from where we are."""
         for partition, offset in self._ask(lambda: self.topic.begin(partitions, self.intake.place)).items():
             self.intake.expect(partition, offset)
+        self.intake.progress.watch(partitions, now_us())
 
     def _send(self, letters: list[DeadLetter]) -> None:
         """Returns when Kafka has the letters, and all that was logged before: on that rests what is late."""
@@ -371,6 +381,8 @@ class Source:
             "rows": self._rows,
             "dlq": self._letters + (box.refused if box is not None else 0),
             "clamped": self._clamped,
+            "ahead": self._ahead,
+            "idle_partitions": self.intake.progress.idle_partitions,
             "spooled_bytes": box.spooled_bytes if box is not None else 0,
             "spool_full": box is not None and box.is_full,
             "lost_records": self.topic.lost_records,
@@ -388,9 +400,10 @@ class Source:
             return "failed"
         if self.box is not None and not self.box.is_empty:
             return "spooling"
-        if self._is_stalled:
+        progress, now = self.intake.progress, now_us()
+        if self._is_stalled or progress.unheard(now):
             return "failed"
-        return "live" if now_us() - self._last_ingest_us < IDLE_AFTER_US else "idle"
+        return "live" if progress.brings(now) else "idle"
 
 
 def _is_sent(future: Any) -> bool:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from kafka import TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
+from kafka.errors import KafkaError
 
-from services.clusters import Cluster
+from services.clusters import Cluster, tell_of_trying_again
 from services.source.place import Place
 
 FETCH_BYTES = 1 << 20
 """A partition at a time: small, so that a backlog is read evenly from all partitions."""
 LOOK_BYTES = 64 << 10
 LONGEST_LOOK_MS = 100
+END_WITHIN_MS = 1_000
+"""So long a broker may take to say where partitions end, and then so long once it did not."""
+SILENT_END_WITHIN_MS = 100
+ASK_SILENT_AGAIN_S = 1.0
 """A look at the topic brings at least so many bytes, or what has come within a while."""
 
 _logger = logging.getLogger("boreal.source")
@@ -30,6 +37,7 @@ class UserTopic:
         """look_ms: how long records are gathered where few come. One look costs as much as many records."""
         self.name = name
         self.lost_records = 0
+        self._silent: dict[int | None, float] = {}
         self._consumer = cluster.consumer(
             # What a producer has taken back was never written.
             read_committed=True,
@@ -39,9 +47,9 @@ class UserTopic:
         )
 
     @property
-    def assigned(self) -> int:
-        """How many partitions are read."""
-        return len(self._consumer.assignment())
+    def assigned(self) -> list[int]:
+        """The partitions that are read."""
+        return sorted(partition.partition for partition in self._consumer.assignment())
 
     def partitions(self) -> list[int]:
         """Those that there are now; none while the topic is absent."""
@@ -105,14 +113,30 @@ class UserTopic:
             for number, end in until.items()
         )
 
-    def ends(self) -> dict[int, int]:
-        """Where each partition ends now. KafkaError if that cannot be found out at once."""
-        ends = self._consumer.end_offsets(sorted(self._consumer.assignment()), timeout_ms=1_000)
-        return {partition.partition: offset for partition, offset in ends.items()}
+    def ends(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Where these partitions end now; without those whose broker does not say so at once. Each leader is asked alone,
+        and a silent one seldom and briefly: the partitions of the others must not wait for it."""
+        by_leader: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
+        for partition in map(self._of, numbers):
+            by_leader[self._consumer._client.cluster.leader_for_partition(partition)].append(partition)
+        found: dict[int, int] = {}
+        for leader, ours in by_leader.items():
+            asked_again_at = self._silent.get(leader)
+            if asked_again_at is not None and time.monotonic() < asked_again_at:
+                continue
+            try:
+                ends = self._consumer.end_offsets(ours, END_WITHIN_MS if asked_again_at is None else SILENT_END_WITHIN_MS)
+            except KafkaError as error:
+                tell_of_trying_again(_logger, f"{self.name} cannot be looked at", error)
+                self._silent[leader] = time.monotonic() + ASK_SILENT_AGAIN_S
+                continue
+            self._silent.pop(leader, None)
+            found.update({partition.partition: offset for partition, offset in ends.items()})
+        return found
 
-    def has_read(self, ends: Mapping[int, int]) -> bool:
-        """Whether all records before these offsets have been returned."""
-        return all(self._consumer.position(self._of(number)) >= end for number, end in ends.items())
+    def has_read(self, number: int, end: int) -> bool:
+        """Whether all records of a partition before this offset have been returned."""
+        return bool(self._consumer.position(self._of(number)) >= end)
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=500)

@@ -19,6 +19,7 @@ from services.engines import expected_threshold_us, facts_of_job
 from services.layout import Layout, internal_topics, layout_of
 from services.queries import QueryRecord, QueryRegistry
 from services.settings import Settings
+from services.skew import clock_warnings
 from services.stack.children import query_children
 from services.stack.state import problems
 from services.statuses import Status, Statuses
@@ -56,6 +57,7 @@ slow still has them, and beneath them nothing may be deleted."""
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
+_SOURCE_FACTS = ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
 
 Item = TypeVar("Item")
 
@@ -253,6 +255,18 @@ class Operations:
         jobs = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "spark"}
         return {name: facts_of_job(status) for name, status in sorted(jobs.items())}
 
+    def clock_warnings(self) -> list[dict[str, Any]]:
+        """Whose clock eats what X leaves, as `boreal status` shows it."""
+        return clock_warnings(self.statuses())
+
+    def sources(self) -> dict[str, Status]:
+        """How far sources are and what they have refused, by QUERY.STREAM, as `boreal status` shows it."""
+        sources = {name: status for name, status in self.statuses().items() if name.partition(".")[0] == "source"}
+        return {
+            name.removeprefix("source."): {field: status.get(field) for field in _SOURCE_FACTS}
+            for name, status in sorted(sources.items())
+        }
+
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
         queries = self.queries()
@@ -268,7 +282,9 @@ class Operations:
             "processes": sorted(processes, key=lambda entry: entry["name"]),
             "queries": list(queries),
             "problems": {name: text for status in supervisors for name, text in problems(status).items()},
+            **({"sources": sources} if (sources := self.sources()) else {}),
             **({"jobs": jobs} if (jobs := self.jobs()) else {}),
+            "clock": self.clock_warnings(),
         }
 
     def _processes_of(self, query: str) -> list[str]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from random import Random
 
-from simulation.families import basic, limits, paths
+from simulation.families import basic, clocks, limits, paths
 from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote
 from simulation.scenario import Families, Scenario
 
-FAMILIES: Families = {**basic.FAMILIES, **paths.FAMILIES, **limits.FAMILIES}
+FAMILIES: Families = {**basic.FAMILIES, **paths.FAMILIES, **limits.FAMILIES, **clocks.FAMILIES}
 
 
 def make_scenario(seed: int) -> Scenario:

@@ -67,7 +67,7 @@ def _staggered(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=tuple(strikes), skews=skews(rng, query))
 
 
-def _available(seed: int, family: str, rng: Random) -> Scenario:
+def available(seed: int, family: str, rng: Random) -> Scenario:
     """Streams are cut, never all of them, and someone can always answer: I3 is owed."""
     is_rowwise = rng.random() < 0.5
     wish = Wish(
@@ -95,7 +95,7 @@ def _available(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=tuple(strikes))
 
 
-def _masked(seed: int, family: str, rng: Random) -> Scenario:
+def masked(seed: int, family: str, rng: Random) -> Scenario:
     """One of several replicas fails, and all else is well: another stands in before alpha*X is over."""
     wish = Wish(replicas=(2, 2, 3), x_ms=(900, 1500), is_comfortable=True, seconds=(1.8, 2.8))
     query = make_plan(rng, wish)
@@ -125,7 +125,7 @@ def _exiled(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=tuple(strikes), skews=skews(rng, query))
 
 
-def _short(seed: int, family: str, rng: Random) -> Scenario:
+def short(seed: int, family: str, rng: Random) -> Scenario:
     """One stream is cut for less than alpha*X (R13): I4 is owed."""
     wish = Wish(x_ms=(700, 2000), is_comfortable=True, seconds=(1.5, 2.2))
     query = make_plan(rng, wish)
@@ -142,8 +142,8 @@ FAMILIES: Families = {
     "storm": (52, _storm),
     "rolling": (8, _rolling),
     "staggered": (12, _staggered),
-    "available": (12, _available),
-    "short": (8, _short),
+    "available": (12, available),
+    "short": (8, short),
     "exiled": (4, _exiled),
-    "masked": (4, _masked),
+    "masked": (4, masked),
 }

@@ -118,6 +118,38 @@ def _heavy(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, copy_us=copy_us, strikes=(Strike("cut_stream", at, length, victim),))
 
 
+def _overtaken(seed: int, family: str, rng: Random) -> Scenario:
+    """A failure heals when the first tentative rows are out. One shard lags, so the egress still holds back the other's
+    tentative frames, of several buckets, while that one's other replica corrects, a bucket at a time: its stable boundary
+    comes to lie inside them."""
+    wish = Wish(
+        replicas=(2,),
+        streams=(2, 3),
+        menu=Menu(joins=False, unbounded=False, stateful=False),
+        holds=("delay", "process"),
+        x_ms=(900, 1400),
+        is_comfortable=True,
+        seconds=(2.0, 3.0),
+    )
+    query = make_plan(rng, wish)
+    while not _is_sharded_row_by_row(query):
+        query = make_plan(rng, wish)
+    alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.3, 0.5))
+    query = replace(query, alpha_x_us=alpha_x_us, bucket_us=20_000, bucket_run_us=20_000)
+    query = replace(query, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
+    scenario = settle(seed, family, rng, query, wish)
+    limits = Limits(steps_per_call=1, first_rows=rng.choice((1, 5, 20)), least_rows=1)
+    scenario = replace(scenario, step_rows=None, limits=limits)
+    at = rng.randrange(300_000, 600_000)
+    cut = Strike("cut_stream", at, alpha_x_us + rng.randint(0, 300) * MILLISECOND, rng.choice(sorted(scenario.feeds)))
+    slow_us = {shard: rng.choice((3, 10, 20)) * MILLISECOND for shard in range(query.fragments[0].shards)}
+    drags = tuple(
+        Strike("drag", cut.end_us - 300_000, 800_000, who=who, amount=slow_us[who.shard])
+        for who in instances(query, with_egress=False)
+    )
+    return replace(scenario, strikes=(cut, *drags))
+
+
 def _is_sharded_row_by_row(query: Plan) -> bool:
     """One fragment in shards, and the egress, which merges them."""
     return len(query.fragments) == 2 and query.fragments[0].shards > 1
@@ -128,4 +160,5 @@ FAMILIES: Families = {
     "shared": (3, _shared),
     "backlog": (4, _backlog),
     "heavy": (3, _heavy),
+    "overtaken": (2, _overtaken),
 }

@@ -13,6 +13,7 @@ from typing import Any
 from boreal.errors import UserError
 from boreal.spec import did_you_mean
 from simulation.mutants import (
+    clocks,
     egress,
     host,
     operators,
@@ -29,7 +30,7 @@ from simulation.mutants.registry import NOTED, Mutant, Owner, Patch
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "mutated"]
 
-_ROOMS = (sunion, ports, upstream, path, host, soutput, stagger, recovery, remote, operators, egress)
+_ROOMS = (sunion, ports, upstream, path, host, soutput, stagger, recovery, remote, clocks, operators, egress)
 
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant in NOTED[room.__name__]}
 

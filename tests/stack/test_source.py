@@ -385,13 +385,86 @@ def test_the_clock_is_the_boundary_also_after_a_transaction(make_bench: Callable
         producer.init_transactions()
         for n, end in enumerate((producer.abort_transaction, producer.commit_transaction)):
             producer.begin_transaction()
-            at_ms = int(time.time() * 1000) + 60_000  # ahead, so that it is not late however long the transaction takes
+            at_ms = int(time.time() * 1000) + 40_000  # ahead, so that it is not late however long the transaction takes
             producer.send(bench.topic, json.dumps({"at": at_ms, "n": n}).encode(), partition=0)
             end()
     bench.wait_rows(1)
     sent = time.time() * 1e6
     bench.wait(lambda: boundaries(bench)[-1] > sent, "the clock goes on")
     assert bench.rows() == [1] and not bench.letters()
+
+
+# Time as real producers have it
+
+
+def now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def send_now(bench: Bench, n: int, partition: int = 0, ahead_s: float = 0.0) -> None:
+    """A row of the time that it is."""
+    bench.send_text(json.dumps({"at": now_us() // 1_000 + round(ahead_s * 1_000), "n": n}).encode(), partition)
+    bench.producer.flush()
+
+
+def test_a_row_an_hour_ahead_costs_its_stream_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.start()
+    for n in range(40):
+        send_now(bench, n, ahead_s=3_600 if n == 20 else 0)
+        time.sleep(0.01)
+    bench.wait_rows(39)
+    assert bench.rows() == [n for n in range(40) if n != 20]
+    bench.wait(lambda: bench.status().get("ahead") == 1, "status")
+    [letter] = bench.letters()
+    assert letter["offset"] == 20 and "ahead of the clock and its stream, ahead allows 1m" in letter["reason"]
+    assert boundaries(bench)[-1] < now_us() and bench.status()["dlq"] == 1
+
+
+def test_a_quiet_partition_follows_the_other_and_a_quiet_topic_the_clock(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(idle="2s")
+    bench.start()
+    send_now(bench, 0, 0)
+    send_now(bench, 1, 1)
+    bench.wait_rows(2)
+    quiet_since, n = now_us(), 2
+    while boundaries(bench)[-1] < quiet_since:
+        assert now_us() < quiet_since + SECONDS * 1e6, "partition 1 holds back partition 0 for ever"
+        send_now(bench, n, 0)
+        n += 1
+        time.sleep(0.1)
+    assert now_us() > quiet_since + 1_500_000
+    bench.wait(lambda: bench.status().get("idle_partitions") == [1], "status")
+    over = now_us()
+    bench.wait(lambda: boundaries(bench)[-1] > over, "the clock")
+    bench.wait(lambda: bench.status()["state"] == "idle", "status")
+    assert bench.status()["ready"] and bench.status()["idle_partitions"] == [0, 1]
+    send_now(bench, n, 1)
+    bench.wait_rows(n + 1)
+    assert not bench.letters()
+    bench.wait(lambda: bench.status()["state"] == "live", "status")
+
+
+@pytest.mark.parametrize("boundary", ["data", "clock"])
+def test_what_producers_could_not_send_to_a_frozen_broker_is_not_late(
+    own_kafka: KafkaServer, make_bench: Callable[..., Bench], boundary: str
+) -> None:
+    bench = make_bench(bootstrap=own_kafka.bootstrap, boundary=boundary, idle="3s", disorder="500ms")
+    bench.start()
+    for n in range(10):
+        send_now(bench, n)
+    bench.wait_rows(10)
+    bench.wait(lambda: boundaries(bench)[-1] > BEGINNING, "a boundary")
+    own_kafka.pause()
+    for n in range(10, 50):
+        at_ms = now_us() // 1_000
+        bench.send_text(json.dumps({"at": at_ms, "n": n}).encode())
+        time.sleep(0.1)
+    own_kafka.resume()
+    bench.wait_rows(50)
+    assert bench.rows() == list(range(50)) and not bench.letters()
+    resumed = now_us()
+    bench.wait(lambda: boundaries(bench)[-1] > resumed, "the clock goes on")
 
 
 def test_what_kafka_refuses_for_good_ends_the_process_and_the_next_life_goes_on(make_bench: Callable[..., Bench]) -> None:

@@ -397,7 +397,7 @@ def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, qu
     admin = KafkaAdminClient(bootstrap_servers=boreal.status()["kafka"]["a"])
     topics = {name for name in admin.list_topics() if not name.startswith("__")}
     admin.close()
-    assert topics == {"in.left", "in.right", "boreal.queries", "boreal.status"}
+    assert topics == {"in.left", "in.right", "boreal.clock", "boreal.queries", "boreal.status"}
     assert boreal.refused("query", "delete", "counts")["problem"] == "there is no such query"
 
 

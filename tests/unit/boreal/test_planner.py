@@ -608,11 +608,15 @@ LIVE = {"ewr": {"time": "at", "schema": FLIGHT, "disorder": "5s"}}
 @pytest.mark.parametrize(
     ("stream", "options", "overrides", "noted"),
     [
-        ({}, {}, {}, "write a delay_threshold well above 5s150ms"),
+        ({}, {}, {}, "write a delay_threshold of 5s850ms or more"),
         ({"boundary": "clock"}, {}, {}, "stream ewr: disorder 5s"),
-        ({"disorder": "2850ms"}, {}, {}, "delay_threshold, 3s"),
-        ({"disorder": "2849ms"}, {}, {}, ""),
-        ({}, {"delay_threshold": "6s"}, {}, ""),
+        ({"disorder": "2450ms"}, {}, {}, "delay_threshold, 3s"),
+        ({"disorder": "2449ms"}, {}, {}, ""),
+        ({"disorder": "2s"}, {"engine": "native"}, {}, ""),
+        ({"disorder": "2s"}, {"engine": "spark"}, {}, "write a delay_threshold of 3s350ms or more"),
+        ({"disorder": "2s"}, {"engine": "spark", "delay_threshold": "3350ms"}, {}, ""),
+        ({"disorder": "5m"}, {}, {}, 'every answer is given early, within X (tentative, cause "early")'),
+        ({}, {"delay_threshold": "5850ms"}, {}, ""),
         ({}, {"delay_threshold": "6s", "tuning": {"alpha_x": "4s"}}, {}, "tuning.alpha_x, 4s"),
         ({}, {"delay_threshold": "6s"}, {"delay_threshold_us": 5_000_000}, "delay_threshold, 5s"),
         ({"boundary": "producer"}, {}, {}, ""),
@@ -632,6 +636,21 @@ def test_a_disorder_longer_than_x_is_noted(
     notes = [note for note in plan(asked, **overrides).notes if "disorder" in note]
     assert len(notes) == bool(noted)
     assert all(noted in note for note in notes)
+
+
+def test_what_comes_after_the_first_fragment_is_left_out_of_what_disorder_may_take() -> None:
+    """R9: each fragment on the longest way to the client, and each that runs in Spark."""
+    streams = {"ewr": {**LIVE["ewr"], "disorder": "2s"}, "jfk": {"time": "at", "schema": FLIGHT}}
+    chain = {**CHAIN, "all": {"union": ["ewr", "jfk"]}}
+
+    def notes(threshold: str, count: str) -> list[str]:
+        fragments = {"merge": {"operators": ["all", "late"]}, "count": {"operators": ["by_carrier"], "engine": count}}
+        asked = query(chain, "by_carrier", streams=streams, fragments=fragments, delay_threshold=threshold)
+        return [note for note in plan(asked).notes if "disorder" in note]
+
+    assert not notes("2600ms", "native") and not notes("3400ms", "spark")
+    assert "write a delay_threshold of 2s600ms or more" in notes("2500ms", "native")[0]
+    assert "write a delay_threshold of 3s400ms or more" in notes("3300ms", "spark")[0]
 
 
 @pytest.mark.parametrize(

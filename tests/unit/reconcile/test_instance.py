@@ -34,9 +34,10 @@ from reconcile.events import (
     Watch,
 )
 from reconcile.limits import PRODUCTION
+from reconcile.links import HOP_SAMPLES
 from reconcile.recovery import Restart, Saved, plan_restart
 from reconcile.upstream import Rank
-from tests.harness import MS, InstanceDriver, chain_of, plan_of, query_of
+from tests.harness import MS, InstanceDriver, S, chain_of, plan_of, query_of
 
 A, B = LogId("a", "", 0), LogId("b", "", 0)
 OUT = LogId("all", "r0", 0)
@@ -324,6 +325,60 @@ def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_bac
     assert not [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
     held.give(Threshold(500 * MS))
     assert [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+
+
+def stamped(one: InstanceDriver, at: int, ingest: int, sent: int) -> None:
+    """At a time of the instance's clock: a boundary on each input, stamped with these times."""
+    one.until(at)
+    for name in "ab":
+        one.deliver(LogId(name, "", 0), Boundary(Origin("", 1), 0, at + 50 * MS, False, ingest, sent))
+
+
+@pytest.mark.parametrize(("ingest_ahead", "sent_ahead"), [(300, 300), (300, 0), (0, 300)])
+def test_what_the_clock_is_behind_what_it_reads_is_taken_off_alpha_x(ingest_ahead: int, sent_ahead: int) -> None:
+    """R9: deadlines count from a clock that is ahead, and would come that much late."""
+    one = InstanceDriver(union_plan())
+    for at in range(0, 400 * MS, 50 * MS):
+        stamped(one, at, at + ingest_ahead * MS, at + sent_ahead * MS)
+    assert one.state is State.STABLE
+    assert one.instance.skew_us == 300 * MS
+    assert one.instance.sunion.alpha_x_us == 550 * MS
+    assert one.instance.least_threshold_us > InstanceDriver(union_plan()).instance.least_threshold_us
+
+
+def test_a_clock_that_is_ahead_or_right_takes_nothing_off_alpha_x() -> None:
+    one = InstanceDriver(union_plan())
+    for at in range(0, 400 * MS, 50 * MS):
+        stamped(one, at, at - 300 * MS, at - 300 * MS)
+    assert (one.instance.skew_us, one.instance.sunion.alpha_x_us) == (0, 850 * MS)
+
+
+def test_however_far_the_clock_is_behind_a_quarter_of_x_is_left() -> None:
+    one = InstanceDriver(union_plan())
+    for at in range(0, 400 * MS, 50 * MS):
+        stamped(one, at, at + 3_600 * S, at + 3_600 * S)
+    assert one.instance.sunion.alpha_x_us == 250 * MS
+
+
+def test_a_clock_that_has_been_made_right_gets_back_what_its_skew_took() -> None:
+    one = InstanceDriver(union_plan())
+    stamped(one, 0, 300 * MS, 300 * MS)
+    one.until(200 * MS)
+    assert one.instance.sunion.alpha_x_us == 550 * MS
+    for at in range(250 * MS, 250 * MS + HOP_SAMPLES * 50 * MS, 50 * MS):
+        stamped(one, at, at, at)
+    one.until(one.now + 200 * MS)
+    assert (one.instance.skew_us, one.instance.sunion.alpha_x_us) == (0, 850 * MS)
+
+
+def test_a_backlog_does_not_push_out_what_was_seen_of_the_skew() -> None:
+    one = InstanceDriver(union_plan())
+    stamped(one, 0, 300 * MS, 300 * MS)
+    log = LogId("a", "", 0)
+    one.until(3_000 * MS)
+    old = [Boundary(Origin("", 1), 0, at + 60 * MS, False, at, at) for at in range(0, 2 * HOP_SAMPLES * MS, MS)]
+    one.deliver(log, *old, end=5_000)
+    assert one.instance.by_log[log].skew_us == 300 * MS
 
 
 def test_the_path_of_a_reader_that_is_gone_for_long_is_forgotten() -> None:

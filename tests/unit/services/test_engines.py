@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from boreal.planner import plan
+from boreal.planner import SPARK_ORDER_US, plan
 from boreal.spec import load_query
+from reconcile.engine import LATENCY_GUESS_US
 from services.engines import expected_threshold_us
 from tests.harness import chain_of, query_of
 
@@ -35,3 +36,7 @@ def test_fragments_beside_each_other_take_no_longer_than_one() -> None:
     fragments = {f"of_{name}": {"operators": [name], "engine": "native" if name == "both" else "spark"} for name in operators}
     query = query_of(operators, "both", ("a", "b"), fragments=fragments)
     assert expected_threshold_us(plan(load_query(query))) == 1_050_000
+
+
+def test_the_planner_takes_an_order_to_spark_to_need_what_the_engine_does() -> None:
+    assert LATENCY_GUESS_US * 3 // 2 == SPARK_ORDER_US

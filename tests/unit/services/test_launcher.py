@@ -69,6 +69,30 @@ def test_the_status_says_why_a_query_cannot_run(
     assert "query q cannot run: has no such operator\n" in shown and "not ready; queries: q" in shown
 
 
+def test_the_status_warns_of_a_clock_that_eats_x(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states_are(monkeypatch, state("kafka.a"))
+    show_status({**stack.status(), "clock": [{"process": "node.q.r0", "skew_ms": 1_800.0, "text": "its clock is behind"}]})
+    assert "clock of node.q.r0: its clock is behind\n" in capsys.readouterr().out
+
+
+def test_the_status_says_how_far_sources_are_and_what_they_did_not_believe(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states_are(monkeypatch, state("kafka.a"))
+    facts = {"last_boundary": "2026-01-01T00:00:00.123456Z", "rows": 1_234, "dlq": 9, "ahead": 7, "clamped": 0}
+    unknown = dict.fromkeys(facts)
+    sources = {
+        "q.a": {"state": "spooling", **facts, "spooled_bytes": 3_000_000},
+        "q.b": {"state": None, **unknown, "spooled_bytes": None},
+    }
+    show_status({**stack.status(), "sources": sources})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["q.a", "spooling", "3", "MB", "2026-01-01T00:00:00", "1,234", "9", "7", "0"] in lines
+    assert ["q.b", *["-"] * 6] in lines
+
+
 def test_a_directory_that_cannot_hold_a_stack_is_named(tmp_path: Path) -> None:
     (tmp_path / "kafka").touch()
     with pytest.raises(UserError, match="cannot be written") as refused:

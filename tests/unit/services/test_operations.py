@@ -48,6 +48,14 @@ def test_a_query_is_live_once_all_that_it_needs_runs_as_its_record_says(
     assert not operations.liveness(record(2)).is_ready
 
 
+def test_how_far_sources_are_is_in_the_status(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"process": "source.q.a", "state": "idle", "last_boundary": None, "rows": 3, "dlq": 2, "ahead": 1, "pid": 7}
+    monkeypatch.setattr(operations, "statuses", lambda: {"source.q.a": said, "node.q.r0": {}})
+    [(name, source)] = operations.sources().items()
+    assert (name, source["state"], source["dlq"], source["ahead"], source["clamped"]) == ("q.a", "idle", 2, 1, None)
+    assert "pid" not in source
+
+
 def test_a_paused_query_is_not_live_and_waits_for_nothing(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, operations, paused=True)
     liveness = operations.liveness(record(1, paused=True))

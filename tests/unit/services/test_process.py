@@ -7,26 +7,53 @@ import json
 import queue
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from kafka.errors import TopicAuthorizationFailedError
+from kafka.future import Future
 
 from services import process
 from services.clusters import Cluster
 from services.process import StatusPublisher
+from services.timekeeper import Timekeeper
+from services.topics import STATUS
+
+
+class Answer(Future):
+    """What `send` returns."""
+
+    def get(self, timeout: float) -> Stamped:
+        if self.failed():
+            raise self.exception
+        return cast(Stamped, self.value)
+
+
+@dataclass
+class Stamped:
+    timestamp: int
 
 
 class Kafka:
-    """A cluster, and its producer."""
+    """A cluster, and its producer. It stamps records with a time so far ahead of the wall, or refuses the topic for that."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead_ms: int = 0, refuses: bool = False) -> None:
         self.said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.ahead_ms, self.refuses = ahead_ms, refuses
 
     def producer(self, **options: Any) -> Kafka:
         return self
 
-    def send(self, topic: str, value: bytes, **options: Any) -> None:
-        self.said.put(json.loads(value))
+    def send(self, topic: str, value: bytes, **options: Any) -> Answer:
+        future = Answer()
+        if topic == STATUS:
+            self.said.put(json.loads(value))
+        elif self.refuses:
+            future.failure(TopicAuthorizationFailedError(topic))
+        else:
+            future.success(Stamped(time.time_ns() // 1_000_000 + self.ahead_ms))
+        return future
 
     def close(self, **options: Any) -> None:
         pass
@@ -47,10 +74,39 @@ def test_a_status_that_cannot_be_made_once_is_not_the_last() -> None:
 
 
 def test_a_status_is_of_the_walls_time_though_that_was_set_since_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_STARTED_WALL_NS", process._STARTED_WALL_NS - 3_600_000_000_000)
+    before, wall = process.now_us(), time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 3_600)
     kafka = Kafka()
     with closing(StatusPublisher(cast(Cluster, kafka), "monitor", lambda: {"ready": True})):
-        assert abs(kafka.said.get(timeout=10)["at_ms"] - time.time() * 1_000) < 5_000
+        assert abs(kafka.said.get(timeout=10)["at_ms"] - before / 1_000 - 3_600_000) < 60_000
+
+
+def test_a_status_says_how_far_the_wall_is_off_once_the_broker_has_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_timekeeper", Timekeeper())
+    kafka = Kafka(ahead_ms=-2_000)
+    with closing(StatusPublisher(cast(Cluster, kafka), "monitor", lambda: {"ready": True})) as publisher:
+        first = kafka.said.get(timeout=10)
+        publisher.now()
+        second = kafka.said.get(timeout=10)
+    assert {first[name] for name in ("clock_offset_ms", "clock_uncertainty_ms", "clock_error_ms")} == {None}
+    assert second["clock_offset_ms"] == pytest.approx(2_000, abs=second["clock_uncertainty_ms"] + 1)
+
+
+def test_a_clock_that_is_begun_with_is_the_brokers() -> None:
+    keeper = Timekeeper()
+    keeper.begin(cast(Cluster, Kafka(ahead_ms=7_000)))
+    assert abs(keeper.now_us() - time.time_ns() // 1_000 - 7_000_000) < 1_000_000
+
+
+def test_where_the_broker_does_not_let_us_ask_the_wall_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_timekeeper", Timekeeper())
+    kafka = Kafka(refuses=True)
+    process._timekeeper.begin(cast(Cluster, kafka))
+    assert abs(process.now_us() - time.time_ns() // 1_000) < 1_000_000
+    with closing(StatusPublisher(cast(Cluster, kafka), "monitor", lambda: {"ready": True})) as publisher:
+        for _ in range(3):
+            publisher.now()
+            assert kafka.said.get(timeout=10)["clock_offset_ms"] is None
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this kernel does not tell how long the machine has slept")

@@ -205,6 +205,39 @@ def test_late_rows_are_clamped_where_the_stream_asks_for_it(tmp_path: Path, brok
     assert refused(source) == ([(7, "column at: 'soon' is not a time")] if broken else [])
 
 
+def numbered(times: list[int]) -> str:
+    return "at,n\n" + "".join(f"{time},{n}\n" for n, time in enumerate(times))
+
+
+@pytest.mark.parametrize("form", ["{}", "{}soon,9\n"])
+@pytest.mark.parametrize(
+    "times, ahead",
+    [
+        ([*range(10), 3_610, *range(10, 20)], {10: "1h1s"}),
+        ([*range(10), 3_610, 3_611, 7_300, *range(10, 30)], {10: "1h1s", 11: "1h2s", 12: "2h1m31s"}),
+        ([3_600, *range(10)], {0: "1h"}),
+        ([*range(10), 19, *range(10, 20)], {}),
+        ([*range(10), *range(30_000, 30_010)], {}),
+        ([0, 600, 1_200, 700, 701, 1_800, 2_400, 3_000, 3_600], {}),
+        ([0, 600, 1], {}),
+        ([0], {}),
+    ],
+    ids=["one", "several", "first", "within", "a quiet night", "some that are late", "the last is late", "alone"],
+)
+def test_a_row_far_ahead_of_those_around_it_is_refused_and_a_quiet_night_is_not(
+    tmp_path: Path, form: str, times: list[int], ahead: dict[int, str]
+) -> None:
+    text = form.format(numbered(times))
+    source = read(tmp_path, "a.csv", text, time_unit="s", schema={"n": "int"}, disorder="10s")
+    letters = {line - 2: reason for line, reason in refused(source) if "not a time" not in reason}
+    late = {row for row, reason in letters.items() if reason.startswith("late by")}
+    assert late == {row for row, time in enumerate(times) if time in (1, 700, 701) and 600 in times}
+    assert {row: reason for row, reason in letters.items() if row not in late} == {
+        row: f"{beyond} ahead of the rows around it, ahead allows 1m" for row, beyond in ahead.items()
+    }
+    assert {row["n"] for row in rows(source)} == {*range(len(times))} - set(letters)
+
+
 def test_a_time_column_that_the_schema_names_too_is_both(tmp_path: Path) -> None:
     source = read(tmp_path, "a.csv", "at\n2013-01-01\n", schema={"at": "timestamp"})
     assert rows(source) == [{"time": us("2013-01-01T00:00:00"), "at": datetime(2013, 1, 1, tzinfo=UTC)}]

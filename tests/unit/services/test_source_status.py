@@ -40,10 +40,10 @@ class Topic:
     """A user's topic that answers each look with the next of these, the last one again and again."""
 
     lost_records = 0
-    assigned = 0
 
     def __init__(self, *answers: Exception | list[int]) -> None:
         self._answers = list(answers)
+        self.assigned: list[int] = []
 
     def partitions(self) -> list[int]:
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -52,7 +52,7 @@ class Topic:
         return answer
 
     def begin(self, partitions: list[int], place: Place) -> dict[int, int]:
-        self.assigned = len(partitions)
+        self.assigned = partitions
         return {}
 
 

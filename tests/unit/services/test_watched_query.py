@@ -45,7 +45,8 @@ def node(replica: str, position: int = 0, state: str = "STABLE", **fields: objec
 
 
 def source(stream: str, boundary: object = "2013-01-01T00:00:00.000000Z", state: str = "live") -> dict[str, Any]:
-    return {"process": f"source.q.{stream}", "state": state, "last_boundary": boundary, "last_ingest_ms": 1.0, "rows": 7}
+    facts = {"state": state, "last_boundary": boundary, "last_ingest_ms": 1.0, "rows": 7, "ahead": 2, "idle_partitions": [1]}
+    return {"process": f"source.q.{stream}", **facts}
 
 
 def egress(site: str = "a", state: str = "STABLE", stable: int = 5, since_ms: float | None = None) -> dict[str, Any]:
@@ -94,6 +95,8 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "rows": 7,
         "dlq": None,
         "clamped": None,
+        "ahead": 2,
+        "idle_partitions": [1],
         "spooled_bytes": None,
     }
 
@@ -112,6 +115,16 @@ def test_a_silent_process_is_a_failure_and_a_query_that_answers_is_ready():
     query.take(node("r0", state="RECOVERING"), later)
     assert not query.status(later)["ready"]
     assert query.status(20 * SECOND)["state"] == "FAILURE"
+
+
+def test_it_names_the_processes_whose_clocks_eat_what_x_leaves():
+    query = watched()
+    all_speak(query, SECOND)
+    assert query.status(SECOND)["clock"] == []
+    query.take(node("r1", alpha_x_ms=700.0, inputs=[{"name": "jfk/0", "skew_ms": 1_800.0}]), SECOND)
+    [warning] = query.status(SECOND)["clock"]
+    assert (warning["process"], warning["skew_ms"]) == ("node.q.r1", 1_800.0)
+    assert query.status(60 * SECOND)["clock"] == [], "one that is silent says nothing of its clock"
 
 
 def test_of_several_sites_the_best_egress_tells_what_clients_get():
@@ -198,6 +211,18 @@ def test_changes_of_state_are_in_the_journal_once():
     assert entries(query.tick(at)) == []
     later = at + 20 * SECOND
     assert ("main.r1.0", "STABLE -> FAILURE") in entries(query.tick(later))
+
+
+def test_an_input_that_is_idle_is_no_failure():
+    query = watched()
+    for at in range(0, 10 * SECOND, SECOND):
+        all_speak(query, at)
+        query.tick(at)
+    query.take(source("lga", state="idle"), at)
+    [entry] = [effect for effect in query.tick(at) if isinstance(effect, Entry)]
+    assert (entry.who, entry.text, entry.is_bad) == ("lga", "live -> idle", False)
+    assert [stream["state"] for stream in query.status(at)["inputs"]] == ["live", "idle"]
+    assert (query.status(at)["state"], query.status(at)["ready"]) == ("STABLE", True)
 
 
 def test_what_comes_and_goes_does_not_drive_out_what_matters():

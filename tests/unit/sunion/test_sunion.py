@@ -548,3 +548,30 @@ def test_what_is_answered_again_stays_in_proportion_to_what_was_new() -> None:
     assert one.sunion.healed(1600, 10) is None
     one.sunion._live_rows = 80_000
     assert one.sunion.healed(1600, 10) is Healed.PREFIX
+
+
+@pytest.mark.parametrize("comes_at", [None, 100, 700])
+def test_after_a_fixed_time_only_a_port_that_is_still_to_come_is_waited_for(comes_at: int | None) -> None:
+    """R9: a complete bucket leaves when the fixed time is over, another when X leaves no more."""
+    one = SUnionDriver("a", "b", alpha_x=1000)
+    one.sunion.fixed_alpha_x_us = 400
+    one.boundaries(10)
+    one.at(0)
+    one.tentative("a", 15)
+    one.boundary("a", 20, tentative=True)
+    left = {}
+    for now in range(0, 1101, 100):
+        if now == comes_at:
+            one.now = now
+            one.boundary("b", 20, tentative=True)
+        items = one.at(now)
+        if items:
+            left[now] = items
+    assert list(left) == [{None: 1000, 100: 400, 700: 700}[comes_at]]
+    early = SUnionDriver("a", "b", alpha_x=1000)
+    early.sunion.fixed_alpha_x_us = 400
+    early.boundaries(10)
+    early.tentative("a", 15)
+    early.boundary("a", 20, tentative=True)
+    early.boundary("b", 20, tentative=True)
+    assert early.sunion.next_deadline() == 400

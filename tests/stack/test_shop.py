@@ -1,0 +1,71 @@
+"""The shop on the real stack, ten times as fast: pauses, a row an hour ahead and a frozen broker cost no order, and q.stable is
+what DuckDB says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.deployment import Deployment, read_all, wait_until
+from boreal.spec import load_query
+from examples.shop.generate import PARTITIONS, make, produce
+from services.topics import dead_letter_topic
+from tests.examples.test_shop import ACTIVITY, EXAMPLES, REVENUE, lines, oracle
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+
+SPEED = 10
+SECONDS = 200.0
+FROZEN_AFTER_S, FROZEN_S = 8.0, 3.5
+TIMES = {"disorder": "200ms", "idle": "6s"}
+"""At this speed; a pause takes two seconds, and this machine may be busy. All else is as by default."""
+WINDOW_S, WITHIN_S = 6.0, 3.0
+
+
+def sped_up(name: str) -> dict[str, Any]:
+    """An example's query, as its shop runs here."""
+    text = (EXAMPLES / f"{name}.yaml").read_text().replace("1m", f"{WINDOW_S}s").replace("30s", f"{WITHIN_S}s")
+    query = load_query(text).dump()
+    streams = {stream: {**spec, **TIMES} for stream, spec in query["streams"].items()}
+    return {**query, "streams": streams, "engine": "native"}
+
+
+@pytest.mark.parametrize(("name", "sql"), [("revenue", REVENUE), ("activity", ACTIVITY)], ids=["revenue", "activity"])
+def test_the_shop_loses_nothing_and_its_last_windows_close(tmp_path: Path, name: str, sql: str) -> None:
+    with Deployment(tmp_path, sped_up(name), has_links=False, partitions=PARTITIONS) as deployment:
+        deployment.wait_ready(within_s=120.0)
+        start = datetime.now(UTC) + timedelta(seconds=0.5)
+        records = [r for r in make(1, SECONDS, start, SPEED) if r.stream in deployment.spec.streams]
+        kafka = deployment.kafka["a"]
+        sending = threading.Thread(target=produce, args=(kafka.bootstrap, records, start), daemon=True)
+        sending.start()
+        time.sleep(FROZEN_AFTER_S)
+        kafka.pause()
+        time.sleep(FROZEN_S)
+        kafka.resume()
+        sending.join(timeout=120)
+        assert not sending.is_alive()
+        expected = oracle(tmp_path, records, sql, WINDOW_S, WITHIN_S)
+        wait_until(lambda: len(deployment.stable()) >= expected.total(), "all windows are stable", deployment.explain)
+        assert lines(deployment.stable()) == expected
+        letters = [json.loads(record.value) for record in read_all(deployment.clusters["a"], dead_letter_topic(name))]
+        assert Counter(letter["record"] for letter in letters) == Counter(r.value for r in records if not r.counts)
+        statuses = deployment.statuses()
+        sources = {stream: statuses[f"source.{name}.{stream}"] for stream in deployment.spec.streams}
+        assert {stream: source["ahead"] for stream, source in sources.items()} == {
+            stream: int(stream == "orders") for stream in sources
+        }
+        # Nothing comes any more, and that is no failure.
+        wait_until(lambda: {s["state"] for s in _sources(deployment)} == {"idle"}, "all streams are idle", deployment.explain)
+
+
+def _sources(deployment: Deployment) -> list[dict[str, Any]]:
+    prefix = f"source.{deployment.spec.name}."
+    return [status for process, status in deployment.statuses().items() if process.startswith(prefix)]
