@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import services.records
-from services.records import Changelog
+from services.records import Changelog, Given
 from simulation.mutants.registry import Patch, caught_by, mutant
 
 
@@ -134,15 +134,7 @@ def resume_without_an_undo(patch: Patch) -> None:
 @caught_by("services/test_records.py", "test_only_new_rows_count_for_the_delay")
 def time_corrections_too(patch: Patch) -> None:
     """A correction's delay counts as that of a new row (R14)."""
-
-    def make(original: Any) -> Any:
-        def delays_of_new(self: Changelog, t_max: Any, delays: Any) -> Any:
-            original(self, t_max, delays)
-            return np.ascontiguousarray(delays, dtype=np.int64)
-
-        return delays_of_new
-
-    patch(Changelog, "_delays_of_new", make)
+    patch(Given, "is_new", lambda _: lambda self, t_max, ingest: np.ones(len(t_max), bool))
 
 
 @caught_by("services/test_records.py", "test_only_new_rows_count_for_the_delay")
