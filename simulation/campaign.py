@@ -37,20 +37,38 @@ class Verdict:
     coverage: Counter[str]
 
 
+class Measure:
+    """What the runs of one seed are judged by: the same inputs without failures and without any mutant, itself compared with
+    the operators' oracle. It is made once, however many mutants are tried on the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._scenario = scenario = make_scenario(seed)
+        self._reference = observe(reference_of(scenario))
+        self._oracle = Oracle(scenario.plan, scenario.feeds)
+        self._faults = list(check_operators(self._oracle, self._reference))
+        self._plain: Verdict | None = None
+
+    def judge(self, mutant: str | None = None) -> Verdict:
+        """Run the seed, with this seeded bug if there is one (`simulation.mutants`), and judge it."""
+        if mutant is None and self._plain is not None:
+            return self._plain
+        scenario, reference = self._scenario, self._reference
+        with mutated(mutant):
+            observed = observe(scenario)
+        violations = check(scenario, observed, reference) + self._faults
+        if reference.error is not None or not reference.settled:
+            violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
+        observed.faults["clock_skew"] += bool(scenario.skews or scenario.walls)
+        verdict = Verdict(scenario.seed, violations, observed.faults, _coverage(scenario, observed, self._oracle))
+        if mutant is None:
+            self._plain = verdict
+        return verdict
+
+
 def run_seed(seed: int, mutant: str | None = None) -> Verdict:
     """Run one seed and judge it. mutant: the name of a seeded bug to run with (`simulation.mutants`); the run without
     failures, which is the measure, runs without it."""
-    scenario = make_scenario(seed)
-    reference = observe(reference_of(scenario))
-    with mutated(mutant):
-        observed = observe(scenario)
-    violations = check(scenario, observed, reference)
-    oracle = Oracle(scenario.plan, scenario.feeds)
-    violations += check_operators(oracle, reference)
-    if reference.error is not None or not reference.settled:
-        violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
-    observed.faults["clock_skew"] += bool(scenario.skews or scenario.walls)
-    return Verdict(seed, violations, observed.faults, _coverage(scenario, observed, oracle))
+    return Measure(seed).judge(mutant)
 
 
 def simulate(

@@ -1,75 +1,67 @@
-"""Which seed catches which mutant: docs/mutants.md, made by `python -m simulation.report` and read back by the tests."""
+"""What catches which mutant: docs/mutants.md, made by `python -m simulation.report` and read back by the tests."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from multiprocessing import get_context
+from collections.abc import Mapping
 from pathlib import Path
 
-from simulation.campaign import run_seed
+from simulation.hunt import Catch, hunt
 from simulation.mutants import MUTANTS
 
 TABLE = Path(__file__).parent.parent / "docs" / "mutants.md"
 MOST_SEEDS = 1_000
-"""A mutant that this many seeds do not catch shows a hole in the scenarios or the checkers."""
+"""A mutant that this many seeds do not catch shows a hole in the scenarios or the checkers, or needs a test."""
 
 _HEAD = """# Mutants
 
-Seeded bugs in the production objects (`simulation/mutants.py`), each with the first seed of the simulator that catches
-it, and by which invariant and anomaly (`simulation/invariants.py`). Made by `python -m simulation.report`;
-`boreal simulate --seed SEED --seeds 1 --mutant NAME` shows one.
+Seeded bugs in the production objects (`simulation/mutants`), each with what catches it: the first seed of the simulator,
+by this invariant and anomaly (`simulation/invariants.py`), or, where what it breaks cannot be seen there, a test. Made by
+`python -m simulation.report`; `boreal simulate --seed SEED --seeds 1 --mutant NAME` shows one.
 
-| mutant | what it breaks | seed | invariant | anomaly |
+| mutant | what it breaks | caught by | invariant | anomaly |
 |---|---|---|---|---|
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Catch:
-    """The first seed that catches a mutant, and by what."""
-
-    mutant: str
-    seed: int
-    invariant: str
-    anomaly: str
-
-
-def hunt(mutant: str) -> Catch | None:
-    """Try seeds from 0 on until one catches the mutant, which it does not do without; None if none does."""
-    for seed in range(MOST_SEEDS):
-        found = run_seed(seed, mutant).violations
-        if found and not run_seed(seed).violations:
-            assert not str(found[-1]).startswith(("crash: TypeError", "crash: AttributeError")), f"{mutant}: {found[-1]}"
-            return Catch(mutant, seed, found[0].invariant, found[0].name)
-    return None
-
-
-def table(catches: list[Catch]) -> str:
-    """The page that lists them."""
-    rows = [f"| {c.mutant} | {MUTANTS[c.mutant].prose} | {c.seed} | {c.invariant} | {c.anomaly} |\n" for c in catches]
+def table(catches: Mapping[str, Catch]) -> str:
+    """The page that lists all mutants that are caught, by seeds as these catches say or by the tests that they name."""
+    rows = []
+    for mutant in MUTANTS.values():
+        if mutant.caught_by is not None:
+            rows.append(f"| {mutant.name} | {mutant.prose} | `{mutant.caught_by}` | | |\n")
+        elif mutant.name in catches:
+            catch = catches[mutant.name]
+            rows.append(f"| {mutant.name} | {mutant.prose} | seed {catch.seed} | {catch.invariant} | {catch.anomaly} |\n")
     return _HEAD + "".join(rows)
 
 
-def read_table(text: str) -> list[Catch]:
-    """What `table` wrote."""
-    cells = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text.splitlines() if line.startswith("| ")]
-    return [Catch(name, int(seed), invariant, anomaly) for name, _, seed, invariant, anomaly in cells[1:]]
+def read_table(text: str) -> dict[str, Catch | None]:
+    """What `table` wrote: the catch of each mutant, None for a test."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in lines[1:]]
+    return {
+        name: Catch(name, int(by.removeprefix("seed ")), invariant, anomaly) if by.startswith("seed ") else None
+        for name, _, by, invariant, anomaly in cells
+    }
 
 
 def main() -> int:
-    """Hunt every mutant, and write the page; 1 if one got away."""
-    caught = []
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        for name, catch in zip(MUTANTS, pool.map(hunt, MUTANTS), strict=True):
-            caught.append(catch)
-            print(f"{name}: {catch}", flush=True)
-    TABLE.parent.mkdir(exist_ok=True)
-    TABLE.write_text(table([catch for catch in caught if catch is not None]), encoding="utf-8")
-    away = [name for name, catch in zip(MUTANTS, caught, strict=True) if catch is None]
-    print(f"{len(MUTANTS) - len(away)} of {len(MUTANTS)} mutants caught{': not ' if away else ''}{', '.join(away)}")
+    """Hunt every mutant that no test is named for, and write the page; 1 if one got away."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--seeds", type=int, default=MOST_SEEDS, help="how many seeds to try")
+    options.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options.add_argument("mutants", nargs="*", help="hunt these only, and write no page")
+    asked = options.parse_args()
+    hunted = asked.mutants or [mutant.name for mutant in MUTANTS.values() if mutant.caught_by is None]
+    catches = hunt(hunted, asked.seeds, processes=asked.processes, on_catch=lambda catch: print(catch, flush=True))
+    if not asked.mutants:
+        TABLE.parent.mkdir(exist_ok=True)
+        TABLE.write_text(table(catches), encoding="utf-8")
+    away = [name for name in hunted if name not in catches]
+    print(f"{len(catches)} of {len(hunted)} mutants caught{': not ' if away else ''}{', '.join(away)}")
     return 1 if away else 0
 
 

@@ -216,6 +216,17 @@ def test_a_join_pairs_rows_that_are_near_in_time() -> None:
     assert once(operator, left, right) == [(5, "a", 1, 0.0, 7, 0.5), (10, "a", 2, 0.0, 7, 0.5)]
 
 
+def test_pairs_of_one_time_go_by_the_left_row_then_the_right() -> None:
+    """R5: whichever of the two came first."""
+    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "inner")
+    left = batch((1, "a", 1, 0.0), (2, "a", 2, 0.0))
+    right = batch((5, 7, "a", 0.5), (5, 8, "a", 0.5), schema=OTHER)
+    state = operator.empty()
+    operator.step(state, (left, right.slice(0, 0)), 3)
+    pairs = rows(operator.step(state, (left.slice(0, 0), right), 6))
+    assert [(time, x, x_right) for time, _, x, _, x_right, _ in pairs] == [(5, 1, 7), (5, 1, 8), (5, 2, 7), (5, 2, 8)]
+
+
 def test_a_left_row_that_finds_nobody_gets_nulls_once_nobody_can_come() -> None:
     operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "left")
     state = operator.empty()

@@ -81,7 +81,8 @@ def test_each_strategy_says_from_where_it_must_be_given_rows_again() -> None:
 def test_only_checkpoint_redo_copies_the_state_at_a_mark() -> None:
     graph = Graph(FRAGMENT)
     assert [mode for mode in Mode if Strategy(graph, mode).copies_at_mark] == [Mode.CHECKPOINT_REDO]
-    assert not Strategy(graph, Mode.CHECKPOINT_REDO, periodic=True).copies_at_mark
+    periodic = Strategy(graph, Mode.CHECKPOINT_REDO, periodic=True, copied_at=5)
+    assert not periodic.copies_at_mark and periodic.replay_from(10) == 5
 
 
 def test_a_copy_starts_another_host() -> None:
@@ -114,11 +115,24 @@ def test_an_overlay_stays_live_while_its_base_is_redone() -> None:
     step(host, LACKING, 2000, tentative=True)
     host.roll_back(keep_live=True)
     redone = step(host, WHOLE, 2000)
-    assert step(host, [(2600, 2)], -1, tentative=True) == [(3, 2, 1)], "the live branch knows nothing of the correction"
-    redone += step(host, LATER, -1)
+    assert step(host, [(2600, 2)], 2700, tentative=True) == []
+    redone += step(host, LATER, 2700)
+    assert step(host, [(2800, 2)], -1, tentative=True) == [(3, 2, 2)], "the live branch knows nothing of the correction"
+    redone += step(host, [], -1)
     assert redone == expected()
     host.redone()
     assert host.live is None and host.redo is None
+
+
+def test_a_live_branch_gives_nothing_of_the_correction_beside_it() -> None:
+    """R21: not in a window that was open at the mark either."""
+    host = host_of(Mode.OVERLAY_REDO)
+    step(host, PAST, MARK_AT)
+    host.mark(copies=False)
+    step(host, LACKING, 1700, tentative=True)
+    host.roll_back(keep_live=True)
+    step(host, WHOLE, 1950)
+    assert step(host, [], 2000, tentative=True) == [(2, 1, 2), (2, 2, 1)]
 
 
 def test_the_base_does_not_change_while_an_overlay_lives() -> None:

@@ -17,10 +17,12 @@ from reconcile.events import (
     Frames,
     Heartbeat,
     InstanceId,
+    LeaseEnd,
     LeaseGrant,
     LeaseRequest,
     PathAfter,
     Read,
+    ReadDone,
     Received,
     Reconciled,
     Send,
@@ -34,6 +36,7 @@ from reconcile.events import (
 from reconcile.limits import PRODUCTION
 from reconcile.links import HOP_SAMPLES
 from reconcile.recovery import Restart, Saved, plan_restart
+from reconcile.upstream import Rank
 from tests.harness import MS, InstanceDriver, S, chain_of, plan_of, query_of
 
 A, B = LogId("a", "", 0), LogId("b", "", 0)
@@ -300,6 +303,18 @@ def test_it_tells_upstream_how_long_the_rest_of_the_path_takes() -> None:
     assert told[-1].message.micros == 15 * MS, "10 ms a hop, and half as much again"  # type: ignore[union-attr]
 
 
+def test_what_it_tells_upstream_counts_all_that_comes_after_it() -> None:
+    """R9: the hop from there to here, and the longest of the ways from here to a client."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    for reader, micros in (("egress", 40 * MS), ("egress.b", 200 * MS), ("egress.c", 70 * MS)):
+        one.give(Received(PathAfter(InstanceId(reader, "r0", 0), "s2/0", micros)))
+    for at in range(0, 400 * MS, 50 * MS):
+        one.until(at)
+        one.deliver(LogId("all", "r0", 0), Boundary(Origin("r0", 1), 0, at + 50 * MS, False, at, at - 10 * MS))
+    assert one.sent(PathAfter)[-1].message.micros == 215 * MS  # type: ignore[union-attr]
+    assert one.instance.sunion.alpha_x_us == 650 * MS
+
+
 def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back() -> None:
     one = InstanceDriver(union_plan())
     assert one.instance.sunion.alpha_x_us == 850 * MS
@@ -418,6 +433,22 @@ def test_what_memory_does_not_hold_is_read_again_from_the_log() -> None:
     assert all(read.after_id >= 2 for read in reads), "nothing from before the mark"
 
 
+def test_rows_read_again_for_a_view_that_has_moved_since_are_of_no_use() -> None:
+    one = InstanceDriver(union_plan(replicas=1, tuning={"memory": "1KB"}))
+    flow(one, 0, 200 * MS)
+    flow(one, 200 * MS, 4000 * MS, "a")
+    catch_up(one, "b", 200 * MS, 4000 * MS)
+    one.until(4100 * MS)
+    rereading, sunion = one.instance.rereading, one.instance.sunion
+    (is_live, at), (token, log, cursor) = next(item for item in rereading.under_way.items() if not item[0][0])
+    sunion.base = sunion.base.fork()
+    port = one.instance.links[at].port
+    one.ids[log] = cursor.replayed_to
+    rereading.take(ReadDone(log, token, ((0, one.rows(port.name, [300 * MS])),)), one.now)
+    assert not is_live and not sunion.base.cursors[at].replayed
+    assert [read.log for read in rereading.ask(one.now) if read.after_id == cursor.next_id - 1], "it is asked for again"
+
+
 @pytest.mark.parametrize("silent_ms", [400, 2000])
 def test_it_leaves_a_dead_replica_and_names_no_input_missing(silent_ms: int) -> None:
     """Switching masks the failure of one replica of an input."""
@@ -465,6 +496,42 @@ def test_an_older_upload_that_never_arrived_is_not_waited_for() -> None:
     assert len(copies) == 2
     one.give(CheckpointStored(copies[1].number))
     assert not one.instance.claims.saved
+
+
+def test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_not_before() -> None:
+    """R19, R26: a distinct without a window is rebuilt from its checkpoint alone."""
+    ever = {"all": {"union": ["a", "b"]}, "ever": {"distinct": "all", "on": ["k"]}}
+    one = InstanceDriver(plan_of(query_of(ever, "ever", ("a", "b"), tuning={"checkpoint_interval": "200ms"})))
+    flow(one, 0, 1000 * MS)
+    first, second, *_ = (effect for effect in one.effects if isinstance(effect, StoreCheckpoint))
+    assert not [effect for effect in one.effects if isinstance(effect, Acknowledge)], "all are under way"
+    one.give(CheckpointStored(first.number))
+    flow(one, 1000 * MS, 1200 * MS)
+    assert {effect.positions for effect in one.effects if isinstance(effect, Acknowledge)} == {first.inputs}
+    one.give(CheckpointStored(second.number))
+    flow(one, 1200 * MS, 1400 * MS)
+    acknowledged = [effect.positions for effect in one.effects if isinstance(effect, Acknowledge)]
+    assert acknowledged[-1] == second.inputs != first.inputs
+
+
+def test_a_lone_checkpoint_lets_no_input_go() -> None:
+    """R26: where no partner has another, losing it would lose the query."""
+    ever = {"all": {"union": ["a", "b"]}, "ever": {"distinct": "all", "on": ["k"]}}
+    options = {"replicas": 1, "tuning": {"checkpoint_interval": "200ms"}}
+    one = InstanceDriver(plan_of(query_of(ever, "ever", ("a", "b"), **options)))
+    flow(one, 0, 1000 * MS)
+    [*_, copy] = (effect for effect in one.effects if isinstance(effect, StoreCheckpoint))
+    one.give(CheckpointStored(copy.number))
+    flow(one, 1000 * MS, 1400 * MS)
+    assert not [effect for effect in one.effects if isinstance(effect, Acknowledge)]
+
+
+def test_rows_since_the_copy_that_a_rollback_returns_to_are_not_let_go() -> None:
+    """R26: with periodic checkpoints, of which there is none here but that of the beginning."""
+    one = InstanceDriver(union_plan(tuning={"checkpoint_interval": "10s"}))
+    flow(one, 0, 600 * MS)
+    acknowledged = [effect.positions for effect in one.effects if isinstance(effect, Acknowledge)]
+    assert acknowledged and set(acknowledged) == {(("a/0", 0), ("b/0", 0))}
 
 
 def test_a_state_that_has_not_changed_is_not_stored_again() -> None:
@@ -572,6 +639,94 @@ def test_calls_take_as_much_work_as_leaves_it_heard_in_time() -> None:
         given, longest = given + rows, max(longest, rows)
         one.now += 4 * rows
     assert given == 800_000 and 16_384 <= longest <= 40_000
+
+
+def test_a_live_branch_is_given_up_once_the_corrections_beside_it_have_outgrown_memory() -> None:
+    """R21: alone, by overlay_redo; what was held back is then shown at once, and the rest as it is made."""
+    wide = {"all": {"union": ["a", "b"]}, "wide": {"map": "all", "select": {f"v{n}": "v" for n in range(12)}}}
+    one = failed(operators=wide, output="wide", reconcile="overlay_redo", replicas=1, tuning={"memory": "40KB"})
+    sunion, soutput = one.instance.sunion, one.instance.soutput
+    sunion.settings = replace(sunion.settings, step_rows=2)
+    times = list(range(200 * MS, 1500 * MS, 2 * MS))
+    items = tuple(enumerate((one.rows("b", times), one.boundary(1500 * MS)), start=one.offsets[B]))
+    one.instance.handle(Frames(B, items, items[-1][0] + 1), one.now)
+    held, lived = list[int](), list[bool]()
+    while one.instance.has_more:
+        shown = [effect.frame for effect in one.instance.handle(Tick(), one.now) if isinstance(effect, Append)]
+        deferred = [frame.batch.nbytes for _, frame in soutput.deferred or () if isinstance(frame, Data)]
+        if sunion.redoing:
+            held.append(sum(deferred))
+            lived.append(sunion.live is not None)
+            assert lived[-1] or not deferred
+    assert max(held) <= 2 * one.plan.memory_bytes
+    assert lived[0] and not lived[-1]
+    assert isinstance(shown[-1], RecDone | Boundary | Data) and one.state is not State.STABILIZATION
+
+
+def test_what_is_held_back_beside_a_live_branch_is_not_acknowledged_before_it_is_shown() -> None:
+    """R26: should we die before that, our next life finds in our logs what was there before the correction."""
+    one = failed(reconcile="overlay_redo", replicas=1)
+    one.instance.sunion.settings = replace(one.instance.sunion.settings, step_rows=2)
+    times = list(range(200 * MS, 1500 * MS, 50 * MS))
+    items = tuple(enumerate((one.rows("b", times), one.boundary(1500 * MS)), start=one.offsets[B]))
+    one.instance.handle(Frames(B, items, items[-1][0] + 1), one.now)
+    shown, held = one.instance.claims.shown, 0
+    while one.instance.has_more:
+        one.instance.handle(Tick(), one.now)
+        if one.instance.soutput.deferred:
+            held += 1
+            assert one.instance.claims.shown is shown
+    assert held > 1 and one.instance.claims.shown is one.instance.claims.made is not shown
+
+
+def test_one_that_stays_live_for_its_peer_goes_on_by_the_policy_for_stabilization() -> None:
+    """R11, R22: here that is to send nothing."""
+    one = failed(policy="process/suspend")
+    one.give(Received(LeaseRequest(R1)))
+    assert one.sent(LeaseGrant)
+    given = len(one.frames(Data))
+    flow(one, 1500 * MS, 1700 * MS, "a", peer=State.STABILIZATION)
+    assert len(one.frames(Data)) == given
+    one.give(Received(LeaseEnd(R1)))
+    flow(one, 1700 * MS, 1900 * MS, "a", peer=State.UP_FAILURE)
+    assert len(one.frames(Data)) > given
+
+
+def test_of_a_replica_that_is_read_for_its_corrections_no_tentative_row_is_taken() -> None:
+    """R17."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    live, other = (LogId("all", replica, 0) for replica in ("r0", "r1"))
+    one.deliver(live, one.boundary(100 * MS, "r0", State.UP_FAILURE))
+    one.tail(other, one.boundary(100 * MS, "r1", State.STABILIZATION))
+    [link] = one.instance.links
+    assert link.upstream.correcting is not None and link.upstream.correcting.log == other
+    one.deliver(other, one.rows("all", [150 * MS], "r1", tentative=True))
+    assert not link.port.suffix
+    one.deliver(other, one.rows("all", [150 * MS], "r1"))
+    assert link.port.tape.next_id == 1
+
+
+def test_a_log_that_lacks_rows_is_left_for_another_and_not_asked_again_for_a_while() -> None:
+    """R27: it came back by its partner's anchor."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    lacking, whole = (LogId("all", replica, 0) for replica in ("r0", "r1"))
+    one.tail(whole, one.boundary(50 * MS, "r1"))
+    one.ids[lacking] = 4
+    effects = one.deliver(lacking, one.rows("all", [50 * MS], "r0"))
+    assert [effect for effect in effects if isinstance(effect, Follow | Unfollow)] == [Unfollow(lacking), Follow(whole, -1)]
+    [link] = one.instance.links
+    assert link.upstream.live.log == whole and link.port.tape.next_id == 0
+    one.tail(lacking, one.boundary(100 * MS, "r0"))
+    assert link.upstream.rank(link.upstream.candidate(lacking), one.now) is Rank.DEAD
+
+
+def test_when_all_inputs_return_at_once_it_was_itself_away() -> None:
+    """R12: what they bring is a backlog, for which no deadline holds."""
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    one.until(700 * MS)
+    one.deliver(A, one.rows("a", [200 * MS]), end=one.offsets[A] + 20)
+    assert one.state is State.RECOVERING
 
 
 # A Tick while events wait

@@ -232,3 +232,31 @@ def test_a_new_life_begins_with_start_in_every_partition_and_a_new_epoch() -> No
     effects = output.start({"out/0": 4, "out/1": 2}, {"out/0": 4, "out/1": 2}, 7, {})
     assert short(effects) == [("start", 8), ("start", 8)]
     assert output.next_ids() == (("out/0", 4), ("out/1", 2))
+
+
+def test_anchors_tell_what_the_state_has_made_and_not_what_the_log_holds() -> None:
+    """R26: a life that begins there makes the rows between them again."""
+    output = soutput_of(started=False)
+    output.start({"out/0": 1}, {"out/0": 3}, 0, {})
+    assert output.next_ids() == (("out/0", 1),)
+    [effect] = emit(output, [1], 10)
+    boundary = effect.frame
+    assert isinstance(boundary, Boundary) and boundary.anchor is not None and boundary.anchor.next_ids == (("out/0", 2),)
+
+
+def test_each_bucket_of_a_step_travels_with_an_ingest_of_its_own() -> None:
+    """R8: else all of them would be as young as the last one, and X be counted again downstream."""
+    output, ingest = soutput_of(), ((10, 100), (20, 900))
+    step = Step({}, 20, False, False, ingest)
+    data, boundary = (
+        effect.frame
+        for effect in output.emit({"op": batch_of([1, 11])}, step, State.STABLE, 1234, lambda ids: Anchor(20, 20, ids, ()))
+    )
+    assert isinstance(data, Data) and data.ingest == ingest
+    assert isinstance(boundary, Boundary) and boundary.ingest == 900
+
+
+def test_a_row_on_a_buckets_start_is_of_that_bucket() -> None:
+    """R4."""
+    [data, _] = (effect.frame for effect in emit(soutput_of(), [20], 30))
+    assert isinstance(data, Data) and data.t_max == 30

@@ -264,3 +264,20 @@ def test_a_dead_holder_frees_its_lessor_though_that_does_not_ask() -> None:
     assert lessor.promised
     lessor.forget_dead(DEATH + 1)
     assert not lessor.promised
+
+
+def test_one_that_recovers_stays_live_for_nobody() -> None:
+    """It sends nothing before it has caught up, and nobody waits for that."""
+    peers = Peers(2)
+    peers.beat(State.UP_FAILURE, State.RECOVERING)
+    assert peers.ask(0) is Permission.ALONE
+
+
+def test_time_in_which_it_could_not_listen_is_no_peers_silence() -> None:
+    peers = Peers(2)
+    peers.beat(State.UP_FAILURE, State.STABLE)
+    peers.now = 10 * DEATH
+    peers.machines[name(0)].discount(10 * DEATH)
+    assert peers.ask(0) is Permission.COVERED
+    peers.now += DEATH + 1
+    assert peers.ask(0) is Permission.ALONE

@@ -211,3 +211,56 @@ def test_the_tail_of_a_dead_life_tells_nothing() -> None:
     upstream.hear_tail(B, boundary(U, incarnation=2), 1010)
     upstream.hear_tail(B, boundary(S, incarnation=1), 1020)
     assert (upstream.candidates[1].state, upstream.candidates[1].seen) == (U, 1010)
+
+
+def test_what_a_backlog_says_of_its_writers_state_is_past() -> None:
+    """R12."""
+    upstream = upstream_of(S, S)
+    upstream.live.target = 500
+    upstream.hear(upstream.live, boundary(U), 1010)
+    assert upstream.live.state is S
+    upstream.live.next_offset = 500
+    upstream.hear(upstream.live, boundary(U), 1020)
+    assert upstream.live.state is U
+
+
+# What a replica gives.
+
+
+def reach(
+    upstream: Upstream, at: int, times: tuple[int, ...], missing: tuple[tuple[str, ...], ...] = (), epoch: int = 0
+) -> None:
+    """Each replica's newest boundary is at this time, tentative where it says what it lacks."""
+    for number, (candidate, time) in enumerate(zip(upstream.candidates, times, strict=True)):
+        lacks = missing[number] if missing else ()
+        frame = Boundary(Origin("r", 1), epoch, time, bool(lacks), 0, 0, U if lacks else S, None, lacks)
+        upstream.hear(candidate, frame, at)
+
+
+def test_one_that_lags_is_left_for_one_that_moves_on() -> None:
+    upstream = upstream_of(S, S)
+    reach(upstream, 1000, (50, 100))
+    reach(upstream, 1000 + SILENCE, (50, 200))
+    assert upstream.choose(1000 + SILENCE, 0) == (False, []) and upstream.live.log == A
+    assert upstream.rank(upstream.live, 1001 + SILENCE) is Rank.LAGGING
+    upstream.choose(1001 + SILENCE, 0)
+    assert upstream.live.log == B
+
+
+def test_what_was_undone_is_no_progress() -> None:
+    upstream = upstream_of(U, U)
+    reach(upstream, 1000, (900, 100), (("x",), ("x",)))
+    reach(upstream, 1010, (50, 100), (("x",), ("x",)), epoch=1)
+    reach(upstream, 1000 + SILENCE, (50, 200), (("x",), ("x",)), epoch=1)
+    assert upstream.rank(upstream.live, 1011 + SILENCE) is Rank.LAGGING
+
+
+def test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted() -> None:
+    upstream = upstream_of(U, U)
+    for at in range(1000, 1000 + SILENCE + 1, 50):
+        reach(upstream, at, (at, at), (("x", "y"), ("x",)))
+        upstream.choose(at, 0)
+        assert upstream.live.log == A, "it may be over in a moment"
+    reach(upstream, 1001 + SILENCE, (2000, 2000), (("x", "y"), ("x",)))
+    upstream.choose(1001 + SILENCE, 0)
+    assert upstream.live.log == B

@@ -153,6 +153,32 @@ def test_a_new_life_waits_where_it_lacks_more_than_may_be_on_its_way(kafka: Kafk
     assert latest.next_id == 100 and codes == []
 
 
+def test_an_undo_puts_every_key_back_to_its_last_stable_row(kafka: Kafka) -> None:
+    """A key that never had one is gone."""
+    latest, changelog = latest_topic(kafka, []), Changelog("q", SCHEMA, ("n",), 100)
+    give(latest, changelog, rows(0, keys=(0, 1)))
+    kafka.take_all()
+    right = kafka.table()
+    give(latest, changelog, rows(2, tentative=True, keys=(1, 2)))
+    kafka.take_all()
+    assert kafka.table() != right and len(kafka.table()) == 3
+    give(latest, changelog, Undo(Origin("r0", 1), 1, 1))
+    kafka.take_all()
+    assert kafka.table() == right
+
+
+def test_a_life_that_dies_between_the_rows_of_a_frame_leaves_them_to_the_next(kafka: Kafka) -> None:
+    """Only a frame's last record says that all of it has had its effect: the next life puts all of it again."""
+    latest, changelog = latest_topic(kafka, []), Changelog("q", SCHEMA, ("n",), 100)
+    give(latest, changelog, rows(0))
+    record, _ = kafka.waiting[0]
+    kafka.take(record)
+    assert latest_topic(kafka, []).next_id == 0
+    kafka.log.clear()
+    kafka.take_all()
+    assert latest_topic(kafka, []).next_id == 3
+
+
 # Another life.
 
 

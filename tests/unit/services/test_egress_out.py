@@ -11,14 +11,16 @@ import pytest
 from kafka import TopicPartition
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
-from boreal.frames import Data, LogId, Origin
+from boreal.frames import Anchor, Boundary, Data, LogId, Origin, State
 from boreal.schema import Schema
 from services.clusters import RECORD_BYTES, Cluster
 from services.egress import out as out_module
 from services.egress.delays import RecentDelays
+from services.egress.headers import ANCHOR, PLACE, decode_anchor, decode_place
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
+from services.process import EXIT_FENCED
 from services.records import Changelog
 from tests.waiting import start_until_it_waits
 
@@ -124,3 +126,32 @@ def test_what_kafka_does_not_take_is_bounded_by_all_that_its_client_keeps(monkey
     with out._changed:
         out._changed.notify_all()
     writer.join(10)
+
+
+def test_a_record_that_came_to_lie_elsewhere_ends_the_process_and_is_not_given() -> None:
+    """R25: a later life has written there. What it goes on from has not seen our row, so no client may have."""
+    given = list[int]()
+    stable, codes = Stable(), list[int]()
+    stable.put = lambda rows, offset: given.append(offset)  # type: ignore[method-assign]
+    out = outlet(stable, codes)
+    cast(Any, out._producer)._end = 7
+    out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
+    assert codes == [EXIT_FENCED] and given == [] and out.confirmed == 0
+
+
+def test_a_boundary_with_an_anchor_says_where_the_next_life_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R28: where the inputs are read again from, and where the changelog stands after this record."""
+    out, sent = outlet(Stable(), []), list[dict[str, bytes]]()
+    send = out._producer.send
+
+    def keep(topic: str, value: bytes, **options: Any) -> FutureRecordMetadata:
+        sent.append(dict(options["headers"]))
+        return cast(FutureRecordMetadata, send(topic, value, **options))
+
+    monkeypatch.setattr(out._producer, "send", keep)
+    anchor = Anchor(100, 50, (("out/0", 3),), (("in/0", 2),))
+    out.append(LOG, Data(Origin("r0", 1), 0, 0, rows(0), False, ((1, 0),), 0))
+    out.append(LOG, Boundary(Origin("r0", 1), 0, 100, False, 0, 0, State.STABLE, anchor))
+    assert decode_anchor(sent[-1][ANCHOR]) == anchor
+    place = decode_place(sent[-1][PLACE])
+    assert place == out.changelog.place and (place.next_stable_id, place.through) == (3, 100)

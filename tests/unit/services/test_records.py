@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.frames import INFINITY, Boundary, Data, Frame, Ingest, Origin, RecDone, Start, Undo, ingest_at
+from boreal.frames import INFINITY, Boundary, Data, Frame, Ingest, Origin, RecDone, Start, State, Undo, ingest_at
 from boreal.schema import Schema
-from services.records import ClientLog
+from services.records import Changelog, ClientLog, Control, Place, Rows
 
 BUCKET = 100
 X = 1_000
@@ -177,6 +177,32 @@ def test_an_undo_revokes_tentative_boundaries() -> None:
         data(0, [10], tentative=True), boundary(300, True), Undo(ORIGIN, 1, -1), boundary(200, True, epoch=1)
     )
     assert [record["type"] for record in client.records] == ["tentative", "boundary", "undo", "boundary"]
+
+
+def test_a_tentative_boundary_names_what_it_lacks_and_why() -> None:
+    lacking = Boundary(ORIGIN, 0, 300, True, 7, 8, State.UP_FAILURE, None, ("jfk", "lga"), "cut-1")
+    [record] = Client().take(lacking).records
+    assert (record["missing_inputs"], record["cause"]) == (["jfk", "lga"], "cut-1")
+
+
+def test_a_restarted_egress_begins_with_an_undo_even_of_nothing() -> None:
+    """R28: what its earlier life may have written last, it does not know."""
+    place = Place(seq=7, stable_seq=4, epoch=3, next_stable_id=2)
+    log = Changelog("q", PLAIN, (), BUCKET, place=place)
+    given = log.take(Start(Origin("r0", 2), 4, 2), 0)
+    assert isinstance(given, Control) and given.kind == "undo"
+    record = json.loads(given.record)
+    assert (record["seq"], record["after_seq"], record["epoch"]) == (8, 4, 4)
+    assert log.take(Start(Origin("r0", 3), 5, 2), 0) is None
+
+
+def test_stable_rows_that_are_gone_are_skipped_by_the_start_that_says_so() -> None:
+    """R27: never in silence."""
+    log = Changelog("q", PLAIN, (), BUCKET, place=Place(seq=3, stable_seq=3, next_stable_id=3))
+    given = log.take(Start(Origin("r0", 2), 1, 5), 0)
+    assert isinstance(given, Control) and "3 to 4 were lost" in given.record
+    assert (log.place.next_stable_id, log.place.n_skipped) == (5, 2)
+    assert isinstance(log.take(data(5, [10], epoch=1), 0), Rows)
 
 
 def test_the_end_of_a_stream_is_the_last_time_there_is() -> None:

@@ -123,3 +123,22 @@ def test_memory_is_bounded_for_stable_and_tentative_rows() -> None:
     assert port.tape.nbytes <= 100 and port.suffix_nbytes <= 100
     assert port.suffix_nbytes == sum(chunk.nbytes for chunk in port.suffix)
     assert port.tape.next_id == 20, "what was evicted lies in the log"
+
+
+def test_a_frame_is_overdue_by_its_oldest_row() -> None:
+    """R8: its rows may be of several ingests."""
+    one = SUnionDriver("a")
+    frame = Data(one.origin, 0, 0, batch_of([5, 15], [0, 1]), True, ((10, 100), (INFINITY, 500)), 20)
+    one.ports["a"].take_tentative(frame, 600)
+    [arrival] = one.ports["a"].arrivals
+    assert (arrival.upto, arrival.ingest, arrival.not_before) == (20, 100, 600)
+
+
+def test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken() -> None:
+    """R23: their bucket was given, as one without them, by the replica that was read before."""
+    one = SUnionDriver("a")
+    one.boundary("a", 30, tentative=True)
+    one.tentative("a", 25, 29)
+    assert one.ports["a"].suffix == []
+    one.tentative("a", 31)
+    assert len(one.ports["a"].suffix) == 1

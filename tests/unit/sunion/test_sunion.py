@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.frames import INFINITY, ingest_at
+from boreal.frames import INFINITY, Boundary, ingest_at
 from boreal.spec import Hold
 from sunion.steps import Step
 from sunion.sunion import Healed
@@ -251,6 +251,65 @@ def test_a_tentative_step_names_what_it_lacks_and_why() -> None:
     assert isinstance(step, Step) and (step.missing, step.cause) == (("b",), "t-1")
 
 
+def test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks() -> None:
+    """And the cause is that of the failure which began it, wherever that is."""
+    one = SUnionDriver("a", "b", "c", "d")
+    one.boundaries(10)
+    assert told(one.items(0))[-1][0] == "stable"
+    for name in ("b", "d"):
+        one.silence(name)
+    one.rows("a", 12)
+    one.boundary("a", 20)
+    one.ports["c"].take_boundary(Boundary(one.origin, 0, 20, True, 0, 0, missing=("x", "y"), cause="up-7"), 0)
+    one.ports["c"].failed = True
+    _, step = one.items(1000)
+    assert isinstance(step, Step) and step.tentative
+    assert step.cause == "up-7"
+    assert sorted(step.missing) == ["b", "d", "x", "y"]
+
+
+def test_where_one_stream_has_ended_and_another_goes_on_no_window_is_closed_before_its_time() -> None:
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.boundary("a", INFINITY)
+    one.rows("b", 12)
+    one.boundary("b", 20)
+    assert one.at(1) == [("stable", [(12, 0)], 20)]
+    assert one.at(5000) == [] and one.sunion.live is None
+
+
+def test_rows_that_are_read_again_from_the_log_are_not_answered_without() -> None:
+    """They are not missing: their port is there."""
+    one = failed(memory=10)
+    one.ports["a"].evict(10, -1)
+    assert [at for _, at, _ in one.sunion.reads()] == [0]
+    assert one.at(1000) == []
+    one.ports["a"].unreachable = True
+    assert one.at(1001) == [("mark", 1), ("tentative", [], 20)]
+
+
+def test_before_a_correction_only_what_is_overdue_is_answered() -> None:
+    """What else is there will be stable in a moment."""
+    one = failed()
+    assert one.at(1000)[-1] == ("tentative", [(11, 1)], 20)
+    one.sunion.eager_from = 1500
+    one.rows("a", 21)
+    one.boundary("a", 30)
+    assert one.at(1499) == []
+    assert one.at(1500) == [("tentative", [(21, 2)], 30)]
+
+
+def test_what_a_correction_has_ahead_of_its_boundary_is_not_answered_beside_its_tentative_version() -> None:
+    """R17: the stable rows are another replica's, and count up to the stable boundary; the live one's rows after it."""
+    one = SUnionDriver("a")
+    one.boundaries(10)
+    one.rows("a", 11, v=[7], ingest=0)
+    one.tentative("a", 11, v=[7], ingest=0)
+    one.boundary("a", 20, tentative=True)
+    one.ports["a"].corrected = True
+    assert one.at(1000)[-1] == ("tentative", [(11, 7)], 20)
+
+
 # Healing (R16)
 
 
@@ -271,6 +330,28 @@ def test_it_has_healed_only_once_the_stable_boundaries_have_passed_all_that_was_
     assert one.sunion.healed(1600, one.sunion.base.position) is None
     one.boundary("b", 20)
     assert one.sunion.healed(1700, one.sunion.base.position) is Healed.FULL
+
+
+def test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected() -> None:
+    """R16: the horizon is where the input has come, though open windows were flushed to the end of time."""
+    one = failed(Hold.DELAY)
+    one.boundary("a", INFINITY, ingest=100)
+    assert one.at(1100)[-1][2] == INFINITY
+    one.silence("b", False)
+    one.rows("b", 12, ingest=0)
+    one.boundary("b", 20)
+    assert one.sunion.healed(1200, one.sunion.base.position) is Healed.FULL
+
+
+def test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach() -> None:
+    one = failed(memory=10)
+    one.at(1000)
+    heal(one)
+    one.sunion.trim(one.sunion.base.position)
+    one.ports["a"].unreachable = True
+    assert one.sunion.healed(2000, one.sunion.base.position) is None
+    one.ports["a"].unreachable = False
+    assert one.sunion.healed(2000, one.sunion.base.position) is Healed.FULL
 
 
 def test_a_rollback_hands_on_the_same_buckets_again_stable_then_says_so() -> None:
@@ -430,6 +511,43 @@ def test_stable_output_is_the_same_whatever_the_policy(hold: Hold) -> None:
     if one.sunion.healed(2000, one.sunion.base.position):
         one.sunion.roll_back(10, keep_live=False)
     assert [item for item in one.at(2000) if item[0] == "stable"] == [("stable", [(11, 1), (12, 1)], 30)]
+
+
+# Early answers
+
+
+def early() -> SUnionDriver:
+    """Nothing has failed, but b is behind a. At 1000 a's row is answered early."""
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.at(0)
+    one.rows("a", 11)
+    one.boundary("a", 20)
+    assert one.at(1000) == [("mark", 1), ("tentative", [(11, 0)], 20)] and one.sunion.is_early
+    return one
+
+
+def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> None:
+    """R14: nobody has spoken for them; they are due after half of alpha*X, since what is due is then given again with them."""
+    one = early()
+    one.now = 1100
+    one.rows("b", 15)
+    one.at(1100)
+    assert one.sunion.healed(1599, 10) is None
+    assert one.sunion.healed(1600, 10) is Healed.PREFIX
+    one.sunion.roll_back(10, keep_live=False)
+    assert [item for item in one.at(1600) if item[0] == "tentative"] == [("tentative", [(11, 0), (15, 0)], 20)]
+
+
+def test_what_is_answered_again_stays_in_proportion_to_what_was_new() -> None:
+    one = early()
+    one.now = 1100
+    one.rows("b", 15)
+    one.at(1100)
+    one.sunion._live_rows, one.sunion._fresh_rows = 80_001, 10_000
+    assert one.sunion.healed(1600, 10) is None
+    one.sunion._live_rows = 80_000
+    assert one.sunion.healed(1600, 10) is Healed.PREFIX
 
 
 @pytest.mark.parametrize("comes_at", [None, 100, 700])

@@ -1,0 +1,85 @@
+"""Which seed is the first to catch each mutant: one pass over the seeds, for all mutants that none has caught yet.
+
+A seed's runs without failures are the measure of every mutant, and are made once. A violation counts only where the seed
+has none without a mutant.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from simulation.campaign import Measure
+from simulation.invariants import Violation
+
+CHUNK = 4
+"""Seeds that a process takes at a time: what one has caught the others hunt no more."""
+MISTAKES = ("crash: TypeError", "crash: AttributeError", "crash: NameError")
+"""What a mutant raises that does not fit the code any more: no bug that a reader might write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """The first seed that catches a mutant, and by what."""
+
+    mutant: str
+    seed: int
+    invariant: str
+    anomaly: str
+
+
+def hunt(
+    mutants: Sequence[str],
+    seeds: int,
+    first: int = 0,
+    processes: int = 1,
+    on_catch: Callable[[Catch], None] | None = None,
+) -> dict[str, Catch]:
+    """The first of `seeds` seeds from `first` on that catches each of these mutants; those that none catches are left out.
+    The result does not depend on `processes`. on_catch is told of each catch."""
+    left = list(mutants)
+    caught: dict[str, Catch] = {}
+    chunks = (range(at, min(at + CHUNK, first + seeds)) for at in range(first, first + seeds, CHUNK))
+    for catches in _rounds(left, chunks, processes):
+        for catch in sorted(catches, key=lambda catch: catch.seed):
+            if catch.mutant in left:
+                left.remove(catch.mutant)
+                caught[catch.mutant] = catch
+                if on_catch is not None:
+                    on_catch(catch)
+        if not left:
+            break
+    return {name: caught[name] for name in mutants if name in caught}
+
+
+def _rounds(left: list[str], chunks: Iterator[range], processes: int) -> Iterator[list[Catch]]:
+    """What chunk after chunk catches of what is left, as many chunks at once as there are processes."""
+    if processes == 1:
+        yield from (_hunt_chunk(chunk, tuple(left)) for chunk in chunks)
+        return
+    # Spawned, not forked: Arrow's threads do not survive a fork.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        while together := [chunk for _, chunk in zip(range(processes), chunks, strict=False)]:
+            found = pool.map(_hunt_chunk, together, [tuple(left)] * len(together))
+            yield [catch for catches in found for catch in catches]
+
+
+def _hunt_chunk(chunk: range, mutants: tuple[str, ...]) -> list[Catch]:
+    catches: dict[str, Catch] = {}
+    for seed in chunk:
+        measure = Measure(seed)
+        for mutant in mutants:
+            if mutant in catches:
+                continue
+            found = measure.judge(mutant).violations
+            if found and not measure.judge().violations:
+                catches[mutant] = _catch(mutant, seed, found)
+    return list(catches.values())
+
+
+def _catch(mutant: str, seed: int, found: list[Violation]) -> Catch:
+    mistakes = [str(violation) for violation in found if str(violation).startswith(MISTAKES)]
+    assert not mistakes, f"{mutant}, seed {seed}: {mistakes[0]}"
+    return Catch(mutant, seed, found[0].invariant, found[0].name)

@@ -1,0 +1,58 @@
+"""Seeded bugs: each breaks one rule of the production objects, to show that the simulator, or a test, would notice.
+
+A mutant is applied for the time of one run, by replacing methods; the run without failures, which is the measure, is made
+without it. docs/mutants.md names what catches each: the first seed of the simulator, or a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from boreal.errors import UserError
+from boreal.spec import did_you_mean
+from simulation.mutants import (
+    clocks,
+    egress,
+    host,
+    operators,
+    path,
+    ports,
+    recovery,
+    remote,
+    soutput,
+    stagger,
+    sunion,
+    upstream,
+)
+from simulation.mutants.registry import NOTED, Mutant, Owner, Patch
+
+__all__ = ["MUTANTS", "Mutant", "Patch", "mutated"]
+
+_ROOMS = (sunion, ports, upstream, path, host, soutput, stagger, recovery, remote, clocks, operators, egress)
+
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant in NOTED[room.__name__]}
+
+
+@contextmanager
+def mutated(name: str | None) -> Iterator[None]:
+    """The production objects with the named bug, None for none; UserError for an unknown name."""
+    if name is None:
+        yield
+        return
+    if name not in MUTANTS:
+        raise UserError("--mutant", name, "there is no such mutant", did_you_mean(name, MUTANTS))
+    undo: list[tuple[Owner, str, Any]] = []
+
+    def patch(owner: Owner, attribute: str, make: Callable[[Any], Any]) -> None:
+        original = owner.__dict__[attribute]
+        undo.append((owner, attribute, original))
+        setattr(owner, attribute, make(original))
+
+    try:
+        MUTANTS[name].apply(patch)
+        yield
+    finally:
+        for owner, attribute, original in reversed(undo):
+            setattr(owner, attribute, original)

@@ -1,0 +1,19 @@
+"""Clocks: what processes agree on, and what is taken off for what they do not."""
+
+from __future__ import annotations
+
+from reconcile.links import Link
+from services.clock import SharedClock
+from simulation.mutants.registry import Patch, mutant
+
+
+@mutant
+def keep_the_clock_of_the_start(patch: Patch) -> None:
+    """A process's clock stays as its machine's wall had it when the process began: nobody asks the broker."""
+    patch(SharedClock, "take", lambda _: lambda self, *measured: None)
+
+
+@mutant
+def believe_in_the_own_clock(patch: Patch) -> None:
+    """That a clock is behind those that stamp what it reads is not taken off alpha*X (R9)."""
+    patch(Link, "skew_us", lambda _: property(lambda self: 0))

@@ -1,0 +1,81 @@
+"""alpha*X: what the path to the client leaves of X."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from boreal.frames import State
+from reconcile.events import PathAfter, Send
+from reconcile.instance import Instance
+from simulation.mutants.registry import Patch, caught_by
+
+
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
+def tell_only_the_next_hop(patch: Patch) -> None:
+    """Producers are told how long their next hop takes, and not what comes after it: alpha*X is too long (R9)."""
+
+    def make(original: Any) -> Any:
+        def beat(self: Instance, now: int, effects: list[Any]) -> None:
+            beaten: list[Any] = []
+            original(self, now, beaten)
+            hops = {link.port.key: max(link.hops, default=0) * 3 // 2 for link in self.links}
+            for effect in beaten:
+                if isinstance(effect, Send) and isinstance(effect.message, PathAfter):
+                    effect = replace(effect, message=replace(effect.message, micros=hops[effect.message.key]))
+                effects.append(effect)
+
+        return beat
+
+    patch(Instance, "_beat", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
+def count_the_shortest_path_after(patch: Patch) -> None:
+    """Of several paths to a client the shortest one counts in alpha*X (R9)."""
+
+    def make(_: Any) -> Any:
+        return lambda self: min((micros for micros, _ in self.path_after.values()), default=0)
+
+    patch(Instance, "_path_after", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
+def forget_the_path_after(patch: Patch) -> None:
+    """alpha*X leaves no time for the path to the client (R9)."""
+    patch(Instance, "_path_after", lambda _: lambda self: 0)
+
+
+@caught_by("reconcile/test_instance.py", "test_alpha_x_is_frozen_on_leaving_stable")
+def move_alpha_x_in_a_failure(patch: Patch) -> None:
+    """alpha*X follows what is measured in a failure as well, which so measures itself (R9)."""
+
+    def make(original: Any) -> Any:
+        return lambda self, at_once=False: original(self, True)
+
+    patch(Instance, "_set_alpha", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
+def keep_no_reserve(patch: Patch) -> None:
+    """alpha*X is all that the path leaves of X, without a reserve (R9)."""
+
+    def make(original: Any) -> Any:
+        def set_alpha(self: Instance, at_once: bool = False) -> None:
+            original(self, at_once)
+            if self.plan.alpha_x_us is None and (at_once or self.state is State.STABLE):
+                self.sunion.alpha_x_us = self.delay_threshold_us - self.engine.latency_us - self._path_after()
+
+        return set_alpha
+
+    patch(Instance, "_set_alpha", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back")
+def keep_the_old_x_in_a_failure(patch: Patch) -> None:
+    """A new X does not hold before the instance is STABLE again (R9)."""
+
+    def make(original: Any) -> Any:
+        return lambda self, at_once=False: original(self, at_once and self.sunion.alpha_x_us == 0)
+
+    patch(Instance, "_set_alpha", make)

@@ -1,0 +1,202 @@
+"""Staggering: who reconciles while who stays live."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from boreal.frames import State
+from reconcile.events import Heartbeat, LeaseDenial, LeaseGrant, Send
+from reconcile.instance import Instance
+from reconcile.stagger import Permission, Stagger, _Promise
+from simulation.mutants.registry import Patch, caught_by, mutant
+
+
+@mutant
+def two_replicas_reconcile_at_once(patch: Patch) -> None:
+    """Nobody asks a partner to stay live before reconciling (R22)."""
+    patch(Stagger, "request", lambda _: lambda self, now: self._go(Permission.COVERED))
+
+
+@mutant
+def grant_what_is_given_away(patch: Patch) -> None:
+    """A replica promises to stay live though another has promised it the same, or though it has begun to reconcile."""
+
+    def make(_: Any) -> Any:
+        def answer(self: Stagger, sender: Any, now: int) -> Any:
+            self.promised[sender] = _Promise(now)
+            return [Send(sender, LeaseGrant(self.me))]
+
+        return answer
+
+    def request(original: Any) -> Any:
+        def ask(self: Stagger, now: int) -> Any:
+            if self.lessor is not None:
+                return self._go(Permission.COVERED)
+            return original(self, now)
+
+        return ask
+
+    patch(Stagger, "_answer", make)
+    patch(Stagger, "request", request)
+
+
+@mutant
+def wait_for_an_answer(patch: Patch) -> None:
+    """A lease that was asked for is waited for, however long the partner is silent (R22)."""
+
+    def make(original: Any) -> Any:
+        def request(self: Stagger, now: int) -> Any:
+            self.asked_at = now
+            return original(self, now)
+
+        return request
+
+    patch(Stagger, "request", make)
+    patch(Stagger, "_is_alive", lambda _: lambda self, peer, now: True)
+
+
+@mutant
+def never_end_a_lease(patch: Patch) -> None:
+    """A lease that was granted lasts for ever: neither its end nor the holder's state frees the lessor."""
+
+    def make(original: Any) -> Any:
+        def receive(self: Stagger, message: Any, now: int) -> Any:
+            promised = dict(self.promised)
+            effects = original(self, message, now)
+            self.promised.update(promised)
+            return effects
+
+        return receive
+
+    patch(Stagger, "receive", make)
+    patch(Stagger, "forget_dead", lambda _: lambda self, now: None)
+
+
+@caught_by("reconcile/test_stagger.py", "test_a_grant_that_comes_too_late_is_given_back")
+def take_a_late_lease_for_cover(patch: Patch) -> None:
+    """A lease that comes after it was given up is kept, and neither given back nor ended (R22)."""
+
+    def make(original: Any) -> Any:
+        def receive(self: Stagger, message: Any, now: int) -> Any:
+            if isinstance(message, LeaseGrant):
+                self.asked = message.sender
+            return original(self, message, now)
+
+        return receive
+
+    patch(Stagger, "receive", make)
+
+
+@caught_by("reconcile/test_stagger.py", "test_one_that_recovers_stays_live_for_nobody")
+def take_one_that_recovers_for_cover(patch: Patch) -> None:
+    """A peer that is catching up counts as one that stays live (R22)."""
+
+    def make(original: Any) -> Any:
+        def receive(self: Stagger, message: Any, now: int) -> Any:
+            if isinstance(message, Heartbeat) and message.state is State.RECOVERING:
+                message = replace(message, state=State.STABLE)
+            return original(self, message, now)
+
+        return receive
+
+    patch(Stagger, "receive", make)
+
+
+@mutant
+def deny_all_requests(patch: Patch) -> None:
+    """A lease is denied whoever asks: replicas wait for each other (R22)."""
+
+    def make(_: Any) -> Any:
+        return lambda self, sender, now: [Send(sender, LeaseDenial(self.me))]
+
+    patch(Stagger, "_answer", make)
+
+
+@mutant
+def grant_both_of_crossing_requests(patch: Patch) -> None:
+    """Of two requests that cross both are granted, so that both replicas reconcile (R22)."""
+
+    def make(original: Any) -> Any:
+        def answer(self: Stagger, sender: Any, now: int) -> Any:
+            asked = self.asked
+            if asked == sender:
+                self.asked = None
+            effects = original(self, sender, now)
+            self.asked = asked
+            return effects
+
+        return answer
+
+    def request(original: Any) -> Any:
+        def ask(self: Stagger, now: int) -> Any:
+            return self._go(Permission.COVERED) if self.lessor is not None else original(self, now)
+
+        return ask
+
+    patch(Stagger, "_answer", make)
+    patch(Stagger, "request", request)
+
+
+@caught_by("reconcile/test_stagger.py", "test_a_lessor_waits_until_the_holder_is_done")
+def end_no_lease(patch: Patch) -> None:
+    """A replica that has reconciled does not say so: its lessor waits until it hears of its state (R22)."""
+
+    def make(original: Any) -> Any:
+        def done(self: Stagger) -> Any:
+            original(self)
+            return []
+
+        return done
+
+    patch(Stagger, "done", make)
+
+
+@caught_by("reconcile/test_stagger.py", "test_one_that_was_away_has_no_lease")
+def keep_a_lease_over_an_absence(patch: Patch) -> None:
+    """A replica that was away still counts on the lease that it had before (R22)."""
+    patch(Stagger, "lose_lease", lambda _: lambda self: None)
+
+
+@caught_by("reconcile/test_stagger.py", "test_time_in_which_it_could_not_listen_is_no_peers_silence")
+def count_own_absence_as_a_peers_death(patch: Patch) -> None:
+    """Time in which an instance worked, or was stopped, is taken for the silence of its peers (R22)."""
+    patch(Stagger, "discount", lambda _: lambda self, late_us: None)
+
+
+@caught_by("reconcile/test_instance.py", "test_what_befell_it_may_have_befallen_its_peer_which_is_heard_first")
+def ask_before_listening(patch: Patch) -> None:
+    """A replica takes its turn before it has heard whether what befell it has befallen its peer (R22)."""
+    patch(Instance, "_is_soon_corrected", lambda _: lambda self, mark: True)
+
+
+@caught_by("reconcile/test_stagger.py", "test_a_lessor_waits_until_the_holder_is_done")
+def reconcile_while_others_count_on_it(patch: Patch) -> None:
+    """A replica that has promised to stay live reconciles all the same (R22)."""
+
+    def make(original: Any) -> Any:
+        def request(self: Stagger, now: int) -> Any:
+            promised, self.promised = self.promised, {}
+            answer = original(self, now)
+            self.promised = promised
+            return answer
+
+        return request
+
+    patch(Stagger, "request", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_one_that_stays_live_for_its_peer_goes_on_by_the_policy_for_stabilization")
+def stand_in_for_nobody(patch: Patch) -> None:
+    """A replica that stays live for another goes on by the policy for failures, and not by that for stabilization (R11)."""
+
+    def make(original: Any) -> Any:
+        def hand_on(self: Instance, now: int, effects: list[Any]) -> bool:
+            promised, self.stagger.promised = self.stagger.promised, {}
+            more = bool(original(self, now, effects))
+            self.stagger.promised = promised
+            return more
+
+        return hand_on
+
+    patch(Instance, "_hand_on", make)

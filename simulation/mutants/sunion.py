@@ -1,0 +1,545 @@
+"""SUnion: order, buckets, deadlines, marks and redos."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import reconcile.soutput
+import sunion.port
+from boreal.frames import INFINITY
+from boreal.spec import Hold
+from simulation.mutants.registry import Patch, caught_by, mutant
+from sunion.port import Port
+from sunion.sunion import Healed, SUnion
+from sunion.tape import BEGINNING, Chunk, Cursor, Tape
+
+
+@mutant
+def order_by_arrival(patch: Patch) -> None:
+    """SUnion hands on the rows of its ports as they came, and not by (time, port, id)."""
+
+    def make(_: Any) -> Any:
+        def merge(self: SUnion, merge: Any, taken: Any) -> Any:
+            batches = [batch for at in merge.ports for batch in taken[at].batches]
+            return pa.concat_batches(batches) if batches else self._empty[merge.name]
+
+        return merge
+
+    patch(SUnion, "_merge", make)
+
+
+@mutant
+def emit_tentative_before_alpha_x(patch: Patch) -> None:
+    """A bucket is overdue as soon as it has arrived: nothing is held back for alpha*X."""
+    patch(SUnion, "_overdue_at", lambda _: lambda self, ingest, not_before: not_before)
+
+
+@mutant
+def count_the_deadline_at_every_hop(patch: Patch) -> None:
+    """A bucket's deadline counts from its arrival at each SUnion, and no longer from ingest: X adds up along a chain."""
+
+    def make(original: Any) -> Any:
+        def overdue_at(self: SUnion, ingest: int, not_before: int) -> int:
+            return max(int(original(self, ingest, not_before)), not_before + self.alpha_x_us)
+
+        return overdue_at
+
+    patch(SUnion, "_overdue_at", make)
+
+
+@mutant
+def wait_for_the_missing(patch: Patch) -> None:
+    """SUnion never gives up on a port: policy `process` acts as suspend."""
+    patch(SUnion, "_tentative_items", lambda _: lambda self, now: [])
+
+
+@mutant
+def close_a_bucket_too_early(patch: Patch) -> None:
+    """A bucket counts as stable once the first port, and not every port, has its stable boundary past it."""
+
+    def make(original: Any) -> Any:
+        def stable_step(self: SUnion) -> Any:
+            through = self._floor(max(port.tape.boundary for port in self.ports))
+            if len(self.ports) == 1 or through <= self.base.position or through >= INFINITY:
+                return original(self)
+            return self._step(self.base, through, tentative=False)
+
+        return stable_step
+
+    patch(SUnion, "_stable_step", make)
+
+
+@mutant
+def forget_the_mark(patch: Patch) -> None:
+    """At ROLLBACK SUnion goes on from where the tentative branch was, and not from the mark."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+            assert self.live is not None
+            position, cursors = self.live.position, [cursor.fork() for cursor in self.live.cursors]
+            order = original(self, replay_from, keep_live)
+            self.base.position, self.base.cursors = position, cursors
+            return order
+
+        return roll_back
+
+    patch(SUnion, "roll_back", make)
+
+
+@mutant
+def redo_without_one_port(patch: Patch) -> None:
+    """The redo takes the first port's rows from where it stands now, and not from the mark."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+            order = original(self, replay_from, keep_live)
+            self.base.cursors[0] = Cursor(self.ports[0].tape.next_id)
+            return order
+
+        return roll_back
+
+    patch(SUnion, "roll_back", make)
+
+
+@mutant
+def heal_too_early(patch: Patch) -> None:
+    """A failure counts as healed as soon as any bucket can be corrected, again and again."""
+
+    def make(_: Any) -> Any:
+        def healed(self: SUnion, *_: int) -> Healed | None:
+            return None if self.live is None or self.redoing else Healed.FULL
+
+        return healed
+
+    patch(SUnion, "healed", make)
+
+
+@mutant
+def heal_never_in_part(patch: Patch) -> None:
+    """Only a full heal is acted on (R16): rolling failures starve stable output."""
+
+    def make(original: Any) -> Any:
+        def healed(self: SUnion, *place: int) -> Healed | None:
+            found = original(self, *place)
+            return found if found is Healed.FULL else None
+
+        return healed
+
+    patch(SUnion, "healed", make)
+
+
+@mutant
+def mute_nothing_on_rebuild(patch: Patch) -> None:
+    """Steps that only rebuild state have their output written."""
+
+    def make(original: Any) -> Any:
+        def step(self: SUnion, view: Any, through: int, tentative: bool) -> Any:
+            return replace(original(self, view, through, tentative), muted=False)
+
+        return step
+
+    patch(SUnion, "_step", make)
+
+
+@mutant
+def forget_replay_after_spill(patch: Patch) -> None:
+    """What memory had to let go is not read again from the log."""
+    patch(Cursor, "is_joined", lambda _: lambda self, tape: True)
+
+
+@mutant
+def let_the_replay_boundary_run_ahead(patch: Patch) -> None:
+    """Boundaries of a replay count before the rows under them were taken."""
+
+    def make(original: Any) -> Any:
+        def take_replayed(self: Cursor, tape: Tape, first_id: int, batch: Any, ingest: Any) -> None:
+            original(self, tape, first_id, batch, ingest)
+            self.replay_boundary = max(self.replay_boundary, tape.boundary)
+
+        return take_replayed
+
+    patch(Cursor, "take_replayed", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks")
+def name_the_first_missing_input_only(patch: Patch) -> None:
+    """Of several inputs that a tentative step lacks, only the first is named."""
+
+    def make(original: Any) -> Any:
+        def why(self: SUnion, upto: int) -> Any:
+            missing, cause = original(self, upto)
+            return missing[:1], cause
+
+        return why
+
+    patch(SUnion, "_why", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks")
+def forget_what_upstream_lacks(patch: Patch) -> None:
+    """A tentative step names the inputs that it lacks itself, and not those that its upstream lacks."""
+
+    def make(original: Any) -> Any:
+        def why(self: SUnion, upto: int) -> Any:
+            known, self_missing = [port.upstream_missing for port in self.ports], None
+            for port in self.ports:
+                port.upstream_missing = ()
+            self_missing = original(self, upto)
+            for port, missing in zip(self.ports, known, strict=True):
+                port.upstream_missing = missing
+            return self_missing
+
+        return why
+
+    patch(SUnion, "_why", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_what_it_lacks_and_why")
+def blame_every_input(patch: Patch) -> None:
+    """A tentative step names all of its inputs as missing."""
+
+    def make(original: Any) -> Any:
+        def why(self: SUnion, upto: int) -> Any:
+            return tuple(dict.fromkeys(port.name for port in self.ports)), original(self, upto)[1]
+
+        return why
+
+    patch(SUnion, "_why", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks")
+def hide_the_cause_upstream(patch: Patch) -> None:
+    """A tentative step tells a cause of this instance, though its upstream knows the failure that began it."""
+
+    patch(SUnion, "_cause", lambda _: lambda self: f"{self.name}-{self.mark_number}")
+
+
+@caught_by("sunion/test_sunion.py", "test_stable_rows_do_not_depend_on_how_the_streams_were_cut_and_interleaved")
+def hand_on_a_bucket_end_twice(patch: Patch) -> None:
+    """A row whose time is the end of a step leaves with that step, and again with the next one."""
+
+    def make(original: Any) -> Any:
+        return lambda self, since, upto: original(self, since, upto if upto >= INFINITY else upto + 1)
+
+    patch(Chunk, "between", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_stable_rows_do_not_depend_on_how_the_streams_were_cut_and_interleaved")
+def lose_a_row_on_a_bucket_end(patch: Patch) -> None:
+    """A chunk whose last row has the time of a step's end counts as consumed by that step."""
+
+    def make(original: Any) -> Any:
+        return lambda self, tape, upto: original(self, tape, upto if upto >= INFINITY else upto + 1)
+
+    patch(Cursor, "consume", make)
+
+
+@caught_by("sunion/test_tape.py", "test_a_tape_that_begins_late_knows_where_older_rows_begin")
+def replay_from_after_the_time(patch: Patch) -> None:
+    """Rows that are to be given again begin with the chunk after the one that reaches their time."""
+    patch(Tape, "place_of", lambda original: lambda self, time: original(self, time + 1))
+
+
+@mutant
+def take_equal_times_by_the_last_port_first(patch: Patch) -> None:
+    """Rows of equal time leave in the reverse order of their ports."""
+
+    def make(original: Any) -> Any:
+        return lambda self, merge, taken: original(self, replace(merge, ports=merge.ports[::-1]), taken)
+
+    patch(SUnion, "_merge", make)
+
+
+@mutant
+def forget_the_order_of_equal_times(patch: Patch) -> None:
+    """Rows of one port are sorted by time and key, and no longer keep their order where times are equal."""
+
+    def make(original: Any) -> Any:
+        def merge(self: SUnion, merge: Any, taken: Any) -> Any:
+            merged = original(self, merge, taken)
+            order = np.lexsort((-np.arange(merged.num_rows), merged.column(0).to_numpy()))
+            return merged.take(pa.array(order))
+
+        return merge
+
+    patch(SUnion, "_merge", make)
+
+
+@caught_by("sunion/test_port.py", "test_stable_arrivals_get_a_grace_and_tentative_ones_none")
+def let_stable_rows_be_overdue_at_once(patch: Patch) -> None:
+    """A backlog that arrives after a cut is overdue at once: there is no grace (R8)."""
+    patch(Port, "_not_before", lambda _: lambda self, tentative, now: now)
+
+
+@mutant
+def give_tentative_rows_a_grace(patch: Patch) -> None:
+    """What an upstream has held back already is held back for the grace again, at every hop."""
+    patch(Port, "_not_before", lambda _: lambda self, tentative, now: now + self.grace_us)
+
+
+@caught_by("sunion/test_port.py", "test_a_frame_is_overdue_by_its_oldest_row")
+def count_a_frame_from_its_newest_row(patch: Patch) -> None:
+    """A frame's deadline counts from its newest row, and not from its oldest (R8)."""
+
+    def make(original: Any) -> Any:
+        def arrived(self: Port, chunk: Any, tentative: bool, now: int) -> None:
+            low, chunk.low = chunk.low, chunk.high
+            original(self, chunk, tentative, now)
+            chunk.low = low
+
+        return arrived
+
+    patch(Port, "_arrived", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_a_bucket_counts_from_its_oldest_row_or_the_first_boundary_past_its_end")
+def count_from_rows_alone(patch: Patch) -> None:
+    """A bucket that a boundary has passed is not overdue before it has a row: quiet windows wait (R8)."""
+
+    def make(original: Any) -> Any:
+        def take_boundary(self: Port, frame: Any, now: int) -> None:
+            arrivals = self.arrivals.copy()
+            original(self, frame, now)
+            self.arrivals = arrivals
+
+        return take_boundary
+
+    patch(Port, "take_boundary", make)
+
+
+@mutant
+def tell_no_ingest_of_boundaries(patch: Patch) -> None:
+    """A step's ingest times are those of its rows alone: downstream a window counts from its last row (R8)."""
+
+    def make(original: Any) -> Any:
+        def ingest(self: SUnion, taken: Any, upto: int) -> Any:
+            known = [port.boundaries for port in self.ports]
+            for port in self.ports:
+                port.boundaries = type(port.boundaries)()
+            made = original(self, taken, upto)
+            for port, boundaries in zip(self.ports, known, strict=True):
+                port.boundaries = boundaries
+            return made
+
+        return ingest
+
+    patch(SUnion, "_ingest", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_one_row_ahead_of_its_stream_makes_nothing_tentative_and_blinds_nobody")
+def let_a_row_ahead_drag_all_along(patch: Patch) -> None:
+    """A row far ahead of all boundaries is overdue like any other, and takes along all that is still to come (R8)."""
+    patch(SUnion, "_is_ahead", lambda _: lambda self, upto: False)
+
+
+@caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")
+def forget_the_rest_after_a_partial_heal(patch: Patch) -> None:
+    """After a PREFIX heal the rest of what was due is held back for alpha*X once more (R16)."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+            order = original(self, replay_from, keep_live)
+            self.due = BEGINNING
+            return order
+
+        return roll_back
+
+    patch(SUnion, "roll_back", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_what_became_overdue_in_the_midst_of_a_redo_is_given_a_moment_to_be_stable")
+def give_no_moment_after_a_redo(patch: Patch) -> None:
+    """What became overdue in the midst of a redo leaves tentatively at once, though its input may be here (R8)."""
+    patch(SUnion, "_is_quiet", lambda _: lambda self, now: False)
+
+
+@caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")
+def heal_in_part_at_once(patch: Patch) -> None:
+    """A failure heals in part as soon as one bucket can be corrected, however young the mark is (R16)."""
+
+    def make(original: Any) -> Any:
+        def healed(self: SUnion, now: int, replay_from: int) -> Any:
+            marked_at, self.marked_at = self.marked_at, BEGINNING
+            found = original(self, now, replay_from)
+            self.marked_at = marked_at
+            return found
+
+        return healed
+
+    patch(SUnion, "healed", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected")
+def heal_beyond_all_input(patch: Patch) -> None:
+    """After open windows were flushed, a failure has healed only once the inputs have ended (R16)."""
+    patch(SUnion, "_horizon", lambda _: lambda self: self.live.position)
+
+
+@caught_by("sunion/test_sunion.py", "test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach")
+def redo_what_cannot_be_read(patch: Patch) -> None:
+    """A rollback begins though rows that it needs lie in a log that is out of reach."""
+    patch(SUnion, "_can_redo", lambda _: lambda self, replay_from: True)
+
+
+@caught_by("sunion/test_sunion.py", "test_evicted_rows_are_asked_for_again_from_the_log")
+def end_the_redo_too_early(patch: Patch) -> None:
+    """A correction counts as complete though rows of it are still to be read from the log."""
+    patch(SUnion, "_has_caught_up", lambda _: lambda self: True)
+
+
+@caught_by("sunion/test_sunion.py", "test_rows_that_are_read_again_from_the_log_are_not_answered_without")
+def answer_without_what_is_being_read(patch: Patch) -> None:
+    """A tentative step does not wait for rows of a port within reach that are being read again."""
+    patch(SUnion, "_readable_through", lambda _: lambda self, view: INFINITY)
+
+
+@mutant
+def flush_no_windows(patch: Patch) -> None:
+    """Where all streams that are there have ended, and another is missing, open windows stay open (R11)."""
+    patch(SUnion, "_flush_at", lambda _: lambda self: None)
+
+
+@caught_by("sunion/test_sunion.py", "test_where_one_stream_has_ended_and_another_goes_on_no_window_is_closed_before_its_time")
+def flush_windows_at_once(patch: Patch) -> None:
+    """Open windows are flushed as soon as one stream has ended, though others go on."""
+
+    def make(_: Any) -> Any:
+        def flush_at(self: SUnion) -> int | None:
+            if self.leading.position >= INFINITY or self.stable_through >= INFINITY:
+                return None
+            return min((self._overdue_at(*port.ended) for port in self.ports if port.ended is not None), default=None)
+
+        return flush_at
+
+    patch(SUnion, "_flush_at", make)
+
+
+@mutant
+def wait_for_the_missing_port_too(patch: Patch) -> None:
+    """Policy `process` waits for ports that are missing: it acts as `delay` (R11)."""
+
+    def make(_: Any) -> Any:
+        return lambda self, now: self._floor(min(port.boundary for port in self.ports))
+
+    patch(SUnion, "_all_present_through", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_delay_holds_each_bucket_to_its_deadline")
+def process_under_delay(patch: Patch) -> None:
+    """Policy `delay` acts as `process`: later buckets leave before their deadlines (R11)."""
+
+    def make(original: Any) -> Any:
+        def tentative_items(self: SUnion, now: int) -> Any:
+            held = self.failure, self.stabilization
+            self.failure, self.stabilization = (Hold.PROCESS if hold is Hold.DELAY else hold for hold in held)
+            items = original(self, now)
+            self.failure, self.stabilization = held
+            return items
+
+        return tentative_items
+
+    patch(SUnion, "_tentative_items", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_suspend_releases_nothing")
+def answer_under_suspend(patch: Patch) -> None:
+    """Policy `suspend` acts as `delay`: what is overdue leaves tentatively (R11)."""
+
+    def make(original: Any) -> Any:
+        def tentative_items(self: SUnion, now: int) -> Any:
+            held = self.failure, self.stabilization
+            self.failure, self.stabilization = (Hold.DELAY if hold is Hold.SUSPEND else hold for hold in held)
+            items = original(self, now)
+            self.failure, self.stabilization = held
+            return items
+
+        return tentative_items
+
+    patch(SUnion, "_tentative_items", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_suspend_in_stabilization_holds_new_rows_until_the_correction_is_complete")
+def keep_one_policy_throughout(patch: Patch) -> None:
+    """The policy for failures holds in stabilization too, for a kept live branch and for the one that stands in."""
+
+    def make(original: Any) -> Any:
+        def tentative_items(self: SUnion, now: int) -> Any:
+            held, self.stabilization = self.stabilization, self.failure
+            items = original(self, now)
+            self.stabilization = held
+            return items
+
+        return tentative_items
+
+    patch(SUnion, "_tentative_items", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_before_a_correction_only_what_is_overdue_is_answered")
+def send_tentative_rows_before_the_correction(patch: Patch) -> None:
+    """Policy `process` hands on more that is tentative though a correction is about to begin."""
+
+    def make(original: Any) -> Any:
+        def tentative_items(self: SUnion, now: int) -> Any:
+            self.eager_from = BEGINNING
+            return original(self, now)
+
+        return tentative_items
+
+    patch(SUnion, "_tentative_items", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_no_deadline_holds_while_catching_up")
+def keep_deadlines_while_catching_up(patch: Patch) -> None:
+    """An instance that is catching up keeps its deadlines: a backlog becomes tentative rows (R12)."""
+    patch(SUnion, "advance", lambda original: lambda self, now, overdue_counts: original(self, now, True))
+
+
+@caught_by("sunion/test_sunion.py", "test_a_step_is_bounded_over_all_ports_together")
+def take_any_number_of_rows_in_a_step(patch: Patch) -> None:
+    """A step holds all rows that may leave, however many they are."""
+    patch(SUnion, "_limited", lambda _: lambda self, view, through, tentative: through)
+
+
+@caught_by("sunion/test_port.py", "test_memory_is_bounded_for_stable_and_tentative_rows")
+def keep_all_in_memory(patch: Patch) -> None:
+    """Nothing is evicted: a failure of hours needs memory of hours."""
+    patch(Port, "evict", lambda _: lambda self, limit, released: None)
+
+
+@caught_by("reconcile/test_soutput.py", "test_a_row_on_a_buckets_start_is_of_that_bucket")
+def put_an_edge_in_the_bucket_before(patch: Patch) -> None:
+    """A row on a bucket's start is said to be of the bucket before it: its t_max is its own time (R4)."""
+
+    def make(original: Any) -> Any:
+        return lambda time, bucket_us: original(time - 1, bucket_us)
+
+    for room in (sunion.port, reconcile.soutput):
+        patch(room, "bucket_end", make)
+
+
+@mutant
+def take_an_early_answer_for_a_failure(patch: Patch) -> None:
+    """What an upstream has answered early counts as a failure of it, though nothing has failed."""
+    patch(Port, "is_early", lambda _: property(lambda self: False))
+
+
+@mutant
+def undo_early_answers_one_by_one(patch: Patch) -> None:
+    """Early answers are corrected as soon as one of them can be: again and again."""
+    patch(SUnion, "_early_lag_us", lambda _: property(lambda self: 0))
+
+
+@caught_by("sunion/test_sunion.py", "test_new_rows_behind_an_early_answer_are_not_left_to_its_correction")
+def leave_rows_stranded(patch: Patch) -> None:
+    """New rows behind the live view wait for the correction: nobody answers for them within X (R14)."""
+    patch(SUnion, "_note_stranded", lambda _: lambda self, at, port: None)
+
+
+@caught_by("sunion/test_sunion.py", "test_what_is_answered_again_stays_in_proportion_to_what_was_new")
+def answer_again_whatever_it_costs(patch: Patch) -> None:
+    """For the sake of early corrections what is tentative is handed on again without bound."""
+    patch(SUnion, "_is_cheap", lambda _: lambda self: True)

@@ -1,0 +1,220 @@
+"""Which replica of an input is read, and when it is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import reconcile.instance
+import reconcile.upstream
+from boreal.frames import INFINITY, Start
+from reconcile.instance import Instance
+from reconcile.upstream import Candidate, Rank, Upstream
+from services.log.index import Index
+from simulation.mutants.registry import Patch, caught_by, mutant
+
+
+@mutant
+def follow_one_row_too_late(patch: Patch) -> None:
+    """A reader that switches follows the new log from one row after the next that it needs."""
+
+    def make(original: Any) -> Any:
+        return lambda self, now, last_id: original(self, now, last_id + 1)
+
+    patch(Upstream, "choose", make)
+
+
+@mutant
+def never_switch(patch: Patch) -> None:
+    """A reader stays with the replica that it began with."""
+    patch(Upstream, "choose", lambda _: lambda self, now, last_id: (False, []))
+
+
+@mutant
+def believe_a_silent_replica(patch: Patch) -> None:
+    """Silence of an input is not noticed: a dead replica ranks by the last state that it told."""
+
+    def make(original: Any) -> Any:
+        def rank(self: Upstream, candidate: Any, now: int) -> Any:
+            return original(self, candidate, candidate.seen)
+
+        return rank
+
+    patch(Upstream, "rank", make)
+
+
+@mutant
+def ignore_fencing(patch: Patch) -> None:
+    """Frames that a dead incarnation wrote after its successor's START are taken as any others (R25)."""
+
+    def make(original: Any) -> Any:
+        def add(self: Index, frame: Any) -> int:
+            if not isinstance(frame, Start) and frame.origin.incarnation < self.incarnation:
+                frame = replace(frame, origin=replace(frame.origin, incarnation=self.incarnation))
+            return int(original(self, frame))
+
+        return add
+
+    def hear(original: Any) -> Any:
+        def always(self: Upstream, candidate: Any, frame: Any, now: int) -> bool:
+            original(self, candidate, frame, now)
+            return True
+
+        return always
+
+    patch(Index, "add", make)
+    patch(Upstream, "hear", hear)
+
+
+@caught_by("reconcile/test_upstream.py", "test_switching")
+def keep_the_suffix_at_a_switch(patch: Patch) -> None:
+    """A reader that moves to a STABLE replica keeps the tentative rows of the one before (R23)."""
+
+    def make(original: Any) -> Any:
+        return lambda self, now, last_id: (False, original(self, now, last_id)[1])
+
+    patch(Upstream, "choose", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_switching")
+def follow_no_correction(patch: Patch) -> None:
+    """Beside a live replica none is read for its corrections (R17)."""
+
+    def make(_: Any) -> Any:
+        def choose_correcting(self: Upstream, ranks: Any) -> None:
+            self.correcting = None
+
+        return choose_correcting
+
+    patch(Upstream, "_choose_correcting", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_what_a_backlog_says_of_its_writers_state_is_past")
+def believe_the_state_in_a_backlog(patch: Patch) -> None:
+    """What old frames say of their writer's state is taken for its state now (R12)."""
+    patch(Candidate, "is_behind", lambda _: property(lambda self: False))
+
+
+@caught_by("reconcile/test_upstream.py", "test_time_that_the_reader_itself_was_away_is_nobodys_silence")
+def count_own_absence_as_silence(patch: Patch) -> None:
+    """Time in which an instance worked, or was stopped, is taken for the silence of its inputs."""
+    patch(Upstream, "discount", lambda _: lambda self, late_us: None)
+
+
+@caught_by("reconcile/test_upstream.py", "test_a_silence_of_all_at_once_is_nobodys_death")
+def take_a_common_silence_for_a_death(patch: Patch) -> None:
+    """A silence of all replicas at once is taken for the death of the one that is read (R24)."""
+    patch(Upstream, "_is_survived", lambda _: lambda self: True)
+
+
+@caught_by("reconcile/test_upstream.py", "test_switching")
+def read_from_one_that_recovers(patch: Patch) -> None:
+    """A replica that is catching up ranks as one that is STABLE (R12)."""
+
+    def make(original: Any) -> Any:
+        def rank(self: Upstream, candidate: Any, now: int) -> Any:
+            found = original(self, candidate, now)
+            return Rank.STABLE if found is Rank.RECOVERING else found
+
+        return rank
+
+    patch(Upstream, "rank", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_switching")
+def prefer_one_that_reconciles(patch: Patch) -> None:
+    """A replica in STABILIZATION is preferred to a live one in UP_FAILURE."""
+
+    def make(original: Any) -> Any:
+        def rank(self: Upstream, candidate: Any, now: int) -> Any:
+            found = original(self, candidate, now)
+            return {Rank.STABILIZATION: Rank.UP_FAILURE, Rank.UP_FAILURE: Rank.STABILIZATION}.get(found, found)
+
+        return rank
+
+    patch(Upstream, "rank", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_the_tail_of_a_dead_life_tells_nothing")
+def hear_the_dead_in_a_tail(patch: Patch) -> None:
+    """What a dead life writes late is a sign of life of its log (R25)."""
+
+    def make(original: Any) -> Any:
+        def hear_tail(self: Upstream, log: Any, frame: Any, now: int) -> None:
+            candidate = self.candidate(log)
+            newest = max(candidate.incarnation, candidate.newest_heard)
+            if frame.origin.incarnation < newest:
+                frame = replace(frame, origin=replace(frame.origin, incarnation=newest))
+            original(self, log, frame, now)
+
+        return hear_tail
+
+    patch(Upstream, "hear_tail", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
+def call_a_failed_input_well(patch: Patch) -> None:
+    """A failed input is not advertised before the first tentative step: readers stay too long (R10)."""
+
+    def make(original: Any) -> Any:
+        def look_at_inputs(self: Instance, now: int, effects: list[Any]) -> None:
+            original(self, now, effects)
+            for link in self.links:
+                link.port.failed = False
+
+        return look_at_inputs
+
+    patch(Instance, "_look_at_inputs", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_it_leaves_a_dead_replica_and_names_no_input_missing")
+def find_silence_out_too_late(patch: Patch) -> None:
+    """An input is silent after thirty boundary intervals, and no longer after three (R10)."""
+
+    def make(original: Any) -> Any:
+        def links_of(plan: Any, fragment: Any, me: Any, silence_us: int, *more: Any) -> Any:
+            return original(plan, fragment, me, 10 * silence_us, *more)
+
+        return links_of
+
+    patch(reconcile.instance, "links_of", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_one_that_lags_is_left_for_one_that_moves_on")
+def stay_with_one_that_lags(patch: Patch) -> None:
+    """How far a replica's boundaries have come says nothing of how good it is to read from."""
+    patch(reconcile.upstream, "_lag", lambda _: lambda others, reached, now: 0)
+
+
+@caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
+def stay_with_one_that_lacks_more(patch: Patch) -> None:
+    """Of replicas in UP_FAILURE the one that is read is kept, though another lacks fewer inputs."""
+    patch(Upstream, "_least_missing", lambda _: lambda self, ranks, now: self.live)
+
+
+@caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
+def leave_at_once_for_one_that_lacks_less(patch: Patch) -> None:
+    """A reader changes replicas whenever another lacks fewer inputs just then, and not once that has lasted."""
+
+    def make(original: Any) -> Any:
+        def least_missing(self: Upstream, ranks: Any, now: int) -> Any:
+            self.worse_since = -INFINITY
+            return original(self, ranks, now)
+
+        return least_missing
+
+    patch(Upstream, "_least_missing", make)
+
+
+@caught_by("reconcile/test_upstream.py", "test_what_was_undone_is_no_progress")
+def count_what_was_undone_as_progress(patch: Patch) -> None:
+    """What an UNDO has revoked still counts for how far a replica has come."""
+
+    def make(original: Any) -> Any:
+        def note_progress(self: Upstream, candidate: Any, frame: Any, now: int) -> None:
+            candidate.epoch = frame.epoch
+            original(self, candidate, frame, now)
+
+        return note_progress
+
+    patch(Upstream, "_note_progress", make)

@@ -1,0 +1,17 @@
+"""Delays of new rows, as the status of a query shows them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from services.egress.delays import KEPT_US, RecentDelays
+
+
+def test_what_took_longer_than_x_is_counted_for_good() -> None:
+    """The figures are of the last minute; violations are of all time."""
+    delays = RecentDelays(1_000)
+    delays.add(0, np.array([500, 1_000, 1_001, 4_000]))
+    assert delays.violations == 2
+    assert delays.summary_ms(KEPT_US)["max"] == 4.0
+    assert delays.summary_ms(KEPT_US + 1) == {"p50": None, "p99": None, "max": None}
+    assert delays.violations == 2

@@ -1,0 +1,95 @@
+"""Which rows q.stable is given, in which order, and what becomes of those that memory cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from services.clusters import Cluster
+from services.egress import stable as stable_module
+from services.egress.headers import ID
+from services.egress.stable import StableTopic
+from services.egress.tail import StableRow
+
+
+class Kafka:
+    """A cluster, and its transactional producer: the ids of each transaction's rows. q_out is what q.out holds."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[int]] = []
+        self.q_out: list[StableRow] = []
+        self._under_way: list[int] = []
+
+    def producer(self, **options: Any) -> Kafka:
+        return self
+
+    def init_transactions(self) -> None:
+        pass
+
+    def begin_transaction(self) -> None:
+        self._under_way = []
+
+    def send(self, topic: str, value: bytes, headers: list[tuple[str, bytes]], **options: Any) -> None:
+        self._under_way.append(int(dict(headers)[ID]))
+
+    def commit_transaction(self) -> None:
+        self.transactions.append(self._under_way)
+
+
+def rows(first: int, upto: int) -> list[StableRow]:
+    return [StableRow(id_, None, b"v" * 10, 0) for id_ in range(first, upto)]
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    kafka = Kafka()
+
+    def stable_rows(cluster: object, topic: str, start: int, end: int) -> Iterator[StableRow]:
+        """In q.out, here, a row's offset is its id."""
+        return iter(kafka.q_out[start:end])
+
+    monkeypatch.setattr(stable_module, "stable_rows", stable_rows)
+    monkeypatch.setattr(stable_module, "COMMIT_INTERVAL_S", 0)
+    return kafka
+
+
+def stable_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, next_id: int) -> StableTopic:
+    """What its thread does, the tests do themselves: `_work`."""
+    monkeypatch.setattr(stable_module, "read_stable_tail", lambda *given: next_id)
+    monkeypatch.setattr("threading.Thread.start", lambda thread: None)
+    topic = StableTopic(cast(Cluster, kafka), "q.stable", "w", "q.out", lambda code: None)
+    topic.begin(1, 0, 0)
+    return topic
+
+
+def test_rows_that_q_stable_has_already_are_passed_over(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R28: a life before has committed ids 0 to 4, and q.out gives them once more."""
+    topic = stable_topic(kafka, monkeypatch, next_id=5)
+    topic.put(rows(0, 3), 0)
+    topic.put(rows(3, 8), 3)
+    assert topic._work() and kafka.transactions == [[5, 6, 7]]
+    assert topic.next_id == 8
+
+
+def test_rows_that_are_lost_are_counted(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R27: a gap is never silent."""
+    topic = stable_topic(kafka, monkeypatch, next_id=2)
+    topic.put(rows(6, 8), 6)
+    assert topic._work() and kafka.transactions == [[6, 7]]
+    assert (topic.next_id, topic.n_skipped) == (8, 4)
+
+
+def test_what_memory_does_not_hold_is_read_from_q_out_in_its_place(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And before what came after it."""
+    monkeypatch.setattr(stable_module, "WAITING_BYTES", 35)
+    kafka.q_out = rows(0, 6)
+    topic = stable_topic(kafka, monkeypatch, next_id=0)
+    topic.put(rows(0, 2), 0)
+    topic.put(rows(2, 4), 2)
+    topic.put(rows(4, 6), 4)
+    assert topic._work() and (topic._waiting or topic._is_behind)
+    assert topic._work()
+    assert kafka.transactions == [[0, 1, 2, 3], [4, 5]]
+    assert topic.next_id == 6 and topic.n_skipped == 0
