@@ -11,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from boreal.frames import Data, RecDone, Start, Undo
 from boreal.plan import Node, Plan
 from boreal.spec import Join, Top
@@ -118,6 +120,7 @@ def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Ite
 
 
 def _run_chunk(chunk: range, mutant: str | None) -> list[Verdict]:
+    pa.set_cpu_count(1)  # batches are small, and there is a process for each core
     return [run_seed(seed, mutant) for seed in chunk]
 
 

@@ -158,7 +158,7 @@ def _is_sharded_row_by_row(query: Plan) -> bool:
 FAMILIES: Families = {
     "long": (4, _long),
     "shared": (3, _shared),
-    "backlog": (4, _backlog),
+    "backlog": (2, _backlog),
     "heavy": (3, _heavy),
     "overtaken": (2, _overtaken),
 }
