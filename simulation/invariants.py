@@ -583,10 +583,9 @@ def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[V
 
 
 def _explains(scenario: Scenario, cut: _Cut, name: str, when: int, end: int) -> bool:
-    """Whether the cut is why a stream may be missing from a bucket."""
-    begins = end - scenario.plan.bucket_us
-    is_behind = cut.since_us < when and cut.from_event < end and (begins < cut.to_event or end >= INFINITY)
-    return cut.stream == name and is_behind
+    """Whether the cut is why a stream may be missing from a bucket. What was logged just before it may be held up, too."""
+    begins, known = end - scenario.plan.bucket_us, cut.from_event - scenario.plan.boundary_interval_us
+    return cut.stream == name and cut.since_us < when and known < end and (begins < cut.to_event or end >= INFINITY)
 
 
 def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
