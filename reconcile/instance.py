@@ -634,7 +634,9 @@ class Instance:
             else:
                 self.sunion.alpha_x_us, self.sunion.fixed_alpha_x_us = max(alpha_x_us, fixed or 0), fixed
         for link in self.links:
-            link.upstream.stable_slack_us, link.upstream.slack_us = self.sunion.alpha_x_us // 2, self._reserve_us
+            link.upstream.stable_slack_us = self.sunion.alpha_x_us // 2
+            # What a replica in UP_FAILURE gives has been held back for alpha*X already: the reserve is all that is left.
+            link.upstream.slack_us = max(self._reserve_us // 2, self.plan.boundary_interval_us)
 
     @property
     def _reserve_us(self) -> int:

@@ -99,7 +99,7 @@ class Candidate:
 class Upstream:
     """The replicas of one port's stream; `live` is the visible one, `correcting` the one that is read beside it.
 
-    stable_slack_us, slack_us: how much a STABLE replica, or any, may lag another; never less than silence_us. worse_since:
+    stable_slack_us, slack_us: how much a STABLE replica, or any, may lag another. worse_since:
     since when another has lacked fewer inputs than the live one.
     """
 
@@ -200,7 +200,7 @@ class Upstream:
             return rank
         others = [other for other in self.candidates if other is not candidate and now - other.seen <= self.silence_us]
         visible = candidate.visible.reached
-        if _lag([other.visible for other in others], visible, now) > max(self.slack_us, self.silence_us):
+        if _lag([other.visible for other in others], visible, now) > self.slack_us:
             return Rank.LAGGING
         stable = candidate.stable.reached
         if _lag([other.stable for other in others], stable, now) > max(self.stable_slack_us, self.silence_us):

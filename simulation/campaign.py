@@ -40,18 +40,18 @@ class Verdict:
 
 
 class Measure:
-    """What the runs of one seed are judged by: the same inputs without failures and without any mutant, itself compared with
-    the operators' oracle. It is made once, however many mutants are tried on the seed."""
+    """What the runs of one scenario are judged by: the same inputs without failures and without any mutant, itself compared
+    with the operators' oracle. It is made once, however many mutants are tried on it."""
 
-    def __init__(self, seed: int) -> None:
-        self._scenario = scenario = make_scenario(seed)
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
         self._reference = observe(reference_of(scenario))
         self._oracle = Oracle(scenario.plan, scenario.feeds)
         self._faults = list(check_operators(self._oracle, self._reference))
         self._plain: Verdict | None = None
 
     def judge(self, mutant: str | None = None) -> Verdict:
-        """Run the seed, with this seeded bug if there is one (`simulation.mutants`), and judge it."""
+        """Run it, with this seeded bug if there is one (`simulation.mutants`), and judge it."""
         if mutant is None and self._plain is not None:
             return self._plain
         scenario, reference = self._scenario, self._reference
@@ -70,7 +70,7 @@ class Measure:
 def run_seed(seed: int, mutant: str | None = None) -> Verdict:
     """Run one seed and judge it. mutant: the name of a seeded bug to run with (`simulation.mutants`); the run without
     failures, which is the measure, runs without it."""
-    return Measure(seed).judge(mutant)
+    return Measure(make_scenario(seed)).judge(mutant)
 
 
 def simulate(

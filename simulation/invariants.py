@@ -617,10 +617,12 @@ def _processing(scenario: Scenario, observed: Observed, client: LogId) -> Iterat
     if {policy.failure, policy.stabilization} != {Hold.PROCESS} or len(cuts) != 1:
         return
     cut = cuts[0]
+    # Open windows of a stream that has ended wait for the one that is cut off as long as any bucket does.
+    first_end = min(feed.intervals for feed in scenario.feeds.values()) * plan.boundary_interval_us
     hops = sum(by_us for _, by_us in scenario.hops_us) * (len(plan.fragments) + 1)
     most = plan.bucket_us + 3 * plan.boundary_interval_us + hops + 100_000
     for when, frame in readable(observed.frames[client]):
-        is_amid = cut.since_us + plan.delay_threshold_us + LATENESS_US < when < cut.until_us
+        is_amid = cut.since_us + plan.delay_threshold_us + LATENESS_US < when < min(cut.until_us, first_end)
         if is_amid and isinstance(frame, Data) and frame.tentative:
             delays = when - _ingest(observed, frame.batch.column(0).to_numpy())
             if int(delays.max()) > most:

@@ -29,3 +29,6 @@ def make_scenario(seed: int) -> Scenario:
     return with_what_is_owed(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 
+def scenario_of(family: str, seed: int) -> Scenario:
+    """The scenario that a family draws from a seed, whatever other families there are, and without anything besides."""
+    return with_what_is_owed(FAMILIES[family][1](seed, family, Random(seed)))

@@ -35,22 +35,24 @@ def _settled(seed: int, family: str, rng: Random, wish: Wish) -> Scenario:
 
 def _unequal(seed: int, family: str, rng: Random) -> Scenario:
     """Streams are cut to single replicas while one replica of each fragment has all that there is: readers must find it."""
-    scenario = _settled(seed, family, rng, _ANSWERING)
+    wish = replace(_ANSWERING, x_ms=(600, 1_000), seconds=(2.6, 3.4), shapes=("single", "chain"))
+    scenario = _settled(seed, family, rng, wish)
     query, x = scenario.plan, scenario.plan.delay_threshold_us
     names = sorted(scenario.feeds)
+    at = rng.randrange(200_000, 500_000)
     strikes = []
-    at = rng.randrange(200_000, 600_000)
     if len(names) > 2 or rng.random() < 0.5:
-        strikes.append(Strike("cut_stream", at, rng.randint(x, 2 * SECOND), names[-1]))
+        strikes.append(Strike("cut_stream", at, rng.randint(x, 3 * x), names[-1]))
     for fragment in query.fragments:
         whole = rng.choice(fragment.replicas)
         victims = [edge.operator for edge in fragment.edges if edge.source and edge.operator != names[-1]]
         for replica in fragment.replicas:
-            for name in victims if replica != whole and fragment.name != EGRESS else ():
-                if rng.random() < 0.7:
-                    since = at + rng.randint(0, 1_000) * MILLISECOND
-                    length = rng.randint(200_000, 2 * SECOND)
-                    strikes.append(Strike("cut_stream_to_replica", since, length, name, f"{fragment.name}.{replica}"))
+            if replica == whole or fragment.name == EGRESS:
+                continue
+            since, length = at + rng.randint(0, x), rng.randint(x // 2, 3 * x)
+            for name in victims if rng.random() < 0.5 else rng.sample(victims, min(1, len(victims))):
+                place = f"{fragment.name}.{replica}"
+                strikes.append(Strike("cut_stream_to_replica", since, length, name, place))
     return replace(scenario, strikes=tuple(strikes), has_whole_replica=True)
 
 
@@ -74,7 +76,7 @@ def _ended(seed: int, family: str, rng: Random) -> Scenario:
 def _jumps(seed: int, family: str, rng: Random) -> Scenario:
     """The boundary of one stream jumps far ahead, as after a gap, or by a producer whose clock is off; others may be cut off
     or end meanwhile."""
-    scenario = _settled(seed, family, rng, replace(_ANSWERING, replicas=(1, 2, 2)))
+    scenario = _settled(seed, family, rng, replace(_ANSWERING, replicas=(1, 2, 2), x_ms=(600, 1_200)))
     names = sorted(scenario.feeds)
     name = rng.choice(names)
     interval = scenario.plan.boundary_interval_us
@@ -83,9 +85,9 @@ def _jumps(seed: int, family: str, rng: Random) -> Scenario:
     until = since + scenario.plan.delay_threshold_us + rng.randint(0, 60_000) * MILLISECOND
     feeds = {**scenario.feeds, name: scenario.feeds[name].without(since, until)}
     strikes: tuple[Strike, ...] = ()
-    if rng.random() < 0.6:
-        victim = rng.choice([other for other in names if other != name])
-        strikes = (Strike("cut_stream", rng.randrange(200_000, 1_500_000), rng.randint(200_000, 1_500_000), victim),)
+    if rng.random() < 0.7:
+        victim, at = rng.choice([other for other in names if other != name]), after * interval - rng.randrange(400_000)
+        strikes = (Strike("cut_stream", max(at, 100_000), rng.randint(200_000, 1_200_000), victim),)
     return replace(scenario, feeds=feeds, strikes=strikes, jumps={name: (after, until)})
 
 

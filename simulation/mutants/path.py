@@ -8,7 +8,7 @@ from typing import Any
 from boreal.frames import State
 from reconcile.events import PathAfter, Send
 from reconcile.instance import Instance
-from simulation.mutants.registry import Patch, caught_by
+from simulation.mutants.registry import Patch, caught_by, mutant
 
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
@@ -77,5 +77,19 @@ def keep_the_old_x_in_a_failure(patch: Patch) -> None:
 
     def make(original: Any) -> Any:
         return lambda self, at_once=False: original(self, at_once and self.sunion.alpha_x_us == 0)
+
+    patch(Instance, "_set_alpha", make)
+
+
+@mutant
+def give_a_fixed_alpha_to_all(patch: Patch) -> None:
+    """A fixed alpha*X is that of every SUnion on the path, and leaves the later ones no time for another shard (R9)."""
+
+    def make(original: Any) -> Any:
+        def set_alpha(self: Instance, at_once: bool = False) -> None:
+            self.reads_sources_only = True
+            original(self, at_once)
+
+        return set_alpha
 
     patch(Instance, "_set_alpha", make)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from boreal.frames import Data
 from reconcile.instance import Instance
 from reconcile.links import Link
@@ -12,7 +14,7 @@ from reconcile.rereading import Rereading
 from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.port import Port
 from sunion.sunion import SUnion
-from sunion.tape import Tape
+from sunion.tape import Chunk, Tape
 
 
 @mutant
@@ -260,3 +262,19 @@ def read_again_from_one_log_only(patch: Patch) -> None:
 def overlook_what_a_log_lacks(patch: Patch) -> None:
     """A reader does not see that a log goes on beyond the row that it needs next (R27)."""
     patch(Link, "lacks", lambda _: lambda self, frame: False)
+
+
+@mutant
+def read_between_a_time_and_one_before_it(patch: Patch) -> None:
+    """Between a time and an earlier one a chunk is asked for rows as between any two."""
+
+    def make(original: Any) -> Any:
+        def between(self: Chunk, since: int, upto: int) -> Any:
+            if since < upto or not self.ordered:
+                return original(self, since, upto)
+            first, last = np.searchsorted(self.times, (since, upto))
+            return None if first == last else (self.batch.slice(first, last - first), self.times[first:last])
+
+        return between
+
+    patch(Chunk, "between", make)

@@ -11,6 +11,7 @@ from reconcile.host import Host
 from reconcile.instance import Instance
 from services.embedded.world import World
 from simulation.mutants.registry import Patch, caught_by, mutant
+from sunion.tape import Tape
 
 
 @mutant
@@ -245,3 +246,32 @@ def wait_for_a_log_that_lacks_rows(patch: Patch) -> None:
         return turn_away
 
     patch(Instance, "_turn_away", make)
+
+
+@mutant
+def ask_below_what_was_acknowledged(patch: Patch) -> None:
+    """Where places in a log are noted more coarsely, they may lead below what was acknowledged, and so trimmed (I7)."""
+
+    def make(original: Any) -> Any:
+        def place_of(self: Tape, time: int) -> int:
+            acknowledged, self.acknowledged = self.acknowledged, 0
+            try:
+                return int(original(self, time))
+            finally:
+                self.acknowledged = acknowledged
+
+        return place_of
+
+    patch(Tape, "place_of", make)
+
+
+@mutant
+def starve_while_events_wait(patch: Patch) -> None:
+    """A Tick comes only when nothing waits in the inbox: a backlog keeps an instance from all its work."""
+    patch(Instance, "is_starving", lambda _: lambda self, now: False)
+
+
+@mutant
+def copy_at_the_deadline(patch: Patch) -> None:
+    """checkpoint_redo copies its state at MARK, when the first bucket is due, and not while it waits."""
+    patch(Instance, "_copy_ahead_at", lambda _: lambda self: None)
