@@ -35,21 +35,21 @@ def _settled(seed: int, family: str, rng: Random, wish: Wish) -> Scenario:
 
 def _unequal(seed: int, family: str, rng: Random) -> Scenario:
     """Streams are cut to single replicas while one replica of each fragment has all that there is: readers must find it."""
-    wish = replace(_ANSWERING, x_ms=(600, 1_000), seconds=(2.6, 3.4), shapes=("single", "chain"))
+    wish = replace(_ANSWERING, x_ms=(500, 800), seconds=(2.6, 3.4), shapes=("single", "chain"))
     scenario = _settled(seed, family, rng, wish)
     query, x = scenario.plan, scenario.plan.delay_threshold_us
     names = sorted(scenario.feeds)
     at = rng.randrange(200_000, 500_000)
     strikes = []
     if len(names) > 2 or rng.random() < 0.5:
-        strikes.append(Strike("cut_stream", at, rng.randint(x, 3 * x), names[-1]))
+        strikes.append(Strike("cut_stream", at, rng.randint(x, 4 * x), names[-1]))
     for fragment in query.fragments:
         whole = rng.choice(fragment.replicas)
         victims = [edge.operator for edge in fragment.edges if edge.source and edge.operator != names[-1]]
         for replica in fragment.replicas:
             if replica == whole or fragment.name == EGRESS:
                 continue
-            since, length = at + rng.randint(0, x), rng.randint(x // 2, 3 * x)
+            since, length = at + rng.randint(0, x), rng.randint(x // 2, 4 * x)
             for name in victims if rng.random() < 0.5 else rng.sample(victims, min(1, len(victims))):
                 place = f"{fragment.name}.{replica}"
                 strikes.append(Strike("cut_stream_to_replica", since, length, name, place))

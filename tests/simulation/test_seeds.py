@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.campaign import run_seed
+from simulation.campaign import Measure, run_seed
+from simulation.families import scenario_of
 
 SEEDS = 1_000
 CHUNK = 50
 ONCE_BROKEN = (1328, 2150, 4005, 6601, 7087, 7238, 8621)
+BROKEN_BY = (
+    ("unequal", 0, "stay_with_one_that_lags"),
+    ("unequal", 11, "stay_with_one_that_lacks_more"),
+    ("jumps", 60, "leave_rows_stranded"),
+    ("long", 51, "ask_below_what_was_acknowledged"),
+    ("overtaken", 149, "read_between_a_time_and_one_before_it"),
+    ("ended", 42, "heal_beyond_all_input"),
+    ("backlog", 0, "starve_while_events_wait"),
+    ("shared", 0, "give_a_fixed_alpha_to_all"),
+    ("early", 0, "take_an_early_answer_for_a_failure"),
+    ("early", 1, "undo_early_answers_one_by_one"),
+    ("clocks", 5, "keep_the_clock_of_the_start"),
+    ("behind", 1, "believe_in_the_own_clock"),
+    ("heavy", 0, "copy_at_the_deadline"),
+)
+"""Of a family, a seed that once broke, and what it was that broke it."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -21,3 +38,10 @@ def test_no_seed_breaks_an_invariant(first: int) -> None:
 @pytest.mark.parametrize("seed", ONCE_BROKEN)
 def test_what_once_broke_stays_mended(seed: int) -> None:
     assert run_seed(seed).violations == []
+
+
+@pytest.mark.parametrize(("family", "seed", "mutant"), BROKEN_BY)
+def test_what_once_broke_a_family_stays_mended(family: str, seed: int, mutant: str) -> None:
+    measure = Measure(scenario_of(family, seed))
+    assert measure.judge().violations == []
+    assert measure.judge(mutant).violations

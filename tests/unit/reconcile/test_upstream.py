@@ -239,6 +239,7 @@ def reach(
 
 def test_one_that_lags_is_left_for_one_that_moves_on() -> None:
     upstream = upstream_of(S, S)
+    upstream.slack_us = SILENCE
     reach(upstream, 1000, (50, 100))
     reach(upstream, 1000 + SILENCE, (50, 200))
     assert upstream.choose(1000 + SILENCE, 0) == (False, []) and upstream.live.log == A
@@ -249,6 +250,7 @@ def test_one_that_lags_is_left_for_one_that_moves_on() -> None:
 
 def test_what_was_undone_is_no_progress() -> None:
     upstream = upstream_of(U, U)
+    upstream.slack_us = SILENCE
     reach(upstream, 1000, (900, 100), (("x",), ("x",)))
     reach(upstream, 1010, (50, 100), (("x",), ("x",)), epoch=1)
     reach(upstream, 1000 + SILENCE, (50, 200), (("x",), ("x",)), epoch=1)

@@ -528,7 +528,8 @@ def early() -> SUnionDriver:
 
 
 def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> None:
-    """R14: nobody has spoken for them; they are due after half of alpha*X, since what is due is then given again with them."""
+    """R14: nobody has spoken for them. The live view is given up after half of alpha*X, and they are due at their deadline, if
+    they are not stable by then."""
     one = early()
     one.now = 1100
     one.rows("b", 15)
@@ -536,7 +537,8 @@ def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> Non
     assert one.sunion.healed(1599, 10) is None
     assert one.sunion.healed(1600, 10) is Healed.PREFIX
     one.sunion.roll_back(10, keep_live=False)
-    assert [item for item in one.at(1600) if item[0] == "tentative"] == [("tentative", [(11, 0), (15, 0)], 20)]
+    assert [item for item in one.at(2099) if item[0] == "tentative"] == []
+    assert [item for item in one.at(2100) if item[0] == "tentative"] == [("tentative", [(11, 0), (15, 0)], 20)]
 
 
 def test_what_is_answered_again_stays_in_proportion_to_what_was_new() -> None:
