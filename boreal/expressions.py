@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import sqlglot
@@ -161,7 +162,9 @@ def _too_deep(sql: str, field: str) -> UserError:
     return UserError(field, sql, "nests too deep", fix)
 
 
+@lru_cache(maxsize=256)
 def _tree(sql: str, field: str, given: str | None = None) -> Node:
+    """sqlglot's tree, which is only read: the same text is parsed for the plan, and again at each start of an operator."""
     shown = sql if given is None else given
     try:
         trees = sqlglot.parse(sql)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -71,7 +72,7 @@ class Schema:
         edges = WINDOW if self.windowed else ()
         return {TIME: Type.TIMESTAMP, **dict.fromkeys(edges, Type.TIMESTAMP), **self.types}
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         edges = [(name, pa.int64()) for name in WINDOW] if self.windowed else []
         return pa.schema([(TIME, pa.int64()), *edges, *((name, kind.arrow) for name, kind in self.columns)])

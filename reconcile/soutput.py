@@ -181,13 +181,16 @@ class SOutput:
     def _pieces(self, rows: pa.RecordBatch, whole_buckets: bool) -> Iterator[pa.RecordBatch]:
         """The rows as batches of FRAME_BYTES at most, as far as they can be cut. whole_buckets: tentative rows of one bucket
         are in one frame, since a reader that changes to another replica asks by t_max for what it lacks (R23)."""
+        if rows.nbytes <= self.frame_bytes:
+            yield rows
+            return
         middle = rows.num_rows // 2
-        if rows.nbytes > self.frame_bytes and whole_buckets:
+        if whole_buckets:
             times = rows.column(0).to_numpy()
             end = bucket_end(int(times[middle]), self.bucket_us)
             ends = (int(np.searchsorted(times, end - self.bucket_us)), int(np.searchsorted(times, end)))
             middle = next((place for place in ends if 0 < place < rows.num_rows), 0)
-        if rows.nbytes <= self.frame_bytes or middle == 0:
+        if middle == 0:
             yield rows
             return
         for half in (rows.slice(0, middle), rows.slice(middle)):

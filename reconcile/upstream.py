@@ -62,13 +62,15 @@ class Progress:
 
     def passed_at(self, time: int) -> int | None:
         """When it was first known to be beyond a time; None if it is not."""
+        if self.reached <= time:
+            return None
         return next((heard for reached, heard in self.steps if reached > time), None)
 
     def discount(self, late_us: int) -> None:
         self.steps = deque(((time, heard + late_us) for time, heard in self.steps), MOST_STEPS)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Candidate:
     """One replica's log of the stream. seen: when it was last heard; heard_since: from when on without falling silent between.
     target: the log's end as noted when we began to read, or to read again (R12). lacking_until: its log lacks rows that we
@@ -215,19 +217,19 @@ class Upstream:
         before = {self.correcting.log} if self.correcting else set()
         if not self.must_follow:
             before.add(self.live.log)
-        ranks = {c.log: self.rank(c, now) for c in self.candidates}
-        if ranks[self.live.log] is Rank.DEAD and now >= self.live.lacking_until and not self._is_survived():
-            ranks[self.live.log] = _RANKS[self.live.state]
-        best = max(self.candidates, key=lambda c: (ranks[c.log], c is self.live, c is self.correcting, -self._index(c)))
-        current = ranks[self.live.log]
+        ranks = {c: self.rank(c, now) for c in self.candidates}
+        if ranks[self.live] is Rank.DEAD and now >= self.live.lacking_until and not self._is_survived():
+            ranks[self.live] = _RANKS[self.live.state]
+        best = max(self.candidates, key=lambda c: (ranks[c], c is self.live, c is self.correcting))
+        current = ranks[self.live]
         revoke = False
-        if ranks[best.log] is Rank.STABLE and current is not Rank.STABLE:
+        if ranks[best] is Rank.STABLE and current is not Rank.STABLE:
             self.live, revoke = best, True
-        elif ranks[best.log] is Rank.UP_FAILURE and current < Rank.UP_FAILURE:
+        elif ranks[best] is Rank.UP_FAILURE and current < Rank.UP_FAILURE:
             previous, self.live = self.live, best
             if current is Rank.STABILIZATION:
                 self.correcting = previous
-        elif current <= Rank.LAGGING and ranks[best.log] > current:
+        elif current <= Rank.LAGGING and ranks[best] > current:
             self.live = best
         elif current is Rank.UP_FAILURE:
             self.live = self._least_missing(ranks, now)
@@ -246,9 +248,9 @@ class Upstream:
             effects.append(Follow(log, last_id))
         return revoke, effects
 
-    def _least_missing(self, ranks: dict[LogId, Rank], now: int) -> Candidate:
+    def _least_missing(self, ranks: dict[Candidate, Rank], now: int) -> Candidate:
         """Of the replicas in UP_FAILURE one that lacks fewer inputs than the live one, if that has lasted."""
-        equals = [c for c in self.candidates if ranks[c.log] is Rank.UP_FAILURE]
+        equals = [c for c in self.candidates if ranks[c] is Rank.UP_FAILURE]
         best = min(equals, key=lambda c: (len(set(c.missing)), c is not self.live))
         if best is self.live:
             self.worse_since = None
@@ -265,20 +267,17 @@ class Upstream:
         once, some a moment before the others: that is nobody's death, nor is it when one is heard again before the rest."""
         return any(c.seen - max(self.live.seen, c.heard_since) >= self.silence_us // 2 for c in self.candidates)
 
-    def _choose_correcting(self, ranks: dict[LogId, Rank]) -> None:
-        if ranks[self.live.log] is not Rank.UP_FAILURE:
+    def _choose_correcting(self, ranks: dict[Candidate, Rank]) -> None:
+        if ranks[self.live] is not Rank.UP_FAILURE:
             self.correcting = None
             return
         if self.correcting is not None and (
-            self.correcting is self.live or ranks[self.correcting.log] is not Rank.STABILIZATION
+            self.correcting is self.live or ranks[self.correcting] is not Rank.STABILIZATION
         ):
             self.correcting = None
         if self.correcting is None:
-            correctors = (c for c in self.candidates if ranks[c.log] is Rank.STABILIZATION and c is not self.live)
+            correctors = (c for c in self.candidates if ranks[c] is Rank.STABILIZATION and c is not self.live)
             self.correcting = next(correctors, None)
-
-    def _index(self, candidate: Candidate) -> int:
-        return self.candidates.index(candidate)
 
 
 def _lag(others: list[Progress], reached: int, now: int) -> int:

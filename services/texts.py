@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.schema import LAST_TIME_US, TIME, WINDOW, Schema, Type
+from boreal.schema import FIRST_TIME_US, LAST_TIME_US, TIME, WINDOW, Schema, Type
 
 _NULL = pa.scalar("null")
 encode_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -75,7 +76,10 @@ def moments(times_us: pa.Array) -> pa.Array:
 
 def moment(time_us: int) -> str:
     """`moments` of one time."""
-    return str(moments(pa.array([time_us], pa.int64()))[0])
+    if time_us < FIRST_TIME_US:
+        return str(moments(pa.array([time_us], pa.int64()))[0])  # a bucket may begin before the year 1, where datetime ends
+    since = timedelta(microseconds=min(time_us, LAST_TIME_US) - FIRST_TIME_US)
+    return (datetime.min + since).isoformat(timespec="microseconds") + "Z"
 
 
 def milliseconds(clock_us: int) -> float:

@@ -123,6 +123,7 @@ class Simulation:
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
         self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
         self.client = Client(plan, scenario.keeps_records)
+        self.shown = LogId(plan.output.name, "r0", 0)
         self.sources = {edge.name for edge in plan.sources}
         self.events = 0
         self.is_over = False
@@ -210,7 +211,7 @@ class Simulation:
         if log.stream in self.sources:
             return
         self.observed.frames.setdefault(log, []).append((now, frame))
-        if log == LogId(self.scenario.plan.output.name, "r0", 0):
+        if log == self.shown:
             self.client.take(frame, now)
 
     def _look(self) -> None:

@@ -168,6 +168,8 @@ class SimulatedWorld(World):
         if process.instance is None:
             return
         held = sum(link.port.tape.nbytes for link in process.instance.links)
+        if held <= self.plan.memory_bytes:
+            return
         brought = 0
         if isinstance(event, Frames):
             brought = sum(frame.batch.nbytes for _, frame in event.items if isinstance(frame, Data))
@@ -188,11 +190,11 @@ class SimulatedWorld(World):
             self.start(process.id)
 
     def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
-        strikes = process.life == life and not process.is_frozen and process.id in self._dying
-        writes = sum(isinstance(effect, Append) for effect in effects) > 1
-        if strikes and (writes or any(isinstance(effect, Obey) for effect in effects)):
-            self._dying.pop(process.id)(process, effects)
-            return
+        if self._dying and process.life == life and not process.is_frozen and process.id in self._dying:
+            writes = sum(isinstance(effect, Append) for effect in effects) > 1
+            if writes or any(isinstance(effect, Obey) for effect in effects):
+                self._dying.pop(process.id)(process, effects)
+                return
         super()._finish(process, life, effects, event)
 
     def _take_copy(self, process: Process, life: int, effect: StoreCheckpoint, tries: int) -> None:

@@ -88,11 +88,16 @@ class ModelClock:
 
     def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
         effects = work()
-        rows = sum(e.frame.batch.num_rows for e in effects if isinstance(e, Append) and isinstance(e.frame, Data))
+        rows = copies = copied = 0
+        for effect in effects:
+            if isinstance(effect, Append):
+                rows += effect.frame.batch.num_rows if isinstance(effect.frame, Data) else 0
+            elif isinstance(effect, StoreCheckpoint) and effect.state is not None:
+                copies += 1
+                copied += len(effect.state)
         if isinstance(event, Frames):
             rows += sum(frame.batch.num_rows for _, frame in event.items if isinstance(frame, Data))
-        copies = [len(e.state) for e in effects if isinstance(e, StoreCheckpoint) and e.state is not None]
-        return effects, 30 + rows // 10 + sum(copies) // 500 + len(copies) * self.copy_us
+        return effects, 30 + rows // 10 + copied // 500 + copies * self.copy_us
 
 
 class RealClock:

@@ -83,9 +83,10 @@ class MemoryLogStore:
         self._logs: dict[LogId, MemoryLog] = {}
 
     def open(self, log: LogId) -> MemoryLog:
-        if log not in self._logs:
-            self._logs[log] = MemoryLog(log)
-        return self._logs[log]
+        found = self._logs.get(log)
+        if found is None:
+            found = self._logs[log] = MemoryLog(log)
+        return found
 
     def ids(self) -> list[LogId]:
         return sorted(self._logs)
