@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import confluent_kafka
 
 from bench.deployment import PATIENCE_S, Deployment, Feeder, wait_until
+from sunion.port import EARLY
 
 X_S = 3.0
 WINDOW_US = 1_000_000
@@ -175,17 +177,24 @@ def replay(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def figures_of(changes: list[dict[str, Any]], before: list[dict[str, Any]]) -> dict[str, Any]:
     """delay_new (R14), tuples sent tentative and undone, over some records."""
-    highest = max((record["t_max"] for record in before if record.get("t_max")), default="")
+    given: list[tuple[float, str]] = []
     delays, undone, outstanding = [], 0, 0
     kinds = Counter(record["type"] for record in changes)
-    for record in changes:
-        if record["type"] in ("stable", "tentative") and record["t_max"] > highest:
-            delays.append(record["emitted_ms"] - record["ingest_ms"])
-        if record.get("t_max"):
-            highest = max(highest, record["t_max"])
-        outstanding += record["type"] == "tentative"
-        if record["type"] == "undo":
-            undone, outstanding = undone + outstanding, 0
+    for at, record in enumerate([*before, *changes], -len(before)):
+        t_max = record.get("t_max")
+        if record["type"] in ("stable", "tentative") and at >= 0:
+            # Tentative ones speak for what had been ingested when they were given.
+            is_new = not any(when >= record["ingest_ms"] and reached >= t_max for when, reached in given)
+            delays += [record["emitted_ms"] - record["ingest_ms"]] if is_new else []
+        if t_max:
+            is_tentative = record["type"] == "tentative" or bool(record.get("tentative"))
+            speaks_for_all = not is_tentative or record["cause"] == EARLY
+            when = math.inf if speaks_for_all else record["emitted_ms"]
+            given = [entry for entry in given if entry[0] > when or entry[1] > t_max] + [(when, t_max)]
+        if at >= 0:
+            outstanding += record["type"] == "tentative"
+            if record["type"] == "undo":
+                undone, outstanding = undone + outstanding, 0
     return {
         "delay_new_ms_max": round(max(delays), 1) if delays else None,
         "stable": kinds["stable"],

@@ -79,3 +79,26 @@ def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Benc
     if two_sites.may_be_timed:
         assert figures["tentative"] == 0, "the home site has all it needs"
     assert_same_at_b(deployment)
+
+
+def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(tmp_path: Path) -> None:
+    """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
+    with flowing(tmp_path, {**QUERY, "name": "paths"}, ("a", "b")) as bench:
+        deployment = bench.deployment
+        with deployment.dead("node.r0"):
+            wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
+        deployment.wait_ready()
+        assert _read_from(deployment) == {"r1"}, "of two that are STABLE the one that is read is kept"
+        since = bench.mark()
+        with deployment.frozen("source.right"):
+            bench.breathe(1.2 * X_S)
+            # Both sources are at a, and r1 is at b, where it goes on writing.
+            with deployment.cut("node.r1", "a"):
+                bench.breathe(3 * X_S)
+                assert _read_from(deployment) == {"r0"}
+        report("a replica loses its last input while another stream is missing", bench.check(since))
+
+
+def _read_from(deployment: Deployment) -> set[str]:
+    """The replica that what clients at home were given last came from."""
+    return {record["replica"] for record in deployment.changes()[-1:]}
