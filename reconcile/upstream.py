@@ -61,10 +61,13 @@ class Progress:
             self.steps.append((time, now))
 
     def passed_at(self, time: int) -> int | None:
-        """When it was first known to be beyond a time; None if it is not."""
-        if self.reached <= time:
-            return None
-        return next((heard for reached, heard in self.steps if reached > time), None)
+        """When it was first known to be beyond a time; None if it is not. Those who are compared are close to each other."""
+        passed = None
+        for reached, heard in reversed(self.steps):
+            if reached <= time:
+                break
+            passed = heard
+        return passed
 
     def discount(self, late_us: int) -> None:
         self.steps = deque(((time, heard + late_us) for time, heard in self.steps), MOST_STEPS)
