@@ -186,11 +186,16 @@ class OrderedHost:
         self.seek(orders[0][0])
         self.next_offset = None  # where the store cannot be asked in the midst of it, we are nowhere
         rows = self.host.rows
-        answers = [record for _, data in orders for record in self._answer(data, keep)]
+        answers: list[bytes] = []
+        # One for each batch, at the first place that has one: early answers leave such places only between a ROLLBACK and the
+        # next MARK. A batch that is done again begins no earlier than the snapshot before.
+        has_saved = False
+        for offset, data in orders:
+            answers += self._answer(data, keep)
+            self._since += len(data)
+            has_saved = has_saved or self._maybe_save(offset + 1)
         self.rows += self.host.rows - rows
         self.next_offset = orders[-1][0] + 1
-        self._since += sum(len(data) for _, data in orders)
-        self._maybe_save()
         return answers
 
     def _answer(self, data: bytes, keep: KeepCopy) -> list[bytes]:
@@ -242,10 +247,12 @@ class OrderedHost:
         self._last_size = len(found[1])
         return found[0]
 
-    def _maybe_save(self) -> None:
+    def _maybe_save(self, next_offset: int) -> bool:
         if self._since < max(self._snapshot_bytes, 4 * self._last_size):
-            return
+            return False
         snapshot = self.host.save()
-        if snapshot is not None and self.next_offset is not None:
-            self._snapshots.keep(self.next_offset, snapshot)
-            self._since, self._last_size = 0, len(snapshot)
+        if snapshot is None:
+            return False
+        self._snapshots.keep(next_offset, snapshot)
+        self._since, self._last_size = 0, len(snapshot)
+        return True

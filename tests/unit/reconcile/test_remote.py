@@ -102,6 +102,25 @@ def obey_all(host: OrderedHost, log: Log, first: int = 0) -> list[bytes]:
     return host.obey(list(log.read(first, len(log.orders))), lambda number, state: None)
 
 
+def test_early_answers_that_never_end_leave_snapshots_all_the_same() -> None:
+    """At the end of each batch there is a live branch; a single state is there only in its midst."""
+    orders: list[Order] = [Begin(1, Mode.UNDO_REDO, None, None), Mark(None, overlaid=True)]
+    for n in range(1, 12):
+        early = step((100 * n + 50, n), upto=100 * n + 100, tentative=True)
+        orders += [early, RollBack(False), step((100 * n, n), upto=100 * n + 50), Redone(), Mark(None, overlaid=True)]
+    log = Log(orders)
+    host = host_over(log, snapshot_bytes=1)
+    for first in range(2, len(orders), 5):
+        assert host.host.host.live is not None or first == 2
+        host.obey(list(log.read(first if first > 2 else 0, first + 5)), lambda number, state: None)
+    assert len(log.snapshots) >= 5
+    answers = obey_all(host_over(Log(orders)), log)
+    before = max(at for at in log.snapshots if at < len(orders) - 4)
+    again = host_over(log, snapshot_bytes=1 << 30)
+    assert obey_all(again, log, before + 1) == answers[before + 1 :]
+    assert again.rebuilt == 1
+
+
 def test_processes_that_do_not_live_long_leave_snapshots_all_the_same() -> None:
     """Else each would obey all that ever was, and no order could be let go."""
     steps = [step((100 * n, n), upto=100 * (n + 1)) for n in range(40)]
