@@ -79,4 +79,4 @@ class Schema:
 
     def empty(self) -> pa.RecordBatch:
         """A batch of this shape with no rows."""
-        return pa.RecordBatch.from_pylist([], schema=self.arrow)
+        return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in self.arrow.types], schema=self.arrow)

@@ -12,7 +12,7 @@ no deadline holds for it, and nobody reads from it who has another choice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from boreal.frames import State
 
@@ -30,8 +30,7 @@ TRANSITIONS: dict[tuple[State, State], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What the state follows from. is_marked: tentative buckets were handed on and not yet corrected."""
 
     is_redoing: bool

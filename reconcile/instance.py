@@ -472,6 +472,8 @@ class Instance:
         """Healed (R16): roll back, as soon as a peer covers for us or none can (R22). True where a redo has begun; its
         first step is left to the next call, so that readers learn of it at once. Peers are judged as of the time up to which
         we have heard them."""
+        if self.sunion.live is None and not self.healing:
+            return False  # nothing was handed on tentatively
         mark = self.sunion.base.position
         replay_from = mark if self.sunion.mark_is_early else self.strategy.replay_from(mark)
         is_healed = self.healing or self.sunion.healed(self.heard_until, replay_from) is not None

@@ -363,8 +363,10 @@ class SUnion:
         if hold is Hold.PROCESS and self.live is not None and now >= self.eager_from:
             target = max(target, self._all_present_through(now))
         view = self.leading
-        target = min(target, self._readable_through(view))
         if target <= view.position or view.position < self.muted_until:
+            return []
+        target = min(target, self._readable_through(view))
+        if target <= view.position:
             return []
         items: list[Item] = []
         is_early = not any(port.failed for port in self.ports)
@@ -573,7 +575,7 @@ class SUnion:
         if len(parts) == 1 and all(taken[at].ordered for at in merge.ports):
             return merged
         times = np.concatenate(parts)
-        if bool(np.all(times[1:] >= times[:-1])):
+        if (times[1:] >= times[:-1]).all():
             return merged
         return merged.take(pa.array(np.argsort(times, kind="stable")))
 

@@ -56,7 +56,7 @@ class Chunk:
     def of(first_id: int, batch: pa.RecordBatch, floor: int, ingest: Ingest) -> Chunk:
         times = batch.column(0).to_numpy()
         low, high, ordered = int(times[0]), int(times[-1]), True
-        if len(times) > 1 and not bool(np.all(times[1:] >= times[:-1])):
+        if len(times) > 1 and not (times[1:] >= times[:-1]).all():
             low, high, ordered = int(times.min()), int(times.max()), False
         return Chunk(first_id, batch, times, low, high, ordered, floor, ingest, batch.nbytes)
 
