@@ -117,7 +117,8 @@ class LatestTopic:
         """The offset that the next record must get."""
         consumer, partition = self._consumer, self._partition
         consumer.assign([partition])
-        first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+        first = int(consumer.beginning_offsets([partition])[partition])
+        end = int(consumer.end_offsets([partition])[partition])
         for record in read_range(consumer, partition, first, end):
             headers = dict(record.headers)
             next_id = int(headers[NEXT_ID])
