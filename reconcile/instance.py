@@ -195,10 +195,8 @@ class Instance:
                 effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
             case Threshold(delay_threshold_us):
                 self.engine.delay_threshold_us = delay_threshold_us
-                self.sunion.settings = replace(
-                    self.sunion.settings,
-                    stable_lag_max_us=self.plan.stable_lag_of(delay_threshold_us),
-                    ahead_us=self.plan.event_time_of(delay_threshold_us),
+                self.sunion.set_threshold(
+                    self.plan.stable_lag_of(delay_threshold_us), self.plan.event_time_of(delay_threshold_us)
                 )
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):

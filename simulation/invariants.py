@@ -464,7 +464,7 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
                 new &= ~np.isin(times, out_of_order)
             if not new.any():
                 continue
-            delays = when - _ingest(observed, times[new])
+            delays = when - _available(scenario, observed, times[new])
             if int(delays.max()) > scenario.plan.delay_threshold_us:
                 row = int(times[new][int(delays.argmax())])
                 yield Violation("late", f"time {row} given at {when}, {int(delays.max())} us after its ingest")
@@ -475,6 +475,21 @@ def _in_cut(scenario: Scenario, logged: np.ndarray) -> np.ndarray:
     """Whether, at each of these times, some stream is cut off from all."""
     cuts = [strike for strike in scenario.strikes if strike.kind == "cut_stream"]
     return sum(((logged >= cut.at_us) & (logged <= cut.end_us) for cut in cuts), np.zeros(len(logged), dtype=bool))
+
+
+def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.ndarray:
+    """`_ingest`, or, where boundaries are behind rows, when the first row of such a time or a later one was logged."""
+    known = _ingest(observed, times)
+    if not scenario.lag_us:
+        return known
+    ticks = np.array([when for when, _ in observed.ticks], dtype=np.int64)
+    feeds = scenario.uncut_feeds.values()
+    all_times = np.concatenate([feed.batch.column(0).to_numpy()[: feed.counts[-1]] for feed in feeds])
+    all_logged = np.concatenate([ticks[np.repeat(np.arange(feed.intervals), np.diff(feed.counts))] for feed in feeds])
+    order = np.argsort(all_times, kind="stable")
+    earliest = np.minimum.accumulate(all_logged[order][::-1])[::-1]
+    first = np.searchsorted(all_times[order], times, side="left")
+    return np.minimum(known, np.append(earliest, INFINITY)[first])
 
 
 def _out_of_order(scenario: Scenario) -> np.ndarray:

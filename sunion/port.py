@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from boreal.frames import INFINITY, Boundary, Data, ingest_at
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.tape import BEGINNING, Chunk, Tape, bounded
@@ -22,12 +24,13 @@ EARLY = "early"
 
 class Arrival(NamedTuple):
     """What has come for the buckets up to a time. ingest: what they count from; not_before: they are not overdue sooner (R8).
-    is_edge: rows, and none of the stream's had a later time."""
+    is_edge: rows, and none of the stream's had a later time. is_leap: they are far ahead of the rows before them."""
 
     upto: int
     ingest: int
     not_before: int
     is_edge: bool = False
+    is_leap: bool = False
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class Port:
     visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of.
     arrivals: what is overdue when (R8). Stable rows are never overdue sooner than grace_us after they arrived, so that a
     backlog is not overdue at once; tentative ones have been held back already.
-    early: the buckets of arrivals that were overdue while far ahead of their time.
+    early: the buckets of arrivals that were overdue while far ahead of their time; ahead_us: how far is far.
     boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
     (ingest, not before) of the end.
     """
@@ -61,6 +64,7 @@ class Port:
     upstream_cause: str = ""
     arrivals: deque[Arrival] = field(default_factory=deque)
     early: list[int] = field(default_factory=list)
+    ahead_us: int = INFINITY
     boundaries: deque[tuple[int, int]] = field(default_factory=deque)
     boundary_ingest: int = 0
     ended: tuple[int, int] | None = None
@@ -168,11 +172,25 @@ class Port:
     def _arrived(self, chunk: Chunk, tentative: bool, now: int) -> None:
         upto = bucket_end(chunk.high, self.bucket_us)
         ingest, is_edge = ingest_at(chunk.ingest, chunk.low), upto >= self.data_end
-        self.arrivals.append(Arrival(upto, ingest, self._not_before(tentative, now), is_edge))
+        not_before = self._not_before(tentative, now)
+        leaps_from = self._leaps_from(chunk, upto)
+        if leaps_from is not None and leaps_from >= chunk.low:
+            self.arrivals.append(Arrival(bucket_end(leaps_from, self.bucket_us), ingest, not_before, is_edge))
+        self.arrivals.append(Arrival(upto, ingest, not_before, is_edge, leaps_from is not None))
         self.data_end = max(self.data_end, upto)
         # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
         known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary
         self.boundaries.extend(run for run in chunk.ingest if known < run[0] < INFINITY)
+
+    def _leaps_from(self, chunk: Chunk, upto: int) -> int | None:
+        """The last time before a gap of more than ahead_us; None where there is no such gap, or no row before it."""
+        if upto - max(self.data_end, chunk.low) <= self.ahead_us:
+            return None
+        times = chunk.times if chunk.ordered else np.sort(chunk.times)
+        if self.data_end > BEGINNING:
+            times = np.concatenate([[min(self.data_end, chunk.high)], times[times > self.data_end]])
+        gaps = np.diff(times)
+        return int(times[gaps.argmax()]) if len(gaps) and int(gaps.max()) > self.ahead_us else None
 
     def _blame(self, frame: Data | Boundary) -> None:
         self.upstream_missing, self.upstream_cause = frame.missing, frame.cause

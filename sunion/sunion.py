@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -152,6 +152,7 @@ class SUnion:
 
     def __post_init__(self) -> None:
         self.base = View(BEGINNING, [Cursor(port.tape.next_id) for port in self.ports])
+        self._tell_ports()
         self._empty = {merge.name: merge.schema.empty() for merge in self.merges}
 
     # What is known of the inputs
@@ -217,6 +218,15 @@ class SUnion:
         )
 
     # Orders from the consistency manager
+
+    def set_threshold(self, stable_lag_max_us: int, ahead_us: int) -> None:
+        """What follows from a new X."""
+        self.settings = replace(self.settings, stable_lag_max_us=stable_lag_max_us, ahead_us=ahead_us)
+        self._tell_ports()
+
+    def _tell_ports(self) -> None:
+        for port in self.ports:
+            port.ahead_us = self.settings.ahead_us
 
     def begin_at(self, position: int, muted_until: int) -> None:
         """Start at a place other than the beginning: rows from `position` on, output thrown away up to `muted_until`."""
@@ -400,11 +410,11 @@ class SUnion:
                 self._note_stranded(at, port)
             port.forget_arrivals(self.leading.position)  # else their grace would hold back what came after them
             while port.arrivals and self._overdue_at(*port.arrivals[0][1:3]) <= now:
-                upto, *_ = port.arrivals.popleft()
-                if self._is_ahead(upto):
-                    port.early.append(upto)
+                arrival = port.arrivals.popleft()
+                if arrival.is_leap and self._is_ahead(arrival.upto):
+                    port.early.append(arrival.upto)
                 else:
-                    self.due = max(self.due, upto)
+                    self.due = max(self.due, arrival.upto)
             if port.early:
                 self.due = max([self.due, *(upto for upto in port.early if self._awaited_until(upto) <= now)])
 
@@ -488,7 +498,7 @@ class SUnion:
         if self.fixed_alpha_x_us is None:
             return BEGINNING
         alpha_x_us = self.fixed_alpha_x_us
-        over = (upto for port in self.ports for upto, at, least, _ in port.arrivals if max(at + alpha_x_us, least) <= now)
+        over = (upto for port in self.ports for upto, at, least, *_ in port.arrivals if max(at + alpha_x_us, least) <= now)
         return min(max(over, default=BEGINNING), self._all_present_through(now))
 
     def _complete_at(self) -> list[int]:
@@ -499,7 +509,7 @@ class SUnion:
         if through <= self.leading.position:
             return []
         firsts = [port.arrivals[0] for port in self.ports if port.arrivals and port.arrivals[0][0] <= through]
-        return [max(at + alpha_x_us, least) for _, at, least, _ in firsts]
+        return [max(at + alpha_x_us, least) for _, at, least, *_ in firsts]
 
     def _readable_through(self, view: View) -> int:
         """A port within reach whose rows must be read again from the log is waited for: its rows are not missing."""
