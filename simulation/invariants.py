@@ -430,7 +430,7 @@ def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
     """Owed once all has been quiet for longer than any window and the round of acknowledgements take. State that windows
     cannot rebuild waits for its own checkpoints."""
     calm = observed.ended_at - observed.quiet_at
-    if calm > 1.5 * SECOND_US and observed.trimmed == 0 and not scenario.is_unbounded:
+    if calm > 1.5 * SECOND_US + 2 * scenario.lag_us and observed.trimmed == 0 and not scenario.is_unbounded:
         yield Violation("never-trimmed", f"after {calm} us without faults")
 
 
@@ -439,7 +439,8 @@ def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
 
 def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[Violation]:
     """R14: a row is new unless something of its time or later was given that spoke for it: a stable boundary, or a tentative
-    one that was given when the row had been logged already. One that says 'early' speaks for what comes out of order."""
+    one that was given when the row had been logged already. One that says 'early' speaks for what comes out of order, where
+    anything does."""
     bucket = scenario.plan.bucket_us
     spoken = -INFINITY
     tentative: list[tuple[int, int]] = []
@@ -447,7 +448,7 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
     for when, frame in readable(observed.frames[client.log]):
         if isinstance(frame, Boundary):
             time = frame.time if frame.time >= INFINITY else frame.time - frame.time % bucket
-            if not frame.tentative:
+            if not frame.tentative or (frame.cause == EARLY and scenario.lag_us):
                 spoken = max(spoken, time)
             while tentative and tentative[-1][1] <= time:
                 tentative.pop()
@@ -489,7 +490,8 @@ def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.
     order = np.argsort(all_times, kind="stable")
     earliest = np.minimum.accumulate(all_logged[order][::-1])[::-1]
     first = np.searchsorted(all_times[order], times, side="left")
-    return np.minimum(known, np.append(earliest, INFINITY)[first])
+    available: np.ndarray = np.minimum(known, np.append(earliest, INFINITY)[first])
+    return available
 
 
 def _out_of_order(scenario: Scenario) -> np.ndarray:
@@ -591,7 +593,7 @@ def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[V
             if is_away and cut.stream not in frame.missing and cut.from_event < ended[cut.stream]:
                 yield Violation("misnamed", f"{cut.stream} is cut off at {when}, and {frame.missing} are named for {end}")
                 return
-        for name in frame.missing:
+        for name in frame.missing if len(cuts) == 1 else ():  # a later fragment names what an earlier one lacks by now
             if name in scenario.feeds and not any(_explains(scenario, cut, name, when, end) for cut in cuts):
                 yield Violation("misnamed", f"{name} is named at {when} for {end}, and was there")
                 return

@@ -32,6 +32,11 @@ class Arrival(NamedTuple):
     is_edge: bool = False
     is_leap: bool = False
 
+    def takes_along(self, other: Arrival) -> bool:
+        """Whether the other is due as soon as this one is."""
+        is_sooner = self.ingest <= other.ingest and self.not_before <= other.not_before
+        return is_sooner and self.upto >= other.upto and not (self.is_leap or other.is_leap)
+
 
 @dataclass(slots=True)
 class Port:
@@ -116,7 +121,7 @@ class Port:
             self.ended = self.ended or (frame.ingest, self._not_before(frame.tentative, now))
         else:
             upto = bucket_floor(frame.time, self.bucket_us)
-            self.arrivals.append(Arrival(upto, frame.ingest, self._not_before(frame.tentative, now)))
+            self.note(Arrival(upto, frame.ingest, self._not_before(frame.tentative, now)))
             self.data_end = max(self.data_end, upto)
         self.boundaries.append((frame.time, frame.ingest))
         self.boundaries = bounded(self.boundaries, self.tape.most_notes)
@@ -175,16 +180,27 @@ class Port:
         not_before = self._not_before(tentative, now)
         leaps_from = self._leaps_from(chunk, upto)
         if leaps_from is not None and leaps_from >= chunk.low:
-            self.arrivals.append(Arrival(bucket_end(leaps_from, self.bucket_us), ingest, not_before, is_edge))
-        self.arrivals.append(Arrival(upto, ingest, not_before, is_edge, leaps_from is not None))
+            self.note(Arrival(bucket_end(leaps_from, self.bucket_us), ingest, not_before, is_edge))
+        self.note(Arrival(upto, ingest, not_before, is_edge, leaps_from is not None))
         self.data_end = max(self.data_end, upto)
         # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
         known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary
         self.boundaries.extend(run for run in chunk.ingest if known < run[0] < INFINITY)
 
+    def note(self, arrival: Arrival) -> None:
+        """Arrivals lie in the order of their buckets and of their deadlines: where rows are out of order, what has come for
+        later buckets may be due sooner, and takes along what lies before."""
+        while self.arrivals and arrival.takes_along(self.arrivals[-1]):
+            taken = self.arrivals.pop()
+            arrival = arrival._replace(is_edge=arrival.is_edge or taken.is_edge)
+        at = len(self.arrivals)
+        while at and self.arrivals[at - 1].upto > arrival.upto and self.arrivals[at - 1].ingest > arrival.ingest:
+            at -= 1
+        self.arrivals.insert(at, arrival)
+
     def _leaps_from(self, chunk: Chunk, upto: int) -> int | None:
         """The last time before a gap of more than ahead_us; None where there is no such gap, or no row before it."""
-        if upto - max(self.data_end, chunk.low) <= self.ahead_us:
+        if upto - (self.data_end if self.data_end > BEGINNING else chunk.low) <= self.ahead_us:
             return None
         times = chunk.times if chunk.ordered else np.sort(chunk.times)
         if self.data_end > BEGINNING:

@@ -242,15 +242,15 @@ class SUnion:
         mark, steps up to the mark are muted.
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
-        self.rest = self._horizon()
+        self.rest, is_more_due = self._horizon(), self.due > self.live.position
         self.due = max(self.due, self.rest)
         if self._stranded:
             # What is beyond the streams that are behind was given already; handed on at once, it would strand them again. What
             # they have is due at its own deadline, and by then it may be stable.
             self.rest = min(self.rest, *(self.ports[at].data_end for at in self._stranded))
-            self.due = self.base.position
+            self.due = self.due if is_more_due else self.base.position
             for at, ingest in self._stranded.items():
-                self.ports[at].arrivals.appendleft(Arrival(self.ports[at].data_end, ingest, BEGINNING))
+                self.ports[at].note(Arrival(self.ports[at].data_end, ingest, BEGINNING))
         self._forget_stranded()
         if not keep_live:
             self.live = None
