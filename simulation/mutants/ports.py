@@ -264,7 +264,7 @@ def overlook_what_a_log_lacks(patch: Patch) -> None:
     patch(Link, "lacks", lambda _: lambda self, frame: False)
 
 
-@mutant
+@caught_by("sunion/test_tape.py", "test_no_rows_lie_between_a_time_and_an_earlier_one")
 def read_between_a_time_and_one_before_it(patch: Patch) -> None:
     """Between a time and an earlier one a chunk is asked for rows as between any two."""
 

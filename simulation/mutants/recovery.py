@@ -248,7 +248,7 @@ def wait_for_a_log_that_lacks_rows(patch: Patch) -> None:
     patch(Instance, "_turn_away", make)
 
 
-@mutant
+@caught_by("sunion/test_tape.py", "test_places_that_were_made_one_do_not_lead_before_what_was_acknowledged")
 def ask_below_what_was_acknowledged(patch: Patch) -> None:
     """Where places in a log are noted more coarsely, they may lead below what was acknowledged, and so trimmed (I7)."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from reconcile.engine import Engine, nothing_follows
 from reconcile.orders import Answer, Begin, Place, RollBack, decode_order, encode_answer
 from reconcile.remote import OrderedHost, RemoteHost
-from simulation.mutants.registry import Patch, mutant
+from simulation.mutants.registry import Patch, caught_by, mutant
 
 
 @mutant
@@ -99,7 +99,7 @@ def forget_how_long_a_host_takes(patch: Patch) -> None:
     patch(Engine, "latency_us", lambda _: property(lambda self: 0))
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_a_correction_whose_host_is_gone_holds_no_peer_back")
 def wait_for_a_dead_host(patch: Patch) -> None:
     """A host that has stopped is not noticed: its replica goes on calling itself STABLE (R10, R24)."""
     patch(Engine, "is_silent", lambda _: lambda self, now: False)
