@@ -134,7 +134,7 @@ def _fell_job(rng: Random, scenario: Scenario) -> Scenario:
 def maybe_remote(scenario: Scenario) -> Scenario:
     """Of some scenarios, operators of some fragments run in micro-batches in another process, which may die as well."""
     rng = Random(f"remote {scenario.seed}")
-    if rng.random() >= REMOTE_SHARE:
+    if rng.random() >= REMOTE_SHARE or scenario.has_whole_replica:
         return scenario
     query = scenario.plan
     chosen = {f.name for f in query.fragments if f.name != EGRESS and rng.random() < 0.7} or {query.fragments[0].name}

@@ -112,7 +112,8 @@ def _heavy(seed: int, family: str, rng: Random) -> Scenario:
         memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES),
     )
     scenario = settle(seed, family, rng, query, wish, owes_delay=True)
-    copy_us = int(query.delay_threshold_us * rng.uniform(0.12, 0.25))
+    # Shorter than what counts as silence: replicas that copy at once would seem to be cut off from their reader.
+    copy_us = min(int(query.delay_threshold_us * rng.uniform(0.12, 0.25)), query.silence_us - query.boundary_interval_us)
     at, length = rng.randrange(300_000, 700_000), query.delay_threshold_us + rng.randint(100, 900) * MILLISECOND
     victim = rng.choice(sorted(scenario.feeds)[1:])
     return replace(scenario, copy_us=copy_us, strikes=(Strike("cut_stream", at, length, victim),))

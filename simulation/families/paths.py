@@ -35,7 +35,7 @@ def _settled(seed: int, family: str, rng: Random, wish: Wish) -> Scenario:
 
 def _unequal(seed: int, family: str, rng: Random) -> Scenario:
     """Streams are cut to single replicas while one replica of each fragment has all that there is: readers must find it."""
-    wish = replace(_ANSWERING, x_ms=(500, 800), seconds=(2.6, 3.4), shapes=("single", "chain"))
+    wish = replace(_ANSWERING, x_ms=(700, 900), seconds=(2.8, 3.6), shapes=("single", "chain"))
     scenario = _settled(seed, family, rng, wish)
     query, x = scenario.plan, scenario.plan.delay_threshold_us
     names = sorted(scenario.feeds)

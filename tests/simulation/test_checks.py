@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from boreal.plan import Plan
 from boreal.spec import Hold, Policy
-from reconcile.events import InstanceId, PathAfter, Received
+from reconcile.events import PathAfter, Received
 from reconcile.instance import Instance
 from simulation.client import faults_of_records
 from simulation.drawing import Wish, make_plan, settle
@@ -94,8 +93,8 @@ def _hold_as(hold: Hold) -> Spoil:
     def spoil(patch: pytest.MonkeyPatch) -> None:
         original = Instance.__init__
 
-        def init(self: Instance, plan: Plan, me: InstanceId, restart: Any) -> None:
-            original(self, plan, me, restart)
+        def init(self: Instance, *arguments: Any) -> None:
+            original(self, *arguments)
             self.sunion.failure = self.sunion.stabilization = hold
 
         patch.setattr(Instance, "__init__", init)

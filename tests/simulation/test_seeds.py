@@ -11,9 +11,9 @@ SEEDS = 1_000
 CHUNK = 50
 ONCE_BROKEN = (1328, 2150, 4005, 6601, 7087, 7238, 8621)
 BROKEN_BY = (
-    ("unequal", 8, "stay_with_one_that_lags"),
-    ("unequal", 11, "stay_with_one_that_lacks_more"),
-    ("jumps", 60, "leave_rows_stranded"),
+    ("unequal", 1, "stay_with_one_that_lags"),
+    ("unequal", 18, "stay_with_one_that_lacks_more"),
+    ("jumps", 90, "leave_rows_stranded"),
     ("long", 51, "ask_below_what_was_acknowledged"),
     ("overtaken", 149, "read_between_a_time_and_one_before_it"),
     ("ended", 42, "heal_beyond_all_input"),
