@@ -271,7 +271,7 @@ def starve_while_events_wait(patch: Patch) -> None:
     patch(Instance, "is_starving", lambda _: lambda self, now: False)
 
 
-@mutant
+@caught_by("reconcile/test_instance.py", "test_the_copy_is_made_while_buckets_wait_and_mark_makes_none")
 def copy_at_the_deadline(patch: Patch) -> None:
     """checkpoint_redo copies its state at MARK, when the first bucket is due, and not while it waits."""
     patch(Instance, "_copy_ahead_at", lambda _: lambda self: None)

@@ -167,17 +167,18 @@ def call_a_failed_input_well(patch: Patch) -> None:
     patch(Instance, "_look_at_inputs", make)
 
 
-@caught_by("reconcile/test_instance.py", "test_it_leaves_a_dead_replica_and_names_no_input_missing")
+@caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
 def find_silence_out_too_late(patch: Patch) -> None:
     """An input is silent after thirty boundary intervals, and no longer after three (R10)."""
 
     def make(original: Any) -> Any:
-        def links_of(plan: Any, fragment: Any, me: Any, silence_us: int, *more: Any) -> Any:
-            return original(plan, fragment, me, 10 * silence_us, *more)
+        def init(self: Instance, *arguments: Any) -> None:
+            original(self, *arguments)
+            self.silence_us *= 10
 
-        return links_of
+        return init
 
-    patch(reconcile.instance, "links_of", make)
+    patch(Instance, "__init__", make)
 
 
 @caught_by("reconcile/test_upstream.py", "test_one_that_lags_is_left_for_one_that_moves_on")
