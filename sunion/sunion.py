@@ -13,7 +13,7 @@ Theory of operation (DPC, sections 'Stable state', 'Upstream failure', 'Stabiliz
 5. A bucket may be overdue although no input has failed: rows may come out of order for longer than alpha*X, a stream may be
    idle, or behind another. It is answered early, by the same means (the mark is early), and corrected piece by piece as the
    stable boundaries go on. Rows that come for a time that `live` has passed, from a stream that is not out of order, are
-   stranded: to answer them within X, `live` is given up, and what is due is handed on once more, with them.
+   stranded: to answer them within X, `live` is given up, and they are due at their own deadline.
 
 The machine is pure: frames and the time go in, items come out; it never asks what time it is.
 """
