@@ -67,21 +67,28 @@ def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=(away, drag))
 
 
-def _shared(seed: int, family: str, rng: Random) -> Scenario:
-    """A fixed alpha*X, two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must
-    have time left for the second shard. I3 is owed, since one stream is always there."""
-    wish = Wish(
-        replicas=(2,),
-        streams=(2, 3),
-        menu=Menu(joins=False, unbounded=False, stateful=False),
-        holds=("delay", "process"),
-        x_ms=(900, 1600),
-        is_comfortable=True,
-        seconds=(2.2, 3.2),
-    )
+_ROW_BY_ROW = Wish(
+    replicas=(2,),
+    streams=(2, 3),
+    menu=Menu(joins=False, unbounded=False, stateful=False),
+    holds=("delay", "process"),
+    is_comfortable=True,
+)
+
+
+def _sharded_plan(rng: Random, wish: Wish) -> Plan:
+    """The first that is drawn with shards whose results depend on one row each."""
     query = make_plan(rng, wish)
     while not _is_sharded_row_by_row(query):
         query = make_plan(rng, wish)
+    return query
+
+
+def _shared(seed: int, family: str, rng: Random) -> Scenario:
+    """A fixed alpha*X, two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must
+    have time left for the second shard. I3 is owed, since one stream is always there."""
+    wish = replace(_ROW_BY_ROW, x_ms=(900, 1600), seconds=(2.2, 3.2))
+    query = _sharded_plan(rng, wish)
     alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.4, 0.6))
     query = replace(query, alpha_x_us=alpha_x_us, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
     scenario = settle(seed, family, rng, query, wish, owes_delay=True, is_rowwise=True)
@@ -123,18 +130,8 @@ def _overtaken(seed: int, family: str, rng: Random) -> Scenario:
     """A failure heals when the first tentative rows are out. One shard lags, so the egress still holds back the other's
     tentative frames, of several buckets, while that one's other replica corrects, a bucket at a time: its stable boundary
     comes to lie inside them."""
-    wish = Wish(
-        replicas=(2,),
-        streams=(2, 3),
-        menu=Menu(joins=False, unbounded=False, stateful=False),
-        holds=("delay", "process"),
-        x_ms=(900, 1400),
-        is_comfortable=True,
-        seconds=(2.0, 3.0),
-    )
-    query = make_plan(rng, wish)
-    while not _is_sharded_row_by_row(query):
-        query = make_plan(rng, wish)
+    wish = replace(_ROW_BY_ROW, x_ms=(900, 1400), seconds=(2.0, 3.0))
+    query = _sharded_plan(rng, wish)
     alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.3, 0.5))
     query = replace(query, alpha_x_us=alpha_x_us, bucket_us=20_000, bucket_run_us=20_000)
     query = replace(query, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
