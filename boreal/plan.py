@@ -90,9 +90,9 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole query, planned. Durations in microseconds of run time, but bucket_us, which is event time; bucket_run_us is
-    how long a bucket takes in run time. silence_us: an input that says nothing for longer is missing (R10).
-    stable_lag_max_us: None where it follows from X."""
+    """A whole query, planned. Durations in microseconds of run time, but bucket_us and disorder_us, which are event time;
+    bucket_run_us is how long a bucket takes in run time. disorder_us: how far boundaries may be behind their rows. silence_us:
+    an input that says nothing for longer is missing (R10). stable_lag_max_us: None where it follows from X."""
 
     query: str
     fragments: tuple[Fragment, ...]
@@ -114,6 +114,7 @@ class Plan:
     checkpoint_interval_us: int | None
     notes: tuple[str, ...]
     latest: bool = False
+    disorder_us: int = 0
 
     @property
     def sign_of_life_us(self) -> int:

@@ -125,6 +125,7 @@ def plan(
         checkpoint_interval_us=checkpoint_interval,
         notes=tuple(notes),
         latest=query.latest,
+        disorder_us=max((stream.disorder for stream in query.streams.values()), default=0),
     )
 
 

@@ -95,6 +95,7 @@ class Instance:
                 limits.replay_bytes,
                 ahead_us=plan.event_time_of(plan.delay_threshold_us),
                 bucket_run_us=plan.bucket_run_us,
+                disorder_us=plan.disorder_us,
             ),
             str(me),
             plan.policy.failure,
@@ -296,7 +297,7 @@ class Instance:
         port = link.port
         match frame:
             case Data(tentative=True):
-                port.take_tentative(frame, now)
+                port.take_tentative(frame)
             case Data():
                 port.take_stable(frame, now)
             case Boundary():

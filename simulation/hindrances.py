@@ -105,7 +105,7 @@ def _kill_without_store(rng: Random, scenario: Scenario) -> Scenario:
 
 def _lag(rng: Random, scenario: Scenario) -> Scenario:
     """Boundaries come late after their rows."""
-    return replace(scenario, lag_us=rng.choice((1, 1, 2, 4)) * scenario.plan.boundary_interval_us)
+    return scenario.lagging(rng.choice((1, 1, 2, 4)) * scenario.plan.boundary_interval_us)
 
 
 def _disorder(rng: Random, scenario: Scenario) -> Scenario:

@@ -466,9 +466,7 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
             if not new.any():
                 continue
             delays = when - _available(scenario, observed, times[new])
-            # Each fragment corrects its early answers at moments of its own, which may hold back one that is just due.
-            allowed = scenario.plan.delay_threshold_us * (3 if scenario.owes_early else 2) // 2
-            if int(delays.max()) > allowed:
+            if int(delays.max()) > scenario.plan.delay_threshold_us:
                 row = int(times[new][int(delays.argmax())])
                 yield Violation("late", f"time {row} given at {when}, {int(delays.max())} us after its ingest")
                 return

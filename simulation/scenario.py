@@ -40,7 +40,7 @@ class Scenario:
     length. owes_masking: only one of several replicas fails, so no client may notice. owes_names: `missing_inputs` of what the
     client is given are just the streams that are cut off. may_skip: a replica may come back
     by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
-    some fragments' operators run in another process. lag_us: how far boundaries are behind rows. jumps: see `simulation.feed`.
+    some fragments' operators run in another process. jumps: see `simulation.feed`.
     has_whole_replica: one replica has every stream that is not cut off from all. owes_early: rows come out of order for longer
     than X, and nothing fails, so every instance is STABLE throughout. limits: of every instance; copy_us: what each copy of a
     state takes, beside what its bytes do; poll_frames: how many frames a reader is given at a time; hops_us: how much longer
@@ -65,7 +65,6 @@ class Scenario:
     owes_names: bool = False
     may_skip: bool = False
     batch_us: int = 0
-    lag_us: int = 0
     jumps: dict[str, tuple[int, int]] = field(default_factory=dict)
     has_whole_replica: bool = False
     owes_early: bool = False
@@ -77,6 +76,15 @@ class Scenario:
     keeps_records: bool = False
     patterns: tuple[str, ...] = ()
     walls: dict[InstanceId, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def lag_us(self) -> int:
+        """How far boundaries are behind rows: each stream's `disorder`."""
+        return self.plan.disorder_us
+
+    def lagging(self, lag_us: int) -> Scenario:
+        """The same with another `disorder`."""
+        return replace(self, plan=replace(self.plan, disorder_us=lag_us))
 
     @property
     def loses_state(self) -> bool:

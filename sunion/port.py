@@ -24,7 +24,8 @@ EARLY = "early"
 
 class Arrival(NamedTuple):
     """What has come for the buckets up to a time. ingest: what they count from; not_before: they are not overdue sooner (R8).
-    is_edge: rows, and none of the stream's had a later time. is_leap: they are far ahead of the rows before them."""
+    is_edge: rows, and none of the stream's had a later time. is_leap: they are far ahead of the rows before them, by more than
+    the time that has passed since these."""
 
     upto: int
     ingest: int
@@ -44,10 +45,12 @@ class Port:
 
     unreachable: nothing was heard for so long that its replica counts as silent. silent: the same, and more was to come.
     failed: silent, or tentative, or its producer is not STABLE. corrected: stable rows come from another replica than the
-    visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of.
+    visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of;
+    reach: through where rows may have come as of reach_ingest; stable_reach, stable_reach_ingest: the same, of what is stable.
     arrivals: what is overdue when (R8). Stable rows are never overdue sooner than grace_us after they arrived, so that a
-    backlog is not overdue at once; tentative ones have been held back already.
-    early: the buckets of arrivals that were overdue while far ahead of their time; ahead_us: how far is far.
+    backlog is not overdue at once; tentative ones have been held back already, by whoever sent them.
+    early: the buckets of arrivals that were overdue while far ahead of their time; ahead_us: how far is far, in event time, of
+    which a bucket takes bucket_run_us to pass.
     boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
     (ingest, not before) of the end.
     """
@@ -70,10 +73,16 @@ class Port:
     arrivals: deque[Arrival] = field(default_factory=deque)
     early: list[int] = field(default_factory=list)
     ahead_us: int = INFINITY
+    bucket_run_us: int = 1
+    disorder_us: int = 0
     boundaries: deque[tuple[int, int]] = field(default_factory=deque)
     boundary_ingest: int = 0
     ended: tuple[int, int] | None = None
     data_end: int = BEGINNING
+    reach: int = BEGINNING
+    reach_ingest: int = 0
+    stable_reach: int = BEGINNING
+    stable_reach_ingest: int = 0
 
     @property
     def is_early(self) -> bool:
@@ -88,9 +97,9 @@ class Port:
     def take_stable(self, frame: Data, now: int) -> None:
         chunk = self.tape.append(frame.first_id, frame.batch, frame.ingest)
         if chunk is not None:
-            self._arrived(chunk, False, now)
+            self._arrived(chunk, False, now + self.grace_us)
 
-    def take_tentative(self, frame: Data, now: int) -> None:
+    def take_tentative(self, frame: Data) -> None:
         """Take rows of the visible branch whose t_max is new here (R23)."""
         chunk = Chunk.of(frame.first_id, frame.batch, BEGINNING, frame.ingest)
         rows = chunk.between(max(self.t_max, self.tape.boundary), INFINITY)
@@ -102,7 +111,7 @@ class Port:
         self.suffix_nbytes += chunk.nbytes
         self.t_max = max(self.t_max, frame.t_max)
         self._blame(frame)
-        self._arrived(chunk, True, now)
+        self._arrived(chunk, True, BEGINNING)
 
     def take_boundary(self, frame: Boundary, now: int) -> None:
         """Take a boundary; a tentative one holds until it is revoked."""
@@ -117,12 +126,15 @@ class Port:
         elif self.suffix:
             self.suffix = self.suffix_from(frame.time)
             self.suffix_nbytes = sum(chunk.nbytes for chunk in self.suffix)
+        not_before = BEGINNING if frame.tentative else now + self.grace_us
         if frame.time >= INFINITY:
-            self.ended = self.ended or (frame.ingest, self._not_before(frame.tentative, now))
+            self.ended = self.ended or (frame.ingest, not_before)
         else:
             upto = bucket_floor(frame.time, self.bucket_us)
-            self.note(Arrival(upto, frame.ingest, self._not_before(frame.tentative, now)))
+            self.note(Arrival(upto, frame.ingest, not_before))
             self.data_end = max(self.data_end, upto)
+            # A stable boundary waits for what is out of order.
+            self._reach(upto if frame.tentative else upto + self.disorder_us, frame.ingest, frame.tentative)
         self.boundaries.append((frame.time, frame.ingest))
         self.boundaries = bounded(self.boundaries, self.tape.most_notes)
         self.boundary_ingest = frame.ingest
@@ -135,6 +147,7 @@ class Port:
         self.t_max = BEGINNING
         self.boundaries = deque(known for known in self.boundaries if known[0] <= self.tape.boundary)
         self.data_end = self._stable_end()
+        self.reach, self.reach_ingest = self.stable_reach, self.stable_reach_ingest
         self.upstream_missing, self.upstream_cause = (), ""
         if self.tape.boundary < INFINITY:
             self.ended = None
@@ -171,18 +184,15 @@ class Port:
         last = max((chunk.high for chunk in self.tape.chunks[-1:]), default=BEGINNING)
         return max(bucket_floor(self.tape.boundary, self.bucket_us), bucket_end(last, self.bucket_us))
 
-    def _not_before(self, tentative: bool, now: int) -> int:
-        return now if tentative else now + self.grace_us
-
-    def _arrived(self, chunk: Chunk, tentative: bool, now: int) -> None:
+    def _arrived(self, chunk: Chunk, tentative: bool, not_before: int) -> None:
         upto = bucket_end(chunk.high, self.bucket_us)
         ingest, is_edge = ingest_at(chunk.ingest, chunk.low), upto >= self.data_end
-        not_before = self._not_before(tentative, now)
         leaps_from = self._leaps_from(chunk, upto)
         if leaps_from is not None and leaps_from >= chunk.low:
             self.note(Arrival(bucket_end(leaps_from, self.bucket_us), ingest, not_before, is_edge))
         self.note(Arrival(upto, ingest, not_before, is_edge, leaps_from is not None))
         self.data_end = max(self.data_end, upto)
+        self._reach(upto, ingest_at(chunk.ingest, chunk.high), tentative)
         # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
         known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary
         self.boundaries.extend(run for run in chunk.ingest if known < run[0] < INFINITY)
@@ -198,15 +208,29 @@ class Port:
             at -= 1
         self.arrivals.insert(at, arrival)
 
+    def _reach(self, upto: int, ingest: int, tentative: bool) -> None:
+        if upto > self.reach:
+            self.reach, self.reach_ingest = upto, ingest
+        if not tentative and upto > self.stable_reach:
+            self.stable_reach, self.stable_reach_ingest = upto, ingest
+
     def _leaps_from(self, chunk: Chunk, upto: int) -> int | None:
-        """The last time before a gap of more than ahead_us; None where there is no such gap, or no row before it."""
-        if upto - (self.data_end if self.data_end > BEGINNING else chunk.low) <= self.ahead_us:
+        """The last time before a gap of more than ahead_us and what has passed meanwhile; None where there is no such gap, or
+        no row before it. A stream may be sparse: a row whose time has come is no leap, however long ago the last was."""
+        is_known = self.reach > BEGINNING
+        ahead_us = self.ahead_us if is_known else self.ahead_us + self.disorder_us
+        if upto - (self.reach if is_known else chunk.low) <= ahead_us:
             return None
         times = chunk.times if chunk.ordered else np.sort(chunk.times)
-        if self.data_end > BEGINNING:
-            times = np.concatenate([[min(self.data_end, chunk.high)], times[times > self.data_end]])
-        gaps = np.diff(times)
-        return int(times[gaps.argmax()]) if len(gaps) and int(gaps.max()) > self.ahead_us else None
+        throughs, logged = (np.array(part, dtype=np.int64) for part in zip(*chunk.ingest, strict=True))
+        ingest = logged[np.minimum(np.searchsorted(throughs, times, side="right"), len(logged) - 1)]
+        if is_known:
+            later = times > self.reach
+            times = np.concatenate([[min(self.reach, chunk.high)], times[later]])
+            ingest = np.concatenate([[self.reach_ingest], ingest[later]])
+        passed = np.maximum(np.diff(ingest), 0) * self.bucket_us // self.bucket_run_us
+        gaps = np.diff(times) - passed
+        return int(times[gaps.argmax()]) if len(gaps) and int(gaps.max()) > ahead_us else None
 
     def _blame(self, frame: Data | Boundary) -> None:
         self.upstream_missing, self.upstream_cause = frame.missing, frame.cause

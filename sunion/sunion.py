@@ -90,6 +90,7 @@ class Settings:
     replay_bytes: int = REPLAY_BYTES
     ahead_us: int = INFINITY
     bucket_run_us: int = 1
+    disorder_us: int = 0
 
 
 @dataclass(slots=True)
@@ -226,7 +227,8 @@ class SUnion:
 
     def _tell_ports(self) -> None:
         for port in self.ports:
-            port.ahead_us = self.settings.ahead_us
+            port.ahead_us, port.bucket_run_us = self.settings.ahead_us, self.settings.bucket_run_us
+            port.disorder_us = self.settings.disorder_us
 
     def begin_at(self, position: int, muted_until: int) -> None:
         """Start at a place other than the beginning: rows from `position` on, output thrown away up to `muted_until`."""

@@ -455,7 +455,7 @@ class SUnionDriver:
         port.take_stable(self._data(first, times, v, ingest, False), self.now)
 
     def tentative(self, name: str, *times: int, v: Sequence[int] | None = None, ingest: int | None = None) -> None:
-        self.ports[name].take_tentative(self._data(self.ports[name].tape.next_id, times, v, ingest, True), self.now)
+        self.ports[name].take_tentative(self._data(self.ports[name].tape.next_id, times, v, ingest, True))
 
     def boundary(self, name: str, time: int, tentative: bool = False, ingest: int | None = None) -> None:
         at = self.now if ingest is None else ingest

@@ -70,7 +70,7 @@ def _ended(seed: int, family: str, rng: Random) -> Scenario:
     at = max(end_us - rng.randint(0, 800_000), 100_000)
     lag = rng.choice((0, 0, 1, 3)) * scenario.plan.boundary_interval_us
     strike = Strike("cut_stream", at, end_us - at + rng.randint(50_000, SECOND), goes_on)
-    return replace(scenario, feeds=feeds, strikes=(strike,), lag_us=lag)
+    return replace(scenario.lagging(lag), feeds=feeds, strikes=(strike,))
 
 
 def _jumps(seed: int, family: str, rng: Random) -> Scenario:
@@ -95,10 +95,10 @@ def _early(seed: int, family: str, rng: Random) -> Scenario:
     """Rows come out of order for longer than X: every answer comes early within X, and is final when the disorder is over."""
     wish = replace(_ANSWERING, replicas=(1, 2, 2), x_ms=(500, 900), seconds=(2.4, 3.6))
     scenario = _settled(seed, family, rng, wish)
-    query = replace(scenario.plan, alpha_x_us=None)
-    lag = int(query.delay_threshold_us * rng.uniform(1.1, 3.0))
+    lag = int(scenario.plan.delay_threshold_us * rng.uniform(1.1, 3.0))
+    query = replace(scenario.plan, alpha_x_us=None, disorder_us=lag)
     feeds = {name: feed.with_disorder(rng, rng.choice((0, lag // 2, lag))) for name, feed in scenario.feeds.items()}
-    return replace(scenario, plan=query, feeds=feeds, lag_us=lag, is_rowwise=False, owes_early=True)
+    return replace(scenario, plan=query, feeds=feeds, is_rowwise=False, owes_early=True)
 
 
 FAMILIES: Families = {

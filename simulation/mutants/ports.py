@@ -109,9 +109,9 @@ def judge_tentative_repeats_by_boundaries_alone(patch: Patch) -> None:
     """Of another replica's tentative rows those are taken that no boundary had passed, though rows had (R23)."""
 
     def make(original: Any) -> Any:
-        def take_tentative(self: Port, frame: Any, now: int) -> None:
+        def take_tentative(self: Port, frame: Any) -> None:
             t_max = self.t_max
-            original(self, frame, now)
+            original(self, frame)
             self.t_max = t_max
 
         return take_tentative
@@ -219,7 +219,7 @@ def show_the_tentative_rows_of_a_correction(patch: Patch) -> None:
     def make(original: Any) -> Any:
         def take_correction(self: Instance, port: Any, frame: Any, now: int) -> None:
             if isinstance(frame, Data) and frame.tentative:
-                port.take_tentative(frame, now)
+                port.take_tentative(frame)
             original(self, port, frame, now)
 
         return take_correction

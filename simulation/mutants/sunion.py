@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import reconcile.soutput
 import sunion.port
 from boreal.frames import INFINITY
 from boreal.spec import Hold
+from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.port import Port
 from sunion.sunion import Healed, SUnion
@@ -278,7 +280,17 @@ def let_stable_rows_be_overdue_at_once(patch: Patch) -> None:
 @mutant
 def give_tentative_rows_a_grace(patch: Patch) -> None:
     """What an upstream has held back already is held back for the grace again, at every hop."""
-    patch(Port, "_not_before", lambda _: lambda self, tentative, now: now + self.grace_us)
+
+    def make(original: Any) -> Any:
+        def take_visible(self: Instance, link: Any, candidate: Any, frame: Any, now: int) -> None:
+            original(self, link, candidate, frame, now)
+            least = now + link.port.grace_us
+            held = (arrival._replace(not_before=max(arrival.not_before, least)) for arrival in link.port.arrivals)
+            link.port.arrivals = deque(held)
+
+        return take_visible
+
+    patch(Instance, "_take_visible", make)
 
 
 @caught_by("sunion/test_port.py", "test_a_frame_is_overdue_by_its_oldest_row")
@@ -334,6 +346,44 @@ def tell_no_ingest_of_boundaries(patch: Patch) -> None:
 def let_a_row_ahead_drag_all_along(patch: Patch) -> None:
     """A row far ahead of all boundaries is overdue like any other, and takes along all that is still to come (R8)."""
     patch(SUnion, "_is_ahead", lambda _: lambda self, upto: False)
+
+
+@caught_by("sunion/test_port.py", "test_a_row_of_a_sparse_stream_is_no_leap_where_its_time_has_come")
+def take_sparse_rows_for_leaps(patch: Patch) -> None:
+    """A row is far ahead of the one before it though its time has come meanwhile (R8)."""
+
+    def make(original: Any) -> Any:
+        def leaps_from(self: Port, chunk: Any, upto: int) -> Any:
+            self.reach_ingest = INFINITY
+            return original(self, chunk, upto)
+
+        return leaps_from
+
+    patch(Port, "_leaps_from", make)
+
+
+@caught_by("sunion/test_port.py", "test_a_row_that_is_ahead_of_a_boundary_by_what_may_be_out_of_order_is_no_leap")
+def forget_how_far_boundaries_are_behind(patch: Patch) -> None:
+    """A row is far ahead of a stable boundary though that only waits for what is out of order (R8)."""
+
+    def make(original: Any) -> Any:
+        def leaps_from(self: Port, chunk: Any, upto: int) -> Any:
+            self.reach = max(self.data_end, self.tape.boundary)
+            return original(self, chunk, upto)
+
+        return leaps_from
+
+    patch(Port, "_leaps_from", make)
+
+
+@caught_by("sunion/test_port.py", "test_tentative_rows_are_due_by_their_own_ingest_whatever_came_before_them")
+def keep_tentative_rows_behind_what_counts_from_later(patch: Patch) -> None:
+    """Tentative rows are not overdue before they came, and so stay behind what counts from later (R8)."""
+
+    def make(original: Any) -> Any:
+        return lambda self, chunk, tentative, not_before: original(self, chunk, tentative, max(not_before, 0))
+
+    patch(Port, "_arrived", make)
 
 
 @caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")

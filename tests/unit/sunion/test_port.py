@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from boreal.frames import INFINITY, Data
 from boreal.spec import Hold
 from sunion.tape import BEGINNING
@@ -48,7 +50,7 @@ def test_a_bucket_without_rows_counts_from_when_the_producer_knew_its_end() -> N
     one = SUnionDriver("a")
     one.boundary("a", 10, ingest=50)
     rows = Data(one.origin, 0, 0, batch_of([12, 35]), True, ((10, 50), (20, 100), (30, 200), (40, 400)), 40)
-    one.ports["a"].take_tentative(rows, 500)
+    one.ports["a"].take_tentative(rows)
     one.boundary("a", 40, tentative=True, ingest=400)
     assert list(one.ports["a"].boundaries) == [(10, 50), (20, 100), (30, 200), (40, 400), (40, 400)]
     one.rows("a", 12, ingest=600)
@@ -96,9 +98,51 @@ def test_stable_arrivals_get_a_grace_and_tentative_ones_none() -> None:
     one.now = 1000
     one.rows("a", 3, ingest=10)
     one.tentative("a", 14, ingest=20)
-    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(10, 10, 1050), (20, 20, 1000)]
+    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(10, 10, 1050), (20, 20, BEGINNING)]
     one.ports["a"].released(10)
-    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(20, 20, 1000)]
+    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(20, 20, BEGINNING)]
+
+
+def test_tentative_rows_are_due_by_their_own_ingest_whatever_came_before_them() -> None:
+    """R8: what came sooner and counts from later would hold them back, if it stayed before them."""
+    one = SUnionDriver("a")
+    one.tentative("a", 14, ingest=165)
+    one.now = 500
+    one.tentative("a", 25, ingest=135)
+    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(30, 135, BEGINNING)]
+
+
+@pytest.mark.parametrize(("time", "ingest", "is_leap"), [(500, 450, False), (500, 0, True), (1200, 450, True)])
+def test_a_row_of_a_sparse_stream_is_no_leap_where_its_time_has_come(time: int, ingest: int, is_leap: bool) -> None:
+    """R8: what passed since the row before it is on no clock ahead."""
+    one = SUnionDriver("a")
+    one.ports["a"].ahead_us, one.ports["a"].bucket_run_us = 100, 10
+    one.rows("a", 0, ingest=0)
+    one.rows("a", time, ingest=ingest)
+    assert one.ports["a"].arrivals[-1].is_leap is is_leap
+
+
+@pytest.mark.parametrize(("time", "is_leap"), [(380, False), (450, True)])
+@pytest.mark.parametrize("tentative", [False, True])
+def test_a_row_that_is_ahead_of_a_boundary_by_what_may_be_out_of_order_is_no_leap(
+    time: int, is_leap: bool, tentative: bool
+) -> None:
+    """R8: a stable boundary stands so far behind the rows. A tentative one does not wait for them."""
+    one = SUnionDriver("a")
+    one.ports["a"].ahead_us, one.ports["a"].disorder_us = 100, 300
+    one.boundary("a", 0, tentative, ingest=0)
+    one.rows("a", time, ingest=0)
+    assert one.ports["a"].arrivals[-1].is_leap is (is_leap or tentative)
+
+
+def test_the_first_rows_of_a_stream_may_be_out_of_order() -> None:
+    one = SUnionDriver("a")
+    one.ports["a"].ahead_us, one.ports["a"].disorder_us = 100, 300
+    one.rows("a", 390, 0, 450, ingest=0)
+    assert [arrival.is_leap for arrival in one.ports["a"].arrivals] == [False]
+    one.undo("a")
+    one.rows("a", 500, ingest=0)
+    assert not one.ports["a"].arrivals[-1].is_leap, "what is stable is not undone"
 
 
 def test_the_end_of_a_stream_is_kept_apart_and_an_undo_takes_a_tentative_one_back() -> None:
@@ -129,9 +173,9 @@ def test_a_frame_is_overdue_by_its_oldest_row() -> None:
     """R8: its rows may be of several ingests."""
     one = SUnionDriver("a")
     frame = Data(one.origin, 0, 0, batch_of([5, 15], [0, 1]), True, ((10, 100), (INFINITY, 500)), 20)
-    one.ports["a"].take_tentative(frame, 600)
+    one.ports["a"].take_tentative(frame)
     [arrival] = one.ports["a"].arrivals
-    assert (arrival.upto, arrival.ingest, arrival.not_before) == (20, 100, 600)
+    assert (arrival.upto, arrival.ingest, arrival.not_before) == (20, 100, BEGINNING)
 
 
 def test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken() -> None:
