@@ -87,6 +87,11 @@ class Fragment:
                 seen.setdefault(edge.name, edge)
         return tuple(seen.values())
 
+    @property
+    def has_several_producers(self) -> bool:
+        """Whether its input comes from several instances, which hold buckets back before."""
+        return sum(edge.producers for edge in self.edges if not edge.source) > 1
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -129,6 +134,11 @@ class Plan:
     def event_time_of(self, run_us: int) -> int:
         """How much event time passes in so much run time."""
         return run_us * self.bucket_us // self.bucket_run_us
+
+    def spread_us(self, fragment: Fragment) -> int:
+        """How much later a bucket may come to a fragment from one instance than from another, both having held it back for as
+        long as they may (R9): it counts from a row here, from the first boundary past its end there."""
+        return self.bucket_run_us + self.boundary_interval_us if fragment.has_several_producers else 0
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

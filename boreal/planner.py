@@ -192,7 +192,7 @@ def _held_back(query: Query, fragments: Iterable[Fragment], speed: float) -> Ite
     if query.policy.failure is Hold.SUSPEND:
         return
     tuning = query.tuning
-    after = _after_holding(fragments)
+    after = _after_holding(fragments, tuning.bucket + tuning.boundary_interval)
     for name, stream in query.streams.items():
         if name not in after or stream.boundary == "producer" or not stream.disorder:
             continue
@@ -214,15 +214,17 @@ def _held_back(query: Query, fragments: Iterable[Fragment], speed: float) -> Ite
         )
 
 
-def _after_holding(fragments: Iterable[Fragment]) -> dict[str, int]:
-    """What comes at worst after a SUnion has handed a bucket on, up to the client, by the source stream that it reads."""
+def _after_holding(fragments: Iterable[Fragment], spread: int) -> dict[str, int]:
+    """What comes at worst after a SUnion has handed a bucket on, up to the client, by the stream that it reads. spread: how
+    much later a bucket may come from one producer than from another."""
     after: dict[str, int] = {}
     for fragment in reversed(tuple(fragments)):
         own = 0 if set(fragment.engines) == {"native"} else SPARK_ORDER_US
         hops = [HOP_US + after.get(edge.operator, 0) for edge in fragment.outputs if fragment.name != EGRESS]
         rest = own + max(hops, default=0)
         for edge in fragment.edges:
-            after[edge.operator] = max(after.get(edge.operator, 0), rest)
+            waits = spread if fragment.has_several_producers and not edge.source else 0
+            after[edge.operator] = max(after.get(edge.operator, 0), rest + waits)
     return after
 
 

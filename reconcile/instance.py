@@ -610,7 +610,8 @@ class Instance:
         acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))
-        rest = self.engine.latency_us + self._path_after()
+        # What others hold back for as long as they may must be here before it is overdue by our clock.
+        rest = self.engine.latency_us + self._path_after() + self.skew_us + self.plan.spread_us(self.fragment)
         for link in self.links:
             hop = max(link.hops, default=0) * 3 // 2
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]

@@ -59,5 +59,6 @@ def expected_threshold_us(plan: Plan) -> int:
     for fragment in plan.fragments:
         before = max((taken.get(edge.operator, 0) for edge in fragment.edges), default=0)
         own = 0 if set(fragment.engines) == {"native"} else LATENCY_GUESS_US * 3 // 2
-        taken |= {edge.operator: before + own for edge in fragment.outputs}
+        spread = plan.spread_us(fragment)
+        taken |= {edge.operator: before + own + spread for edge in fragment.outputs}
     return least_threshold_us(plan, taken[plan.output.operator])

@@ -269,7 +269,7 @@ class Simulation:
         for who, process in self.world.processes.items():
             if process.instance is None or process.is_frozen or not _shares(process.instance):
                 continue
-            reader = process.instance.sunion.alpha_x_us + process.instance.skew_us
+            reader = process.instance.sunion.alpha_x_us
             for producer in dict.fromkeys(producer for link in process.instance.links for producer in link.producers):
                 other = self.world.processes[producer].instance
                 if other is None or self.world.processes[producer].is_frozen or not _shares(other):

@@ -85,11 +85,11 @@ def _sharded_plan(rng: Random, wish: Wish) -> Plan:
 
 
 def _shared(seed: int, family: str, rng: Random) -> Scenario:
-    """A fixed alpha*X, two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must
-    have time left for the second shard. I3 is owed, since one stream is always there."""
+    """Two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must have time left for the
+    second shard, be alpha*X fixed or measured. I3 is owed, since one stream is always there."""
     wish = replace(_ROW_BY_ROW, x_ms=(900, 1600), seconds=(2.2, 3.2))
     query = _sharded_plan(rng, wish)
-    alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.4, 0.6))
+    alpha_x_us = rng.choice((None, int(query.delay_threshold_us * rng.uniform(0.4, 0.6))))
     query = replace(query, alpha_x_us=alpha_x_us, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
     scenario = settle(seed, family, rng, query, wish, owes_delay=True, is_rowwise=True)
     later = {who: rng.choice((0, 10, 30)) * MILLISECOND for who in instances(query, with_egress=False) if who.shard}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from boreal.frames import State
+from boreal.plan import Plan
 from reconcile.events import PathAfter, Send
 from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant
@@ -28,6 +29,30 @@ def tell_only_the_next_hop(patch: Patch) -> None:
         return beat
 
     patch(Instance, "_beat", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_what_its_clock_is_behind")
+def keep_to_oneself_what_the_clock_is_behind(patch: Patch) -> None:
+    """Producers are not told how far their reader's clock is behind: it is overdue before what they hold back is there (R9)."""
+
+    def make(original: Any) -> Any:
+        def beat(self: Instance, now: int, effects: list[Any]) -> None:
+            beaten: list[Any] = []
+            original(self, now, beaten)
+            for effect in beaten:
+                if isinstance(effect, Send) and isinstance(effect.message, PathAfter):
+                    effect = replace(effect, message=replace(effect.message, micros=effect.message.micros - self.skew_us))
+                effects.append(effect)
+
+        return beat
+
+    patch(Instance, "_beat", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_what_several_producers_hold_back_may_come_so_far_apart")
+def expect_all_producers_at_once(patch: Patch) -> None:
+    """A bucket of several shards is overdue when the first of them, which counts from a row, is there (R9)."""
+    patch(Plan, "spread_us", lambda _: lambda self, fragment: 0)
 
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")

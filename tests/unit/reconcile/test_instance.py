@@ -315,6 +315,24 @@ def test_what_it_tells_upstream_counts_all_that_comes_after_it() -> None:
     assert one.instance.sunion.alpha_x_us == 650 * MS
 
 
+def test_what_it_tells_upstream_counts_what_its_clock_is_behind() -> None:
+    """R9: else it would be overdue by its clock before what its producers hold back is there."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    for at in range(0, 400 * MS, 50 * MS):
+        one.until(at)
+        one.deliver(LogId("all", "r0", 0), Boundary(Origin("r0", 1), 0, at + 50 * MS, False, at, at + 30 * MS))
+    assert one.sent(PathAfter)[-1].message.micros == 30 * MS  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("shards", "spread_us"), [(1, 0), (2, 150 * MS)])
+def test_what_several_producers_hold_back_may_come_so_far_apart(shards: int, spread_us: int) -> None:
+    """R9: a bucket counts from a row in one shard, and from the first boundary past its end in another."""
+    join = {"out": {"join": ["a", "b"], "on": ["k"], "within": "500ms"}}
+    egress = InstanceDriver(plan_of(query_of(join, "out", shards=shards)), fragment="egress")
+    egress.until(200 * MS)
+    assert egress.sent(PathAfter)[-1].message.micros == spread_us  # type: ignore[union-attr]
+
+
 def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back() -> None:
     one = InstanceDriver(union_plan())
     assert one.instance.sunion.alpha_x_us == 850 * MS

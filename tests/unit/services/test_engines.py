@@ -35,7 +35,8 @@ def test_fragments_beside_each_other_take_no_longer_than_one() -> None:
     }
     fragments = {f"of_{name}": {"operators": [name], "engine": "native" if name == "both" else "spark"} for name in operators}
     query = query_of(operators, "both", ("a", "b"), fragments=fragments)
-    assert expected_threshold_us(plan(load_query(query))) == 1_050_000
+    spread_us = 150_000  # a bucket and a boundary interval, since one of the two may hold it back for so much longer
+    assert expected_threshold_us(plan(load_query(query))) == 1_050_000 + spread_us
 
 
 def test_the_planner_takes_an_order_to_spark_to_need_what_the_engine_does() -> None:
