@@ -462,6 +462,7 @@ class Instance:
         def store(answer: Answer, now: int, effects: list[Effect]) -> None:
             if number is not None:
                 effects.append(self.claims.store(number, time, answer.state))
+                self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
 
         return store
 
@@ -592,7 +593,8 @@ class Instance:
         time = self.sunion.base.position
         if time < self.sunion.muted_until or (time == self.strategy.copied_at and not self.claims.saved):
             return  # nothing has been handed on since the last copy, which is where it should be
-        self.checkpoint_at, number = now + interval, self.claims.next_checkpoint()
+        # The interval is from one copy's end to the next one's begin: a host that takes longer would never be done.
+        self.checkpoint_at, number = INFINITY, self.claims.next_checkpoint()
         self.claims.copy(time)
         self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
 

@@ -588,12 +588,14 @@ def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[V
             continue
         end = min(frame.t_max if isinstance(frame, Data) else frame.time, INFINITY)
         for cut in cuts if scenario.feeds.keys() >= set(frame.missing) else ():
-            is_away = cut.since_us < when < cut.until_us and cut.from_event + plan.boundary_interval_us < end
+            # Who gave it first may have done so up to X ago.
+            since = cut.since_us + plan.delay_threshold_us
+            is_away = since < when < cut.until_us and cut.from_event + plan.boundary_interval_us < end
             # Its end had come before the cut: nothing of it is missing.
             if is_away and cut.stream not in frame.missing and cut.from_event < ended[cut.stream]:
                 yield Violation("misnamed", f"{cut.stream} is cut off at {when}, and {frame.missing} are named for {end}")
                 return
-        for name in frame.missing if len(cuts) == 1 else ():  # a later fragment names what an earlier one lacks by now
+        for name in frame.missing:
             if name in scenario.feeds and not any(_explains(scenario, cut, name, when, end) for cut in cuts):
                 yield Violation("misnamed", f"{name} is named at {when} for {end}, and was there")
                 return

@@ -233,10 +233,19 @@ class Simulation:
                 self.stable_at.pop(who, None)
             else:
                 self._note_trailing(who, sunion.stable_through, sunion.base.position + sunion.settings.bucket_us)
-            if is_hindered or instance.engine.under_way or not _can_correct(instance, self.world.now):
+            is_waiting = is_hindered or instance.engine.under_way or self._is_turn_of_another(who)
+            if is_waiting or not _can_correct(instance, self.world.now):
                 self._note_corrected(who)
             else:
                 self.healed_since.setdefault(who, self.world.now)
+
+    def _is_turn_of_another(self, who: InstanceId) -> bool:
+        """R22: whether a partner corrects just now."""
+        return any(
+            process.instance is not None and process.instance.state is State.STABILIZATION
+            for other, process in self.world.processes.items()
+            if other != who and (other.fragment, other.shard) == (who.fragment, who.shard)
+        )
 
     def _note_trailing(self, who: InstanceId, stable: int, processed: int) -> None:
         """How long what an instance has not yet processed has been stable."""

@@ -39,6 +39,13 @@ class Arrival(NamedTuple):
         return is_sooner and self.upto >= other.upto and not (self.is_leap or other.is_leap)
 
 
+class Blame(NamedTuple):
+    """What tentative rows lack, from where the one before it ends up to a time."""
+
+    through: int
+    missing: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Port:
     """One input partition. `key`: 'stream/partition'; `name`: what tuples lacking it name as missing.
@@ -51,6 +58,7 @@ class Port:
     backlog is not overdue at once; tentative ones have been held back already, by whoever sent them.
     early: the buckets of arrivals that were overdue while far ahead of their time; ahead_us: how far is far, in event time, of
     which a bucket takes bucket_run_us to pass.
+    blames: what the tentative suffix lacks.
     boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
     (ingest, not before) of the end.
     """
@@ -68,7 +76,7 @@ class Port:
     unreachable: bool = False
     silent: bool = False
     failed: bool = False
-    upstream_missing: tuple[str, ...] = ()
+    blames: deque[Blame] = field(default_factory=deque)
     upstream_cause: str = ""
     arrivals: deque[Arrival] = field(default_factory=deque)
     early: list[int] = field(default_factory=list)
@@ -110,7 +118,7 @@ class Port:
         self.suffix.append(chunk)
         self.suffix_nbytes += chunk.nbytes
         self.t_max = max(self.t_max, frame.t_max)
-        self._blame(frame)
+        self._blame(frame.t_max, frame)
         self._arrived(chunk, True, BEGINNING)
 
     def take_boundary(self, frame: Boundary, now: int) -> None:
@@ -120,7 +128,7 @@ class Port:
                 return
             self.suffix_boundary = frame.time
             self.t_max = max(self.t_max, bucket_floor(frame.time, self.bucket_us))
-            self._blame(frame)
+            self._blame(frame.time, frame)
         elif not self.tape.advance(frame.time):
             return
         elif self.suffix:
@@ -148,9 +156,32 @@ class Port:
         self.boundaries = deque(known for known in self.boundaries if known[0] <= self.tape.boundary)
         self.data_end = self._stable_end()
         self.reach, self.reach_ingest = self.stable_reach, self.stable_reach_ingest
-        self.upstream_missing, self.upstream_cause = (), ""
+        # What is undone is about to come again, or never will: no bucket is overdue for it meanwhile.
+        while self.arrivals and self.arrivals[-1].upto > self.data_end:
+            undone = self.arrivals.pop()
+            if not self.arrivals or self.arrivals[-1].upto < self.data_end:
+                self.arrivals.append(undone._replace(upto=self.data_end))
+        self.early = [early for early in self.early if early <= self.data_end]
+        self.blames.clear()
+        self.upstream_cause = ""
         if self.tape.boundary < INFINITY:
             self.ended = None
+
+    def missing_in(self, since: int, upto: int) -> tuple[str, ...]:
+        """What the tentative rows of [since, upto) lack, by whoever sent them."""
+        since, names = max(since, self.tape.boundary), dict[str, None]()
+        for blame in self.blames if since < upto else ():
+            if blame.through > since:
+                names.update(dict.fromkeys(blame.missing))
+            if blame.through >= upto:
+                break
+        return tuple(names)
+
+    def blamed_through(self, since: int) -> int | None:
+        """Where what the tentative rows from a time on lack changes for the first time; None where it does not."""
+        since = max(since, self.tape.boundary)
+        first = next((at for at, blame in enumerate(self.blames) if blame.through > since), len(self.blames))
+        return self.blames[first].through if first + 1 < len(self.blames) else None
 
     def released(self, upto: int) -> None:
         """Every row before `upto` has left: what waited for it waits no more."""
@@ -232,5 +263,10 @@ class Port:
         gaps = np.diff(times) - passed
         return int(times[gaps.argmax()]) if len(gaps) and int(gaps.max()) > ahead_us else None
 
-    def _blame(self, frame: Data | Boundary) -> None:
-        self.upstream_missing, self.upstream_cause = frame.missing, frame.cause
+    def _blame(self, through: int, frame: Data | Boundary) -> None:
+        self.upstream_cause = frame.cause
+        while self.blames and self.blames[0].through <= self.tape.boundary:
+            self.blames.popleft()
+        if self.blames and self.blames[-1].missing == frame.missing:
+            self.blames.pop()
+        self.blames.append(Blame(through, frame.missing))

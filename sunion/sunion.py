@@ -144,6 +144,7 @@ class SUnion:
     mark_is_early: bool = False
     stranded_at: int = INFINITY
     _stranded: dict[int, int] = field(default_factory=dict)
+    _behind: dict[int, Arrival] = field(default_factory=dict)
     _passed: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=NOTED_POSITIONS))
     _live_rows: int = 0
     _fresh_rows: int = 0
@@ -252,10 +253,10 @@ class SUnion:
             self.rest = min(self.rest, *(self.ports[at].data_end for at in self._stranded))
             self.due = self.due if is_more_due else self.base.position
             for at, ingest in self._stranded.items():
-                self.ports[at].note(Arrival(self.ports[at].data_end, ingest, BEGINNING))
+                self._behind[at] = Arrival(min(self.ports[at].data_end, self.live.position), ingest, BEGINNING)
         self._forget_stranded()
         if not keep_live:
-            self.live = None
+            self._end_live()
         if replay_from < self.base.position:
             self.muted_until = self.base.position
             self.base = View(replay_from, [Cursor(port.tape.place_of(replay_from)) for port in self.ports])
@@ -264,8 +265,15 @@ class SUnion:
 
     def drop_live(self) -> None:
         """Give up the live branch beside a correction: its output can no longer be held back."""
-        self.live = None
+        self._end_live()
         self._forget_stranded()
+
+    def _end_live(self) -> None:
+        """From here on what came behind the live view waits for its own deadline."""
+        self.live = None
+        for at, arrival in self._behind.items():
+            self.ports[at].note(arrival)
+        self._behind.clear()
 
     def _forget_stranded(self) -> None:
         self.stranded_at = INFINITY
@@ -353,7 +361,8 @@ class SUnion:
         return self._step(view, through, tentative=False)
 
     def _end_redo(self, now: int) -> None:
-        self.redoing, self.live = False, None
+        self.redoing = False
+        self._end_live()
         self._forget_stranded()
         is_corrected = self.base.position >= self.rest
         self.quiet_until = now + self.settings.grace_us if is_corrected else now
@@ -532,7 +541,7 @@ class SUnion:
         since = view.position
         taken = [self._take(view, at, since, upto, tentative) for at in range(len(self.ports))]
         muted = upto <= self.muted_until
-        missing, cause = self._why(upto) if tentative else ((), "")
+        missing, cause = self._why(since, upto) if tentative else ((), "")
         ingest = self._ingest(taken, upto)
         batches = {merge.name: self._merge(merge, taken) for merge in self.merges}
         view.position = upto
@@ -543,7 +552,12 @@ class SUnion:
         return Step(batches, upto, tentative, muted, ingest, missing, cause)
 
     def _limited(self, view: View, through: int, tentative: bool) -> int:
-        """A bucket's end at which the step holds about step_rows, or step_bytes, each port having an equal share of them."""
+        """A bucket's end at which the step holds about step_rows, or step_bytes, each port having an equal share of them; a
+        tentative one ends where what its rows lack changes."""
+        if tentative:
+            least = bucket_end(view.position, self.settings.bucket_us)
+            changes = (port.blamed_through(view.position) for port in self.ports)
+            through = min([through, *(max(self._floor(end), least) for end in changes if end is not None)])
         share_rows = max(min(self.settings.step_rows, self.most_rows) // len(self.ports), 1)
         share_bytes = max(self.settings.step_bytes // len(self.ports), 1)
         for cursor, port in zip(view.cursors, self.ports, strict=True):
@@ -617,13 +631,12 @@ class SUnion:
             last = min(leaps, default=max(port.boundary_ingest for port in self.ports))
         return (*runs, (upto, max(last, runs[-1][1]) if runs else last))
 
-    def _why(self, upto: int) -> tuple[tuple[str, ...], str]:
+    def _why(self, since: int, upto: int) -> tuple[tuple[str, ...], str]:
         if self.is_early:
             return (), self.cause
         missing = dict.fromkeys(port.name for port in self.ports if port.boundary < upto)
         for port in self.ports:
-            if port.tape.boundary < upto:
-                missing.update(dict.fromkeys(port.upstream_missing))
+            missing.update(dict.fromkeys(port.missing_in(since, upto)))
         return tuple(missing), self.cause
 
     def _floor(self, time: int) -> int:

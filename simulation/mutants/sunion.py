@@ -172,8 +172,8 @@ def name_the_first_missing_input_only(patch: Patch) -> None:
     """Of several inputs that a tentative step lacks, only the first is named."""
 
     def make(original: Any) -> Any:
-        def why(self: SUnion, upto: int) -> Any:
-            missing, cause = original(self, upto)
+        def why(self: SUnion, since: int, upto: int) -> Any:
+            missing, cause = original(self, since, upto)
             return missing[:1], cause
 
         return why
@@ -186,14 +186,14 @@ def forget_what_upstream_lacks(patch: Patch) -> None:
     """A tentative step names the inputs that it lacks itself, and not those that its upstream lacks."""
 
     def make(original: Any) -> Any:
-        def why(self: SUnion, upto: int) -> Any:
-            known, self_missing = [port.upstream_missing for port in self.ports], None
+        def why(self: SUnion, since: int, upto: int) -> Any:
+            known = [port.blames for port in self.ports]
             for port in self.ports:
-                port.upstream_missing = ()
-            self_missing = original(self, upto)
-            for port, missing in zip(self.ports, known, strict=True):
-                port.upstream_missing = missing
-            return self_missing
+                port.blames = deque()
+            named = original(self, since, upto)
+            for port, blames in zip(self.ports, known, strict=True):
+                port.blames = blames
+            return named
 
         return why
 
@@ -205,8 +205,8 @@ def blame_every_input(patch: Patch) -> None:
     """A tentative step names all of its inputs as missing."""
 
     def make(original: Any) -> Any:
-        def why(self: SUnion, upto: int) -> Any:
-            return tuple(dict.fromkeys(port.name for port in self.ports)), original(self, upto)[1]
+        def why(self: SUnion, since: int, upto: int) -> Any:
+            return tuple(dict.fromkeys(port.name for port in self.ports)), original(self, since, upto)[1]
 
         return why
 
@@ -384,6 +384,45 @@ def keep_tentative_rows_behind_what_counts_from_later(patch: Patch) -> None:
         return lambda self, chunk, tentative, not_before: original(self, chunk, tentative, max(not_before, 0))
 
     patch(Port, "_arrived", make)
+
+
+@caught_by("sunion/test_port.py", "test_no_bucket_is_overdue_for_what_is_undone")
+def keep_what_is_undone_overdue(patch: Patch) -> None:
+    """A bucket is overdue for tentative rows that have been undone, and leaves without those that correct them (R8)."""
+
+    def make(original: Any) -> Any:
+        def revoke(self: Port) -> None:
+            arrivals = self.arrivals.copy()
+            original(self)
+            self.arrivals = arrivals
+
+        return revoke
+
+    patch(Port, "revoke", make)
+
+
+@caught_by("sunion/test_port.py", "test_of_each_bucket_that_is_named_which_its_own_rows_lack")
+def name_what_upstream_lacks_by_now(patch: Patch) -> None:
+    """Of an older bucket that is named as missing which its upstream lacks by now."""
+
+    def make(original: Any) -> Any:
+        return lambda self, since, upto: self.blames[-1].missing if self.blames and upto > self.tape.boundary else ()
+
+    patch(Port, "missing_in", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_what_came_behind_the_live_view_waits_for_its_own_deadline_once_that_has_ended")
+def forget_what_came_behind_a_kept_live_view(patch: Patch) -> None:
+    """Rows that came behind a live view which was kept beside a correction have no deadline once it ends (R8, R21)."""
+
+    def make(original: Any) -> Any:
+        def end_live(self: SUnion) -> None:
+            self._behind.clear()
+            original(self)
+
+        return end_live
+
+    patch(SUnion, "_end_live", make)
 
 
 @caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")

@@ -11,6 +11,7 @@ from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDon
 from boreal.plan import Plan
 from reconcile.events import (
     Acknowledge,
+    Answered,
     Append,
     CheckpointStored,
     Follow,
@@ -20,6 +21,7 @@ from reconcile.events import (
     LeaseEnd,
     LeaseGrant,
     LeaseRequest,
+    Obey,
     PathAfter,
     Read,
     ReadDone,
@@ -35,6 +37,7 @@ from reconcile.events import (
 )
 from reconcile.limits import PRODUCTION
 from reconcile.links import HOP_SAMPLES
+from reconcile.orders import Answer, Copy
 from reconcile.recovery import Restart, Saved, plan_restart
 from reconcile.upstream import Rank
 from tests.harness import MS, InstanceDriver, S, chain_of, plan_of, query_of
@@ -564,6 +567,22 @@ def test_a_state_that_has_not_changed_is_not_stored_again() -> None:
     stored = len(one.effects)
     one.until(5000 * MS)
     assert not [effect for effect in one.effects[stored:] if isinstance(effect, StoreCheckpoint)]
+
+
+def test_who_takes_longer_to_copy_than_the_interval_begins_the_next_copy_an_interval_after_the_last() -> None:
+    """Else it would copy for ever, though nothing is handed on any more."""
+    one = InstanceDriver(union_plan(engine="spark", tuning={"checkpoint_interval": "200ms"}))
+    numbered: list[Obey] = []
+    for at in range(0, 900 * MS, 50 * MS):
+        one.until(at)
+        for log in (A, B):
+            one.deliver(log, one.boundary(at))
+        orders = [effect for effect in one.effects if isinstance(effect, Obey)]
+        numbered = [effect for effect in orders if isinstance(effect.order, Copy) and effect.order.number is not None]
+        for effect in orders if not numbered else ():
+            one.give(Answered(effect.place, Answer()))
+    assert len(numbered) == 1, "it has no answer yet"
+    one.give(Answered(numbered[0].place, Answer()))
 
 
 def test_what_befell_it_may_have_befallen_its_peer_which_is_heard_first() -> None:

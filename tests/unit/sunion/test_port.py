@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boreal.frames import INFINITY, Data
+from boreal.frames import INFINITY, Boundary, Data, Origin, State
 from boreal.spec import Hold
 from sunion.tape import BEGINNING
 from tests.harness import SUnionDriver, batch_of
@@ -143,6 +143,33 @@ def test_the_first_rows_of_a_stream_may_be_out_of_order() -> None:
     one.undo("a")
     one.rows("a", 500, ingest=0)
     assert not one.ports["a"].arrivals[-1].is_leap, "what is stable is not undone"
+
+
+def test_no_bucket_is_overdue_for_what_is_undone() -> None:
+    """R8: it is about to come again, or never will. What is stable stays due."""
+    one = SUnionDriver("a")
+    one.boundary("a", 10, ingest=10)
+    one.tentative("a", 12, ingest=20)
+    one.tentative("a", 25, ingest=30)
+    one.undo("a")
+    assert [arrival[:2] for arrival in one.ports["a"].arrivals] == [(10, 10)]
+    one.tentative("a", 12, ingest=5)  # takes the stable one along
+    one.undo("a")
+    assert [arrival[:2] for arrival in one.ports["a"].arrivals] == [(10, 5)]
+
+
+def test_of_each_bucket_that_is_named_which_its_own_rows_lack() -> None:
+    """What upstream lacks by now is no reason to doubt what it gave before."""
+    port = SUnionDriver("a").ports["a"]
+    for time, missing in ((10, ("b",)), (20, ("b",)), (30, ("b", "c")), (40, ())):
+        port.take_boundary(Boundary(Origin("r0", 1), 0, time, True, 0, 0, State.UP_FAILURE, missing=missing, cause="x"), 0)
+    assert [port.missing_in(since, since + 10) for since in (0, 10, 20, 30)] == [("b",), ("b",), ("b", "c"), ()]
+    assert port.missing_in(10, 30) == ("b", "c")
+    assert [port.blamed_through(since) for since in (0, 10, 20, 30, 40)] == [20, 20, 30, None, None]
+    port.take_boundary(Boundary(Origin("r0", 1), 0, 20, False, 0, 0), 0)
+    assert port.missing_in(0, 20) == ()
+    port.revoke()
+    assert port.missing_in(20, 40) == ()
 
 
 def test_the_end_of_a_stream_is_kept_apart_and_an_undo_takes_a_tentative_one_back() -> None:

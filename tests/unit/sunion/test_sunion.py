@@ -577,3 +577,22 @@ def test_after_a_fixed_time_only_a_port_that_is_still_to_come_is_waited_for(come
     early.boundary("a", 20, tentative=True)
     early.boundary("b", 20, tentative=True)
     assert early.sunion.next_deadline() == 400
+
+
+@pytest.mark.parametrize("keep_live", [False, True])
+def test_what_came_behind_the_live_view_waits_for_its_own_deadline_once_that_has_ended(keep_live: bool) -> None:
+    """R8, R21: a live view that is kept beside the correction ends with it."""
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.at(0)
+    one.boundary("a", 500)
+    assert one.at(1000)[-1] == ("tentative", [], 500)
+    one.now = 1100
+    one.rows("b", 25)
+    one.boundary("b", 20)
+    assert one.at(1600) == [] and one.sunion.healed(1600, 10) is Healed.PREFIX
+    one.sunion.roll_back(10, keep_live)
+    assert one.at(1600) == [("stable", [], 20), ("redone", 1)]
+    assert one.sunion.next_deadline() == 2100
+    assert one.at(2099) == []
+    assert one.at(2100) == [("mark", 2), ("tentative", [(25, 0)], 30)]
