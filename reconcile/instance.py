@@ -413,10 +413,11 @@ class Instance:
     # What follows from an answer
 
     def _emit(self, step: Step, answer: Answer, now: int, effects: list[Effect]) -> None:
-        effects += self.soutput.emit(
+        written = self.soutput.emit(
             answer.outputs, step, self.state, now, lambda next_ids: self.claims.anchor(step.upto, next_ids)
         )
-        if not step.muted:
+        effects += written
+        if written:  # what is held back beside a live branch is no sign of life
             self.boundary_at = now + self.plan.sign_of_life_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
             # Corrections no longer fit in memory beside a live branch: show them now, and go on without it. REC_DONE waits

@@ -697,7 +697,7 @@ def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
         if before.get(who) is State.RECOVERING:
             returned[who] = when
         before[who] = state
-        if state is State.STABILIZATION and returned.get(who) == when:
+        if state is State.STABILIZATION and when - returned.get(who, -INFINITY) <= scenario.plan.heartbeat_us:
             continue
         if state is not State.STABILIZATION:
             group.discard(who.replica)

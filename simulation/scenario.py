@@ -25,6 +25,9 @@ HELD_BACK_BYTES = 1_000_000
 """More than the rows of alpha*X: a port that cannot hold these forgets tentative ones, which no log is read again for."""
 
 
+EVENTS_BEFORE_AN_ANSWER = 4
+"""So many may wait in an inbox before the one that asks."""
+
 UNHEARD = {"partition", "cut_one_way", "control_loss", "cut_replica", "slow", "freeze", "zombie", "replan"}
 """Strikes after which a replica may be alone without having died."""
 
@@ -99,8 +102,10 @@ class Scenario:
 
     @property
     def owes_turns(self) -> bool:
-        """R22: no strike keeps replicas from hearing each other, or from ending what they have begun."""
-        return not any(strike.kind in UNHEARD or strike.kind.startswith("engine") for strike in self.strikes)
+        """R22: no strike keeps replicas from hearing and answering each other, or from ending what they have begun."""
+        slowest_us = max((strike.amount for strike in self.strikes if strike.kind == "drag"), default=0)
+        is_answered = slowest_us * EVENTS_BEFORE_AN_ANSWER <= self.plan.heartbeat_us
+        return is_answered and not any(s.kind in UNHEARD or s.kind.startswith("engine") for s in self.strikes)
 
     @property
     def cut_streams(self) -> frozenset[str]:

@@ -275,3 +275,34 @@ def starve_while_events_wait(patch: Patch) -> None:
 def copy_at_the_deadline(patch: Patch) -> None:
     """checkpoint_redo copies its state at MARK, when the first bucket is due, and not while it waits."""
     patch(Instance, "_copy_ahead_at", lambda _: lambda self: None)
+
+
+@caught_by(
+    "reconcile/test_instance.py",
+    "test_who_takes_longer_to_copy_than_the_interval_begins_the_next_copy_an_interval_after_the_last",
+)
+def copy_again_before_the_last_copy_is_done(patch: Patch) -> None:
+    """Periodic copies begin an interval after each other, also where one takes longer than that (R19)."""
+
+    def make(original: Any) -> Any:
+        def maybe_checkpoint(self: Instance, now: int, effects: list[Any]) -> None:
+            original(self, now, effects)
+            self.checkpoint_at = min(self.checkpoint_at, now + (self.plan.checkpoint_interval_us or 0))
+
+        return maybe_checkpoint
+
+    patch(Instance, "_maybe_checkpoint", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_corrections_that_are_held_back_are_no_sign_of_life")
+def take_what_is_held_back_for_a_sign_of_life(patch: Patch) -> None:
+    """Who corrects beside a kept live branch says nothing while the corrections are held back (R21, R24)."""
+
+    def make(original: Any) -> Any:
+        def emit(self: Instance, step: Any, answer: Any, now: int, effects: list[Any]) -> None:
+            original(self, step, answer, now, effects)
+            self.boundary_at = now + self.plan.sign_of_life_us
+
+        return emit
+
+    patch(Instance, "_emit", make)

@@ -580,9 +580,19 @@ def test_who_takes_longer_to_copy_than_the_interval_begins_the_next_copy_an_inte
         orders = [effect for effect in one.effects if isinstance(effect, Obey)]
         numbered = [effect for effect in orders if isinstance(effect.order, Copy) and effect.order.number is not None]
         for effect in orders if not numbered else ():
-            one.give(Answered(effect.place, Answer()))
+            one.give(Answered(effect.place, Answer({"all": one.instance.fragment.outputs[0].schema.empty()})))
     assert len(numbered) == 1, "it has no answer yet"
-    one.give(Answered(numbered[0].place, Answer()))
+
+
+def test_corrections_that_are_held_back_are_no_sign_of_life() -> None:
+    """R21, R24: readers see nothing of them until the correction is complete."""
+    one = InstanceDriver(union_plan(tuning={"bucket": "50ms"}))
+    flow(one, 0, 200 * MS)
+    one.instance.soutput.undo("a failure", keep_live=True)
+    before = len(one.frames(Boundary))
+    flow(one, 200 * MS, 1200 * MS)
+    assert one.instance.soutput.deferred
+    assert len(one.frames(Boundary)) - before >= 1_000 * MS // one.plan.silence_us
 
 
 def test_what_befell_it_may_have_befallen_its_peer_which_is_heard_first() -> None:
