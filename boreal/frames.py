@@ -94,7 +94,8 @@ class Boundary:
     """BOUNDARY(time): no later tuple has a smaller time. Repeated unchanged it is the stream's heartbeat (R24).
 
     ingest: when the input that this boundary rests on was ingested (R8). sent: the producer's clock when it released the
-    boundary, from which readers measure the hop (R9); like all clock fields it is outside byte equality (R7).
+    boundary, put forward by what that is behind the clocks of what it reads; from it readers measure the hop, and what they are
+    behind themselves (R9). Like all clock fields it is outside byte equality (R7).
     """
 
     origin: Origin

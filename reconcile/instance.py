@@ -239,6 +239,11 @@ class Instance:
         """How far our clock is behind those that stamped what we read lately, as far as that shows."""
         return max((link.skew_us for link in self.links), default=0)
 
+    def _stamp(self, now: int) -> int:
+        """What a boundary says it was sent at: by the clock that is the furthest ahead of those we know of. Deadlines count
+        from such a clock, and whoever reads us may see of it nothing but this (R9)."""
+        return now + self.skew_us
+
     def _next_deadline(self) -> int:
         if self.has_more:
             return self.last_now
@@ -414,7 +419,7 @@ class Instance:
 
     def _emit(self, step: Step, answer: Answer, now: int, effects: list[Effect]) -> None:
         written = self.soutput.emit(
-            answer.outputs, step, self.state, now, lambda next_ids: self.claims.anchor(step.upto, next_ids)
+            answer.outputs, step, self.state, self._stamp(now), lambda next_ids: self.claims.anchor(step.upto, next_ids)
         )
         effects += written
         if written:  # what is held back beside a live branch is no sign of life
@@ -552,7 +557,7 @@ class Instance:
         elif state is State.RECOVERING:
             self.stagger.lose_lease()
         effects.append(StateChanged(state))
-        effects += self.soutput.heartbeat(state, now)
+        effects += self.soutput.heartbeat(state, self._stamp(now))
         effects += self._tell_peers()
 
     def _tell_peers(self) -> list[Effect]:
@@ -602,7 +607,7 @@ class Instance:
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
             self.boundary_at = now + self.plan.sign_of_life_us
-            effects += self.soutput.heartbeat(self.state, now)
+            effects += self.soutput.heartbeat(self.state, self._stamp(now))
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self.plan.heartbeat_us

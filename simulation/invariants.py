@@ -479,7 +479,8 @@ def _in_cut(scenario: Scenario, logged: np.ndarray) -> np.ndarray:
 
 
 def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.ndarray:
-    """`_ingest`, or, where boundaries are behind rows, when the first row of such a time or a later one was logged."""
+    """`_ingest`, or, where boundaries are behind rows, when the first row of such a time or a later one was logged, and a row
+    of this very time."""
     known = _ingest(observed, times)
     if not scenario.lag_us:
         return known
@@ -491,7 +492,10 @@ def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.
     earliest = np.minimum.accumulate(all_logged[order][::-1])[::-1]
     first = np.searchsorted(all_times[order], times, side="left")
     available: np.ndarray = np.minimum(known, np.append(earliest, INFINITY)[first])
-    return available
+    # A row that is itself of an input cannot be given before it is logged, whatever another stream has logged.
+    last = np.searchsorted(all_times[order], times, side="right")
+    own = np.array([all_logged[order][a:b].max(initial=0) for a, b in zip(first, last, strict=True)], dtype=np.int64)
+    return np.maximum(available, own)
 
 
 def _out_of_order(scenario: Scenario) -> np.ndarray:

@@ -221,12 +221,16 @@ class Port:
         leaps_from = self._leaps_from(chunk, upto)
         if leaps_from is not None and leaps_from >= chunk.low:
             self.note(Arrival(bucket_end(leaps_from, self.bucket_us), ingest, not_before, is_edge))
+        # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
+        known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary
+        passed = [run for run in chunk.ingest if known < run[0] < INFINITY]
+        self.boundaries.extend(passed)
+        for through, at in passed:
+            if through <= chunk.low:
+                self.note(Arrival(bucket_floor(through, self.bucket_us), at, not_before))
         self.note(Arrival(upto, ingest, not_before, is_edge, leaps_from is not None))
         self.data_end = max(self.data_end, upto)
         self._reach(upto, ingest_at(chunk.ingest, chunk.high), tentative)
-        # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
-        known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary
-        self.boundaries.extend(run for run in chunk.ingest if known < run[0] < INFINITY)
 
     def note(self, arrival: Arrival) -> None:
         """Arrivals lie in the order of their buckets and of their deadlines: where rows are out of order, what has come for

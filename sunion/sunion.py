@@ -555,9 +555,7 @@ class SUnion:
         """A bucket's end at which the step holds about step_rows, or step_bytes, each port having an equal share of them; a
         tentative one ends where what its rows lack changes."""
         if tentative:
-            least = bucket_end(view.position, self.settings.bucket_us)
-            changes = (port.blamed_through(view.position) for port in self.ports)
-            through = min([through, *(max(self._floor(end), least) for end in changes if end is not None)])
+            through = min([through, *self._changes(view.position)])
         share_rows = max(min(self.settings.step_rows, self.most_rows) // len(self.ports), 1)
         share_bytes = max(self.settings.step_bytes // len(self.ports), 1)
         for cursor, port in zip(view.cursors, self.ports, strict=True):
@@ -569,6 +567,17 @@ class SUnion:
                     through = min(through, bucket_end(max(last, view.position), self.settings.bucket_us))
                     break
         return through
+
+    def _changes(self, position: int) -> Iterator[int]:
+        """Buckets' ends after a position, at which what tentative rows lack may change: where what is known of a port ends, and
+        where its own rows begin to lack something else."""
+        for port in self.ports:
+            known = self._floor(port.boundary)
+            if known > position:
+                yield known
+            blamed = port.blamed_through(position)
+            if blamed is not None:
+                yield max(self._floor(blamed), bucket_end(position, self.settings.bucket_us))
 
     def _chunks(self, cursor: Cursor, port: Port, through: int, position: int, tentative: bool) -> Iterator[Chunk]:
         yield from cursor.pending(port.tape, through)

@@ -107,7 +107,7 @@ def redo_without_one_port(patch: Patch) -> None:
     patch(SUnion, "roll_back", make)
 
 
-@mutant
+@caught_by("sunion/test_sunion.py", "test_it_has_healed_only_once_the_stable_boundaries_have_passed_all_that_was_tentative")
 def heal_too_early(patch: Patch) -> None:
     """A failure counts as healed as soon as any bucket can be corrected, again and again."""
 
@@ -382,6 +382,26 @@ def keep_tentative_rows_behind_what_counts_from_later(patch: Patch) -> None:
 
     def make(original: Any) -> Any:
         return lambda self, chunk, tentative, not_before: original(self, chunk, tentative, max(not_before, 0))
+
+    patch(Port, "_arrived", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_a_tentative_step_ends_where_what_it_lacks_changes")
+def name_for_all_what_the_last_bucket_lacks(patch: Patch) -> None:
+    """A tentative step of several buckets names what the last of them lacks."""
+    patch(SUnion, "_changes", lambda _: lambda self, position: ())
+
+
+@caught_by("sunion/test_port.py", "test_buckets_that_a_step_has_passed_before_its_rows_are_due_from_when_their_ends_were_known")
+def let_empty_buckets_wait_for_rows(patch: Patch) -> None:
+    """Buckets that a producer's step has passed without rows are due with the rows after them (R8)."""
+
+    def make(original: Any) -> Any:
+        def arrived(self: Port, chunk: Chunk, tentative: bool, not_before: int) -> None:
+            original(self, chunk, tentative, not_before)
+            self.arrivals = deque(arrival for arrival in self.arrivals if arrival.upto > chunk.low)
+
+        return arrived
 
     patch(Port, "_arrived", make)
 

@@ -1,6 +1,6 @@
 """Runs the tests that mutants name: `python tests/simulation/named_tests.py MUTANT ...` prints a line of JSON for each mutant,
 [mutant, what went wrong], and at the end one for all of these tests without any mutant; null is for nothing. A process apart,
-since pytest runs in it."""
+since pytest runs in it; all tests are collected once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,25 @@ import pytest
 from simulation.mutants import MUTANTS, mutated
 
 
-class Under:
-    """A plugin: every test's call runs with this mutant. failures: what went wrong, in a line."""
+class Rounds:
+    """A plugin that runs, for each mutant, the tests named beside it: the tests' calls are with that mutant. failures: what
+    went wrong in the round so far, in a line each. lines: the outcome of the rounds."""
 
-    def __init__(self, mutant: str | None) -> None:
-        self.mutant = mutant
+    def __init__(self, rounds: list[tuple[str | None, set[str]]]) -> None:
+        self.rounds = rounds
+        self.mutant: str | None = None
         self.failures: list[str] = []
+        self.lines: list[str] = []
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for mutant, names in self.rounds:
+            self.mutant, self.failures = mutant, []
+            items = [item for item in session.items if item.nodeid.partition("[")[0] in names]
+            for item in items:
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+            failed = self.failures or ([] if items else ["no such test"])
+            self.lines.append(json.dumps([self.mutant, failed[0] if failed else None]))
+        return True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -33,21 +46,13 @@ class Under:
             self.failures.append(f"{report.when}: {crash.message if crash is not None else report.longrepr}")
 
 
-def run(tests: list[str], mutant: str | None) -> None:
-    """Print what went wrong with these tests."""
-    plugin = Under(mutant)
-    with redirect_stdout(sys.stderr):
-        code = pytest.main([*tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"], plugins=[plugin])
-    failures = plugin.failures or [f"exit: {code!r}"]
-    print(json.dumps([mutant, None if code is pytest.ExitCode.OK else failures[0]]), flush=True)
-
-
 def main(names: list[str]) -> None:
-    tests = {name: MUTANTS[name].caught_by for name in names}
-    for name, test in tests.items():
-        assert test is not None
-        run([test], name)
-    run(sorted({test for test in tests.values() if test is not None}), None)
+    tests = {name: MUTANTS[name].caught_by or "" for name in names}
+    everything = set(tests.values())
+    plugin = Rounds([*((name, {test}) for name, test in tests.items()), (None, everything)])
+    with redirect_stdout(sys.stderr):
+        pytest.main([*sorted(everything), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"], plugins=[plugin])
+    print("\n".join(plugin.lines))
 
 
 if __name__ == "__main__":

@@ -571,7 +571,7 @@ def test_a_state_that_has_not_changed_is_not_stored_again() -> None:
 
 def test_who_takes_longer_to_copy_than_the_interval_begins_the_next_copy_an_interval_after_the_last() -> None:
     """Else it would copy for ever, though nothing is handed on any more."""
-    one = InstanceDriver(union_plan(engine="spark", tuning={"checkpoint_interval": "200ms"}))
+    one = InstanceDriver(union_plan(engine="spark", tuning={"checkpoint_interval": "50ms"}))
     numbered: list[Obey] = []
     for at in range(0, 900 * MS, 50 * MS):
         one.until(at)
@@ -586,7 +586,7 @@ def test_who_takes_longer_to_copy_than_the_interval_begins_the_next_copy_an_inte
 
 def test_corrections_that_are_held_back_are_no_sign_of_life() -> None:
     """R21, R24: readers see nothing of them until the correction is complete."""
-    one = InstanceDriver(union_plan(tuning={"bucket": "50ms"}))
+    one = InstanceDriver(union_plan(tuning={"bucket": "50ms", "boundary_interval": "100ms"}))
     flow(one, 0, 200 * MS)
     one.instance.soutput.undo("a failure", keep_live=True)
     before = len(one.frames(Boundary))

@@ -172,6 +172,15 @@ def test_of_each_bucket_that_is_named_which_its_own_rows_lack() -> None:
     assert port.missing_in(20, 40) == ()
 
 
+def test_buckets_that_a_step_has_passed_before_its_rows_are_due_from_when_their_ends_were_known() -> None:
+    """R8: a long step's boundary tells of its own end only, as of the end of the stream."""
+    one = SUnionDriver("a")
+    one.boundary("a", 10, ingest=50)
+    rows = Data(one.origin, 0, 0, batch_of([32, 35]), True, ((10, 50), (20, 100), (40, 400)), 40)
+    one.ports["a"].take_tentative(rows)
+    assert [arrival[:2] for arrival in one.ports["a"].arrivals] == [(10, 50), (20, 100), (40, 400)]
+
+
 def test_the_end_of_a_stream_is_kept_apart_and_an_undo_takes_a_tentative_one_back() -> None:
     one = SUnionDriver("a")
     one.boundary("a", INFINITY, tentative=True)

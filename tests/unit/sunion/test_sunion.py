@@ -596,3 +596,15 @@ def test_what_came_behind_the_live_view_waits_for_its_own_deadline_once_that_has
     assert one.sunion.next_deadline() == 2100
     assert one.at(2099) == []
     assert one.at(2100) == [("mark", 2), ("tentative", [(25, 0)], 30)]
+
+
+def test_a_tentative_step_ends_where_what_it_lacks_changes() -> None:
+    """Each bucket names what its own rows lack: b was there at first."""
+    one = SUnionDriver("a", "b", "c")
+    one.boundaries(10)
+    one.at(0)
+    one.boundary("b", 40, ingest=0)
+    one.boundary("a", 60, ingest=0)
+    one.silence("c")
+    steps = [item for item in one.items(1000) if isinstance(item, Step)]
+    assert [(step.upto, step.missing) for step in steps] == [(40, ("c",)), (60, ("b", "c"))]
