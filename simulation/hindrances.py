@@ -31,9 +31,9 @@ def maybe_ahead(scenario: Scenario) -> Scenario:
         return scenario
     name = rng.choice(sorted(scenario.feeds))
     feed = scenario.feeds[name]
-    if not feed.batch.num_rows:
+    if feed.batch.num_rows < 2:
         return scenario
-    row = rng.randrange(max(feed.batch.num_rows // 2, 1))
+    row = max(rng.randrange(max(feed.batch.num_rows // 2, 1)), 1)  # the first one has nothing that it could be ahead of
     ahead_us = scenario.plan.event_time_of(2 * scenario.plan.delay_threshold_us) + rng.randint(200_000, 5_000_000)
     patterns = (*scenario.patterns, "row_ahead")
     return replace(scenario, feeds={**scenario.feeds, name: feed.with_ahead(row, ahead_us)}, patterns=patterns)

@@ -93,7 +93,7 @@ def undo_before_the_answer(patch: Patch) -> None:
     patch(Engine, "hand", make)
 
 
-@mutant
+@caught_by("reconcile/test_remote.py", "test_the_time_in_which_a_host_was_away_is_not_what_an_order_takes")
 def forget_how_long_a_host_takes(patch: Patch) -> None:
     """alpha*X leaves no time for the batches of a host in another process (R9)."""
     patch(Engine, "latency_us", lambda _: property(lambda self: 0))
