@@ -532,7 +532,8 @@ class SUnion:
         return min(waits, default=INFINITY)
 
     def _is_missing(self, port: Port) -> bool:
-        return port.silent or port.boundary < self.leading.position
+        """One that is merely behind what was answered early goes on."""
+        return port.silent or (port.failed and port.boundary < self.leading.position)
 
     # Making a step
 

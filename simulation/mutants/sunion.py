@@ -406,6 +406,17 @@ def let_empty_buckets_wait_for_rows(patch: Patch) -> None:
     patch(Port, "_arrived", make)
 
 
+@caught_by("sunion/test_sunion.py", "test_a_stream_that_is_behind_early_answers_is_not_missing")
+def take_who_is_behind_for_missing(patch: Patch) -> None:
+    """A stream whose rows are out of order, and so behind what was answered early, counts as missing: once all others have
+    ended, nobody waits for it (R11)."""
+
+    def make(_: Any) -> Any:
+        return lambda self, port: port.silent or port.boundary < self.leading.position
+
+    patch(SUnion, "_is_missing", make)
+
+
 @caught_by("sunion/test_port.py", "test_no_bucket_is_overdue_for_what_is_undone")
 def keep_what_is_undone_overdue(patch: Patch) -> None:
     """A bucket is overdue for tentative rows that have been undone, and leaves without those that correct them (R8)."""

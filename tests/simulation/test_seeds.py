@@ -1,4 +1,4 @@
-"""A thousand seeds of the simulator, and those beyond that once broke something: no violation."""
+"""Some hundred seeds of the simulator, and those beyond that once broke something: no violation. `make simulate` runs more."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import pytest
 from simulation.campaign import Measure, run_seed
 from simulation.families import scenario_of
 
-SEEDS = 1_000
+SEEDS = 400
 CHUNK = 50
-ONCE_BROKEN = (1328, 2150, 4005, 6601, 7087, 7238, 8621)
+ONCE_BROKEN = (
+    *(1328, 2150, 2315, 2356, 3582, 4005, 5052, 5914, 6142, 6601, 7087, 7201, 7238, 7482, 7803, 7808),
+    *(8489, 8621, 9521, 11176, 11210, 12315),
+)
 BROKEN_BY = (
     ("unequal", 1, "stay_with_one_that_lags"),
     ("unequal", 18, "stay_with_one_that_lacks_more"),

@@ -58,7 +58,7 @@ def _holds(deployment: Deployment, count: int) -> bool:
     [
         ("departures", DEPARTURES, 1, {"engine": "native"}),
         ("weather", WEATHER, 2, {"engine": "native"}),
-        ("departures", DEPARTURES, 4, {"engine": "spark", "replicas": 1}),
+        pytest.param("departures", DEPARTURES, 4, {"engine": "spark", "replicas": 1}, marks=pytest.mark.soak),
         pytest.param("departures", DEPARTURES, 2, {"engine": "native"}, marks=pytest.mark.soak),
         pytest.param("weather", WEATHER, 1, {"engine": "native"}, marks=pytest.mark.soak),
         pytest.param("departures", DEPARTURES, 1, {"engine": "spark"}, marks=pytest.mark.soak),

@@ -608,3 +608,17 @@ def test_a_tentative_step_ends_where_what_it_lacks_changes() -> None:
     one.silence("c")
     steps = [item for item in one.items(1000) if isinstance(item, Step)]
     assert [(step.upto, step.missing) for step in steps] == [(40, ("c",)), (60, ("b", "c"))]
+
+
+def test_a_stream_that_is_behind_early_answers_is_not_missing() -> None:
+    """R11: another one has ended, but the windows stay open for what is still to come."""
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.at(0)
+    one.rows("a", 205, ingest=0)
+    assert one.at(1000)[-1] == ("tentative", [(205, 0)], 210)
+    one.boundary("b", INFINITY, ingest=500)
+    assert one.sunion.missing() == () and one.at(1500) == []
+    one.silence("a")
+    assert one.sunion.missing() == ("a",)
+    assert one.at(1501)[-1] == ("tentative", [], INFINITY)
