@@ -495,7 +495,8 @@ def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.
     # A row that is itself of an input cannot be given before it is logged, whatever another stream has logged.
     last = np.searchsorted(all_times[order], times, side="right")
     own = np.array([all_logged[order][a:b].max(initial=0) for a, b in zip(first, last, strict=True)], dtype=np.int64)
-    return np.maximum(available, own)
+    given: np.ndarray = np.maximum(available, own)
+    return given
 
 
 def _out_of_order(scenario: Scenario) -> np.ndarray:
