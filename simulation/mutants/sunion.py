@@ -274,7 +274,11 @@ def forget_the_order_of_equal_times(patch: Patch) -> None:
 @caught_by("sunion/test_port.py", "test_stable_arrivals_get_a_grace_and_tentative_ones_none")
 def let_stable_rows_be_overdue_at_once(patch: Patch) -> None:
     """A backlog that arrives after a cut is overdue at once: there is no grace (R8)."""
-    patch(Port, "_not_before", lambda _: lambda self, tentative, now: now)
+
+    def make(original: Any) -> Any:
+        return lambda self, chunk, tentative, not_before: original(self, chunk, tentative, not_before - self.grace_us)
+
+    patch(Port, "_arrived", make)
 
 
 @mutant
