@@ -249,9 +249,11 @@ class SUnion:
         self.due = max(self.due, self.rest)
         if self._stranded:
             # What is beyond the streams that are behind was given already; handed on at once, it would strand them again. What
-            # they have is due at its own deadline, and by then it may be stable.
+            # they have is due at its own deadline, and by then it may be stable. Where rows are out of order anyway, what they
+            # have leaves at once: a reader may hold back what was given, and now is undone.
             self.rest = min(self.rest, *(self.ports[at].data_end for at in self._stranded))
-            self.due = self.due if is_more_due else self.base.position
+            if not is_more_due:
+                self.due = self.rest if self.settings.disorder_us else self.base.position
             for at, ingest in self._stranded.items():
                 self._behind[at] = Arrival(min(self.ports[at].data_end, self.live.position), ingest, BEGINNING)
         self._forget_stranded()

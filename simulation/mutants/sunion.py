@@ -421,6 +421,23 @@ def take_who_is_behind_for_missing(patch: Patch) -> None:
     patch(SUnion, "_is_missing", make)
 
 
+@caught_by("sunion/test_sunion.py", "test_rows_behind_early_answers_leave_at_once_where_rows_are_out_of_order_anyway")
+def hold_back_again_what_an_early_correction_undid(patch: Patch) -> None:
+    """What an early correction has undone, for rows that came behind it, waits for a deadline of its own, though readers may
+    still have held it back (R16)."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+            settings, self.settings = self.settings, replace(self.settings, disorder_us=0)
+            order = original(self, replay_from, keep_live)
+            self.settings = settings
+            return order
+
+        return roll_back
+
+    patch(SUnion, "roll_back", make)
+
+
 @caught_by("sunion/test_port.py", "test_no_bucket_is_overdue_for_what_is_undone")
 def keep_what_is_undone_overdue(patch: Patch) -> None:
     """A bucket is overdue for tentative rows that have been undone, and leaves without those that correct them (R8)."""

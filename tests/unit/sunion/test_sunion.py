@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -622,3 +624,19 @@ def test_a_stream_that_is_behind_early_answers_is_not_missing() -> None:
     one.silence("a")
     assert one.sunion.missing() == ("a",)
     assert one.at(1501)[-1] == ("tentative", [], INFINITY)
+
+
+def test_rows_behind_early_answers_leave_at_once_where_rows_are_out_of_order_anyway() -> None:
+    """R16: a reader further down may still hold back what was given, and is undone now."""
+    one = SUnionDriver("a", "b")
+    one.sunion.settings = replace(one.sunion.settings, disorder_us=300)
+    one.boundaries(10)
+    one.at(0)
+    one.boundary("a", 500)
+    one.at(1000)
+    one.now = 1100
+    one.rows("b", 25)
+    one.boundary("b", 20)
+    one.at(1600)
+    one.sunion.roll_back(10, False)
+    assert one.at(1600) == [("stable", [], 20), ("redone", 1), ("mark", 2), ("tentative", [(25, 0)], 30)]
