@@ -78,7 +78,7 @@ class Settings:
     step_bytes are about how much one step may hold, so that no call takes long. grace_us: after a redo, what became overdue
     in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8). ahead_us: a row that is
     more event time than this ahead of all boundaries is not overdue before its time has come; bucket_run_us: how long a
-    bucket takes in run time.
+    bucket takes in run time; disorder_us: how far boundaries may be behind their rows, in event time.
     """
 
     bucket_us: int
@@ -170,7 +170,7 @@ class SUnion:
         return self._floor(min(port.tape.boundary for port in self.ports))
 
     def missing(self) -> tuple[str, ...]:
-        """Ports that a tentative step goes on without: silent ones, and those behind what was already handed on (R11)."""
+        """Ports that a tentative step goes on without: silent ones, and failed ones behind what was already handed on (R11)."""
         return tuple(port.name for port in self.ports if self._is_missing(port))
 
     def healed(self, now: int, replay_from: int) -> Healed | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,41 +13,38 @@ from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant
 
 
-@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
-def tell_only_the_next_hop(patch: Patch) -> None:
-    """Producers are told how long their next hop takes, and not what comes after it: alpha*X is too long (R9)."""
+def _tell(patch: Patch, micros: Callable[[Instance, PathAfter], int]) -> None:
+    """Producers are told this, in place of how long the path from them to a client takes."""
 
     def make(original: Any) -> Any:
         def beat(self: Instance, now: int, effects: list[Any]) -> None:
             beaten: list[Any] = []
             original(self, now, beaten)
-            hops = {link.port.key: max(link.hops, default=0) * 3 // 2 for link in self.links}
             for effect in beaten:
                 if isinstance(effect, Send) and isinstance(effect.message, PathAfter):
-                    effect = replace(effect, message=replace(effect.message, micros=hops[effect.message.key]))
+                    effect = replace(effect, message=replace(effect.message, micros=micros(self, effect.message)))
                 effects.append(effect)
 
         return beat
 
     patch(Instance, "_beat", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
+def tell_only_the_next_hop(patch: Patch) -> None:
+    """Producers are told how long their next hop takes, and not what comes after it: alpha*X is too long (R9)."""
+
+    def next_hop(instance: Instance, message: PathAfter) -> int:
+        [link] = (link for link in instance.links if link.port.key == message.key)
+        return max(link.hops, default=0) * 3 // 2
+
+    _tell(patch, next_hop)
 
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_what_its_clock_is_behind")
 def keep_to_oneself_what_the_clock_is_behind(patch: Patch) -> None:
     """Producers are not told how far their reader's clock is behind: it is overdue before what they hold back is there (R9)."""
-
-    def make(original: Any) -> Any:
-        def beat(self: Instance, now: int, effects: list[Any]) -> None:
-            beaten: list[Any] = []
-            original(self, now, beaten)
-            for effect in beaten:
-                if isinstance(effect, Send) and isinstance(effect.message, PathAfter):
-                    effect = replace(effect, message=replace(effect.message, micros=effect.message.micros - self.skew_us))
-                effects.append(effect)
-
-        return beat
-
-    patch(Instance, "_beat", make)
+    _tell(patch, lambda instance, message: message.micros - instance.skew_us)
 
 
 @caught_by("reconcile/test_instance.py", "test_what_several_producers_hold_back_may_come_so_far_apart")
