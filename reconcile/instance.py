@@ -96,6 +96,7 @@ class Instance:
                 ahead_us=plan.event_time_of(plan.delay_threshold_us),
                 bucket_run_us=plan.bucket_run_us,
                 disorder_us=plan.disorder_us,
+                threshold_us=plan.delay_threshold_us,
             ),
             str(me),
             plan.policy.failure,
@@ -197,7 +198,9 @@ class Instance:
             case Threshold(delay_threshold_us):
                 self.engine.delay_threshold_us = delay_threshold_us
                 self.sunion.set_threshold(
-                    self.plan.stable_lag_of(delay_threshold_us), self.plan.event_time_of(delay_threshold_us)
+                    delay_threshold_us,
+                    self.plan.stable_lag_of(delay_threshold_us),
+                    self.plan.event_time_of(delay_threshold_us),
                 )
                 self._set_alpha(at_once=True)
             case CheckpointStored(number):
@@ -507,7 +510,7 @@ class Instance:
         return True
 
     def _roll_back(self, replay_from: int, keep_live: bool, now: int, effects: list[Effect]) -> None:
-        self.sunion.roll_back(replay_from, keep_live)
+        self.sunion.roll_back(now, replay_from, keep_live)
         self.healing = False
         self.redo_started, self.redo_tuples = now, 0
         self._maybe_change_state(now, effects)

@@ -78,7 +78,8 @@ class Settings:
     step_bytes are about how much one step may hold, so that no call takes long. grace_us: after a redo, what became overdue
     in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8). ahead_us: a row that is
     more event time than this ahead of all boundaries is not overdue before its time has come; bucket_run_us: how long a
-    bucket takes in run time; disorder_us: how far boundaries may be behind their rows, in event time.
+    bucket takes in run time; disorder_us: how far boundaries may be behind their rows, in event time;
+    threshold_us: X.
     """
 
     bucket_us: int
@@ -91,6 +92,7 @@ class Settings:
     ahead_us: int = INFINITY
     bucket_run_us: int = 1
     disorder_us: int = 0
+    threshold_us: int = 0
 
 
 @dataclass(slots=True)
@@ -145,7 +147,7 @@ class SUnion:
     stranded_at: int = INFINITY
     _stranded: dict[int, int] = field(default_factory=dict)
     _behind: dict[int, Arrival] = field(default_factory=dict)
-    _passed: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=NOTED_POSITIONS))
+    _passed: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=NOTED_POSITIONS))
     _live_rows: int = 0
     _fresh_rows: int = 0
     _kept_from: int = INFINITY
@@ -221,9 +223,11 @@ class SUnion:
 
     # Orders from the consistency manager
 
-    def set_threshold(self, stable_lag_max_us: int, ahead_us: int) -> None:
-        """What follows from a new X."""
-        self.settings = replace(self.settings, stable_lag_max_us=stable_lag_max_us, ahead_us=ahead_us)
+    def set_threshold(self, threshold_us: int, stable_lag_max_us: int, ahead_us: int) -> None:
+        """A new X, and what follows from it."""
+        self.settings = replace(
+            self.settings, threshold_us=threshold_us, stable_lag_max_us=stable_lag_max_us, ahead_us=ahead_us
+        )
         self._tell_ports()
 
     def _tell_ports(self) -> None:
@@ -236,7 +240,7 @@ class SUnion:
         self.base = View(position, [Cursor(port.tape.next_id) for port in self.ports])
         self.muted_until = muted_until
 
-    def roll_back(self, replay_from: int, keep_live: bool) -> Rollback:
+    def roll_back(self, now: int, replay_from: int, keep_live: bool) -> Rollback:
         """Return to the mark, and hand on stable rows from there.
 
         What was handed on tentatively stays due: after a partial heal the rest leaves again at once (R16).
@@ -250,10 +254,10 @@ class SUnion:
         if self._stranded:
             # What is beyond the streams that are behind was given already; handed on at once, it would strand them again. What
             # they have is due at its own deadline, and by then it may be stable. Where rows are out of order anyway, what they
-            # have leaves at once: a reader may hold back what was given, and now is undone.
+            # have leaves at once, and so does what a reader may have held back until now.
             self.rest = min(self.rest, *(self.ports[at].data_end for at in self._stranded))
             if not is_more_due:
-                self.due = self.rest if self.settings.disorder_us else self.base.position
+                self.due = max(self.rest, self._held_back_after(now)) if self.settings.disorder_us else self.base.position
             for at, ingest in self._stranded.items():
                 self._behind[at] = Arrival(min(self.ports[at].data_end, self.live.position), ingest, BEGINNING)
         self._forget_stranded()
@@ -264,6 +268,11 @@ class SUnion:
             self.base = View(replay_from, [Cursor(port.tape.place_of(replay_from)) for port in self.ports])
         self.redoing = True
         return Rollback(self.mark_number, keep_live)
+
+    def _held_back_after(self, now: int) -> int:
+        """Through where readers may hold back what was handed on tentatively: it came less than X ago."""
+        since = now - self.settings.threshold_us
+        return max((upto for upto, _, ingest in self._passed if ingest > since), default=BEGINNING)
 
     def drop_live(self) -> None:
         """Give up the live branch beside a correction: its output can no longer be held back."""
@@ -406,7 +415,7 @@ class SUnion:
             self.is_early, self.cause = False, self._cause()
         step = self._step(self.live, target, tentative=True)
         self.horizon = min(step.upto, max(port.data_end for port in self.ports))
-        self._passed.append((step.upto, now))
+        self._passed.append((step.upto, now, step.ingest[-1][1]))
         rows = sum(batch.num_rows for batch in step.batches.values())
         self._live_rows += rows
         self._fresh_rows += rows if step.upto > self.rest else 0

@@ -97,7 +97,7 @@ def go_on_without_the_live_branch(patch: Patch) -> None:
     """A lone replica does not keep its live branch during a correction by overlay_redo (R21)."""
 
     def make(original: Any) -> Any:
-        return lambda self, replay_from, keep_live: original(self, replay_from, False)
+        return lambda self, now, replay_from, keep_live: original(self, now, replay_from, False)
 
     def give(original: Any) -> Any:
         return lambda self, keep_live: original(self, False)

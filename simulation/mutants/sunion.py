@@ -80,10 +80,10 @@ def forget_the_mark(patch: Patch) -> None:
     """At ROLLBACK SUnion goes on from where the tentative branch was, and not from the mark."""
 
     def make(original: Any) -> Any:
-        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+        def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
             assert self.live is not None
             position, cursors = self.live.position, [cursor.fork() for cursor in self.live.cursors]
-            order = original(self, replay_from, keep_live)
+            order = original(self, now, replay_from, keep_live)
             self.base.position, self.base.cursors = position, cursors
             return order
 
@@ -97,8 +97,8 @@ def redo_without_one_port(patch: Patch) -> None:
     """The redo takes the first port's rows from where it stands now, and not from the mark."""
 
     def make(original: Any) -> Any:
-        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
-            order = original(self, replay_from, keep_live)
+        def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
+            order = original(self, now, replay_from, keep_live)
             self.base.cursors[0] = Cursor(self.ports[0].tape.next_id)
             return order
 
@@ -427,15 +427,22 @@ def hold_back_again_what_an_early_correction_undid(patch: Patch) -> None:
     still have held it back (R16)."""
 
     def make(original: Any) -> Any:
-        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
+        def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
             settings, self.settings = self.settings, replace(self.settings, disorder_us=0)
-            order = original(self, replay_from, keep_live)
+            order = original(self, now, replay_from, keep_live)
             self.settings = settings
             return order
 
         return roll_back
 
     patch(SUnion, "roll_back", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_what_an_early_correction_undoes_leaves_at_once_while_readers_may_have_held_it_back")
+def take_what_was_handed_on_for_given(patch: Patch) -> None:
+    """What an early correction has undone, beyond the rows that came behind it, counts as given to clients, though readers may
+    have held it back (R16)."""
+    patch(SUnion, "_held_back_after", lambda _: lambda self, now: BEGINNING)
 
 
 @caught_by("sunion/test_port.py", "test_no_bucket_is_overdue_for_what_is_undone")
@@ -482,8 +489,8 @@ def forget_the_rest_after_a_partial_heal(patch: Patch) -> None:
     """After a PREFIX heal the rest of what was due is held back for alpha*X once more (R16)."""
 
     def make(original: Any) -> Any:
-        def roll_back(self: SUnion, replay_from: int, keep_live: bool) -> Any:
-            order = original(self, replay_from, keep_live)
+        def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
+            order = original(self, now, replay_from, keep_live)
             self.due = BEGINNING
             return order
 

@@ -361,7 +361,7 @@ def test_a_rollback_hands_on_the_same_buckets_again_stable_then_says_so() -> Non
     one.at(1000)
     heal(one)
     assert one.sunion.healed(2000, one.sunion.base.position) is Healed.FULL
-    assert told([one.sunion.roll_back(10, keep_live=False)]) == [("rollback", 1)]
+    assert told([one.sunion.roll_back(one.now, 10, keep_live=False)]) == [("rollback", 1)]
     assert one.at(2000) == [("stable", [(11, 1), (12, 1)], 30), ("redone", 1)]
     assert one.sunion.live is None and one.sunion.healed(2000, one.sunion.base.position) is None
 
@@ -370,7 +370,7 @@ def test_a_host_that_lost_its_state_is_given_older_rows_again_muted() -> None:
     one = failed()
     one.at(1000)
     heal(one)
-    one.sunion.roll_back(0, keep_live=False)
+    one.sunion.roll_back(one.now, 0, keep_live=False)
     assert one.at(2000) == [
         ("muted", [(1, 0), (2, 0)], 10),
         ("stable", [(11, 1), (12, 1)], 30),
@@ -386,7 +386,7 @@ def test_with_the_live_branch_kept_new_rows_go_on_beside_the_correction() -> Non
     one.rows("a", 41, ingest=2000)
     one.boundary("a", 50, ingest=2000)
     one.silence("b")
-    one.sunion.roll_back(10, keep_live=True)
+    one.sunion.roll_back(one.now, 10, keep_live=True)
     items = one.at(2000)
     assert ("tentative", [(41, 2)], 50) in items
     assert items[-1] == ("redone", 1)
@@ -399,7 +399,7 @@ def test_suspend_in_stabilization_holds_new_rows_until_the_correction_is_complet
     heal(one)
     one.rows("a", 31, ingest=0)
     one.boundary("a", 40, ingest=0)
-    one.sunion.roll_back(10, keep_live=True)
+    one.sunion.roll_back(one.now, 10, keep_live=True)
     items = one.at(5000)
     first_tentative = next((at for at, item in enumerate(items) if item[0] == "tentative"), len(items))
     assert items.index(("redone", 1)) < first_tentative
@@ -414,7 +414,7 @@ def test_an_old_mark_is_healed_in_part_when_stable_input_goes_on() -> None:
     one.boundary("b", 20)
     assert one.sunion.healed(6000, one.sunion.base.position) is None, "not yet 5000 since the mark at 1000"
     assert one.sunion.healed(6001, one.sunion.base.position) is Healed.PREFIX
-    one.sunion.roll_back(10, keep_live=False)
+    one.sunion.roll_back(one.now, 10, keep_live=False)
     items = one.at(6001)
     assert items[:2] == [("stable", [(11, 1)], 20), ("redone", 1)]
     assert items[2:] == [("mark", 2), ("tentative", [(21, 2)], 30)], "the rest, already given once, is tentative again"
@@ -424,7 +424,7 @@ def test_a_new_failure_after_the_correction_makes_a_new_mark_where_it_ended() ->
     one = failed()
     one.at(1000)
     heal(one)
-    one.sunion.roll_back(10, keep_live=False)
+    one.sunion.roll_back(one.now, 10, keep_live=False)
     one.at(2000)
     one.silence("b")
     one.rows("a", 31, ingest=2000)
@@ -446,7 +446,7 @@ def corrected_late(*times: int) -> SUnionDriver:
         one.boundary("a", 50, ingest=1030)
     heal(one)
     one.silence("b")
-    one.sunion.roll_back(10, keep_live=False)
+    one.sunion.roll_back(one.now, 10, keep_live=False)
     assert one.at(2000) == [("stable", [(11, 1), (12, 1)], 30), ("redone", 1)]
     return one
 
@@ -476,7 +476,7 @@ def test_what_was_redone_beside_a_live_branch_holds_nothing_back_afterwards() ->
     one.undo("a")
     one.rows("a", 1, 11)
     one.boundary("a", 20)
-    one.sunion.roll_back(-10, keep_live=True)
+    one.sunion.roll_back(one.now, -10, keep_live=True)
     assert one.at(2000)[-2:] == [("stable", [(1, 0), (11, 1)], 20), ("redone", 1)]
     one.tentative("a", 21, ingest=0)
     one.boundary("a", 30, tentative=True, ingest=0)
@@ -490,7 +490,7 @@ def test_evicted_rows_are_asked_for_again_from_the_log() -> None:
     one.sunion.trim(one.sunion.base.position)
     heal(one)
     one.sunion.trim(one.sunion.base.position)
-    one.sunion.roll_back(10, keep_live=False)
+    one.sunion.roll_back(one.now, 10, keep_live=False)
     asked = list(one.sunion.reads())
     assert asked and all(not is_live for is_live, _, _ in asked)
     assert one.at(2000) == [], "not caught up: rows are still to be read"
@@ -511,7 +511,7 @@ def test_stable_output_is_the_same_whatever_the_policy(hold: Hold) -> None:
     one.at(1500)
     heal(one)
     if one.sunion.healed(2000, one.sunion.base.position):
-        one.sunion.roll_back(10, keep_live=False)
+        one.sunion.roll_back(one.now, 10, keep_live=False)
     assert [item for item in one.at(2000) if item[0] == "stable"] == [("stable", [(11, 1), (12, 1)], 30)]
 
 
@@ -538,7 +538,7 @@ def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> Non
     one.at(1100)
     assert one.sunion.healed(1599, 10) is None
     assert one.sunion.healed(1600, 10) is Healed.PREFIX
-    one.sunion.roll_back(10, keep_live=False)
+    one.sunion.roll_back(one.now, 10, keep_live=False)
     assert [item for item in one.at(2099) if item[0] == "tentative"] == []
     assert [item for item in one.at(2100) if item[0] == "tentative"] == [("tentative", [(11, 0), (15, 0)], 20)]
 
@@ -593,7 +593,7 @@ def test_what_came_behind_the_live_view_waits_for_its_own_deadline_once_that_has
     one.rows("b", 25)
     one.boundary("b", 20)
     assert one.at(1600) == [] and one.sunion.healed(1600, 10) is Healed.PREFIX
-    one.sunion.roll_back(10, keep_live)
+    one.sunion.roll_back(one.now, 10, keep_live)
     assert one.at(1600) == [("stable", [], 20), ("redone", 1)]
     assert one.sunion.next_deadline() == 2100
     assert one.at(2099) == []
@@ -638,5 +638,25 @@ def test_rows_behind_early_answers_leave_at_once_where_rows_are_out_of_order_any
     one.rows("b", 25)
     one.boundary("b", 20)
     one.at(1600)
-    one.sunion.roll_back(10, False)
+    one.sunion.roll_back(one.now, 10, False)
     assert one.at(1600) == [("stable", [], 20), ("redone", 1), ("mark", 2), ("tentative", [(25, 0)], 30)]
+
+
+@pytest.mark.parametrize("threshold_us, again", [(2000, [(25, 0), (105, 0)]), (1500, [(25, 0)])])
+def test_what_an_early_correction_undoes_leaves_at_once_while_readers_may_have_held_it_back(
+    threshold_us: int, again: list[tuple[int, int]]
+) -> None:
+    """R16: what came less than X ago may not have been given to clients yet; what came before it was."""
+    one = SUnionDriver("a", "b")
+    one.sunion.settings = replace(one.sunion.settings, disorder_us=300, threshold_us=threshold_us)
+    one.boundaries(10)
+    one.at(0)
+    one.rows("a", 105)
+    one.at(1000)
+    one.now = 1100
+    one.rows("b", 25)
+    one.boundary("b", 20)
+    one.at(1600)
+    one.sunion.roll_back(one.now, 10, False)
+    left = [item for item in one.at(1600) if item[0] == "tentative"]
+    assert [row for _, rows, _ in left for row in rows] == again
