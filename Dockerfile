@@ -21,6 +21,6 @@ USER boreal
 WORKDIR /var/lib/boreal
 ENV PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
 # The connector's jars, so that no job waits for them.
-RUN python -c "from services.stack.fetch import spark; spark()"
+RUN python -c "from services.hosting.fetch import spark; spark()"
 
 CMD ["python", "-m", "services.stack.supervisor"]

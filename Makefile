@@ -27,7 +27,7 @@ demo: $(READY) ## run the flights with an airport cut off, and show what happens
 	$(BIN)/python examples/flights/demo.py out/demo
 
 test: $(READY) ## run all tests
-	$(BIN)/python -m services.stack.fetch
+	$(BIN)/python -m services.hosting.fetch
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
 faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md
@@ -41,8 +41,8 @@ lint: $(READY) ## check style
 	$(BIN)/ruff check .
 
 types: $(READY) ## check types: strictly in the pure rooms
-	$(BIN)/mypy --strict sunion operators reconcile boreal
-	$(BIN)/mypy services simulation bench
+	$(BIN)/mypy --strict boreal sunion operators reconcile formats intake logs deployment
+	$(BIN)/mypy embedded services spark_jobs simulation bench boreal_cli
 
 simulate: $(READY) ## run SEEDS (default 10,000) seeds of the simulator
 	$(BIN)/boreal simulate --seeds $(SEEDS)

@@ -1,1 +1,4 @@
+"""What is measured, and how: `boreal bench`.
 
+Touches clocks, processes, Kafka, Redis and Spark on this machine.
+"""

@@ -18,26 +18,26 @@ import numpy as np
 import pyarrow as pa
 
 from bench.figures import Figure, as_report
-from boreal.errors import UserError
-from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin
-from boreal.plan import Plan
-from boreal.planner import plan
-from boreal.schema import Schema
-from boreal.spec import Hold, Mode, load_query
+from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin
+from boreal.model.schema import Schema
+from boreal.query.plan import Plan
+from boreal.query.planner import plan
+from boreal.query.spec import Hold, Mode, load_query
+from embedded.file_sources import read_source
+from embedded.run import Run
+from embedded.sources import Pace
+from embedded.world import SkipClock
+from logs.log import LogStore
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.memory_log import MemoryLogStore
 from operators.graph import Graph
 from reconcile.events import Append, Effect, Follow, Frames, InstanceId, Read, ReadDone, Tick
 from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from reconcile.strategy import Strategy
-from services.embedded.run import Run
-from services.embedded.sources import Pace
-from services.embedded.world import SkipClock
-from services.log.base import LogStore
-from services.log.file import FileLogStore
-from services.log.memory import MemoryLogStore
-from services.replay import read_source
-from services.store.memory import MemoryCheckpointStore
+from services.storage.file_log import FileLogStore
 from sunion.port import Port
 from sunion.steps import Step
 from sunion.sunion import Merge, Settings, SUnion

@@ -23,16 +23,17 @@ from typing import Any
 import confluent_kafka
 from kafka import TopicPartition
 
-from boreal.spec import load_query
-from services.clusters import Cluster
-from services.layout import layout_of
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import KafkaSettings, RedisSettings, Settings
+from boreal.query.spec import load_query
+from deployment.layout import layout_of
+from deployment.query_record import QueryRecord
+from deployment.supervision import Child
+from services.kafka.clusters import Cluster
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 from services.stack.children import MONITOR, query_children
 from services.stack.links import Link
 from services.stack.servers import KafkaServer, RedisServer
-from services.stack.supervision import Child
-from services.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTART_AFTER_S = 0.2

@@ -24,12 +24,12 @@ from bench.figures import Figure, as_report, print_table
 from bench.spark_orders import KEYS, ROW_US, Given, Orders
 from bench.spark_plain import rates
 from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, query_of
-from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
+from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
+from deployment.engines import orders_topic
 from reconcile.orders import Mark, Redone, RollBack, decode_order
-from services.engines import orders_topic
-from services.log.kafka import KafkaLogStore
-from services.process import now_us
-from services.topics import stable_topic
+from services.hosting.process import now_us
+from services.kafka.topics import stable_topic
+from services.storage.kafka_log import KafkaLogStore
 from sunion.buckets import bucket_end
 from sunion.steps import Step
 

@@ -16,9 +16,9 @@ from typing import Any
 import pandas as pd
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from boreal.spec import load_query
+from boreal.query.spec import load_query
+from deployment.layout import layout_of
 from reconcile.remote import RemoteHost
-from services.layout import layout_of
 from spark_jobs.worker import Task
 
 PIECE_BYTES = 1 << 20

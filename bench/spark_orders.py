@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from bench.deployment import Deployment
-from boreal.spec import Mode
+from boreal.query.spec import Mode
+from deployment.engines import answers_topic, orders_topic
 from reconcile.orders import Begin, Order, Place, decode_answer, encode_order
-from services.clusters import MAX_FRAME_BYTES
-from services.engines import answers_topic, orders_topic
+from services.kafka.clusters import MAX_FRAME_BYTES
 from sunion.steps import Step
 
 KEYS = 1_000

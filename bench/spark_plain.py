@@ -18,7 +18,7 @@ import pyarrow.parquet as parquet
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from services.clusters import Cluster
+    from services.kafka.clusters import Cluster
 
 BATCHES = 8
 COLD = 4
@@ -35,8 +35,8 @@ def rates(cluster: Cluster, bootstrap: str, root: Path) -> dict[str, float]:
     """Tuples a second, by where they come from. In this process no other Spark may run."""
     from pyspark.sql import SparkSession
 
-    from services.stack.fetch import java, spark_jars
-    from services.topics import TopicSpec, ensure
+    from services.hosting.fetch import java, spark_jars
+    from services.kafka.topics import TopicSpec, ensure
     from spark_jobs.session import close_session
 
     ensure(cluster, [TopicSpec("plain", 2), TopicSpec("plain.counted", 1)])

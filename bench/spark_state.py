@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench.figures import Figure, as_report
-from boreal.plan import Fragment
-from boreal.spec import Mode, load_query
+from boreal.query.plan import Fragment
+from boreal.query.spec import Mode, load_query
 from operators.graph import Graph
 from reconcile.host import Host
 from reconcile.orders import Begin, Order, Place, encode_order
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from services.clusters import Cluster
-    from services.settings import Settings
+    from services.kafka.clusters import Cluster
+    from services.kafka.settings import Settings
     from spark_jobs.worker import Task
 
 STATES_MB = (1, 32)
@@ -68,7 +68,7 @@ ROCKSDB = {
 
 def main() -> dict[str, Any]:
     """The contract's shape of a benchmark's result. Needs a Java; takes about two minutes."""
-    from services.settings import KafkaSettings, RedisSettings, Settings, SparkSettings
+    from services.kafka.settings import KafkaSettings, RedisSettings, Settings, SparkSettings
     from services.stack.servers import KafkaServer, RedisServer
     from spark_jobs.session import close_session, open_session
 
@@ -114,9 +114,9 @@ def _running(
     session: SparkSession, settings: Settings, way: Any, megabytes: int, root: Path
 ) -> Iterator[tuple[StreamingQuery, Cluster, tuple[str, str]]]:
     """A streaming query over topics of its own."""
-    from services.clusters import Cluster
-    from services.engines import answers_topic, orders_topic
-    from services.topics import TopicSpec, ensure
+    from deployment.engines import answers_topic, orders_topic
+    from services.kafka.clusters import Cluster
+    from services.kafka.topics import TopicSpec, ensure
     from spark_jobs.connector import sink_options, source_options
     from spark_jobs.worker import ORDERS, Task
 
@@ -139,7 +139,7 @@ def _running(
 def _measure(query: StreamingQuery, cluster: Cluster, names: tuple[str, str], way: str, megabytes: int) -> list[Figure]:
     from kafka import TopicPartition
 
-    from services.layout import layout_of
+    from deployment.layout import layout_of
 
     fragment = layout_of(load_query(QUERY), ("a",)).plan.fragment("main")
     keys = (megabytes << 20) // BYTES_PER_KEY

@@ -26,15 +26,15 @@ from kafka import TopicPartition
 
 from bench.deployment import Deployment, Feeder
 from bench.figures import Figure, as_report
-from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
-from services.feed import end
-from services.log.kafka import KafkaLogStore
-from services.process import now_us
-from services.settings import RedisSettings
+from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
+from logs.checkpoints import Checkpoint
+from services.hosting.process import now_us
+from services.kafka.settings import RedisSettings
+from services.kafka.topics import out_topic, stable_topic
+from services.stack.feed import end
 from services.stack.servers import RedisServer
-from services.store.base import Checkpoint
-from services.store.redis import RedisCheckpointStore, connect_redis
-from services.topics import out_topic, stable_topic
+from services.storage.kafka_log import KafkaLogStore
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from sunion.buckets import bucket_end
 
 FRAME_ROWS = 8_192

@@ -2,6 +2,6 @@
 
 import sys
 
-from boreal.cli import main
+from boreal_cli import main
 
 sys.exit(main())

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from boreal.expressions import Aggregation
-from boreal.schema import Type
+from boreal.model.schema import Type
+from boreal.query.expressions import Aggregation
 from operators.keys import comparable_values, storage
 from operators.state import KeySet
 

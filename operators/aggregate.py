@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from boreal.expressions import Aggregation, Term, parse_aggregation
-from boreal.schema import Schema, Type
+from boreal.model.schema import Schema, Type
+from boreal.query.expressions import Aggregation, Term, parse_aggregation
 from operators.accumulators import accumulator, prepare
 from operators.expressions import compile_expression
 from operators.groups import Groups, Layout

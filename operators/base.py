@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from boreal.schema import Schema
+from boreal.model.schema import Schema
 
 
 class OperatorState(Protocol):

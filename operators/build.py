@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from boreal import spec
-from boreal.plan import Node
+from boreal.query import spec
+from boreal.query.plan import Node
 from operators.aggregate import Aggregate
 from operators.base import Operator
 from operators.distinct import Distinct

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from boreal.frames import INFINITY
-from boreal.schema import Schema
+from boreal.model.frames import INFINITY
+from boreal.model.schema import Schema
 from operators.accumulators import first_rows
 from operators.encoding import decode_batch, encode_batch
 from operators.keys import Keys

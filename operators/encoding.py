@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.errors import CorruptError
+from boreal.model.errors import CorruptError
 
 _MAGIC = b"boreal state 1\n"
 _FILLING = {pa.string(): "", pa.float64(): 0.0, pa.bool_(): False}

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.expressions import Expression, Term, format_timestamp, parse_timestamp
-from boreal.schema import FIRST_TIME_US, LAST_TIME_US, Type
+from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
+from boreal.query.expressions import Expression, Term, format_timestamp, parse_timestamp
 
 Datum = Any
 """A pa.Array of the batch's length, or a pa.Scalar that stands for one of equal values."""

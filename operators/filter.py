@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from boreal.errors import UserError
-from boreal.expressions import parse
-from boreal.schema import Schema, Type
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema, Type
+from boreal.query.expressions import parse
 from operators.expressions import compile_expression
 from operators.state import NOTHING, Stateless
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from boreal.errors import CorruptError
-from boreal.frames import INFINITY
-from boreal.plan import Fragment
+from boreal.model.errors import CorruptError
+from boreal.model.frames import INFINITY
+from boreal.query.plan import Fragment
 from operators.base import OperatorState
 from operators.build import build
 from operators.encoding import pack, unpack

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from boreal.errors import CorruptError, UserError
-from boreal.frames import INFINITY
-from boreal.schema import RESERVED, Schema
+from boreal.model.errors import CorruptError, UserError
+from boreal.model.frames import INFINITY
+from boreal.model.schema import RESERVED, Schema
 from operators.chunks import Chunk, Numbering, Side
 from operators.encoding import decode_batch, encode_batch, pack, unpack
 from operators.keys import Keys

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.errors import UserError
-from boreal.schema import Schema, Type
-from boreal.spec import did_you_mean
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema, Type
+from boreal.query.spec import did_you_mean
 
 Key = Any
 """Hashable, and comparable with keys of the same columns that hold no nulls."""

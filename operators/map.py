@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from boreal.expressions import parse
-from boreal.schema import WINDOW, Schema
+from boreal.model.schema import WINDOW, Schema
+from boreal.query.expressions import parse
 from operators.expressions import compile_expression
 from operators.state import NOTHING, Stateless
 

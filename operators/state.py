@@ -12,8 +12,8 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from boreal.errors import CorruptError
-from boreal.frames import INFINITY
+from boreal.model.errors import CorruptError
+from boreal.model.frames import INFINITY
 from operators.encoding import pack, unpack
 
 NEVER = 1 << 63

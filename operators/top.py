@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from boreal.errors import UserError
-from boreal.expressions import parse_order
-from boreal.schema import Schema, Type
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema, Type
+from boreal.query.expressions import parse_order
 from operators.encoding import decode_batch, encode_batch
 from operators.expressions import compile_expression
 from operators.keys import Keys, sorting

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from boreal.errors import UserError
-from boreal.schema import Schema
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema
 from operators.state import NOTHING, Stateless
 
 

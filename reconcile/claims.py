@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from boreal.frames import Anchor
-from boreal.spec import Mode
+from boreal.model.frames import Anchor
+from boreal.query.spec import Mode
 from operators.graph import Graph
 from reconcile.events import StoreCheckpoint
 from reconcile.links import Link

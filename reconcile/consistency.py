@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from boreal.frames import State
+from boreal.model.frames import State
 
 TRANSITIONS: dict[tuple[State, State], str] = {
     (State.STABLE, State.UP_FAILURE): "a port missed two boundaries or turned tentative",

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median_low
 
-from boreal.errors import BorealError, ProtocolError
-from boreal.plan import Plan
+from boreal.model.errors import BorealError, ProtocolError
+from boreal.query.plan import Plan
 from reconcile.events import Effect, Obey
 from reconcile.host import Host
 from reconcile.orders import Answer, DropLive, Order, Place

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boreal.frames import Frame, LogId, State
+from boreal.model.frames import Frame, LogId, State
 from reconcile.orders import Answer, Order, Place
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from boreal.spec import Mode
+from boreal.query.spec import Mode
 from operators.graph import Graph, GraphState
 from reconcile.orders import Answer, Begin, Copy, DropLive, Mark, Order, Redone, RollBack
 from sunion.steps import Step

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.plan import EGRESS, Plan
-from boreal.spec import Hold, Mode
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.query.plan import EGRESS, Plan
+from boreal.query.spec import Hold, Mode
 from operators.graph import Graph
 from reconcile import orders
 from reconcile.claims import Claims

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from boreal.frames import Boundary, Data, Frame, LogId, Start
-from boreal.plan import Fragment, Plan
+from boreal.model.frames import Boundary, Data, Frame, LogId, Start
+from boreal.query.plan import Fragment, Plan
 from reconcile.events import InstanceId
 from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port

@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from boreal.errors import CorruptError
-from boreal.frames import Ingest
-from boreal.schema import Schema
-from boreal.spec import Mode
+from boreal.model.errors import CorruptError
+from boreal.model.frames import Ingest
+from boreal.model.schema import Schema
+from boreal.query.spec import Mode
 from operators.encoding import pack, unpack
 from sunion.steps import Step
 

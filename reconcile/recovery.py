@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from boreal.frames import Anchor
+from boreal.model.frames import Anchor
 from sunion.tape import BEGINNING
 
 

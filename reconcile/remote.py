@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from boreal.errors import BorealError, CorruptError
-from boreal.plan import Fragment
-from boreal.spec import Mode
+from boreal.model.errors import BorealError, CorruptError
+from boreal.query.plan import Fragment
+from boreal.query.spec import Mode
 from operators.encoding import pack, unpack
 from operators.graph import Graph
 from reconcile.host import Host

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from boreal.frames import Boundary, Data, LogId
+from boreal.model.frames import Boundary, Data, LogId
 from reconcile.events import Read, ReadDone
 from reconcile.links import Link
 from sunion.sunion import SUnion, View

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from boreal.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo, ingest_at
-from boreal.partition import split
-from boreal.plan import Edge
+from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo, ingest_at
+from boreal.model.partition import split
+from boreal.query.plan import Edge
 from reconcile.events import Append
 from sunion.buckets import bucket_end
 from sunion.steps import Step

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from boreal.frames import State
+from boreal.model.frames import State
 from reconcile.events import (
     Heartbeat,
     InstanceId,

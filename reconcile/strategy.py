@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boreal.spec import Mode
+from boreal.query.spec import Mode
 from operators.graph import Graph
 
 

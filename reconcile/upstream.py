@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from boreal.frames import Boundary, Frame, LogId, Start, State
+from boreal.model.frames import Boundary, Frame, LogId, Start, State
 from reconcile.events import Follow, Unfollow, Watch
 from sunion.tape import BEGINNING
 

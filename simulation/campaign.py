@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from boreal.frames import Data, RecDone, Start, Undo
-from boreal.plan import Node, Plan
-from boreal.spec import Join, Top
+from boreal.model.frames import Data, RecDone, Start, Undo
+from boreal.query.plan import Node, Plan
+from boreal.query.spec import Join, Top
+from embedded.world import UPLOAD_US
 from reconcile.events import InstanceId
-from services.embedded.world import UPLOAD_US
 from simulation.families import make_scenario
 from simulation.invariants import Violation, check, check_operators
 from simulation.mutants import mutated

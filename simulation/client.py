@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from boreal.frames import Frame, Start
-from boreal.plan import Plan
-from services.records import Changelog, Rows
-from services.texts import lines
+from boreal.model.frames import Frame, Start
+from boreal.query.plan import Plan
+from formats.changelog import Changelog, Rows
+from formats.json_text import lines
 
 
 class Client:

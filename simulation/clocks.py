@@ -1,5 +1,5 @@
 """The clocks of a simulated machine: one that runs steadily, but not quite as fast as the others'; a wall that is off; and in
-front of them the production `services.clock`, which asks a simulated broker for the time, as far as the network lets it.
+front of them the production `deployment.clock`, which asks a simulated broker for the time, as far as the network lets it.
 
 The broker's time is run time, which is also what sources stamp and what invariants judge by.
 """
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from services.clock import SharedClock, pause_us
-from services.embedded.world import Process
-from simulation.world import SimulatedWorld
+from deployment.clock import SharedClock, pause_us
+from embedded.world import Process, World
 
 BROKER = "broker"
 """Its place in the network."""
@@ -24,7 +23,7 @@ class MachineClock:
     """Sets its process's clock, and begins again with each of its lives. walls_us: how far the wall is off in each life in
     turn; after the last the first comes again."""
 
-    def __init__(self, world: SimulatedWorld, process: Process, walls_us: Sequence[int]) -> None:
+    def __init__(self, world: World, process: Process, walls_us: Sequence[int]) -> None:
         self._world, self._process, self._walls_us = world, process, walls_us
         self._rng = Random(f"clock of {process.id}")
         self._from_us = self._rng.randrange(1_000_000_000)

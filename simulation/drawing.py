@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from boreal.errors import UserError
-from boreal.plan import EGRESS, Plan
-from boreal.planner import plan
-from boreal.spec import Hold, Mode, Policy, load_query
+from boreal.model.errors import UserError
+from boreal.query.plan import EGRESS, Plan
+from boreal.query.planner import plan
+from boreal.query.spec import Hold, Mode, Policy, load_query
+from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
-from services.embedded.world import POLL_FRAMES, UPLOAD_US
 from simulation.feed import EPOCH_US, Feed, Shape, make_feed
 from simulation.queries import SCHEMA, Menu, make_operators
 from simulation.scenario import MILLISECOND, SECOND, Scenario

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
 
-from boreal.plan import Fragment
+from boreal.query.plan import Fragment
 from reconcile.events import Answered
 from reconcile.orders import Order, Place, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts

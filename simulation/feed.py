@@ -15,10 +15,10 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
-from boreal.partition import split
-from boreal.plan import Plan
-from boreal.schema import Schema, Type
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
+from boreal.model.partition import split
+from boreal.model.schema import Schema, Type
+from boreal.query.plan import Plan
 from sunion.buckets import bucket_end
 
 ORIGIN = Origin("", 1)

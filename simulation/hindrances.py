@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from boreal.plan import EGRESS, Fragment, Plan
+from boreal.query.plan import EGRESS, Fragment, Plan
 from simulation.drawing import instances, make_feeds
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike

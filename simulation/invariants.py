@@ -38,10 +38,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from boreal.codec import encode
-from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.plan import EGRESS, Plan
-from boreal.spec import Aggregate, Distinct, Hold, Top
+from boreal.model.codec import encode
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.query.plan import EGRESS, Plan
+from boreal.query.spec import Aggregate, Distinct, Hold, Top
 from reconcile.events import InstanceId
 from simulation.oracle import Oracle, difference, shown
 from simulation.run import Observed

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from boreal.frames import LogId
-from boreal.partition import partition_of
-from boreal.plan import Edge, Fragment, Node, Plan
-from boreal.schema import Schema
-from boreal.spec import Aggregate, Distinct, Filter, Join, Map, Top, Union
+from boreal.model.frames import LogId
+from boreal.model.partition import partition_of
+from boreal.model.schema import Schema
+from boreal.query.plan import Edge, Fragment, Node, Plan
+from boreal.query.spec import Aggregate, Distinct, Filter, Join, Map, Top, Union
 from simulation.feed import Feed
 from simulation.meanings import Row, aggregated, condition, is_about, selected
 

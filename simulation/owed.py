@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
-from boreal.plan import EGRESS, Fragment, Plan
-from boreal.spec import Hold, Mode
+from boreal.query.plan import EGRESS, Fragment, Plan
+from boreal.query.spec import Hold, Mode
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
 

@@ -14,13 +14,13 @@ from functools import partial
 from operator import add
 from random import Random
 
-from boreal.codec import encode
-from boreal.frames import INFINITY, Frame, LogId, State
+from boreal.model.codec import encode
+from boreal.model.frames import INFINITY, Frame, LogId, State
+from embedded.network import Slow
+from embedded.world import ModelClock, Process
+from logs.memory_log import MemoryLogStore
 from reconcile.events import InstanceId, StateChanged
 from reconcile.instance import Instance
-from services.embedded.network import Slow
-from services.embedded.world import ModelClock, Process
-from services.log.memory import MemoryLogStore
 from simulation.client import Client, faults_of_records
 from simulation.clocks import MachineClock
 from simulation.feed import Feeder

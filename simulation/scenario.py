@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from boreal.plan import Plan
-from boreal.spec import Mode
+from boreal.query.plan import Plan
+from boreal.query.spec import Mode
+from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
 from reconcile.limits import PRODUCTION, Limits
-from services.embedded.world import POLL_FRAMES, UPLOAD_US
 from simulation.feed import Feed
 from simulation.strikes import Strike
 
@@ -36,7 +36,7 @@ UNHEARD = {"partition", "cut_one_way", "control_loss", "cut_replica", "slow", "f
 class Scenario:
     """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`; skews: how
     far each machine's clock is off, in microseconds; walls: how far the wall clocks are off of those machines that have a
-    shared clock (`services.clock`), in each life in turn; patterns: what the strikes were drawn as, for the count.
+    shared clock (`deployment.clock`), in each life in turn; patterns: what the strikes were drawn as, for the count.
 
     What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
     on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its

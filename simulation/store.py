@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from services.store.base import Checkpoint, StoreUnavailable
-from services.store.memory import MemoryCheckpointStore
+from logs.checkpoints import Checkpoint, StoreUnavailable
+from logs.memory_checkpoints import MemoryCheckpointStore
 
 
 class SimulatedStore(MemoryCheckpointStore):

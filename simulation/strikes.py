@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from boreal.frames import Boundary, Data, State
+from boreal.model.frames import Boundary, Data, State
+from embedded.network import Cut, Slow
+from embedded.world import Process
 from reconcile.events import (
     Append,
     Effect,
@@ -24,8 +26,6 @@ from reconcile.events import (
     StateChanged,
     Threshold,
 )
-from services.embedded.network import Cut, Slow
-from services.embedded.world import Process
 from simulation.feed import Feeder
 from simulation.world import SimulatedWorld
 

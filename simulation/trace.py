@@ -6,7 +6,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from boreal.frames import INFINITY, Boundary, Data, Frame, Undo
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, Undo
+from embedded.world import Process
 from reconcile.events import (
     Acknowledge,
     Append,
@@ -21,7 +22,6 @@ from reconcile.events import (
     Tail,
     Tick,
 )
-from services.embedded.world import Process
 from simulation.families import make_scenario
 from simulation.feed import EPOCH_US
 from simulation.invariants import check, check_operators

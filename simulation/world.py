@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from boreal.frames import Data, Frame, LogId
-from boreal.plan import EGRESS, Plan
+from boreal.model.frames import Data, Frame, LogId
+from boreal.query.plan import EGRESS, Plan
+from embedded.world import POLL_FRAMES, ModelClock, Process, World
+from logs.checkpoints import StoreUnavailable
+from logs.log import LogStore
 from reconcile.engine import HostFailed
 from reconcile.events import (
     Append,
@@ -27,14 +30,9 @@ from reconcile.events import (
 from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Saved
 from reconcile.remote import Unreachable
-from services.embedded.world import POLL_FRAMES, ModelClock, Process, World
-from services.log.base import LogStore
-from services.store.base import StoreUnavailable
+from simulation.clocks import MachineClock
 from simulation.engine import RESTART_US, MicroBatches
 from simulation.store import SimulatedStore
-
-if TYPE_CHECKING:
-    from simulation.clocks import MachineClock
 
 COPY_TRIES = 20
 STORE_RETRY_US = 50_000

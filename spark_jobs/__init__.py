@@ -1,1 +1,5 @@
-"""The operator host as a Spark Structured Streaming job: one application for each replica of a query (engine: spark)."""
+"""The operator host as a Spark Structured Streaming job, one application for each replica of a query, and the batch job of a
+backfill.
+
+Touches Spark, Kafka and Redis.
+"""

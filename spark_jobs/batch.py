@@ -18,15 +18,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from boreal import codec
-from boreal.errors import BorealError
-from boreal.frames import Boundary, Data, LogId
-from boreal.plan import Edge, Fragment
-from boreal.spec import Query
-from services.history import Held, Range
-from services.layout import Layout
-from services.recompute import covering, within
-from services.settings import Settings
+from boreal.model import codec
+from boreal.model.errors import BorealError
+from boreal.model.frames import Boundary, Data, LogId
+from boreal.query.plan import Edge, Fragment
+from boreal.query.spec import Query
+from deployment.layout import Layout
+from deployment.recompute import covering, within
+from services.egress.history import Held, Range
+from services.kafka.settings import Settings
 from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, Task, compute, cut
 from spark_jobs.connector import batch_options
 from sunion.tape import BEGINNING
@@ -39,8 +39,8 @@ class BatchFailed(BorealError):
 def recompute(
     session: SparkSession, settings: Settings, query: Query, layout: Layout, held: Held, wanted: Range
 ) -> Iterator[pa.RecordBatch]:
-    """The stable results of a range, which is one of `services.history.range_of`, in their order, as batches of the output's
-    schema. BatchFailed where Spark, or what runs in it, fails."""
+    """The stable results of a range, which is one of `services.egress.history.range_of`, in their order, as batches of the
+    output's schema. BatchFailed where Spark, or what runs in it, fails."""
     plan = layout.plan
     task = Task(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
     job = _Job(session, settings, layout, held, task)

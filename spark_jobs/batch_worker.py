@@ -12,12 +12,12 @@ from functools import cache
 
 import pyarrow as pa
 
-from boreal import codec
-from boreal.errors import CorruptError
-from boreal.frames import Boundary, Frame, LogId
-from boreal.spec import load_query
-from services.layout import Layout, layout_of
-from services.recompute import Cut, Recomputation, Spans
+from boreal.model import codec
+from boreal.model.errors import CorruptError
+from boreal.model.frames import Boundary, Frame, LogId
+from boreal.query.spec import load_query
+from deployment.layout import Layout, layout_of
+from deployment.recompute import Cut, Recomputation, Spans
 from sunion.tape import BEGINNING
 
 RECORDS = ("topic", "partition", "offset", "value")

@@ -1,4 +1,5 @@
-"""How Spark's connector reaches a site's Kafka: the same settings as `services.clusters`, in the words of Kafka's own clients.
+"""How Spark's connector reaches a site's Kafka: the same settings as `services.kafka.clusters`, in the words of Kafka's own
+clients.
 
 The password is in no file and on no command line; Spark and Kafka show stars in its place wherever they print options.
 """
@@ -8,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from services.clusters import FOR_EVER_MS, MAX_FRAME_BYTES, REQUEST_TIMEOUT_MS
-from services.settings import KafkaSettings
+from services.kafka.clusters import FOR_EVER_MS, MAX_FRAME_BYTES, REQUEST_TIMEOUT_MS
+from services.kafka.settings import KafkaSettings
 
 BATCH_ORDERS = 1_000
 """Most orders of one batch, over all partitions: a bound for memory when a job begins far behind."""

@@ -29,13 +29,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from boreal.errors import BorealError, UserError
-from services.clusters import FORGET_AFTER_MS, clusters
-from services.engines import answers_topic, orders_topic
-from services.layout import layout_of
-from services.process import EXIT_STOPPED, StatusPublisher, run_part
-from services.queries import QueryRegistry
-from services.settings import Settings
+from boreal.model.errors import BorealError, UserError
+from deployment.engines import answers_topic, orders_topic
+from deployment.layout import layout_of
+from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_part
+from services.kafka.clusters import FORGET_AFTER_MS, clusters
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.progress import AddedUp, Told, rss_bytes

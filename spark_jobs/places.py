@@ -15,10 +15,10 @@ from contextlib import closing
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from boreal.errors import CorruptError
+from boreal.model.errors import CorruptError
+from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailable
 from reconcile.remote import Unreachable
-from services.clusters import Cluster
-from services.store.base import Checkpoint, CheckpointStore, StoreUnavailable
+from services.kafka.clusters import Cluster
 
 ASK_S = 10.0
 """How long Kafka or Redis may keep us waiting before the batch is given up, and the job begins anew."""

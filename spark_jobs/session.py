@@ -18,9 +18,8 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-import services
-from services.settings import Settings
-from services.stack.fetch import java, spark_jars
+from services.hosting.fetch import java, spark_jars
+from services.kafka.settings import Settings
 
 END_S = 3.0
 """How long Spark may take to stop, and then its JVM to end by itself, before that is killed."""
@@ -162,7 +161,7 @@ def _is_submitted() -> bool:
 def _prepare_launch(directory: Path) -> None:
     """What the JVM, and the Python workers that it starts, take from our environment."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    root = str(Path(services.__file__).parents[1])
+    root = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     os.environ["JAVA_HOME"] = str(java_home(java(), directory))
 

@@ -20,18 +20,18 @@ from functools import cache, partial
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
-from boreal.errors import CorruptError
-from boreal.spec import Mode, load_query
+from boreal.model.errors import CorruptError
+from boreal.query.spec import Mode, load_query
+from deployment.engines import copy_owner, host_owner, orders_topic
+from deployment.layout import layout_of
+from logs.checkpoints import Checkpoint
 from reconcile.events import InstanceId
 from reconcile.orders import Begin, Order, Place, decode_order, encode_order
 from reconcile.parts import is_part
 from reconcile.remote import OrderedHost, Rebuild, RemoteHost
-from services.clusters import Cluster
-from services.engines import copy_owner, host_owner, orders_topic
-from services.layout import layout_of
-from services.settings import load_settings
-from services.store.base import Checkpoint
-from services.store.redis import RedisCheckpointStore, connect_redis
+from services.kafka.clusters import Cluster
+from services.kafka.settings import load_settings
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from spark_jobs.places import Keeper, StoredSnapshots, TopicOrders, fetch_from
 from spark_jobs.progress import HostProgress, Told, Worker, this_worker
 from sunion.steps import Step

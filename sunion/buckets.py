@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boreal.frames import INFINITY
+from boreal.model.frames import INFINITY
 
 
 def bucket_floor(time: int, bucket_us: int) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from boreal.frames import INFINITY, Boundary, Data, ingest_at
+from boreal.model.frames import INFINITY, Boundary, Data, ingest_at
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.tape import BEGINNING, Chunk, Tape, bounded
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from boreal.frames import Ingest
+from boreal.model.frames import Ingest
 
 
 @dataclass(frozen=True, slots=True)

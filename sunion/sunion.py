@@ -29,9 +29,9 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
-from boreal.frames import INFINITY, Ingest, ingest_suffix_min
-from boreal.schema import Schema
-from boreal.spec import Hold
+from boreal.model.frames import INFINITY, Ingest, ingest_suffix_min
+from boreal.model.schema import Schema
+from boreal.query.spec import Hold
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.port import EARLY, Arrival, Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step

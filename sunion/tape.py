@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from boreal.errors import ProtocolError
-from boreal.frames import Ingest
+from boreal.model.errors import ProtocolError
+from boreal.model.frames import Ingest
 
 BEGINNING = -(1 << 62)
 """The event time before which there is nothing."""

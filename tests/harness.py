@@ -17,24 +17,24 @@ from unittest import mock
 
 import pyarrow as pa
 
-from boreal.durations import parse_duration
-from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.plan import Plan
-from boreal.planner import plan as make_plan
-from boreal.schema import Schema
-from boreal.spec import Hold, Query, load_query
+from boreal.model.durations import parse_duration
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.model.schema import Schema
+from boreal.query.plan import Plan
+from boreal.query.planner import plan as make_plan
+from boreal.query.spec import Hold, Query, load_query
+from embedded.faults import check_faults, parse_fault
+from embedded.file_sources import SourceRows, read_source
+from embedded.run import Run
+from embedded.sources import Pace
+from embedded.world import ModelClock, World
+from logs.checkpoints import CheckpointStore
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.memory_log import MemoryLog, MemoryLogStore
 from reconcile.events import Append, Effect, Event, Frames, InstanceId, Send, StateChanged, Tail, Tick
 from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
-from services.embedded.run import Run
-from services.embedded.sources import Pace
-from services.embedded.world import ModelClock, World
-from services.faults import check_faults, parse_fault
-from services.log.memory import MemoryLog, MemoryLogStore
-from services.replay import SourceRows, read_source
-from services.store.base import CheckpointStore
-from services.store.memory import MemoryCheckpointStore
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step
 from sunion.sunion import Merge, Settings, SUnion

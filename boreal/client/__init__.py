@@ -1,4 +1,7 @@
-"""Reading a query's answers: see `CorrectedStream`."""
+"""Reading a query's answers: see `CorrectedStream`.
+
+Touches Kafka; imports boreal.model only, so that an application needs no other room of this project.
+"""
 
 from boreal.client.changes import Boundary, Change, Missing, MissingRows, RecDone, Stable, Tentative, Undo
 from boreal.client.stream import CorrectedStream, Place

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from boreal.errors import BorealError
+from boreal.model.errors import BorealError
 
 T = TypeVar("T")
 

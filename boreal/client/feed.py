@@ -112,7 +112,7 @@ class Feed:
     def _read(self) -> None:
         from kafka import KafkaConsumer, TopicPartition
 
-        from services.clusters import make_client, topic_id
+        from boreal.client.connections import make_client, topic_id
 
         consumer: KafkaConsumer = make_client(KafkaConsumer, self._options)
         partition = TopicPartition(self._topic, 0)

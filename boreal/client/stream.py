@@ -16,7 +16,7 @@ from boreal.client.changes import Change, Missing, MissingRows, Stable
 from boreal.client.corrector import Corrector, Given, Spot
 from boreal.client.feed import Feeds
 from boreal.client.view import View
-from boreal.errors import UserError
+from boreal.model.errors import UserError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -287,7 +287,7 @@ class CorrectedStream(Generic[T]):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
 
-        from services.clusters import make_client
+        from boreal.client.connections import make_client
 
         errors: list[Exception] = []
         for site, topic in self._topics(stable_only=True).items():

@@ -13,11 +13,11 @@ from typing import Any
 from prepare import prepare
 from rich.console import Console
 
-from boreal.cli.tables import comparison_table, show_run
-from services.embedded import folder
-from services.embedded.compare import combinations, compare, make_folder
-from services.embedded.session import Session
-from services.embedded.session import prepare as prepare_session
+from boreal_cli.tables import comparison_table, show_run
+from embedded import folder
+from embedded.compare import combinations, compare, make_folder
+from embedded.session import Session
+from embedded.session import prepare as prepare_session
 
 HERE = Path(__file__).parent
 FAULTS = ("cut jfk at 3s for 6s",)

@@ -1,2 +1,4 @@
-"""The egress of one site: the client proxy of DPC. It merges the output's partitions and gives clients one corrected
-stream, in the topics that docs/topics.md names."""
+"""The egress process: the papers' client proxy, from the output's logs to the topics that clients read.
+
+Touches Kafka.
+"""

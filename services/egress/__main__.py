@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import services.lean  # noqa: F401
+import services.hosting.fast_imports  # noqa: F401
 from services.egress.egress import Egress
-from services.process import run_part
+from services.hosting.process import run_part
 
 if __name__ == "__main__":
     run_part("egress", Egress)

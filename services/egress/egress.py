@@ -8,28 +8,29 @@ import threading
 from contextlib import closing
 from typing import Any
 
-from boreal.errors import UserError
-from boreal.frames import State
+from boreal.model.errors import UserError
+from boreal.model.frames import State
+from deployment.layout import layout_of
+from deployment.query_record import QueryRecord
+from formats.changelog import Changelog
+from logs.egress_restart import egress_restart
 from reconcile.events import PathAfter, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
-from services.clusters import clusters
-from services.control import ControlPlane
-from services.deadletters import BrokenFrames
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
-from services.egress.restart import egress_restart
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
-from services.host import THREAD_SWITCH_S, InstanceHost, host_of
-from services.layout import layout_of
-from services.log.kafka import KafkaLogStore
-from services.process import Ending, StatusPublisher, now_us
-from services.queries import QueryRecord, QueryRegistry
-from services.records import Changelog
-from services.settings import Settings
-from services.topics import control_topic, latest_topic, out_topic, stable_topic
+from services.hosting.host import InstanceHost, host_of
+from services.hosting.process import THREAD_SWITCH_S, Ending, StatusPublisher, now_us
+from services.kafka.clusters import clusters
+from services.kafka.control import ControlPlane
+from services.kafka.dead_letters import BrokenFrames
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.topics import control_topic, latest_topic, out_topic, stable_topic
+from services.storage.kafka_log import KafkaLogStore
 
 _logger = logging.getLogger("boreal.egress")
 
@@ -99,7 +100,9 @@ class Egress:
 
     def _restart(self, tail: OutTail) -> Restart:
         with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
-            restart = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open, logs.is_held)
+            restart, is_lossy = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open, logs.is_held)
+            if is_lossy:
+                _logger.error("inputs that the egress has not given yet are trimmed: it begins where its inputs begin")
         _logger.info("%s begins life %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
         return restart
 

@@ -24,11 +24,11 @@ from contextlib import suppress
 from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from services.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, end_producer, silence_producer
-from services.egress.headers import ID, Headers, number
+from formats.changelog import Control, Rows
+from formats.headers import ID, Headers, number
 from services.egress.tail import read_range, stable_rows
-from services.process import EXIT_FENCED
-from services.records import Control, Rows
+from services.hosting.process import EXIT_FENCED
+from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, end_producer, silence_producer
 
 NEXT_ID = "next_id"
 STABLE = "stable"

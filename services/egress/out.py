@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from kafka.errors import KafkaTimeoutError
 
-from boreal.frames import Boundary, Data, Frame, LogId
-from services.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
+from boreal.model.frames import Boundary, Data, Frame, LogId
+from formats.changelog import Changelog, Control, Rows
+from formats.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
 from services.egress.delays import RecentDelays
-from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
 from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
-from services.failpoints import failpoint
-from services.process import EXIT_FENCED, now_us
-from services.records import Changelog, Control, Rows
+from services.hosting.failpoints import failpoint
+from services.hosting.process import EXIT_FENCED, now_us
+from services.kafka.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
 
 _logger = logging.getLogger("boreal.egress")
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
-from services.clusters import Cluster, end_producer
-from services.egress.headers import EPOCH, ID, INCARNATION, number
+from formats.headers import EPOCH, ID, INCARNATION, number
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
-from services.failpoints import failpoint
-from services.process import EXIT_FENCED
+from services.hosting.failpoints import failpoint
+from services.hosting.process import EXIT_FENCED
+from services.kafka.clusters import Cluster, end_producer
 
 COMMIT_INTERVAL_S = 0.05
 """A transaction is three requests of ours, and as many writes of the broker's own, however few rows it holds."""

@@ -17,11 +17,12 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
-from boreal.frames import INFINITY, Anchor
-from services.clusters import Cluster
-from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
-from services.records import Place
-from services.texts import moment
+from boreal.model.frames import INFINITY, Anchor
+from formats.changelog import Place
+from formats.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
+from formats.json_text import moment
+from logs.egress_restart import OutTail
+from services.kafka.clusters import Cluster
 from sunion.tape import BEGINNING
 
 FIRST_WINDOW = 1_024
@@ -37,22 +38,6 @@ class StableRow:
     key: bytes | None
     value: bytes
     epoch: int
-
-
-@dataclass(frozen=True)
-class OutTail:
-    """The end of q.out.
-
-    place: None where nothing was ever written. written_to: the time of the last stable row. end: the offset that the next
-    record will get. lacking_from: the first offset that may hold a row from `needed` on.
-    """
-
-    place: Place | None
-    incarnation: int
-    anchor: Anchor | None
-    written_to: int
-    end: int
-    lacking_from: int
 
 
 def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:

@@ -1,1 +1,4 @@
-"""The monitor: one process that watches all queries. It decides what may be trimmed, and says how each query is."""
+"""The monitor process: gathers statuses, keeps claims on logs, trims, and drops old checkpoints.
+
+Touches Kafka and Redis; what it decides is in deployment.
+"""

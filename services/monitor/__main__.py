@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from services.hosting.process import run_process, set_clock
+from services.kafka.settings import load_settings
 from services.monitor.monitor import NAME, Monitor
-from services.process import run_process, set_clock
-from services.settings import load_settings
 
 
 def main() -> None:

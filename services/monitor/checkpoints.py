@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 from redis import Redis
 
-from services.store.base import CheckpointStore, StoreUnavailable
-from services.store.redis import RedisCheckpointStore
+from logs.checkpoints import CheckpointStore, StoreUnavailable
+from services.storage.redis_checkpoints import RedisCheckpointStore
 
 SWEEP_INTERVAL_S = 10.0
 KEPT = 2

@@ -13,20 +13,22 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from boreal.errors import UserError
-from services.clusters import clusters
-from services.control import NO_HURRY_MS, ControlPlane, Item, trim_item
+from boreal.model.errors import UserError
+from deployment.claims import Trim
+from deployment.journal import Entry
+from deployment.query_record import QueryRecord
+from deployment.watched_query import Effect, Status, WatchedQuery
+from formats.control_messages import Item, trim_item
+from services.hosting.process import EXIT_STOPPED, StatusPublisher, now_us
+from services.kafka.clusters import clusters
+from services.kafka.control import NO_HURRY_MS, ControlPlane
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.statuses import StatusReader
+from services.kafka.topics import control_topic
 from services.monitor.checkpoints import CheckpointSweeper
-from services.monitor.claims import Trim
-from services.monitor.journal import Entry
-from services.monitor.query import Effect, Status, WatchedQuery
 from services.monitor.reports import QueryReports, Report, ReportWriter
-from services.process import EXIT_STOPPED, StatusPublisher, now_us
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import Settings
-from services.statuses import StatusReader
-from services.store.redis import connect_redis
-from services.topics import control_topic
+from services.storage.redis_checkpoints import connect_redis
 
 NAME = "monitor"
 TICK_US = 1_000_000

@@ -8,11 +8,11 @@ from typing import Any
 
 from kafka.consumer.fetcher import ConsumerRecord
 
-from services.clusters import Cluster
-from services.follower import TopicFollower
-from services.mailbox import Outbox
-from services.statuses import OF_QUERIES, VERSION
-from services.topics import STATUS
+from services.kafka.clusters import Cluster
+from services.kafka.follower import TopicFollower
+from services.kafka.mailbox import Outbox
+from services.kafka.statuses import OF_QUERIES, VERSION
+from services.kafka.topics import STATUS
 
 Report = dict[str, Any]
 """As `WatchedQuery.status` gives it."""

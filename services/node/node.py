@@ -12,26 +12,28 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from boreal.errors import CorruptError, UserError
-from boreal.frames import Frame, LogId, State
+from boreal.model.errors import CorruptError, UserError
+from boreal.model.frames import Frame, LogId, State
+from deployment.layout import layout_of
+from deployment.query_record import QueryRecord
+from formats.control_messages import Item, instance_of, message_of
+from logs.checkpoints import CheckpointStore, StoreUnavailable
+from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Saved
-from services.clusters import clusters
-from services.control import ControlPlane, Item, instance_of, message_of
-from services.deadletters import BrokenFrames
-from services.host import THREAD_SWITCH_S, InstanceHost, host_of
-from services.layout import layout_of
-from services.log.kafka import KafkaLog, KafkaLogStore
-from services.process import EXIT_FENCED, Ending, StatusPublisher, now_us
-from services.queries import QueryRecord, QueryRegistry
-from services.remote import RemoteHosts
-from services.restart import restarts, saved_by
-from services.settings import Settings
-from services.store.base import CheckpointStore, StoreUnavailable
-from services.store.redis import RedisCheckpointStore, connect_redis
-from services.topics import control_topic
-from services.trimmer import Trimmer
+from services.hosting.host import InstanceHost, host_of
+from services.hosting.order_channel import RemoteHosts
+from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, Ending, StatusPublisher, now_us
+from services.hosting.trimmer import Trimmer
+from services.kafka.clusters import clusters
+from services.kafka.control import ControlPlane
+from services.kafka.dead_letters import BrokenFrames
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.topics import control_topic
+from services.storage.kafka_log import KafkaLog, KafkaLogStore
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
 _logger = logging.getLogger("boreal.node")
 

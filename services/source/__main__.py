@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import services.lean  # noqa: F401
-from services.process import run_part
+import services.hosting.fast_imports  # noqa: F401
+from services.hosting.process import run_part
 from services.source.options import SourceOptions
 from services.source.source import Source
 

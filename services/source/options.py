@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from boreal.durations import Bytes
+from boreal.model.durations import Bytes
 
 
 class SourceOptions(BaseSettings):

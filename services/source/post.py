@@ -10,7 +10,7 @@ that is promised of records there holds for it. So the spool only has to bring r
     5. what Kafka has acknowledged leaves the spool
 
 A crash between 4 and 5, and an answer of Kafka's that was lost, lead to repetitions in the topic, never to gaps; the
-source takes no number twice (services.source.intake). All go to partition 0, in their order.
+source takes no number twice (intake.intake). All go to partition 0, in their order.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
-from boreal.errors import CorruptError
-from services.clusters import Cluster, end_producer
-from services.source.intake import POSTED_HEADER
+from boreal.model.errors import CorruptError
+from intake.intake import POSTED_HEADER
+from services.kafka.clusters import Cluster, end_producer
 from services.source.spool import Chunk, Spool, SpoolFull
 
 STALLED_S = 1.0

@@ -3,16 +3,16 @@
 One thread reads and writes, in this order; a batch is what one look at the topic brings:
 
     1. dead letters are sent, and acknowledged     a batch that was announced is not judged again
-    2. the batch is announced in every log         an anchor: which records, from which place (services.source.place)
+    2. the batch is announced in every log         an anchor: which records, from which place (intake.place)
     3. its rows are logged
     4. all of that is acknowledged                 only now the next batch may be announced
 
 So after a crash one batch may be incomplete, the one announced last; it is done again from the user's topic, and each log
-is given what it lacks (services.source.recovery). While Kafka is out of reach nothing is read: the records wait in the
+is given what it lacks (logs.source_restart). While Kafka is out of reach nothing is read: the records wait in the
 topic, and what is posted waits in a spool (services.source.post).
 
 A boundary follows each batch; one goes to every log each boundary interval where evidence of what could be read moves it on
-(services.source.progress), and otherwise as a sign of life.
+(intake.progress), and otherwise as a sign of life.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from typing import Any, TypeVar
 
 from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
-from boreal.errors import CorruptError, UserError
-from boreal.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
-from services.clusters import clusters, end_producer
-from services.control import NO_HURRY_MS, ControlPlane, Item
-from services.deadletters import DeadLetter
-from services.failpoints import failpoint
-from services.host import THREAD_SWITCH_S
-from services.layout import layout_of
-from services.log.kafka import KafkaLog, KafkaLogStore
-from services.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
-from services.queries import QueryRegistry
-from services.rows import Shape
-from services.settings import Settings
-from services.source.evidence import Evidence
-from services.source.intake import Intake, beyond, text_of
+from boreal.model.errors import CorruptError, UserError
+from boreal.model.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
+from deployment.layout import layout_of
+from formats.control_messages import Item
+from formats.dead_letter import DeadLetter
+from formats.json_text import moment
+from formats.record_parsing import Shape
+from intake.evidence import Evidence
+from intake.intake import Intake, beyond, text_of
+from logs.source_restart import FormerLife, former_life
+from services.hosting.failpoints import failpoint
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, THREAD_SWITCH_S, StatusPublisher, now_us
+from services.hosting.trimmer import Trimmer
+from services.kafka.clusters import clusters, end_producer
+from services.kafka.control import NO_HURRY_MS, ControlPlane
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.topics import control_topic, dead_letter_topic
 from services.source.options import SourceOptions
 from services.source.post import STALLED_S, PostBox
-from services.source.recovery import FormerLife, former_life
 from services.source.spool import Spool
 from services.source.topic import UserTopic
 from services.source.web import WebServer, create_app
-from services.texts import moment
-from services.topics import control_topic, dead_letter_topic
-from services.trimmer import Trimmer
+from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from sunion.tape import BEGINNING
 
 FRAME_ROWS = 8_192

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from boreal.errors import BorealError
-from boreal.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin, Start
-from services.log.file import FileLog
+from boreal.model.errors import BorealError
+from boreal.model.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin, Start
+from services.storage.file_log import FileLog
 
 _SEGMENT_BYTES = 4 << 20
 """Small: only whole segments are given back to the disk."""

@@ -11,8 +11,8 @@ from kafka import TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from services.clusters import Cluster, tell_of_trying_again
-from services.source.place import Place
+from intake.place import Place
+from services.kafka.clusters import Cluster, tell_of_trying_again
 
 FETCH_BYTES = 1 << 20
 """A partition at a time: small, so that a backlog is read evenly from all partitions."""

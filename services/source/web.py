@@ -24,7 +24,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
 
-from services.rows import Shape, read_records
+from formats.record_parsing import Shape, read_records
 from services.source.post import PostBox
 from services.source.spool import SpoolFull
 

@@ -1,1 +1,4 @@
-"""The local stack: real Kafka and Redis servers on this machine, fetched and started for whoever has none at hand."""
+"""The local stack: servers that are fetched and started on this machine, the supervisor, and operations.
+
+Touches processes, disks and sockets of 127.0.0.1.
+"""

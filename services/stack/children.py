@@ -7,10 +7,10 @@ import json
 import sys
 from collections.abc import Collection
 
-from boreal.spec import load_query
-from services.layout import layout_of
-from services.queries import QueryRecord
-from services.stack.supervision import Child
+from boreal.query.spec import load_query
+from deployment.layout import layout_of
+from deployment.query_record import QueryRecord
+from deployment.supervision import Child
 
 CHANGED_LIVE = ("delay_threshold",)
 """What of a query its processes take over while they run: they follow boreal.queries themselves."""

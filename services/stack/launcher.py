@@ -30,9 +30,9 @@ from typing import Any
 
 import psutil
 
-from boreal.errors import BorealError, UserError
-from services.settings import KafkaSettings, RedisSettings, Settings, load_settings
-from services.stack.fetch import java, kafka_jars, redis_server
+from boreal.model.errors import BorealError, UserError
+from services.hosting.fetch import java, kafka_jars, redis_server
+from services.kafka.settings import KafkaSettings, RedisSettings, Settings, load_settings
 from services.stack.servers import HOST, Server
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
 from services.stack.supervisor import local_servers

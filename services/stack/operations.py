@@ -10,22 +10,20 @@ from typing import Any, TypeVar
 
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from boreal.durations import format_duration
-from boreal.errors import UserError
-from boreal.planner import plan
-from boreal.spec import Query, did_you_mean, load_query
-from services.clusters import Cluster, clusters
-from services.engines import expected_threshold_us, facts_of_job
-from services.layout import Layout, internal_topics, layout_of
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import Settings
-from services.skew import clock_warnings
-from services.stack.children import query_children
-from services.stack.state import problems
-from services.statuses import Status, Statuses
-from services.store.base import StoreUnavailable
-from services.store.redis import RedisCheckpointStore, connect_redis
-from services.topics import (
+from boreal.model.durations import format_duration
+from boreal.model.errors import UserError
+from boreal.query.planner import plan
+from boreal.query.spec import Query, did_you_mean, load_query
+from deployment.engines import expected_threshold_us, facts_of_job
+from deployment.layout import Layout, internal_topics, layout_of
+from deployment.query_record import QueryRecord
+from deployment.skew import clock_warnings
+from logs.checkpoints import StoreUnavailable
+from services.kafka.clusters import Cluster, clusters
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.statuses import Status, Statuses
+from services.kafka.topics import (
     TopicSpec,
     control_topic,
     dead_letter_topic,
@@ -37,6 +35,9 @@ from services.topics import (
     stable_topic,
     system_topics,
 )
+from services.stack.children import query_children
+from services.stack.state import problems
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
 DEFAULT_ENGINE = "spark"
 """Where the operators of a query run that names no engine."""

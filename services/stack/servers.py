@@ -33,9 +33,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from boreal.errors import BorealError
-from services.clusters import make_client
-from services.stack.fetch import java, kafka_jars, redis_server
+from boreal.client.connections import make_client
+from boreal.model.errors import BorealError
+from services.hosting.fetch import java, kafka_jars, redis_server
 from services.stack.state import created, is_same
 
 HOST = "127.0.0.1"

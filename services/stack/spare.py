@@ -12,7 +12,7 @@ import os
 import runpy
 import sys
 
-import services.lean  # noqa: F401
+import services.hosting.fast_imports  # noqa: F401
 from services.egress import egress  # noqa: F401
 from services.node import node  # noqa: F401
 from services.source import options, source  # noqa: F401

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from boreal.errors import UserError
+from boreal.model.errors import UserError
 
 SAME_SECOND_S = 1.0
 

@@ -5,8 +5,8 @@
     python -m services.stack.supervisor --local      the local stack: Kafka and Redis too, as `boreal up` starts it
 
 It follows boreal.queries, writes each process's output to DATA/logs/NAME.log, and says how things are in DATA/run/state.json
-(whole at every moment) and, as 'supervisor', in boreal.status. What it decides is in `services.stack.supervision`. SIGTERM
-ends all its processes, in order; if it is killed, the kernel kills them with it (`services.stack.tied`).
+(whole at every moment) and, as 'supervisor', in boreal.status. What it decides is in `deployment.supervision`. SIGTERM
+ends all its processes, in order; if it is killed, the kernel kills them with it (`services.stack.parent_death`).
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from typing import Any
 import psutil
 from kafka.errors import KafkaError
 
-from boreal.errors import UserError
-from services.clusters import clusters, tell_of_trying_again
-from services.process import EXIT_STOPPED, StatusPublisher, now_us, run_process
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import Settings, load_settings
-from services.stack import tied
+from boreal.model.errors import UserError
+from deployment.query_record import QueryRecord
+from deployment.supervision import Answered, Child, Event, Exited, Kill, Start, Supervision, Terminate, Tick, Wanted
+from services.hosting.process import EXIT_STOPPED, StatusPublisher, now_us, run_process
+from services.kafka.clusters import clusters, tell_of_trying_again
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings, load_settings
+from services.kafka.statuses import Status, StatusReader
+from services.kafka.topics import ensure, system_topics
+from services.stack import parent_death as tied
 from services.stack.children import MONITOR, query_children
 from services.stack.links import Link
 from services.stack.servers import KafkaServer, RedisServer, Server
 from services.stack.spares import COMMAND, Spare
 from services.stack.state import created, identity, only_one, write_state
-from services.stack.supervision import Answered, Child, Event, Exited, Kill, Start, Supervision, Terminate, Tick, Wanted
-from services.statuses import Status, StatusReader
-from services.topics import ensure, system_topics
 
 EXIT_FAILED = 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from boreal.plan import EGRESS
-from boreal.spec import Mode
+from boreal.query.plan import EGRESS
+from boreal.query.spec import Mode
 from simulation.drawing import (
     Wish,
     control_loss,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from boreal.plan import Plan
-from boreal.spec import Mode
+from boreal.query.plan import Plan
+from boreal.query.spec import Mode
 from reconcile.limits import Limits
 from simulation.drawing import Wish, cut_stream, instances, make_plan, settle, skews
 from simulation.queries import Menu

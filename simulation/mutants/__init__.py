@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from boreal.errors import UserError
-from boreal.spec import did_you_mean
+from boreal.model.errors import UserError
+from boreal.query.spec import did_you_mean
 from simulation.mutants import (
     clocks,
     egress,

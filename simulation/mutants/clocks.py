@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from deployment.clock import SharedClock
 from reconcile.links import Link
-from services.clock import SharedClock
 from simulation.mutants.registry import Patch, mutant
 
 

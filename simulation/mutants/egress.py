@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-import services.records
-from services.records import Changelog, Given
+import formats.changelog
+from formats.changelog import Changelog, Given
 from simulation.mutants.registry import Patch, caught_by, mutant
 
 
@@ -31,7 +31,7 @@ def hold_what_was_undone(patch: Patch) -> None:
     patch(Changelog, "_revoke", make)
 
 
-@caught_by("services/test_records.py", "test_a_correction_replaces_what_was_tentative")
+@caught_by("formats/test_changelog.py", "test_a_correction_replaces_what_was_tentative")
 def undo_only_at_a_start(patch: Patch) -> None:
     """The client is not told of an UNDO."""
 
@@ -45,7 +45,7 @@ def undo_only_at_a_start(patch: Patch) -> None:
     patch(Changelog, "_revoke", make)
 
 
-@caught_by("services/test_records.py", "test_stable_rows_that_are_gone_are_skipped_by_the_start_that_says_so")
+@caught_by("formats/test_changelog.py", "test_stable_rows_that_are_gone_are_skipped_by_the_start_that_says_so")
 def skip_ids_in_silence(patch: Patch) -> None:
     """A START that skips stable ids does not move the client on (R27)."""
 
@@ -58,7 +58,7 @@ def skip_ids_in_silence(patch: Patch) -> None:
     patch(Changelog, "_take_start", make)
 
 
-@caught_by("services/test_records.py", "test_a_correction_replaces_what_was_tentative")
+@caught_by("formats/test_changelog.py", "test_a_correction_replaces_what_was_tentative")
 def undo_after_the_last_record(patch: Patch) -> None:
     """A client's undo revokes what comes after the last record, and not after the last stable one."""
 
@@ -71,7 +71,7 @@ def undo_after_the_last_record(patch: Patch) -> None:
     patch(Changelog, "_control", make)
 
 
-@caught_by("services/test_records.py", "test_a_correction_replaces_what_was_tentative")
+@caught_by("formats/test_changelog.py", "test_a_correction_replaces_what_was_tentative")
 def undo_in_the_epoch_before(patch: Patch) -> None:
     """A client's undo bears the epoch that it ends, and not the one that it begins (R2)."""
 
@@ -87,7 +87,7 @@ def undo_in_the_epoch_before(patch: Patch) -> None:
     patch(Changelog, "_control", make)
 
 
-@caught_by("services/test_records.py", "test_an_undo_revokes_tentative_boundaries")
+@caught_by("formats/test_changelog.py", "test_an_undo_revokes_tentative_boundaries")
 def keep_the_clients_tentative_boundary(patch: Patch) -> None:
     """After an undo the client is not given tentative boundaries that it had before it."""
 
@@ -103,7 +103,7 @@ def keep_the_clients_tentative_boundary(patch: Patch) -> None:
     patch(Changelog, "_revoke", make)
 
 
-@caught_by("services/test_records.py", "test_an_undo_of_nothing_is_not_written_nor_is_its_end")
+@caught_by("formats/test_changelog.py", "test_an_undo_of_nothing_is_not_written_nor_is_its_end")
 def end_what_was_not_undone(patch: Patch) -> None:
     """The client is told that a correction is complete of which it saw no undo."""
 
@@ -117,7 +117,7 @@ def end_what_was_not_undone(patch: Patch) -> None:
     patch(Changelog, "_take_rec_done", make)
 
 
-@caught_by("services/test_records.py", "test_a_restarted_egress_begins_with_an_undo_even_of_nothing")
+@caught_by("formats/test_changelog.py", "test_a_restarted_egress_begins_with_an_undo_even_of_nothing")
 def resume_without_an_undo(patch: Patch) -> None:
     """A restarted egress does not begin with an undo where it holds nothing tentative (R28)."""
 
@@ -131,23 +131,23 @@ def resume_without_an_undo(patch: Patch) -> None:
     patch(Changelog, "_take_start", make)
 
 
-@caught_by("services/test_records.py", "test_only_new_rows_count_for_the_delay")
+@caught_by("formats/test_changelog.py", "test_only_new_rows_count_for_the_delay")
 def time_corrections_too(patch: Patch) -> None:
     """A correction's delay counts as that of a new row (R14)."""
     patch(Given, "is_new", lambda _: lambda self, t_max, ingest: np.ones(len(t_max), bool))
 
 
-@caught_by("services/test_records.py", "test_only_new_rows_count_for_the_delay")
+@caught_by("formats/test_changelog.py", "test_only_new_rows_count_for_the_delay")
 def time_from_the_last_ingest(patch: Patch) -> None:
     """A row's delay counts from the newest ingest time of its frame (R8)."""
 
     def make(original: Any) -> Any:
         return lambda ingest, times: original(ingest[-1:], times)
 
-    patch(services.records, "_ingest_of", make)
+    patch(formats.changelog, "_ingest_of", make)
 
 
-@caught_by("services/test_records.py", "test_a_tentative_boundary_names_what_it_lacks_and_why")
+@caught_by("formats/test_changelog.py", "test_a_tentative_boundary_names_what_it_lacks_and_why")
 def name_no_missing_input(patch: Patch) -> None:
     """A client's tentative boundary does not say which inputs it lacks."""
 

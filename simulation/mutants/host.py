@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from boreal.frames import INFINITY
-from boreal.spec import Mode
+from boreal.model.frames import INFINITY
+from boreal.query.spec import Mode
 from operators.graph import Graph, GraphState
 from reconcile.host import Host
 from reconcile.strategy import Strategy

@@ -11,8 +11,8 @@ import pyarrow as pa
 import operators.aggregate
 import operators.join
 import operators.keys
-from boreal.frames import INFINITY
-from boreal.schema import Type
+from boreal.model.frames import INFINITY
+from boreal.model.schema import Type
 from operators import accumulators
 from operators.accumulators import Deviation, Edge, Extreme, RealSum, _Wide
 from operators.aggregate import Aggregate

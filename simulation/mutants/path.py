@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from boreal.frames import State
-from boreal.plan import Plan
+from boreal.model.frames import State
+from boreal.query.plan import Plan
 from reconcile.events import PathAfter, Send
 from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant

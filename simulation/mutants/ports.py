@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from boreal.frames import Data
+from boreal.model.frames import Data
 from reconcile.instance import Instance
 from reconcile.links import Link
 from reconcile.rereading import Rereading

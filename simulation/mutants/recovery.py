@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from embedded.world import World
 from operators.graph import Graph
 from reconcile.claims import Claims
 from reconcile.host import Host
 from reconcile.instance import Instance
-from services.embedded.world import World
 from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.tape import Tape
 

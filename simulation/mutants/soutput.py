@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from boreal.frames import Boundary, Data
+from boreal.model.frames import Boundary, Data
 from reconcile.events import Append, Send
 from reconcile.instance import Instance
 from reconcile.soutput import SOutput

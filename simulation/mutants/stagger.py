@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from boreal.frames import State
+from boreal.model.frames import State
 from reconcile.events import Heartbeat, LeaseDenial, LeaseGrant, Send
 from reconcile.instance import Instance
 from reconcile.stagger import Permission, Stagger, _Promise

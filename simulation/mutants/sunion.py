@@ -11,8 +11,8 @@ import pyarrow as pa
 
 import reconcile.soutput
 import sunion.port
-from boreal.frames import INFINITY
-from boreal.spec import Hold
+from boreal.model.frames import INFINITY
+from boreal.query.spec import Hold
 from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.port import Port

@@ -7,10 +7,10 @@ from typing import Any
 
 import reconcile.instance
 import reconcile.upstream
-from boreal.frames import INFINITY, Start
+from boreal.model.frames import INFINITY, Start
+from logs.index import Index
 from reconcile.instance import Instance
 from reconcile.upstream import Candidate, Rank, Upstream
-from services.log.index import Index
 from simulation.mutants.registry import Patch, caught_by, mutant
 
 

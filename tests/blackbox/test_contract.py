@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from boreal.cli import main
+from boreal_cli import main
 
 Query = dict[str, Any]
 START = datetime(2020, 1, 1, tzinfo=UTC)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from services.embedded.compare import combinations, compare, make_folder
-from services.embedded.session import prepare
+from embedded.compare import combinations, compare, make_folder
+from embedded.session import prepare
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Chromium (apt-get install chromium)")

@@ -16,19 +16,19 @@ from urllib.parse import quote
 
 import pytest
 
-from boreal.frames import LogId
-from services.clusters import Cluster
-from services.log.base import LogStore
-from services.log.file import FileLogStore
-from services.log.kafka import WINDOW_FRAMES, KafkaLog, KafkaLogStore
-from services.log.memory import MemoryLogStore
-from services.settings import KafkaSettings, RedisSettings, Settings
+from boreal.model.frames import LogId
+from logs.checkpoints import CheckpointStore
+from logs.log import LogStore
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.memory_log import MemoryLogStore
+from services.kafka.clusters import Cluster
+from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
-from services.store.base import CheckpointStore
-from services.store.file import FileCheckpointStore
-from services.store.memory import MemoryCheckpointStore
-from services.store.redis import RedisCheckpointStore, connect_redis
-from services.topics import TopicSpec, ensure
+from services.storage.file_checkpoints import FileCheckpointStore
+from services.storage.file_log import FileLogStore
+from services.storage.kafka_log import WINDOW_FRAMES, KafkaLog, KafkaLogStore
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
 ONE_RECORD = 1
 """A segment size that every record fills, so that a trim can be seen to delete."""

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.errors import CorruptError, ProtocolError
-from boreal.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
-from services.log.base import Log, Trimmed
-from services.log.file import FileLog
+from boreal.model.errors import CorruptError, ProtocolError
+from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
+from logs.log import Log, Trimmed
+from services.storage.file_log import FileLog
 
 ID = LogId("departures.late", "r0", 2)
 ALL = 1 << 30
@@ -227,7 +227,7 @@ def test_trim_without_an_anchor_keeps_the_last_control_frame(logs):
 
 
 @pytest.mark.parametrize("rows", [0, 5])
-@patch("services.log.index.IDLE_FRAMES", IDLE)
+@patch("logs.index.IDLE_FRAMES", IDLE)
 def test_an_idle_log_stays_small_and_a_new_life_finds_its_place(logs, rows):
     log = fill(logs.store.open(ID), start(3), *([data(0, rows, life=3)] if rows else []), boundary(5, anchored=True, life=3))
     for time in range(6, 40):
@@ -245,7 +245,7 @@ def test_an_idle_log_stays_small_and_a_new_life_finds_its_place(logs, rows):
     assert log.read(log.offset_after(rows - 1), ALL)[-1][1] == data(rows, 2, life=3)
 
 
-@patch("services.log.index.IDLE_FRAMES", IDLE)
+@patch("logs.index.IDLE_FRAMES", IDLE)
 def test_what_may_yet_be_revoked_is_not_trimmed(logs):
     log = fill(logs.store.open(ID), start(1), data(0, 5), data(5, 2, tentative=True))
     fill(log, *(boundary(time, tentative=True) for time in range(7, 20)))
@@ -399,7 +399,7 @@ steps = st.tuples(st.sampled_from([*KINDS, "zombie", "trim", "trim", "reopen"]),
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.lists(steps, max_size=30))
 def test_a_log_answers_as_a_list_would(fresh_logs, script):
-    with closing(fresh_logs()) as logs, patch("services.log.index.IDLE_FRAMES", IDLE):
+    with closing(fresh_logs()) as logs, patch("logs.index.IDLE_FRAMES", IDLE):
         compare_with_a_list(logs, script)
 
 
@@ -557,7 +557,7 @@ def test_file_a_log_goes_on_once_there_is_room_again_for_a_new_segment(tmp_path:
 
 def test_file_a_segment_of_an_unknown_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
-        patch.setattr("services.log.file._VERSION", 9)
+        patch.setattr("services.storage.file_log._VERSION", 9)
         FileLog(ID, tmp_path).close()
     with pytest.raises(CorruptError, match="version 9"):
         FileLog(ID, tmp_path)

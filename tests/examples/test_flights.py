@@ -10,16 +10,16 @@ from typing import Any
 import duckdb
 import pytest
 
-from boreal.planner import plan
-from boreal.spec import Mode, Query, load_query
+from boreal.query.planner import plan
+from boreal.query.spec import Mode, Query, load_query
+from embedded.faults import check_faults, parse_fault
+from embedded.file_sources import SourceRows, read_source
+from embedded.run import Outcome, Run
+from embedded.sources import Pace
+from embedded.world import ModelClock
 from examples.flights.prepare import prepare
-from services.embedded.run import Outcome, Run
-from services.embedded.sources import Pace
-from services.embedded.world import ModelClock
-from services.faults import check_faults, parse_fault
-from services.log.memory import MemoryLogStore
-from services.replay import SourceRows, read_source
-from services.store.memory import MemoryCheckpointStore
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.memory_log import MemoryLogStore
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flights"
 

@@ -14,8 +14,8 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
-from boreal.cli.app import app
-from boreal.spec import load_query
+from boreal.query.spec import load_query
+from boreal_cli.app import app
 from examples.shop.generate import DISORDER_S, FIRST_DAY, PARTITIONS, Record, make, write
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "shop"

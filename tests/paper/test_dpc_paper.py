@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from boreal.frames import Boundary, Data, RecDone
-from boreal.spec import Hold
-from services.generate import START_US
+from boreal.model.frames import Boundary, Data, RecDone
+from boreal.query.spec import Hold
+from embedded.generate import START_US
 from tests.harness import (
     MS,
     Ran,

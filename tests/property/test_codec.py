@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal import codec
-from boreal.errors import CorruptError
-from boreal.frames import Anchor, Boundary, Data, Frame, Origin, RecDone, Start, State, Undo
-from boreal.schema import Schema, Type
+from boreal.model import codec
+from boreal.model.errors import CorruptError
+from boreal.model.frames import Anchor, Boundary, Data, Frame, Origin, RecDone, Start, State, Undo
+from boreal.model.schema import Schema, Type
 
 bounded = settings(max_examples=150, deadline=None, derandomize=True)
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.frames import INFINITY
-from boreal.schema import RESERVED, Schema
+from boreal.model.frames import INFINITY
+from boreal.model.schema import RESERVED, Schema
 from operators import chunks, groups, join, keys, top
 from operators.aggregate import Aggregate
 from operators.distinct import Distinct

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from boreal.errors import UserError
-from boreal.frames import INFINITY, Boundary, Data, RecDone, Start, State, Undo
-from boreal.planner import plan as make_plan
-from boreal.schema import Schema
-from boreal.spec import Hold, load_query
+from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY, Boundary, Data, RecDone, Start, State, Undo
+from boreal.model.schema import Schema
+from boreal.query.planner import plan as make_plan
+from boreal.query.spec import Hold, load_query
+from embedded.generate import START_US
+from embedded.network import Cut
+from embedded.run import Run
+from logs.checkpoints import Checkpoint
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.memory_log import MemoryLog
 from reconcile.events import Acknowledge, Threshold
-from services.embedded.network import Cut
-from services.embedded.run import Run
-from services.generate import START_US
-from services.log.memory import MemoryLog
-from services.store.base import Checkpoint
-from services.store.memory import MemoryCheckpointStore
 from sunion.buckets import bucket_end
 from tests.harness import (
     MS,
@@ -278,7 +278,7 @@ def test_r11_rows_of_a_port_that_rejoins_late_are_kept_for_the_redo_only() -> No
     one.rows("a", 13, ingest=1000)
     one.boundaries(20)
     assert one.at(1000) == [("tentative", [(13, 1), (14, 1)], 20)]
-    one.sunion.roll_back(0, keep_live=False)
+    one.sunion.roll_back(one.now, 0, keep_live=False)
     assert one.at(1000)[0] == ("stable", [(3, 0), (4, 0), (13, 1), (14, 1)], 20)
 
 

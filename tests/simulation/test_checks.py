@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from boreal.spec import Hold, Policy
+from boreal.query.spec import Hold, Policy
 from reconcile.events import PathAfter, Received
 from reconcile.instance import Instance
 from simulation.client import faults_of_records

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from boreal.frames import Data
+from boreal.model.frames import Data
+from embedded.network import Cut
 from reconcile.events import InstanceId
-from services.embedded.network import Cut
 from simulation.clocks import BROKER
 from simulation.drawing import instances, make_feeds
 from simulation.mutants import mutated

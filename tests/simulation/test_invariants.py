@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from boreal.frames import Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
+from boreal.model.frames import Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
 from simulation.invariants import ANOMALIES, History, readable
 
 LOG = LogId("s", "r0", 0)

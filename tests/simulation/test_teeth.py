@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from boreal.errors import UserError
+from boreal.model.errors import UserError
 from simulation.campaign import run_seed
 from simulation.hunt import MISTAKES, Catch, hunt
 from simulation.mutants import MUTANTS, mutated

@@ -19,18 +19,19 @@ import psutil
 import pyarrow as pa
 from kafka import TopicPartition
 
-from boreal.plan import Fragment
-from boreal.schema import TIME
-from boreal.spec import Mode, Query, load_query
+from boreal.model.schema import TIME
+from boreal.query.plan import Fragment
+from boreal.query.spec import Mode, Query, load_query
+from deployment.engines import answers_topic, orders_topic
+from deployment.layout import Layout, layout_of
+from deployment.query_record import QueryRecord
 from reconcile.orders import Begin, Copy, DropLive, Mark, Order, Place, Redone, RollBack, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts
 from reconcile.remote import RemoteHost
-from services.clusters import Cluster
-from services.engines import answers_topic, orders_topic
-from services.layout import Layout, layout_of
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import Settings
-from services.topics import TopicSpec, ensure, system_topics
+from services.kafka.clusters import Cluster
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.topics import TopicSpec, ensure, system_topics
 from sunion.steps import Step
 from tests.harness import query_of
 

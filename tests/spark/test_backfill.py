@@ -23,21 +23,21 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-import services.history
+import services.egress.history
 import spark_jobs.session
 from bench.deployment import Deployment, read_all, wait_until
-from boreal.cli import main
-from boreal.cli.history import parse_time
-from boreal.cli.rows import json_lines
-from boreal.frames import Boundary, LogId
-from boreal.spec import load_query
+from boreal.model.frames import Boundary, LogId
+from boreal.query.spec import load_query
+from boreal_cli import main
+from boreal_cli.history import parse_time
+from boreal_cli.rows import json_lines
+from embedded.file_sources import read_source
+from embedded.sources import Pace
 from examples.flights.prepare import prepare
-from services.embedded.sources import Pace
-from services.feed import feed
-from services.history import Held, Range, held_by, narrowed, range_of
-from services.log.kafka import KafkaLogStore
-from services.replay import read_source
-from services.topics import TopicSpec, ensure, stable_topic
+from services.egress.history import Held, Range, held_by, narrowed, range_of
+from services.kafka.topics import TopicSpec, ensure, stable_topic
+from services.stack.feed import feed
+from services.storage.kafka_log import KafkaLogStore
 from spark_jobs.batch import recompute
 from spark_jobs.session import close_session, open_session
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
@@ -193,7 +193,7 @@ def test_what_was_given_wrongly_is_found(
                 value = json.dumps({**json.loads(value), "flights": 1_000}, separators=(",", ":")).encode()
             producer.send(wrong, value, headers=record.headers, partition=0)
         producer.flush()
-    monkeypatch.setattr(services.history, "stable_topic", lambda _: wrong)
+    monkeypatch.setattr(services.egress.history, "stable_topic", lambda _: wrong)
     assert boreal("verify", "weather_delays", "--to", "2013-01-15", "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["same"]

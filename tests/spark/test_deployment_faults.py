@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.deployment import wait_until
-from boreal.spec import Mode
+from boreal.query.spec import Mode
 from tests.spark.jobs import jvm_of, workers_of
 from tests.stack.breaking import QUERY, X_S, Bench, flowing, report
 

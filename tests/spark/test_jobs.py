@@ -19,15 +19,15 @@ import pyspark
 import pytest
 from kafka import TopicPartition
 
-from boreal.spec import Mode
-from services.clusters import MAX_FRAME_BYTES
-from services.engines import copy_owner, facts_of_job, host_owner
-from services.settings import KafkaSettings, RedisSettings, Settings
-from services.stack.fetch import spark_jars
+from boreal.query.spec import Mode
+from deployment.engines import copy_owner, facts_of_job, host_owner
+from logs.checkpoints import Checkpoint
+from services.hosting.fetch import spark_jars
+from services.kafka.clusters import MAX_FRAME_BYTES
+from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.statuses import Statuses
 from services.stack.servers import KafkaSecurity, KafkaServer, RedisServer
-from services.statuses import Statuses
-from services.store.base import Checkpoint
-from services.store.redis import RedisCheckpointStore, connect_redis
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from spark_jobs.worker import WARM_UP
 from tests.servers import make_certificates
 from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, jvm_of, query_named, wait_until

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from bench.deployment import Deployment, wait_until
-from boreal.frames import Data, LogId
-from services.log.kafka import KafkaLogStore
+from boreal.model.frames import Data, LogId
+from services.storage.kafka_log import KafkaLogStore
 from tests.stack.breaking import QUERY, Bench, flowing
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from boreal.spec import Mode, Query, load_query
-from services.settings import KafkaSettings, RedisSettings, Settings
+from boreal.query.spec import Mode, Query, load_query
+from services.kafka.settings import KafkaSettings, RedisSettings, Settings
 from services.stack.servers import KafkaServer, RedisServer
 from simulation.queries import SCHEMA, Menu, make_operators
 from tests.spark.jobs import Script, SparkJob, environment_of, wait_until

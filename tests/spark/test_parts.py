@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from logs.checkpoints import Checkpoint
 from reconcile.remote import Cause, Rebuild
-from services.settings import KafkaSettings
-from services.store.base import Checkpoint
+from services.kafka.settings import KafkaSettings
 from simulation.store import SimulatedStore
 from spark_jobs import places
 from spark_jobs.connector import sink_options, source_options

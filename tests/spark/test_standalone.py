@@ -12,9 +12,9 @@ import psutil
 import pyspark
 import pytest
 
-from boreal.spec import Mode
-from services.settings import KafkaSettings, RedisSettings, Settings
-from services.stack.fetch import java
+from boreal.query.spec import Mode
+from services.hosting.fetch import java
+from services.kafka.settings import KafkaSettings, RedisSettings, Settings
 from services.stack.servers import HOST, KafkaServer, RedisServer, free_port
 from spark_jobs.session import java_home
 from tests.spark.jobs import ROOT, Script, SparkJob, environment_of, query_named

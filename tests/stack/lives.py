@@ -13,17 +13,17 @@ import confluent_kafka
 import pyarrow as pa
 from kafka import TopicPartition
 
-from boreal.frames import Anchor, Boundary, Data, Frame, LogId, Origin, Start, State
-from boreal.schema import Schema
-from services.clusters import Cluster
+from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, Start, State
+from boreal.model.schema import Schema
+from formats.changelog import Changelog
+from formats.headers import ID
 from services.egress.delays import RecentDelays
-from services.egress.headers import ID
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
-from services.records import Changelog
-from services.settings import Settings
+from services.kafka.clusters import Cluster
+from services.kafka.settings import Settings
 from services.stack.servers import KafkaServer
 
 SCHEMA = Schema.of({"name": "string", "n": "int"})

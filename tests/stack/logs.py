@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from boreal.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
+from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
+from formats.wire import encode_record
+from logs.memory_log import MemoryLog
 from reconcile.events import Frames, Tail
-from services.clusters import Cluster
-from services.log.follow import Delivery, LogReader
-from services.log.memory import MemoryLog
-from services.settings import KafkaSettings, Settings
+from services.kafka.clusters import Cluster
+from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
-from services.topics import TopicSpec, ensure
-from services.wire import encode_record
+from services.storage.follow import Delivery, LogReader
 
 LOG = LogId("departures", "r0", 0)
 ALL = 1 << 30

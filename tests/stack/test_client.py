@@ -16,12 +16,12 @@ from kafka import TopicPartition
 from pydantic import BaseModel
 
 from boreal.client import Boundary, CorrectedStream, MissingRows, RecDone, Stable, Tentative, Undo
-from boreal.errors import UserError
-from boreal.frames import Origin
-from boreal.frames import RecDone as RecDoneFrame
-from boreal.frames import Undo as UndoFrame
+from boreal.model.errors import UserError
+from boreal.model.frames import Origin
+from boreal.model.frames import RecDone as RecDoneFrame
+from boreal.model.frames import Undo as UndoFrame
+from services.kafka.topics import TopicSpec, delete, ensure
 from services.stack.servers import KafkaServer
-from services.topics import TopicSpec, delete, ensure
 from tests.stack.lives import Life, boundary, cluster_of, data, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]

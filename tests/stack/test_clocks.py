@@ -13,8 +13,8 @@ import pytest
 from kafka import TopicPartition
 
 from bench.deployment import Deployment, Feeder, wait_until
-from services.stack.supervision import Child
-from services.topics import CLOCK
+from deployment.supervision import Child
+from services.kafka.topics import CLOCK
 from tests.stack.breaking import QUERY, Bench, Ear
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]

@@ -19,25 +19,26 @@ import pyarrow as pa
 import pytest
 from kafka import TopicPartition
 
-from boreal.frames import Anchor, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
-from boreal.plan import EGRESS
-from boreal.planner import plan
-from boreal.spec import load_query
-from services import failpoints
-from services.clusters import Cluster
+from boreal.model.frames import Anchor, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
+from boreal.query.plan import EGRESS
+from boreal.query.planner import plan
+from boreal.query.spec import load_query
+from deployment.layout import Layout
+from deployment.query_record import QueryRecord
+from formats.changelog import Place
+from formats.headers import decode_anchor, decode_place
+from logs.egress_restart import egress_restart
+from logs.memory_log import MemoryLogStore
 from services.egress import stable as stable_module
-from services.egress.headers import decode_anchor, decode_place
-from services.egress.restart import egress_restart
 from services.egress.stable import StableTopic
 from services.egress.tail import FIRST_WINDOW, OutTail, read_out_tail, read_stable_tail
-from services.layout import Layout
-from services.log.kafka import KafkaLogStore
-from services.log.memory import MemoryLogStore
-from services.process import EXIT_FENCED, EXIT_STOPPED, now_us
-from services.queries import QueryRecord, QueryRegistry
-from services.records import Place
+from services.hosting import failpoints
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, now_us
+from services.kafka.clusters import Cluster
+from services.kafka.queries import QueryRegistry
+from services.kafka.topics import STATUS, TopicSpec, ensure, query_topics, system_topics
 from services.stack.servers import KafkaServer
-from services.topics import STATUS, TopicSpec, ensure, query_topics, system_topics
+from services.storage.kafka_log import KafkaLogStore
 from tests.stack.lives import (
     SCHEMA,
     Life,
@@ -352,9 +353,9 @@ def test_trimmed_inputs_are_left_out_by_id() -> None:
     trimmed, whole = inputs
     logs.open(inputs[trimmed][0]).trim(2)
     tail = OutTail(Place(seq=9, epoch=4, next_stable_id=2), 3, None, 2, 9, 0)
-    restart = egress_restart(sharded, tail, inputs, logs.open)
+    restart, is_lossy = egress_restart(sharded, tail, inputs, logs.open)
     output = f"{sharded.fragment(EGRESS).outputs[0].name}/0"
-    assert (restart.incarnation, restart.epoch, restart.position, restart.muted_until) == (4, 4, 10, 10)
+    assert is_lossy and (restart.incarnation, restart.epoch, restart.position, restart.muted_until) == (4, 4, 10, 10)
     assert (restart.made, restart.written, restart.inputs) == ({output: 7}, {output: 2}, {trimmed: 4, whole: 3})
 
 
@@ -364,9 +365,11 @@ def test_whole_inputs_are_read_from_the_anchor() -> None:
     logs = MemoryLogStore()
     logs.open(inputs["f/0"][0]).append(data(0, 5))
     anchor = Anchor(3, 3, (("q/0", 3),), (("f/0", 3),))
-    restart = egress_restart(simple, OutTail(Place(seq=9, epoch=4, next_stable_id=4), 1, anchor, 3, 9, 0), inputs, logs.open)
+    tail = OutTail(Place(seq=9, epoch=4, next_stable_id=4), 1, anchor, 3, 9, 0)
+    restart, is_lossy = egress_restart(simple, tail, inputs, logs.open)
+    assert not is_lossy
     assert (restart.position, restart.made, restart.written, restart.inputs) == (3, {"q/0": 3}, {"q/0": 4}, {"f/0": 3})
-    first = egress_restart(simple, OutTail(None, 0, None, 0, 0, 0), inputs, logs.open)
+    first, _ = egress_restart(simple, OutTail(None, 0, None, 0, 0, 0), inputs, logs.open)
     assert (first.incarnation, first.epoch, first.written) == (1, -1, {})
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bench.deployment import wait_until
-from services.topics import control_topic, delete, ensure, query_topics
+from services.kafka.topics import control_topic, delete, ensure, query_topics
 from tests.stack.breaking import QUERY, X_S, Bench, flowing, report
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]

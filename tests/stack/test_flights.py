@@ -12,12 +12,12 @@ import confluent_kafka
 import pytest
 
 from bench.deployment import Deployment, wait_until
-from boreal.spec import load_query
+from boreal.query.spec import load_query
+from embedded.file_sources import read_source
+from embedded.sources import Pace
 from examples.flights.prepare import prepare
-from services.embedded.sources import Pace
-from services.feed import feed
-from services.replay import read_source
-from services.topics import stable_topic
+from services.kafka.topics import stable_topic
+from services.stack.feed import feed
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]

@@ -13,14 +13,14 @@ from unittest.mock import patch
 import pytest
 from kafka import TopicPartition
 
-from boreal.errors import CorruptError, ProtocolError
-from boreal.frames import Boundary, Data, Frame, LogId
+from boreal.model.errors import CorruptError, ProtocolError
+from boreal.model.frames import Boundary, Data, Frame, LogId
+from formats.wire import encode_record
 from reconcile.events import Frames, Read, ReadDone, Tail
-from services.log import follow as follow_module
-from services.log.follow import EVENT_FRAMES, Broken, Failed, Lacking, LogReader
-from services.log.kafka import KafkaLog, KafkaLogStore
 from services.stack.servers import KafkaServer
-from services.wire import encode_record
+from services.storage import follow as follow_module
+from services.storage.follow import EVENT_FRAMES, Broken, Failed, Lacking, LogReader
+from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -261,7 +261,7 @@ def fill(log: KafkaLog, *frames: Frame) -> KafkaLog:
 
 def test_an_idle_log_that_was_trimmed_behind_a_readers_back_lacks_nothing(topic: Topic, inbox: Inbox) -> None:
     """Boundaries that it had not read are gone, and no rows."""
-    with writing(topic) as store, patch("services.log.index.IDLE_FRAMES", 100):
+    with writing(topic) as store, patch("logs.index.IDLE_FRAMES", 100):
         log = fill(store.open(LOG), start(1), data(0, 5))
         assert inbox.reader is not None
         inbox.reader.read(Read(LOG, -1, 1 << 20, 7))

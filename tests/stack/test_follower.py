@@ -9,11 +9,11 @@ from contextlib import closing
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
 
-from services.clusters import Cluster
-from services.follower import TopicFollower
-from services.mailbox import Outbox
+from services.kafka.clusters import Cluster
+from services.kafka.follower import TopicFollower
+from services.kafka.mailbox import Outbox
+from services.kafka.topics import TopicSpec, delete, ensure
 from services.stack.servers import KafkaServer
-from services.topics import TopicSpec, delete, ensure
 from tests.stack.logs import cluster_of
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
 
-from boreal.errors import CorruptError, ProtocolError
-from boreal.frames import Frame, LogId
-from services.log import kafka as kafka_module
-from services.log.base import Trimmed
-from services.log.kafka import AppendRefused, KafkaLog, KafkaLogStore
-from services.log.memory import MemoryLog
-from services.log.partition import Partition, Record
+from boreal.model.errors import CorruptError, ProtocolError
+from boreal.model.frames import Frame, LogId
+from logs.log import Trimmed
+from logs.memory_log import MemoryLog
+from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
-from services.topics import TopicSpec, ensure
+from services.storage import kafka_log as kafka_module
+from services.storage.kafka_log import AppendRefused, KafkaLog, KafkaLogStore
+from services.storage.partition import Partition, Record
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -267,7 +267,7 @@ def test_a_log_that_is_written_for_long_keeps_a_bounded_index(
 
 
 def values(topic: Topic, log: KafkaLog) -> Iterator[bytes]:
-    from services.wire import encode_record
+    from formats.wire import encode_record
 
     for _, frame in log.read(log.start, ALL):
         yield encode_record(frame, 0, 1)[0]

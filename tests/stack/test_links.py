@@ -11,13 +11,13 @@ from contextlib import closing
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from services import clusters
-from services.clusters import Cluster
-from services.log.partition import Partition, consumer_of
-from services.settings import KafkaSettings, Settings
+from services.kafka import clusters
+from services.kafka.clusters import Cluster
+from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.topics import TopicSpec, ensure
 from services.stack.links import Link
 from services.stack.servers import KafkaServer
-from services.topics import TopicSpec, ensure
+from services.storage.partition import Partition, consumer_of
 from tests.stack.logs import LOG, Topic, cluster_of, data
 
 CUT_S = 2.0

@@ -18,20 +18,22 @@ from typing import Any
 
 import pytest
 
-from boreal.planner import plan
-from boreal.spec import load_query
-from services.clusters import Cluster, clusters
-from services.control import ControlPlane, Item, acknowledge_item, instance_of
-from services.layout import Layout
+from boreal.query.planner import plan
+from boreal.query.spec import load_query
+from deployment.layout import Layout
+from deployment.query_record import QueryRecord
+from formats.control_messages import Item, acknowledge_item, instance_of
+from logs.checkpoints import Checkpoint
+from services.hosting.process import StatusPublisher
+from services.kafka.clusters import Cluster, clusters
+from services.kafka.control import ControlPlane
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.statuses import Statuses
+from services.kafka.topics import STATUS, control_topic, ensure, query_topics, system_topics
 from services.monitor.reports import QueryReports
-from services.process import StatusPublisher
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import Settings
 from services.stack.servers import KafkaServer, RedisServer
-from services.statuses import Statuses
-from services.store.base import Checkpoint
-from services.store.redis import RedisCheckpointStore, connect_redis
-from services.topics import STATUS, control_topic, ensure, query_topics, system_topics
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 

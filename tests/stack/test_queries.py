@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from kafka.errors import KafkaError
 
-from boreal.spec import load_query
-from services import queries
-from services.clusters import Cluster
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import Settings
+from boreal.query.spec import load_query
+from deployment.query_record import QueryRecord
+from services.kafka import queries
+from services.kafka.clusters import Cluster
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import Settings
+from services.kafka.topics import QUERIES, STATUS, ensure, system_topics
 from services.stack.operations import Operations
 from services.stack.servers import KafkaServer
-from services.topics import QUERIES, STATUS, ensure, system_topics
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 

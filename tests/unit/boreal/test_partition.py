@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from boreal.partition import partition_of, split
-from boreal.schema import Type
+from boreal.model.partition import partition_of, split
+from boreal.model.schema import Type
 
 MANY = 64
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.errors import UserError
-from boreal.plan import EGRESS, Fragment, Node, Plan
-from boreal.planner import plan
-from boreal.schema import Schema
-from boreal.spec import Distinct, Join, Map, Mode, Policy, Query, load_query
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema
+from boreal.query.plan import EGRESS, Fragment, Node, Plan
+from boreal.query.planner import plan
+from boreal.query.spec import Distinct, Join, Map, Mode, Policy, Query, load_query
 
 FLIGHT = {"carrier": "string", "origin": "string", "dest": "string", "dep_delay": "double"}
 WEATHER = {"origin": "string", "wind": "double", "dest": "int"}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from boreal.errors import UserError
-from boreal.schema import Schema
-from boreal.spec import (
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema
+from boreal.query.spec import (
     Aggregate,
     Distinct,
     Filter,
@@ -204,7 +204,7 @@ def test_policy_on_one_line() -> None:
 
 
 def test_the_published_schema_is_current() -> None:
-    """Write it anew with: python -m boreal.spec > docs/query.schema.json"""
+    """Write it anew with: python -m boreal.query.spec > docs/query.schema.json"""
     assert json.loads(PUBLISHED_SCHEMA.read_text(encoding="utf-8")) == json_schema()
 
 

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from boreal.errors import UserError
-from boreal.spec import Mode
-from services.embedded import folder
-from services.embedded.compare import Comparison, combinations, compare, make_folder
-from services.embedded.session import prepare
+from boreal.model.errors import UserError
+from boreal.query.spec import Mode
+from embedded import folder
+from embedded.compare import Comparison, combinations, compare, make_folder
+from embedded.session import prepare
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
 FAULTS = ("cut a at 1s for 2s", "crash main.r1 at 3.5s for 500ms")

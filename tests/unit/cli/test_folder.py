@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from boreal.errors import UserError
-from services.embedded import folder
+from boreal.model.errors import UserError
+from embedded import folder
 
 
 def test_an_existing_folder_is_refused_without_force(tmp_path: Path) -> None:

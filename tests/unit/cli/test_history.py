@@ -11,11 +11,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from boreal.cli import main
-from boreal.cli.history import is_deployed, parse_time
-from boreal.cli.rows import check, writing
-from boreal.errors import UserError
-from boreal.schema import Schema
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema
+from boreal_cli import main
+from boreal_cli.history import is_deployed, parse_time
+from boreal_cli.rows import check, writing
 
 FILE, NAME = {"--source": None, "--seed": None}, {"--from": None}
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from boreal.cli import app, main
-from services.embedded.run import Run
+from boreal_cli import app, main
+from embedded.run import Run
 
 ROOT = Path(__file__).parents[3]
 CUT = ["--fault", "cut a at 1s for 2s"]
@@ -32,7 +32,7 @@ def error_of(captured: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_a_run_that_heals_exits_0_and_stdout_is_its_report(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("boreal.cli.progress.LINE_EVERY_SECONDS", 3_600.0)  # a busy machine makes a short run long
+    monkeypatch.setattr("boreal_cli.progress.LINE_EVERY_SECONDS", 3_600.0)  # a busy machine makes a short run long
     out = tmp_path / "out"
     assert main(["run", *options, *CUT, "--out", str(out), "--json"]) == 0
     shown, progress = capsys.readouterr()
@@ -159,7 +159,7 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 
 
 def test_help_loads_nothing_heavy() -> None:
-    check = "import sys, boreal.cli; print(sorted({'pyarrow', 'numpy', 'services', 'sqlglot'} & set(sys.modules)))"
+    check = "import sys, boreal_cli; print(sorted({'pyarrow', 'numpy', 'services', 'sqlglot'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert shown.strip() == "[]"
 

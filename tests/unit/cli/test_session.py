@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from boreal.errors import UserError
-from boreal.spec import Mode, Policy
-from services.embedded import folder
-from services.embedded.session import Session, prepare
+from boreal.model.errors import UserError
+from boreal.query.spec import Mode, Policy
+from embedded import folder
+from embedded.session import Session, prepare
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
 

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from boreal.cli import main, stack, tail
-from boreal.errors import UserError
-from boreal.spec import load_query
-from services.queries import QueryRecord
-from services.settings import KafkaSettings, Settings
+from boreal.model.errors import UserError
+from boreal.query.spec import load_query
+from boreal_cli import main, stack, tail
+from deployment.query_record import QueryRecord
+from services.kafka.settings import KafkaSettings, Settings
 from services.stack.operations import Liveness
 from tests.harness import query_of
 

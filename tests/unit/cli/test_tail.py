@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from boreal.cli.tail import Tail
+from boreal_cli.tail import Tail
 
 
 def record(kind: str, seq: int, **fields: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.embedded.session import prepare
-from services.embedded.verify import Difference, first_difference, replay_difference, replayed, verify
+from embedded.session import prepare
+from embedded.verify import Difference, first_difference, replay_difference, replayed, verify
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
 

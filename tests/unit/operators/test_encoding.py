@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from boreal.errors import CorruptError
-from boreal.schema import Schema
+from boreal.model.errors import CorruptError
+from boreal.model.schema import Schema
 from operators.aggregate import Aggregate
 from operators.distinct import Distinct
 from operators.encoding import decode_batch, encode_batch, pack, unpack

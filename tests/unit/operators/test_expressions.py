@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from boreal.errors import UserError
-from boreal.expressions import DEEPEST, format_timestamp, parse, parse_aggregation, parse_order, parse_timestamp
-from boreal.schema import Schema, Type
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema, Type
+from boreal.query.expressions import DEEPEST, format_timestamp, parse, parse_aggregation, parse_order, parse_timestamp
 from operators.expressions import compile_expression
 
 SCHEMA = Schema.of(

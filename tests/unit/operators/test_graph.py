@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from boreal.errors import CorruptError
-from boreal.frames import INFINITY
-from boreal.planner import plan
-from boreal.schema import Schema
-from boreal.spec import load_query
+from boreal.model.errors import CorruptError
+from boreal.model.frames import INFINITY
+from boreal.model.schema import Schema
+from boreal.query.planner import plan
+from boreal.query.spec import load_query
 from operators.encoding import encode_batch
 from operators.graph import Graph, GraphState
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from boreal.errors import UserError
-from boreal.frames import INFINITY
-from boreal.schema import Schema, Type
+from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY
+from boreal.model.schema import Schema, Type
 from operators.aggregate import Aggregate
 from operators.distinct import Distinct
 from operators.filter import Filter

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from boreal.frames import State
+from boreal.model.frames import State
 from reconcile.consistency import TRANSITIONS, Facts, check_transition, state_of
 
 ALL_FACTS = [Facts(*values) for values in product((False, True), repeat=4)]

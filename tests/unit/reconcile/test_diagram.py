@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from boreal.frames import State
+from boreal.model.frames import State
 from reconcile.consistency import TRANSITIONS
 from reconcile.diagram import diagram, table
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from boreal.errors import CorruptError
-from boreal.frames import INFINITY
-from boreal.spec import Mode
+from boreal.model.errors import CorruptError
+from boreal.model.frames import INFINITY
+from boreal.query.spec import Mode
 from operators.graph import Graph
 from reconcile.host import Host
 from reconcile.strategy import Strategy

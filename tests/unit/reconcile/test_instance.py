@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from boreal.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
-from boreal.plan import Plan
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.query.plan import Plan
 from reconcile.events import (
     Acknowledge,
     Answered,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boreal.frames import LogId
+from boreal.model.frames import LogId
 from reconcile.links import Link
 from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boreal.frames import Anchor
+from boreal.model.frames import Anchor
 from reconcile.events import InstanceId
 from reconcile.instance import Instance
 from reconcile.recovery import Restart, Saved, plan_restart

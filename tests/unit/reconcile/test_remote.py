@@ -8,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from boreal.errors import CorruptError
-from boreal.spec import Mode
+from boreal.model.errors import CorruptError
+from boreal.query.spec import Mode
 from reconcile.engine import LATENCY_GUESS_US, LEAST_SAMPLES, Engine, HostFailed
 from reconcile.events import Effect, Obey
 from reconcile.orders import (

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from boreal.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
-from boreal.partition import partition_of
-from boreal.plan import Edge
+from boreal.model.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
+from boreal.model.partition import partition_of
+from boreal.query.plan import Edge
 from reconcile.events import Append
 from reconcile.soutput import SOutput
 from sunion.steps import Step

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from boreal.frames import State
+from boreal.model.frames import State
 from reconcile.events import Heartbeat, InstanceId, LeaseDenial, LeaseEnd, LeaseGrant, LeaseRequest, Send
 from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
 

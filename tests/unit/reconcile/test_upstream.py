@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from boreal.frames import Boundary, LogId, Origin, Start, State
+from boreal.model.frames import Boundary, LogId, Origin, Start, State
 from reconcile.events import Follow, Unfollow, Watch
 from reconcile.upstream import Candidate, Rank, Upstream
 

@@ -9,8 +9,9 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
 
-from services import clusters as clusters_module
-from services.clusters import FOR_EVER_MS, end_producer, make_client, tell_of_trying_again
+from boreal.client.connections import make_client
+from services.kafka import clusters as clusters_module
+from services.kafka.clusters import FOR_EVER_MS, end_producer, tell_of_trying_again
 from tests.waiting import wait
 
 

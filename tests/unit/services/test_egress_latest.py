@@ -11,15 +11,15 @@ import pytest
 from kafka import TopicPartition
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
-from boreal.frames import Data, Frame, Origin, Undo
-from boreal.schema import Schema
-from services.clusters import RECORD_BYTES, Cluster
+from boreal.model.frames import Data, Frame, Origin, Undo
+from boreal.model.schema import Schema
+from formats.changelog import Changelog, Place
+from formats.headers import ID, Headers
 from services.egress import latest as latest_module
-from services.egress.headers import ID, Headers
 from services.egress.latest import LatestTopic
 from services.egress.tail import StableRow
-from services.process import EXIT_FENCED
-from services.records import Changelog, Place
+from services.hosting.process import EXIT_FENCED
+from services.kafka.clusters import RECORD_BYTES, Cluster
 from tests.waiting import start_until_it_waits
 
 SCHEMA = Schema.of({"n": "int"})

@@ -11,17 +11,17 @@ import pytest
 from kafka import TopicPartition
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
-from boreal.frames import Anchor, Boundary, Data, LogId, Origin, State
-from boreal.schema import Schema
-from services.clusters import RECORD_BYTES, Cluster
+from boreal.model.frames import Anchor, Boundary, Data, LogId, Origin, State
+from boreal.model.schema import Schema
+from formats.changelog import Changelog
+from formats.headers import ANCHOR, PLACE, decode_anchor, decode_place
 from services.egress import out as out_module
 from services.egress.delays import RecentDelays
-from services.egress.headers import ANCHOR, PLACE, decode_anchor, decode_place
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
-from services.process import EXIT_FENCED
-from services.records import Changelog
+from services.hosting.process import EXIT_FENCED
+from services.kafka.clusters import RECORD_BYTES, Cluster
 from tests.waiting import start_until_it_waits
 
 SCHEMA = Schema.of({"n": "int"})

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from services.clusters import Cluster
+from formats.headers import ID
 from services.egress import stable as stable_module
-from services.egress.headers import ID
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
+from services.kafka.clusters import Cluster
 
 
 class Kafka:

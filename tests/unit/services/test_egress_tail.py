@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from boreal.frames import Anchor
-from services.egress.headers import ANCHOR, ID, INCARNATION, PLACE, Headers, encode_anchor, encode_place, number
+from boreal.model.frames import Anchor
+from formats.changelog import Place
+from formats.headers import ANCHOR, ID, INCARNATION, PLACE, Headers, encode_anchor, encode_place, number
 from services.egress.tail import _Fold
-from services.records import Place
 
 ANCHOR_AT = Anchor(100, 50, (("out/0", 2),), (("in/0", 1),))
 

@@ -12,13 +12,13 @@ import pytest
 from kafka import TopicPartition
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
-import services.feed
-from boreal.spec import Stream
-from services.clusters import Cluster
-from services.embedded.sources import Pace
-from services.feed import json_records
-from services.replay import read_source
-from services.rows import Shape, read_records
+import services.stack.feed
+from boreal.query.spec import Stream
+from embedded.file_sources import read_source
+from embedded.sources import Pace
+from formats.record_parsing import Shape, read_records
+from services.kafka.clusters import Cluster
+from services.stack.feed import json_records
 
 COLUMNS = {"carrier": "string", "flight": "int", "delay": "double", "late": "bool", "landed": "timestamp"}
 CSV = """at,carrier,flight,delay,late,landed
@@ -83,7 +83,7 @@ class Kafka:
 
 
 def test_while_kafka_takes_nothing_feeding_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services.feed, "UNDER_WAY_MAX", 100, raising=False)
+    monkeypatch.setattr(services.stack.feed, "UNDER_WAY_MAX", 100, raising=False)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"at": {n}, "n": {n}}}\n' for n in range(1_000)))
     stream = Stream.model_validate({"topic": "in", "time": "at", "schema": {"n": "int"}})
@@ -92,7 +92,7 @@ def test_while_kafka_takes_nothing_feeding_waits(tmp_path: Path, monkeypatch: py
     fed: list[int] = []
     pace = Pace(rate=1_000_000)
     clusters = {"s": cast(Cluster, kafka)}
-    feeding = threading.Thread(target=lambda: fed.append(services.feed.feed(clusters, {"s": stream}, rows, pace)))
+    feeding = threading.Thread(target=lambda: fed.append(services.stack.feed.feed(clusters, {"s": stream}, rows, pace)))
     feeding.start()
     feeding.join(0.5)
     assert feeding.is_alive() and len(kafka.sent) <= 100
@@ -113,12 +113,12 @@ def test_who_interrupts_feeding_does_not_wait_for_kafka(tmp_path: Path, monkeypa
     def interrupt(producer: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(services.feed._Producer, "flush", interrupt)
+    monkeypatch.setattr(services.stack.feed._Producer, "flush", interrupt)
     with pytest.raises(KeyboardInterrupt):
         if is_end:
-            services.feed.end(cast(Cluster, kafka), "in")
+            services.stack.feed.end(cast(Cluster, kafka), "in")
         else:
             rows = {"s": read_source("s", stream, str(path))}
-            services.feed.feed({"s": cast(Cluster, kafka)}, {"s": stream}, rows, Pace(rate=1_000_000))
+            services.stack.feed.feed({"s": cast(Cluster, kafka)}, {"s": stream}, rows, Pace(rate=1_000_000))
     assert kafka.sent and {"timeout": 1.0} in kafka.closed
     assert all(options == {"timeout": 1.0} for options in kafka.closed if options)

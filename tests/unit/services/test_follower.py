@@ -10,9 +10,9 @@ import pytest
 from kafka import TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
-from boreal.errors import CorruptError, ProtocolError, UserError
-from services.clusters import Cluster
-from services.follower import TopicFollower
+from boreal.model.errors import CorruptError, ProtocolError, UserError
+from services.kafka.clusters import Cluster
+from services.kafka.follower import TopicFollower
 
 PLACE = TopicPartition("t", 0)
 

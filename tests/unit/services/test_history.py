@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from boreal.errors import UserError
-from boreal.frames import INFINITY
-from boreal.spec import Query, load_query
-from services.history import Comparison, GivenRow, Held, Range, RowDifference, compare, range_of
-from services.layout import layout_of
+from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY
+from boreal.query.spec import Query, load_query
+from deployment.layout import layout_of
+from services.egress.history import Comparison, GivenRow, Held, Range, RowDifference, compare, range_of
 from sunion.tape import BEGINNING
 from tests.harness import S, query_of
 

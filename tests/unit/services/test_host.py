@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from boreal.frames import Boundary, Frame, LogId, Origin, State
+from boreal.model.frames import Boundary, Frame, LogId, Origin, State
+from logs.checkpoints import Checkpoint, CheckpointStore
+from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import (
     CheckpointStored,
     Effect,
@@ -23,11 +25,9 @@ from reconcile.events import (
     Tick,
 )
 from reconcile.instance import Instance
-from services import host as host_module
-from services.host import InstanceHost
-from services.process import now_us
-from services.store.base import Checkpoint, CheckpointStore
-from services.store.memory import MemoryCheckpointStore
+from services.hosting import host as host_module
+from services.hosting.host import InstanceHost
+from services.hosting.process import now_us
 from tests.waiting import wait
 
 ME, PARTNER = InstanceId("main", "r0", 0), InstanceId("main", "r1", 0)

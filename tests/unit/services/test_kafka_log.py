@@ -13,10 +13,10 @@ from kafka.errors import IllegalStateError, OutOfOrderSequenceNumberError
 from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.record_accumulator import RecordAccumulator
 
-from boreal.frames import Boundary, LogId, Origin
-from services.clusters import Cluster
-from services.log import kafka as kafka_module
-from services.log.kafka import AppendRefused, KafkaLog, Site
+from boreal.model.frames import Boundary, LogId, Origin
+from services.kafka.clusters import Cluster
+from services.storage import kafka_log as kafka_module
+from services.storage.kafka_log import AppendRefused, KafkaLog, Site
 from tests.waiting import start_until_it_waits
 
 LIMIT = 2 << 20

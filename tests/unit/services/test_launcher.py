@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from boreal.cli.stack_tables import show_status
-from boreal.errors import UserError
+from boreal.model.errors import UserError
+from boreal_cli.stack_tables import show_status
 from services.stack import launcher
 from services.stack.launcher import LocalStack
 

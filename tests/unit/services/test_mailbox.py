@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from services.mailbox import Mailbox
+from services.kafka.mailbox import Mailbox
 
 
 def test_the_newest_of_each_key_is_taken_once() -> None:

@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
 
-from services.clusters import Cluster
+from deployment.query_record import QueryRecord
+from deployment.watched_query import WatchedQuery
+from services.kafka.clusters import Cluster
+from services.kafka.settings import KafkaSettings, Settings
 from services.monitor import reports as reports_module
 from services.monitor.monitor import Monitor
-from services.monitor.query import WatchedQuery
 from services.monitor.reports import QueryReports, Report, ReportWriter
-from services.queries import QueryRecord
-from services.settings import KafkaSettings, Settings
 from tests.harness import query_of
 
 

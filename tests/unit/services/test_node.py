@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from boreal.frames import Boundary, Frame, LogId, Origin, State
-from boreal.spec import load_query
+from boreal.model.frames import Boundary, Frame, LogId, Origin, State
+from boreal.query.spec import load_query
+from deployment.layout import layout_of
+from formats.control_messages import message_item
 from reconcile.events import Heartbeat, InstanceId, Received
-from services.control import message_item
-from services.host import Incoming, InstanceHost
-from services.layout import layout_of
-from services.log.kafka import KafkaLog
+from services.hosting.host import Incoming, InstanceHost
 from services.node.node import Appender, Node
+from services.storage.kafka_log import KafkaLog
 from tests.harness import query_of
 
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from boreal.errors import UserError
-from boreal.spec import load_query
-from services.engines import answers_topic, orders_topic
-from services.layout import Layout, layout_of
-from services.queries import QueryRecord
-from services.settings import KafkaSettings, Settings
+from boreal.model.errors import UserError
+from boreal.query.spec import load_query
+from deployment.engines import answers_topic, orders_topic
+from deployment.layout import Layout, layout_of
+from deployment.query_record import QueryRecord
+from logs.checkpoints import StoreUnavailable
+from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.topics import query_topics
 from services.stack import operations as module
 from services.stack.children import query_children
 from services.stack.operations import Operations
-from services.store.base import StoreUnavailable
-from services.topics import query_topics
 from tests.harness import STREAM, query_of
 
 

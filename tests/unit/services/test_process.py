@@ -14,11 +14,11 @@ import pytest
 from kafka.errors import TopicAuthorizationFailedError
 from kafka.future import Future
 
-from services import process
-from services.clusters import Cluster
-from services.process import StatusPublisher
-from services.timekeeper import Timekeeper
-from services.topics import STATUS
+from services.hosting import process
+from services.hosting.process import StatusPublisher
+from services.kafka.clusters import Cluster
+from services.kafka.timekeeper import Timekeeper
+from services.kafka.topics import STATUS
 
 
 class Answer(Future):

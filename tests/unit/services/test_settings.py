@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from boreal.errors import UserError
-from services.settings import RedisSettings, load_settings
+from boreal.model.errors import UserError
+from services.kafka.settings import RedisSettings, load_settings
 
 
 @pytest.mark.parametrize("url", ["rediss://me:hush@cache:6380/1", "rediss://:hush@cache:6380/1?password=hush"])

@@ -16,8 +16,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
-from boreal.errors import CorruptError
-from services.clusters import Cluster
+from boreal.model.errors import CorruptError
+from services.kafka.clusters import Cluster
 from services.source import post
 from services.source.post import PostBox
 from services.source.spool import Chunk, Spool, SpoolFull

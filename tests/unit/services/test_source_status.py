@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 from kafka.errors import KafkaConnectionError
 
-from boreal.spec import load_query
-from services.settings import KafkaSettings, Settings
+from boreal.query.spec import load_query
+from intake.place import Place
+from logs.source_restart import FormerLife
+from services.kafka.settings import KafkaSettings, Settings
 from services.source import source as source_module
 from services.source.options import SourceOptions
-from services.source.place import Place
 from services.source.post import PostBox
-from services.source.recovery import FormerLife
 from services.source.source import Source
 from services.source.topic import UserTopic
 from sunion.tape import BEGINNING

@@ -9,7 +9,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from services.clusters import Cluster
+from services.kafka.clusters import Cluster
 from services.source import topic as topic_module
 from services.source.topic import ASK_SILENT_AGAIN_S, END_WITHIN_MS, SILENT_END_WITHIN_MS, UserTopic
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from fastapi import FastAPI
 
-from boreal.schema import Schema
-from services.rows import Shape
+from boreal.model.schema import Schema
+from formats.record_parsing import Shape
 from services.source.post import PostBox
 from services.source.web import ARROW, WebServer, _records, create_app
 from services.stack.servers import free_port

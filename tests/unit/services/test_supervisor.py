@@ -19,15 +19,16 @@ from typing import Any, NoReturn, cast
 import psutil
 import pytest
 
-from boreal.errors import UserError
-from services.queries import QueryRecord
-from services.settings import KafkaSettings, Settings
-from services.stack import state, supervisor, tied
+from boreal.model.errors import UserError
+from deployment.query_record import QueryRecord
+from deployment.supervision import Child
+from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.statuses import StatusReader
+from services.stack import parent_death as tied
+from services.stack import state, supervisor
 from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
-from services.stack.supervision import Child
 from services.stack.supervisor import Runner, Supervisor, _Heard
-from services.statuses import StatusReader
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 PATIENCE_S = 20.0

@@ -1,4 +1,4 @@
-"""docs/topics.md says of every topic what services/topics.py makes of it."""
+"""docs/topics.md says of every topic what services/kafka/topics.py makes of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from boreal.errors import UserError
-from boreal.planner import plan
-from boreal.spec import load_query
-from services.layout import Layout, layout_of
-from services.queries import QueryRecord
+from boreal.model.errors import UserError
+from boreal.query.planner import plan
+from boreal.query.spec import load_query
+from deployment.layout import Layout, layout_of
+from deployment.query_record import QueryRecord
+from services.kafka.topics import TopicSpec, query_topics, system_topics
 from services.stack.children import query_children
-from services.topics import TopicSpec, query_topics, system_topics
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "topics.md"
 

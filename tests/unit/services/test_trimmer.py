@@ -7,12 +7,12 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from boreal.errors import CorruptError
-from boreal.frames import Anchor, Boundary, Data, LogId, Origin
-from services.control import trim_item
-from services.log import index
-from services.log.memory import MemoryLog
-from services.trimmer import Trimmer
+from boreal.model.errors import CorruptError
+from boreal.model.frames import Anchor, Boundary, Data, LogId, Origin
+from formats.control_messages import trim_item
+from logs import index
+from logs.memory_log import MemoryLog
+from services.hosting.trimmer import Trimmer
 from tests.waiting import wait
 
 ORIGIN = Origin("", 1)

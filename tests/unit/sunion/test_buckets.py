@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boreal.frames import INFINITY
+from boreal.model.frames import INFINITY
 from sunion.buckets import bucket_end, bucket_floor
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from boreal.frames import INFINITY, Boundary, Data, Origin, State
-from boreal.spec import Hold
+from boreal.model.frames import INFINITY, Boundary, Data, Origin, State
+from boreal.query.spec import Hold
 from sunion.tape import BEGINNING
 from tests.harness import SUnionDriver, batch_of
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.frames import INFINITY, Boundary, ingest_at
-from boreal.spec import Hold
+from boreal.model.frames import INFINITY, Boundary, ingest_at
+from boreal.query.spec import Hold
 from sunion.steps import Step
 from sunion.sunion import Healed
 from tests.harness import SUnionDriver, told

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boreal.errors import ProtocolError
-from boreal.frames import INFINITY
+from boreal.model.errors import ProtocolError
+from boreal.model.frames import INFINITY
 from sunion.tape import BEGINNING, Chunk, Cursor, Tape
 from tests.harness import batch_of
 

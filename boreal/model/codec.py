@@ -1,0 +1,296 @@
+"""Frames as bytes: what a log file, a Kafka record or a socket carries (design: Frames; never pickle).
+
+    prelude   magic 'bF', version u8, kind u8, size of the head u32, size of the body u64 (little-endian)
+    head      the frame's fields as compact JSON, padded with spaces so that the body is aligned to 8 bytes
+    checksum  CRC32 of prelude and head, so that `peek` can trust them without the body
+    body      DATA only: an Arrow IPC stream (schema, one record batch), without the end-of-stream mark
+    checksum  CRC32 of prelude, head and body
+
+Equal frames encode to equal bytes, however their batches came about (sliced, computed, decoded): replicas given the
+same streams must write the same bytes. `decode` copies no column; the batch keeps the bytes alive.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from boreal.model.errors import CorruptError
+from boreal.model.frames import Anchor, Boundary, Data, Frame, Ingest, Origin, RecDone, Start, State, Undo
+
+VERSION = 1
+_MAGIC = b"bF"
+_PRELUDE = struct.Struct("<2sBBIQ")
+_CHECKSUM = struct.Struct("<I")
+_ALIGNMENT = 8
+_KINDS: dict[type, int] = {Data: 1, Boundary: 2, Undo: 3, RecDone: 4, Start: 5}
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+PRELUDE_SIZE = _PRELUDE.size
+"""How many bytes `head_size` needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataHead:
+    """All of a DATA frame but its rows, of which it has the number."""
+
+    origin: Origin
+    epoch: int
+    first_id: int
+    rows: int
+    tentative: bool
+    ingest: Ingest
+    t_max: int
+    missing: tuple[str, ...]
+    cause: str
+
+
+Head = DataHead | Boundary | Undo | RecDone | Start
+"""What `peek` sees of a frame: a control frame is nothing but its head."""
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame's bytes. TypeError for a column that no `Schema` has, or a field that is not of its declared type."""
+    body = _encode_batch(frame.batch) if isinstance(frame, Data) else ()
+    fields = _JSON.encode(_fields(frame)).encode("ascii")
+    fields += b" " * (-(_PRELUDE.size + len(fields) + _CHECKSUM.size) % _ALIGNMENT)
+    size = sum(part.size for part in body)
+    head = _PRELUDE.pack(_MAGIC, VERSION, _KINDS[type(frame)], len(fields), size) + fields
+    checksum = zlib.crc32(head)
+    parts: list[bytes | pa.Buffer] = [head, _CHECKSUM.pack(checksum)]
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+        parts.append(part)
+    parts.append(_CHECKSUM.pack(checksum))
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Frame:
+    """The frame that `encode` wrote. CorruptError says whether the bytes are no frame, of an unknown version, cut
+    short, too long or damaged."""
+    body = verify(data)
+    head = peek(data)
+    if not isinstance(head, DataHead):
+        return head
+    try:
+        batch = pa.ipc.open_stream(pa.py_buffer(data)[body.start : body.stop]).read_next_batch()
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise CorruptError(f"the frame's rows are not an Arrow stream: {error}") from error
+    return Data(
+        head.origin, head.epoch, head.first_id, batch, head.tentative, head.ingest, head.t_max, head.missing, head.cause
+    )
+
+
+def verify(data: bytes) -> range:
+    """Check all of a frame's bytes without decoding them; returns where the body lies. CorruptError as `decode`."""
+    start = head_size(data)
+    head_checksum = _check_head(data)
+    size: int = _PRELUDE.unpack_from(data)[4]
+    end = start + size
+    if len(data) < end + _CHECKSUM.size:
+        raise CorruptError(f"the frame is cut short: {len(data)} of {end + _CHECKSUM.size} bytes")
+    if len(data) > end + _CHECKSUM.size:
+        raise CorruptError(f"{len(data) - end - _CHECKSUM.size} bytes follow the end of the frame")
+    if zlib.crc32(memoryview(data)[start:end], head_checksum) != _CHECKSUM.unpack_from(data, end)[0]:
+        raise CorruptError("the frame's checksum is wrong: its bytes were damaged")
+    return range(start, end)
+
+
+def peek(data: bytes) -> Head:
+    """All but the rows, from the first `head_size` bytes of a frame or more; what follows them is neither needed nor
+    checked. CorruptError as `decode`."""
+    _check_head(data)
+    _, _, kind, size, _ = _PRELUDE.unpack_from(data)
+    build = _BUILDERS.get(kind)
+    if build is None:
+        raise CorruptError(f"unknown kind of frame: {kind}")
+    try:
+        return build(json.loads(data[_PRELUDE.size : _PRELUDE.size + size]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"the frame's head does not have the fields of its kind: {error!r}") from error
+
+
+def head_size(data: bytes) -> int:
+    """How many bytes from a frame's start `peek` needs, given the first PRELUDE_SIZE of them or more."""
+    if len(data) < _PRELUDE.size:
+        raise CorruptError(f"the frame is cut short: {len(data)} bytes, less than its first {_PRELUDE.size}")
+    size: int = _PRELUDE.unpack_from(data)[3]
+    return _PRELUDE.size + size + _CHECKSUM.size
+
+
+def _check_head(data: bytes) -> int:
+    """The checksum of prelude and head, once it is known to be right."""
+    end = head_size(data) - _CHECKSUM.size
+    magic, version, _, _, _ = _PRELUDE.unpack_from(data)
+    if magic != _MAGIC:
+        raise CorruptError(f"not a frame: it begins with {magic!r}, not {_MAGIC!r}")
+    # Before the checksum: how a later version lays out its head is not for us to guess.
+    if version != VERSION:
+        raise CorruptError(f"unknown version of frame: {version}; this program reads version {VERSION}")
+    if len(data) < end + _CHECKSUM.size:
+        raise CorruptError(f"the frame is cut short: {len(data)} bytes; its head alone has {end + _CHECKSUM.size}")
+    checksum = zlib.crc32(memoryview(data)[:end])
+    if checksum != _CHECKSUM.unpack_from(data, end)[0]:
+        raise CorruptError("the checksum of the frame's head is wrong: its bytes were damaged")
+    return checksum
+
+
+# Fields: JSON objects whose keys stand in one fixed order.
+
+
+def _fields(frame: Frame) -> dict[str, Any]:
+    common = {"origin": [frame.origin.replica, frame.origin.incarnation], "epoch": frame.epoch}
+    match frame:
+        case Data():
+            rows = {"first_id": frame.first_id, "rows": frame.batch.num_rows, "tentative": frame.tentative}
+            times = {"ingest": frame.ingest, "t_max": frame.t_max}
+            return common | rows | times | {"missing": frame.missing, "cause": frame.cause}
+        case Boundary():
+            clock = {"time": frame.time, "tentative": frame.tentative, "ingest": frame.ingest, "sent": frame.sent}
+            advert = {"state": frame.state.value, "anchor": _anchor_fields(frame.anchor)}
+            return common | clock | advert | {"missing": frame.missing, "cause": frame.cause}
+        case Undo():
+            return common | {"last_id": frame.last_id, "cause": frame.cause}
+        case RecDone():
+            return common | {"cause": frame.cause}
+        case Start():
+            return common | {"next_id": frame.next_id}
+
+
+def _anchor_fields(anchor: Anchor | None) -> dict[str, Any] | None:
+    if anchor is None:
+        return None
+    return {"time": anchor.time, "needs": anchor.needs, "next_ids": anchor.next_ids, "inputs": anchor.inputs}
+
+
+def _data_head(fields: dict[str, Any]) -> DataHead:
+    return DataHead(
+        _origin(fields),
+        fields["epoch"],
+        fields["first_id"],
+        fields["rows"],
+        fields["tentative"],
+        tuple((through, at) for through, at in fields["ingest"]),
+        fields["t_max"],
+        tuple(fields["missing"]),
+        fields["cause"],
+    )
+
+
+def _boundary(fields: dict[str, Any]) -> Boundary:
+    return Boundary(
+        _origin(fields),
+        fields["epoch"],
+        fields["time"],
+        fields["tentative"],
+        fields["ingest"],
+        fields["sent"],
+        State(fields["state"]),
+        _anchor(fields["anchor"]),
+        tuple(fields["missing"]),
+        fields["cause"],
+    )
+
+
+def _undo(fields: dict[str, Any]) -> Undo:
+    return Undo(_origin(fields), fields["epoch"], fields["last_id"], fields["cause"])
+
+
+def _rec_done(fields: dict[str, Any]) -> RecDone:
+    return RecDone(_origin(fields), fields["epoch"], fields["cause"])
+
+
+def _start(fields: dict[str, Any]) -> Start:
+    return Start(_origin(fields), fields["epoch"], fields["next_id"])
+
+
+def _origin(fields: dict[str, Any]) -> Origin:
+    replica, incarnation = fields["origin"]
+    return Origin(replica, incarnation)
+
+
+def _anchor(fields: dict[str, Any] | None) -> Anchor | None:
+    if fields is None:
+        return None
+    next_ids = tuple((log, first) for log, first in fields["next_ids"])
+    return Anchor(fields["time"], fields["needs"], next_ids, tuple((log, first) for log, first in fields["inputs"]))
+
+
+_BUILDERS: dict[int, Callable[[dict[str, Any]], Head]] = {
+    _KINDS[Data]: _data_head,
+    _KINDS[Boundary]: _boundary,
+    _KINDS[Undo]: _undo,
+    _KINDS[RecDone]: _rec_done,
+    _KINDS[Start]: _start,
+}
+
+
+# Rows. Arrow leaves open what lies under a null, after the last bit of a bitmap and after the end of a slice, and its
+# IPC writer copies some of that out; so columns are rebuilt: buffers end where the rows do, and the rest is zeros.
+
+
+def _encode_batch(batch: pa.RecordBatch) -> tuple[pa.Buffer, pa.Buffer]:
+    schema = batch.schema.remove_metadata()
+    columns = [_canonical(column) for column in batch.columns]
+    return schema.serialize(), pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+
+
+def _canonical(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if len(column) == 0:
+        return pa.array([], kind)
+    if pa.types.is_string(kind):
+        return _canonical_strings(column)
+    if pa.types.is_boolean(kind):
+        return _canonical_bools(column)
+    if pa.types.is_primitive(kind) and kind.bit_width == 64:
+        return _canonical_words(column)
+    raise TypeError(f"a frame cannot carry a column of type {kind}")
+
+
+def _canonical_strings(column: pa.Array) -> pa.Array:
+    # fill_null makes a new array in which a null takes no bytes; without nulls it gives back the column.
+    validity, size = _validity(column), len(column)
+    _, offset_buffer, text = pc.fill_null(column, "").buffers()
+    first = 0 if column.null_count else column.offset
+    offsets = np.frombuffer(offset_buffer, np.int32)[first : first + size + 1]
+    start, end = int(offsets[0]), int(offsets[-1])
+    text = pa.py_buffer(b"") if text is None else text[start:end]
+    return pa.Array.from_buffers(pa.string(), size, [validity, pa.py_buffer(offsets - offsets[0]), text])
+
+
+def _canonical_bools(column: pa.Array) -> pa.Array:
+    bits = _bits(column.buffers()[1], column)
+    if column.null_count:
+        bits &= _bits(column.buffers()[0], column)
+    return pa.Array.from_buffers(column.type, len(column), [_validity(column), pa.py_buffer(_packed(bits))])
+
+
+def _canonical_words(column: pa.Array) -> pa.Array:
+    bitmap, words = column.buffers()
+    words = words[8 * column.offset : 8 * (column.offset + len(column))]
+    if column.null_count:
+        words = pa.py_buffer(np.where(_bits(bitmap, column), np.frombuffer(words, np.int64), 0))
+    return pa.Array.from_buffers(column.type, len(column), [_validity(column), words])
+
+
+def _validity(column: pa.Array) -> pa.Buffer | None:
+    return pa.py_buffer(_packed(_bits(column.buffers()[0], column))) if column.null_count else None
+
+
+def _bits(bitmap: pa.Buffer, column: pa.Array) -> npt.NDArray[np.uint8]:
+    stop = column.offset + len(column)
+    return np.unpackbits(np.frombuffer(bitmap, np.uint8), count=stop, bitorder="little")[column.offset :]
+
+
+def _packed(bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    return np.packbits(bits, bitorder="little")

@@ -1,0 +1,194 @@
+"""Queries in Python: the same spec as the file's, judged by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from boreal.model.errors import UserError
+from boreal.model.schema import Type
+from boreal.query.spec import Engines, Mode, Policy, Query, load_query
+
+Span = str | timedelta
+"""A duration: text as in the file ("10m"), or a timedelta."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A stream or operator of the query being built, to be read by others."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    """Windows of one size, end to end."""
+
+    size: Span
+
+    def to_dict(self) -> dict[str, Span]:
+        return {"tumbling": self.size}
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of one size, a new one `every` so often."""
+
+    size: Span
+    every: Span
+
+    def to_dict(self) -> dict[str, Span]:
+        return {"sliding": self.size, "every": self.every}
+
+
+WindowShape = Tumbling | Sliding
+
+
+class QueryBuilder:
+    """Collects streams, operators and fragments by name; `build` makes the query and judges it.
+
+    Each method returns a Ref that later ones read from. A name used twice is refused at once, all else by `build`; both
+    with UserError, by the field that the query file would have.
+
+        builder = QueryBuilder("departures")
+        ewr = builder.stream("ewr", time="departed_at", schema={"carrier": "string", "dep_delay": "double"})
+        late = builder.filter("late", ewr, "dep_delay > 15")
+        query = builder.build(late, delay_threshold="3s")
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._streams: dict[str, object] = {}
+        self._operators: dict[str, object] = {}
+        self._fragments: dict[str, object] = {}
+
+    def stream(
+        self,
+        name: str,
+        *,
+        time: str,
+        schema: Mapping[str, Type | str],
+        topic: str | None = None,
+        time_unit: Literal["s", "ms", "us", "ns"] = "ms",
+        key: Sequence[str] = (),
+        boundary: Literal["data", "clock", "producer"] = "data",
+        disorder: Span = "0s",
+        ahead: Span = "1m",
+        idle: Span = "30s",
+        late: Literal["dead_letter", "clamp"] = "dead_letter",
+    ) -> Ref:
+        """A source stream; see `boreal.query.spec.Stream`."""
+        stream: dict[str, object] = {
+            "topic": topic,
+            "time": time,
+            "time_unit": time_unit,
+            "schema": dict(schema),
+            "key": list(key),
+            "boundary": boundary,
+            "disorder": disorder,
+            "ahead": ahead,
+            "idle": idle,
+            "late": late,
+        }
+        return self._add("streams", self._streams, name, stream)
+
+    def filter(self, name: str, source: Ref, where: str) -> Ref:
+        """The rows of `source` for which the condition is true."""
+        return self._operator(name, {"filter": source.name, "where": where})
+
+    def map(self, name: str, source: Ref, select: Mapping[str, str]) -> Ref:
+        """Each row made anew: output column -> expression."""
+        return self._operator(name, {"map": source.name, "select": dict(select)})
+
+    def union(self, name: str, *sources: Ref) -> Ref:
+        """Streams of one shape, merged."""
+        return self._operator(name, {"union": [source.name for source in sources]})
+
+    def aggregate(
+        self, name: str, source: Ref, *, window: WindowShape, compute: Mapping[str, str], by: Sequence[str] = ()
+    ) -> Ref:
+        """One row for each window and group: output column -> aggregation."""
+        spec = {"aggregate": source.name, "window": window.to_dict(), "by": list(by), "compute": dict(compute)}
+        return self._operator(name, spec)
+
+    def join(
+        self,
+        name: str,
+        left: Ref,
+        right: Ref,
+        *,
+        on: Sequence[str],
+        within: Span,
+        how: Literal["inner", "left"] = "inner",
+    ) -> Ref:
+        """Pairs of rows that agree on the columns `on` and are at most `within` apart."""
+        return self._operator(name, {"join": [left.name, right.name], "on": list(on), "within": within, "how": how})
+
+    def distinct(self, name: str, source: Ref, *, on: Sequence[str], window: Tumbling | None = None) -> Ref:
+        """The first row for each value of the columns `on`, in each window, or ever."""
+        spec: dict[str, object] = {"distinct": source.name, "on": list(on)}
+        return self._operator(name, spec if window is None else {**spec, "window": window.to_dict()})
+
+    def top(self, name: str, source: Ref, *, k: int, order_by: str, window: WindowShape, by: Sequence[str] = ()) -> Ref:
+        """The first k rows of each window and group, with their rank."""
+        spec = {"top": source.name, "k": k, "order_by": order_by, "window": window.to_dict(), "by": list(by)}
+        return self._operator(name, spec)
+
+    def fragment(
+        self,
+        name: str,
+        *operators: Ref,
+        replicas: int | None = None,
+        shards: int | None = None,
+        engine: Engines | None = None,
+    ) -> None:
+        """A part of the query that one replica set runs; what is None is as in the query."""
+        spec = {
+            "operators": [operator.name for operator in operators],
+            "replicas": replicas,
+            "shards": shards,
+            "engine": engine,
+        }
+        self._add("fragments", self._fragments, name, spec)
+
+    def build(
+        self,
+        output: Ref,
+        *,
+        delay_threshold: Span = "3s",
+        reconcile: Mode | str = Mode.CHECKPOINT_REDO,
+        policy: Policy | str = "process/process",
+        replicas: int = 1,
+        shards: int = 1,
+        engine: Engines | None = None,
+        tuning: Mapping[str, Any] | None = None,
+    ) -> Query:
+        """The query, equal to the one that the same file would give. Raises UserError."""
+        return load_query(
+            {
+                "name": self._name,
+                "streams": self._streams,
+                "operators": self._operators,
+                "output": output.name,
+                "delay_threshold": delay_threshold,
+                "reconcile": reconcile,
+                "policy": policy,
+                "replicas": replicas,
+                "shards": shards,
+                "engine": engine,
+                "fragments": self._fragments or None,
+                "tuning": dict(tuning or {}),
+            }
+        )
+
+    def _operator(self, name: str, spec: dict[str, Any]) -> Ref:
+        return self._add("operators", self._operators, name, spec)
+
+    @staticmethod
+    def _add(group: str, entries: dict[str, object], name: str, spec: dict[str, Any]) -> Ref:
+        if name in entries:
+            raise UserError(f"{group}.{name}", name, "is already in the query", "give it another name")
+        entries[name] = spec
+        return Ref(name)

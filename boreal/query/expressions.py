@@ -1,0 +1,576 @@
+"""SQL expressions: read by sqlglot, checked against a schema, and turned into a small typed tree of our own.
+
+The tree is all that the rest of the project sees: `operators.expressions` runs it. What the language holds is listed in
+FUNCTIONS, AGGREGATIONS and the tables below; anything else is refused, never guessed at. Types are those of the query
+file. Three rules differ from some databases: `/` always makes a double; what has no finite result (x / 0, sqrt(-1), an
+overflow, a sum of ints beyond them, a cast of text that is not a number, or of an int that is a time outside the years
+1 to 9999) is null, so that no tuple can stop a query; and text is turned into a timestamp only where a literal meets one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from boreal.model.errors import UserError
+from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, RESERVED, Schema, Type
+from boreal.query.spec import did_you_mean
+
+FUNCTIONS = (
+    "abs", "cast", "ceil", "coalesce", "concat", "exp", "floor", "greatest", "least", "length", "ln", "lower", "nullif",
+    "power", "round", "sqrt", "substring", "upper",
+)  # fmt: skip
+"""The functions that an expression may call; operators, case, in, like and between are apart."""
+
+AGGREGATIONS = (
+    "count(*)", "count(x)", "count(distinct x)", "sum(x)", "avg(x)", "min(x)", "max(x)", "stddev(x)", "stddev_pop(x)",
+    "first(x)", "last(x)",
+)  # fmt: skip
+"""What an aggregate may compute, x being any expression."""
+
+DEEPEST = 250
+"""How deep an expression may nest: each term of an `or` is one deeper. What is read is also run, by recursion."""
+
+MOST_DIGITS = 308
+"""`round` takes up to so many digits, before the point or after it: doubles have no more powers of ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A node of a typed expression tree.
+
+    operation: `column` or `reserved` (value: its position in the batch; a reserved one is int64 there and a timestamp
+    here), `literal` (value: int, float, str, bool, or None for null; timestamps as microseconds), or what to do with
+    the arguments, some with a constant in `value`. type: None only of a bare null, before its neighbours give it one.
+    """
+
+    operation: str
+    type: Type | None
+    arguments: tuple[Term, ...] = ()
+    value: object = None
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A checked expression. columns: the names that it reads, in the schema's order."""
+
+    sql: str
+    type: Type
+    columns: tuple[str, ...]
+    term: Term
+
+    @property
+    def column(self) -> str | None:
+        """The column's name where the expression is just a column."""
+        return self.columns[0] if self.term.operation in ("column", "reserved") else None
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """A checked aggregation. function: count, count_distinct, sum, avg, min, max, stddev, stddev_pop, first or last.
+
+    argument: None for count(*) alone. type: of the result.
+    """
+
+    function: str
+    argument: Expression | None
+    type: Type
+
+
+def parse(sql: str, schema: Schema, field: str) -> Expression:
+    """Read one expression over the columns of `schema.visible`; UserError, naming `field`, where it cannot be run."""
+    with _deep_refused(sql, field):
+        return _Reader(sql, schema, field).expression(_tree(sql, field), sql)
+
+
+def parse_aggregation(sql: str, schema: Schema, field: str) -> Aggregation:
+    """Read one aggregation, such as `avg(dep_delay)`; UserError, naming `field`, for anything else."""
+    with _deep_refused(sql, field):
+        return _aggregation(_tree(sql, field), _Reader(sql, schema, field))
+
+
+def parse_order(sql: str, schema: Schema, field: str) -> tuple[tuple[Expression, bool], ...]:
+    """Read `expression [asc | desc], ...` as (expression, descending) pairs; UserError, naming `field`, otherwise."""
+    with _deep_refused(sql, field):
+        return _order(_tree(f"select 1 order by {sql}", field, given=sql), _Reader(sql, schema, field))
+
+
+def _aggregation(tree: Node, reader: _Reader) -> Aggregation:
+    function = _AGGREGATE_CLASSES.get(type(tree))
+    if isinstance(tree, exp.Anonymous) and str(tree.this).lower() == "mean":
+        function = "avg"
+    if function is None:
+        fix = f"write one of {', '.join(AGGREGATIONS)}; combine several in a map that reads this operator"
+        raise reader.refuse("is not an aggregation", fix)
+    operands = tree.expressions if isinstance(tree, exp.Anonymous) else [tree.this, *tree.expressions]
+    if len(operands) != 1 or operands[0] is None:
+        raise reader.refuse(f"{function} takes one argument", f"write one of {', '.join(AGGREGATIONS)}")
+    return reader.aggregation(function, operands[0])
+
+
+def _order(tree: Node, reader: _Reader) -> tuple[tuple[Expression, bool], ...]:
+    entries = tree.args["order"].expressions if isinstance(tree, exp.Select) and tree.args.get("order") else []
+    extra = {name for name, value in tree.args.items() if value} - {"order", "expressions"}
+    # sqlglot fills in where nulls go even when the text does not say: only the words themselves tell.
+    if not entries or extra or _NULLS_FIRST.search(reader.sql):
+        fix = 'write columns with asc or desc, such as "dep_delay desc, carrier"; nulls always come last'
+        raise reader.refuse("is not an order", fix)
+    return tuple((reader.expression(entry.this, entry.this.sql()), bool(entry.args.get("desc"))) for entry in entries)
+
+
+def parse_timestamp(text: str) -> int | None:
+    """Microseconds since the epoch of an ISO 8601 text (without a zone: UTC); None if it is not one."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    time = (moment - _EPOCH) // timedelta(microseconds=1)
+    return time if FIRST_TIME_US <= time <= LAST_TIME_US else None  # a zone may have moved it out of all years
+
+
+def format_timestamp(time: int) -> str:
+    """ISO 8601 in UTC, with as much of the second's fraction as there is: "2013-01-01T05:10:00Z"."""
+    text = (_EPOCH + timedelta(microseconds=time)).replace(tzinfo=None).isoformat(timespec="microseconds")
+    return text.rstrip("0").rstrip(".") + "Z"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NULLS_FIRST = re.compile(r"\bnulls\s+first\b", re.IGNORECASE)
+
+
+@contextmanager
+def _deep_refused(sql: str, field: str) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise _too_deep(sql, field) from None
+
+
+def _too_deep(sql: str, field: str) -> UserError:
+    fix = f"nest up to {DEEPEST} deep: use `in (...)` for many values, or spread it over several filters or maps"
+    return UserError(field, sql, "nests too deep", fix)
+
+
+@lru_cache(maxsize=256)
+def _tree(sql: str, field: str, given: str | None = None) -> Node:
+    """sqlglot's tree, which is only read: the same text is parsed for the plan, and again at each start of an operator."""
+    shown = sql if given is None else given
+    try:
+        trees = sqlglot.parse(sql)
+    except SqlglotError as error:
+        description = (getattr(error, "errors", None) or [{}])[0].get("description") or "it is not SQL"
+        reason = "something is missing" if "<class" in description else description.rstrip(".").lower()
+        fix = 'write one SQL expression, such as "dep_delay > 15"'
+        raise UserError(field, shown, f"cannot be read: {reason}", fix) from None
+    if len(trees) != 1 or trees[0] is None:
+        raise UserError(field, shown, "is not one expression", 'write one SQL expression, such as "dep_delay > 15"')
+    return trees[0]
+
+
+# -- Reading one expression -------------------------------------------------------------------------------------------
+
+Node = Any
+"""A node of sqlglot's tree, whose base class has had more than one name."""
+
+_Names = dict[type[Node], str]
+
+_NUMERIC = (Type.INT, Type.DOUBLE)
+
+_COMPARISONS: _Names = {
+    exp.EQ: "equal", exp.NEQ: "not_equal", exp.LT: "less", exp.LTE: "less_equal", exp.GT: "greater",
+    exp.GTE: "greater_equal",
+}  # fmt: skip
+_ARITHMETIC: _Names = {exp.Add: "add", exp.Sub: "subtract", exp.Mul: "multiply", exp.Mod: "remainder"}
+_REAL_FUNCTIONS: _Names = {exp.Sqrt: "sqrt", exp.Ln: "ln", exp.Exp: "exp"}
+_ROUNDINGS: _Names = {exp.Floor: "floor", exp.Ceil: "ceil"}
+_TEXT_FUNCTIONS: _Names = {exp.Lower: "lower", exp.Upper: "upper"}
+_EXTREMES: _Names = {exp.Greatest: "greatest", exp.Least: "least"}
+
+_AGGREGATE_CLASSES: _Names = {
+    exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Stddev: "stddev",
+    exp.StddevSamp: "stddev", exp.StddevPop: "stddev_pop", exp.First: "first", exp.Last: "last",
+}  # fmt: skip
+
+_CAST_NAMES = {
+    "TEXT": Type.STRING, "VARCHAR": Type.STRING, "CHAR": Type.STRING, "INT": Type.INT, "BIGINT": Type.INT,
+    "DOUBLE": Type.DOUBLE, "FLOAT": Type.DOUBLE, "BOOLEAN": Type.BOOL, "TIMESTAMP": Type.TIMESTAMP,
+    "TIMESTAMPTZ": Type.TIMESTAMP,
+}  # fmt: skip
+_CASTS = {
+    Type.STRING: (Type.INT, Type.DOUBLE, Type.BOOL, Type.TIMESTAMP),
+    Type.INT: (Type.STRING, Type.DOUBLE, Type.BOOL, Type.TIMESTAMP),
+    Type.DOUBLE: (Type.STRING, Type.INT),
+    Type.BOOL: (Type.STRING, Type.INT),
+    Type.TIMESTAMP: (Type.STRING, Type.INT),
+}
+"""What casts to what: a timestamp as an int is microseconds since the epoch, and a double loses its fraction."""
+
+_HARMLESS = {"typed", "safe", "coalesce", "ignore_nulls", "big_int", "_type"}
+"""Marks that sqlglot sets by itself; they say nothing that the text said."""
+
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class _Reader:
+    """Turns sqlglot's tree into terms. `sql` and `field` are what a refusal names."""
+
+    def __init__(self, sql: str, schema: Schema, field: str) -> None:
+        self.sql = sql
+        self.field = field
+        self.visible = schema.visible
+        self.positions = {name: position for position, name in enumerate(self.visible)}
+
+    def refuse(self, problem: str, fix: str) -> UserError:
+        return UserError(self.field, self.sql, problem, fix)
+
+    def expression(self, tree: Node, sql: str) -> Expression:
+        term = self.term(tree)
+        if term.type is None:
+            raise self.refuse("is null, of no type", "give it one, as in cast(null as double)")
+        if _depth(term) > DEEPEST:
+            raise _too_deep(self.sql, self.field)
+        names = tuple(self.visible)
+        return Expression(sql, term.type, tuple(names[position] for position in sorted(_positions(term))), term)
+
+    def aggregation(self, function: str, operand: Node) -> Aggregation:
+        if isinstance(operand, exp.Star):
+            if function != "count":
+                raise self.refuse("only count takes *", f"name a column, as in {function}(x)")
+            return Aggregation("count", None, Type.INT)
+        if isinstance(operand, exp.Distinct):
+            if function != "count" or len(operand.expressions) != 1:
+                raise self.refuse("only count takes distinct, of one expression", "write count(distinct x)")
+            function, operand = "count_distinct", operand.expressions[0]
+        argument = self.expression(operand, operand.sql())
+        if function in ("sum", "avg", "stddev", "stddev_pop") and argument.type not in _NUMERIC:
+            fix = f"give it one, as in {function}(cast(x as double))"
+            raise self.refuse(f"{function} needs a number, not {argument.type}", fix)
+        if function in ("count", "count_distinct"):
+            return Aggregation(function, argument, Type.INT)
+        exact = function in ("sum", "min", "max", "first", "last")
+        return Aggregation(function, argument, argument.type if exact else Type.DOUBLE)
+
+    # Each method below reads one kind of node; `_METHODS` says which.
+
+    def term(self, node: Node) -> Term:
+        method, allowed = _METHODS.get(type(node), (None, ()))
+        if method is None:
+            raise self._unknown(node)
+        surplus = {name for name, value in node.args.items() if value} - _HARMLESS - set(allowed)
+        if surplus:
+            raise self.refuse(f"{node.sql()} holds more than is supported", _supported())
+        return method(self, node)
+
+    def _unknown(self, node: Node) -> UserError:
+        if type(node) in _AGGREGATE_CLASSES:
+            name = _AGGREGATE_CLASSES[type(node)]
+            return self.refuse(f"{name} is an aggregation", "compute it in an aggregate, and read its result here")
+        if isinstance(node, exp.Func):
+            name = str(node.this) if isinstance(node, exp.Anonymous) else node.sql_name()
+            return self.refuse(f"{name.lower()} is not a known function", did_you_mean(name.lower(), FUNCTIONS))
+        return self.refuse(f"{node.sql()} is not supported", _supported())
+
+    def column(self, node: Node) -> Term:
+        name = node.name
+        if name not in self.positions:
+            alike = [known for known in self.positions if known.lower() == name.lower()]
+            if len(alike) != 1:
+                raise self.refuse(f"{name} is not a column", did_you_mean(name, self.positions))
+            name = alike[0]
+        operation = "reserved" if name in RESERVED else "column"
+        return Term(operation, self.visible[name], value=self.positions[name])
+
+    def literal(self, node: Node) -> Term:
+        if node.is_string:
+            return Term("literal", Type.STRING, value=node.this)
+        return self._numeral(node.this)
+
+    def _numeral(self, text: str, sign: int = 1) -> Term:
+        try:
+            number = float(text)
+        except ValueError:
+            raise self.refuse(f"{text} is not a number", "write such as 15, 1.5 or 1e3") from None
+        if not math.isfinite(number):
+            raise self.refuse(f"{text} is beyond the doubles", "write at most 1.7976931348623157e308")
+        if not text.isdigit():
+            return Term("literal", Type.DOUBLE, value=number)
+        # By now it has few enough digits for an int, but for zeros that lead.
+        value = sign * int(text.lstrip("0") or "0")
+        if not _INT_MIN <= value <= _INT_MAX:
+            raise self.refuse(f"{value} is beyond the ints", f"write {value}.0 for a double")
+        return Term("literal", Type.INT, value=value)
+
+    def boolean(self, node: Node) -> Term:
+        return Term("literal", Type.BOOL, value=bool(node.this))
+
+    def null(self, node: Node) -> Term:
+        return Term("literal", None)
+
+    def parentheses(self, node: Node) -> Term:
+        return self.term(node.this)
+
+    def negative(self, node: Node) -> Term:
+        if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
+            return self._numeral(node.this.this, sign=-1)
+        operand = self._number(node.this)
+        return Term("negate", operand.type, (operand,))
+
+    def arithmetic(self, node: Node) -> Term:
+        left, right = self._alike((self._number(node.left), self._number(node.right)))
+        return Term(_ARITHMETIC[type(node)], left.type, (left, right))
+
+    def division(self, node: Node) -> Term:
+        return Term("divide", Type.DOUBLE, (self._real(node.left), self._real(node.right)))
+
+    def comparison(self, node: Node) -> Term:
+        return self._compare(_COMPARISONS[type(node)], self.term(node.left), self.term(node.right))
+
+    def _compare(self, operation: str, left: Term, right: Term) -> Term:
+        return Term(operation, Type.BOOL, self._alike((left, right)))
+
+    def connective(self, node: Node) -> Term:
+        operation = "and" if isinstance(node, exp.And) else "or"
+        return Term(operation, Type.BOOL, (self._condition(node.left), self._condition(node.right)))
+
+    def negation(self, node: Node) -> Term:
+        return Term("not", Type.BOOL, (self._condition(node.this),))
+
+    def null_test(self, node: Node) -> Term:
+        if not isinstance(node.expression, exp.Null):
+            raise self.refuse(f"{node.sql()} is not supported", "write `is null`, `is not null`, or compare with =")
+        operand = self.term(node.this)
+        return Term("is_null", Type.BOOL, (self._typed(operand, operand.type or Type.BOOL),))
+
+    def between(self, node: Node) -> Term:
+        value = self.term(node.this)
+        low = self._compare("greater_equal", value, self.term(node.args["low"]))
+        return Term("and", Type.BOOL, (low, self._compare("less_equal", value, self.term(node.args["high"]))))
+
+    def membership(self, node: Node) -> Term:
+        """`in` over constants is one look-up; over anything else it is a chain of comparisons."""
+        value, *choices = self._alike((self.term(node.this), *(self.term(entry) for entry in node.expressions)))
+        if not choices:
+            raise self.refuse(f"{node.sql()} has no choices", "list them, as in carrier in ('UA', 'AA')")
+        if all(choice.operation == "literal" and choice.value is not None for choice in choices):
+            return Term("in", Type.BOOL, (value,), tuple(choice.value for choice in choices))
+        tests = [Term("equal", Type.BOOL, (value, choice)) for choice in choices]
+        result = tests[0]
+        for test in tests[1:]:
+            result = Term("or", Type.BOOL, (result, test))
+        return result
+
+    def like(self, node: Node) -> Term:
+        pattern = self.term(node.expression)
+        if pattern.operation != "literal" or pattern.type is not Type.STRING:
+            raise self.refuse("like needs a pattern in quotes", "write it out, as in dest like 'S%'")
+        matched = Term("like", Type.BOOL, (self._text(node.this),), pattern.value)
+        return Term("not", Type.BOOL, (matched,)) if node.args.get("negate") else matched
+
+    def case(self, node: Node) -> Term:
+        tests: list[Term] = []
+        for branch in node.args["ifs"]:
+            if node.this is None:
+                tests.append(self._condition(branch.this))
+            else:
+                tests.append(self._compare("equal", self.term(node.this), self.term(branch.this)))
+        default = self.term(node.args["default"]) if node.args.get("default") else Term("literal", None)
+        return self._case(tests, [*(self.term(branch.args["true"]) for branch in node.args["ifs"]), default])
+
+    def choice(self, node: Node) -> Term:
+        default = self.term(node.args["false"]) if node.args.get("false") else Term("literal", None)
+        return self._case([self._condition(node.this)], [self.term(node.args["true"]), default])
+
+    def _case(self, tests: list[Term], values: list[Term]) -> Term:
+        *chosen, default = self._alike(values)
+        pairs = [term for pair in zip(tests, chosen, strict=True) for term in pair]
+        return Term("case", default.type, (*pairs, default))
+
+    def coalesce(self, node: Node) -> Term:
+        terms = self._alike([self.term(entry) for entry in (node.this, *node.expressions)])
+        return Term("coalesce", terms[0].type, terms)
+
+    def nullif(self, node: Node) -> Term:
+        terms = self._alike((self.term(node.this), self.term(node.expression)))
+        return Term("nullif", terms[0].type, terms)
+
+    def extreme(self, node: Node) -> Term:
+        terms = self._alike([self.term(entry) for entry in (node.this, *node.expressions)])
+        if terms[0].type is Type.BOOL:
+            raise self.refuse("greatest and least do not take bools", "use or, and")
+        return Term(_EXTREMES[type(node)], terms[0].type, terms)
+
+    def absolute(self, node: Node) -> Term:
+        operand = self._number(node.this)
+        return Term("abs", operand.type, (operand,))
+
+    def rounding(self, node: Node) -> Term:
+        digits = 0
+        if node.args.get("decimals") is not None:
+            digits_term = self.term(node.args["decimals"])
+            if digits_term.operation != "literal" or digits_term.type is not Type.INT:
+                raise self.refuse("round needs a whole number of digits", "write it out, as in round(x, 2)")
+            assert isinstance(digits_term.value, int)
+            digits = digits_term.value
+            if abs(digits) > MOST_DIGITS:
+                fix = f"write a number from {-MOST_DIGITS} to {MOST_DIGITS}, as in round(x, 2)"
+                raise self.refuse(f"doubles cannot be rounded to {digits} digits", fix)
+        return Term("round", Type.DOUBLE, (self._real(node.this),), digits)
+
+    def whole(self, node: Node) -> Term:
+        operand = self._number(node.this)
+        return operand if operand.type is Type.INT else Term(_ROUNDINGS[type(node)], Type.DOUBLE, (operand,))
+
+    def real_function(self, node: Node) -> Term:
+        return Term(_REAL_FUNCTIONS[type(node)], Type.DOUBLE, (self._real(node.this),))
+
+    def power(self, node: Node) -> Term:
+        return Term("power", Type.DOUBLE, (self._real(node.this), self._real(node.expression)))
+
+    def text_function(self, node: Node) -> Term:
+        return Term(_TEXT_FUNCTIONS[type(node)], Type.STRING, (self._text(node.this),))
+
+    def length(self, node: Node) -> Term:
+        return Term("length", Type.INT, (self._text(node.this),))
+
+    def substring(self, node: Node) -> Term:
+        bounds = [self.term(node.args[name]) for name in ("start", "length") if node.args.get(name) is not None]
+        numbers = [bound.value for bound in bounds if bound.operation == "literal" and bound.type is Type.INT]
+        start, *length = [number for number in numbers if isinstance(number, int)] or [0]
+        if len(numbers) != len(bounds) or start < 1 or min(length, default=0) < 0:
+            fix = "write whole numbers, the first from 1, as in substring(tailnum, 1, 2)"
+            raise self.refuse(f"{node.sql()} has no such part", fix)
+        return Term("substring", Type.STRING, (self._text(node.this),), (start, *length))
+
+    def concat(self, node: Node) -> Term:
+        operands = node.expressions if isinstance(node, exp.Concat) else [node.this, node.expression]
+        return Term("concat", Type.STRING, tuple(self._text(operand) for operand in operands))
+
+    def cast(self, node: Node) -> Term:
+        target = None if node.to.expressions else _CAST_NAMES.get(node.to.this.name)
+        if target is None:
+            fix = f"cast to one of {', '.join(Type)}"
+            raise self.refuse(f"{node.to.sql().lower()} is not a known type", fix)
+        operand = self.term(node.this)
+        if operand.type in (target, None) or (isinstance(operand.value, str) and target is Type.TIMESTAMP):
+            return self._typed(operand, target)
+        if operand.type is not None and target not in _CASTS[operand.type]:
+            fix = f"{operand.type} can be cast to {', '.join(_CASTS[operand.type])}"
+            raise self.refuse(f"{operand.type} cannot be cast to {target}", fix)
+        return Term("cast", target, (operand,))
+
+    # Types.
+
+    def _typed(self, term: Term, wanted: Type) -> Term:
+        """The term as a `wanted`, by the conversions that need no cast in the text."""
+        if term.type is wanted:
+            return term
+        if term.type is None:
+            return Term("literal", wanted)
+        if term.type is Type.INT and wanted is Type.DOUBLE:
+            if isinstance(term.value, int) and term.operation == "literal":
+                return Term("literal", wanted, value=float(term.value))
+            return Term("cast", wanted, (term,))
+        if wanted is Type.TIMESTAMP and term.operation == "literal" and isinstance(term.value, str):
+            time = parse_timestamp(term.value)
+            if time is None:
+                raise self.refuse(f"{term.value!r} is not a timestamp", "write it as '2013-01-01T05:10:00Z'")
+            return Term("literal", wanted, value=time)
+        raise self.refuse(f"has type {term.type} where {wanted} is needed", f"try cast(... as {wanted})")
+
+    def _alike(self, terms: Iterable[Term]) -> tuple[Term, ...]:
+        """The terms, of one type."""
+        given = tuple(terms)
+        kinds = [kind for kind in Type if any(term.type is kind for term in given)]
+        if not kinds:
+            raise self.refuse("has nulls of no type", "give one a type, as in cast(null as double)")
+        if kinds == list(_NUMERIC):
+            return tuple(self._typed(term, Type.DOUBLE) for term in given)
+        if kinds == [Type.STRING, Type.TIMESTAMP]:
+            return tuple(self._typed(term, Type.TIMESTAMP) for term in given)
+        if len(kinds) > 1:
+            raise self.refuse(f"mixes {' and '.join(kinds)}", f"use cast(... as {kinds[0]}), or compare like with like")
+        return tuple(self._typed(term, kinds[0]) for term in given)
+
+    def _number(self, node: Node) -> Term:
+        term = self.term(node)
+        return term if term.type in _NUMERIC else self._typed(term, Type.DOUBLE)
+
+    def _real(self, node: Node) -> Term:
+        return self._typed(self.term(node), Type.DOUBLE)
+
+    def _text(self, node: Node) -> Term:
+        return self._typed(self.term(node), Type.STRING)
+
+    def _condition(self, node: Node) -> Term:
+        return self._typed(self.term(node), Type.BOOL)
+
+
+_ONE = ("this",)
+_TWO = ("this", "expression")
+_MANY = ("this", "expressions")
+
+_METHODS: dict[type[Node], tuple[Callable[[_Reader, Any], Term], tuple[str, ...]]] = {
+    exp.Column: (_Reader.column, _ONE),
+    exp.Literal: (_Reader.literal, ("this", "is_string")),
+    exp.Boolean: (_Reader.boolean, _ONE),
+    exp.Null: (_Reader.null, ()),
+    exp.Paren: (_Reader.parentheses, _ONE),
+    exp.Neg: (_Reader.negative, _ONE),
+    exp.Div: (_Reader.division, _TWO),
+    exp.And: (_Reader.connective, _TWO),
+    exp.Or: (_Reader.connective, _TWO),
+    exp.Not: (_Reader.negation, _ONE),
+    exp.Is: (_Reader.null_test, _TWO),
+    exp.Between: (_Reader.between, ("this", "low", "high")),
+    exp.In: (_Reader.membership, _MANY),
+    exp.Like: (_Reader.like, (*_TWO, "negate")),
+    exp.Case: (_Reader.case, ("this", "ifs", "default")),
+    exp.If: (_Reader.choice, ("this", "true", "false")),
+    exp.Coalesce: (_Reader.coalesce, _MANY),
+    exp.Nullif: (_Reader.nullif, _TWO),
+    exp.Abs: (_Reader.absolute, _ONE),
+    exp.Round: (_Reader.rounding, ("this", "decimals")),
+    exp.Pow: (_Reader.power, _TWO),
+    exp.Length: (_Reader.length, _ONE),
+    exp.Substring: (_Reader.substring, ("this", "start", "length")),
+    exp.Concat: (_Reader.concat, ("expressions",)),
+    exp.DPipe: (_Reader.concat, _TWO),
+    exp.Cast: (_Reader.cast, ("this", "to")),
+    **dict.fromkeys(_COMPARISONS, (_Reader.comparison, _TWO)),
+    **dict.fromkeys(_ARITHMETIC, (_Reader.arithmetic, _TWO)),
+    **dict.fromkeys(_REAL_FUNCTIONS, (_Reader.real_function, _ONE)),
+    **dict.fromkeys(_ROUNDINGS, (_Reader.whole, _ONE)),
+    **dict.fromkeys(_TEXT_FUNCTIONS, (_Reader.text_function, _ONE)),
+    **dict.fromkeys(_EXTREMES, (_Reader.extreme, _MANY)),
+}
+"""Each kind of node: the method that reads it, and all that such a node may hold."""
+
+
+def _positions(term: Term) -> set[int]:
+    if term.operation in ("column", "reserved"):
+        assert isinstance(term.value, int)
+        return {term.value}
+    return {position for argument in term.arguments for position in _positions(argument)}
+
+
+def _depth(term: Term) -> int:
+    """How many terms stand one in another; counted without recursion, which could be too deep."""
+    depth, level = 0, [term]
+    while level:
+        depth, level = depth + 1, [argument for outer in level for argument in outer.arguments]
+    return depth
+
+
+def _supported() -> str:
+    return f"use arithmetic, comparisons, and, or, not, in, like, between, case, and: {', '.join(FUNCTIONS)}"

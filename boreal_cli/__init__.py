@@ -1,0 +1,8 @@
+"""The command line, on top of all other rooms. `main` is the console script `boreal`.
+
+What a command does is elsewhere, and is imported when the command runs.
+"""
+
+from boreal_cli.app import main
+
+__all__ = ["main"]

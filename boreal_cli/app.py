@@ -1,0 +1,320 @@
+"""The commands: what each takes, and who does it. Everything heavy is imported inside, so that `--help` is quick.
+
+Exit status: 0 done and all well; 1 done, and not well; 2 the query, an option or the input cannot be accepted; 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from boreal.model.errors import BorealError, UserError
+from boreal_cli import errors, history, options, stack
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="boreal",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that `arguments` (by default the process's) name; returns the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = "--json" in given
+    try:
+        status = app(given, prog_name="boreal", standalone_mode=False) or 0
+    except UserError as error:
+        errors.show(error, as_json)
+        status = 2
+    except errors.USAGE_ERROR as error:
+        errors.show(errors.from_usage(error, given), as_json)
+        status = 2
+    except ModuleNotFoundError as error:
+        errors.show(stack.missing(error), as_json)
+        status = 2
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone. What Python would still flush at exit has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    except (AssertionError, BorealError) as error:
+        errors.show_broken(error, as_json)
+        status = 1
+    if status == INTERRUPTED:
+        typer.secho("interrupted", err=True)
+    return int(status)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"boreal {version('boreal')}")
+        except PackageNotFoundError:
+            typer.echo("boreal, run from a checkout")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="Example: boreal run query.yaml --source jfk=jfk.csv --fault 'cut jfk at 5s for 10s' --out out/jfk",
+)
+def _boreal(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Streaming answers within X, whatever breaks; and every answer right in the end."""
+    options.show_help_alone(context)
+
+
+@app.command(
+    epilog="Example: boreal run departures.yaml --source ewr=ewr.csv --source jfk=jfk.csv --source lga=lga.csv "
+    "--fault 'cut jfk at 1s for 2s' --out out/departures"
+)
+def run(
+    query: options.QueryFile,
+    out: options.Out,
+    source: options.Sources = None,
+    rate: options.Rate = None,
+    speed: options.Speed = None,
+    fault: options.Faults = None,
+    mode: options.ModeName = None,
+    policy: options.PolicyText = None,
+    delay_threshold: options.DelayThreshold = None,
+    replicas: options.Replicas = None,
+    shards: options.Shards = None,
+    engine: options.EngineName = None,
+    clock: options.ClockName = "skip",
+    seed: options.Seed = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+) -> None:
+    """Run a query over files or generated tuples, in this process, while scripted faults strike.
+
+    DIR gets stable.jsonl (the right answer), changes.jsonl (all that a client saw), dlq.jsonl (refused input) and
+    report.json. Exit status 1: a replica did not end STABLE.
+    """
+    from boreal_cli import progress, tables
+    from embedded import folder
+    from embedded.session import prepare
+
+    folder.check(out, force)
+    session = prepare(
+        query,
+        source or (),
+        faults=fault or (),
+        rate=rate,
+        speed=speed,
+        mode=mode,
+        policy=policy,
+        delay_threshold=delay_threshold,
+        replicas=replicas,
+        shards=shards,
+        engine=engine,
+        clock=clock,
+        seed=seed,
+    )
+    folder.make(out)
+    with progress.following(session, as_json) as view:
+        outcome = session.run(out, watch=view.watch, tap=view.tap)
+    if as_json:
+        _print_json(outcome.report)
+    else:
+        tables.show_run(outcome, session, out)
+    raise typer.Exit(0 if outcome.is_stable else 1)
+
+
+@app.command(
+    epilog="Example: boreal compare departures.yaml --source ewr=ewr.csv --source jfk=jfk.csv --source lga=lga.csv "
+    "--fault 'cut jfk at 1s for 2s' --modes checkpoint_redo,overlay_redo --out out/compared"
+)
+def compare(
+    query: options.QueryFile,
+    out: options.Out,
+    source: options.Sources = None,
+    rate: options.Rate = None,
+    speed: options.Speed = None,
+    fault: options.Faults = None,
+    modes: Annotated[str, typer.Option(metavar="all|M,...", help="The modes to run.")] = "all",
+    policies: Annotated[
+        str, typer.Option(metavar="all|F/S,...", help="The policies to run; all: process or delay / process, delay or suspend.")
+    ] = "all",
+    delay_threshold: options.DelayThreshold = None,
+    replicas: options.Replicas = None,
+    shards: options.Shards = None,
+    engine: options.EngineName = None,
+    clock: options.ClockName = "skip",
+    seed: options.Seed = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+) -> None:
+    """Run the same input and faults under several modes and policies, and set the results side by side.
+
+    DIR gets compare.json, compare.html, and a folder with each run's own files.
+    """
+    from boreal_cli import progress, tables
+    from embedded import folder
+    from embedded.compare import combinations, make_folder
+    from embedded.compare import compare as compare_runs
+    from embedded.session import prepare
+
+    folder.check(out, force)
+    session = prepare(
+        query,
+        source or (),
+        faults=fault or (),
+        rate=rate,
+        speed=speed,
+        delay_threshold=delay_threshold,
+        replicas=replicas,
+        shards=shards,
+        engine=engine,
+        clock=clock,
+        seed=seed,
+    )
+    chosen, notes = combinations(session, modes, policies)
+    make_folder(out)
+    with progress.counting(session, len(chosen), as_json) as view:
+        comparison = compare_runs(session, chosen, notes, out, lambda combination: view.next(str(combination)))
+    if as_json:
+        typer.echo(comparison.to_json(), nl=False)
+    else:
+        tables.show_comparison(comparison, out)
+    raise typer.Exit(0 if comparison.is_stable else 1)
+
+
+@app.command(
+    epilog="Example: boreal verify departures.yaml --source ewr=ewr.csv --source jfk=jfk.csv --source lga=lga.csv "
+    "--fault 'cut jfk at 1s for 2s'"
+)
+def verify(
+    query: options.QueryFile,
+    source: options.Sources = None,
+    rate: options.Rate = None,
+    speed: options.Speed = None,
+    fault: options.Faults = None,
+    mode: options.ModeName = None,
+    policy: options.PolicyText = None,
+    delay_threshold: options.DelayThreshold = None,
+    replicas: options.Replicas = None,
+    shards: options.Shards = None,
+    engine: options.EngineName = None,
+    clock: options.ClockName = "skip",
+    seed: options.Seed = None,
+    from_: history.From = None,
+    to: history.To = None,
+    data: stack.Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run a query with the faults and without, and compare the stable outputs line by line.
+
+    Also replays each run's changelog, which must leave the stable output. Exit status 1: something differs.
+
+    QUERY may also be the name of a query that runs on a stack: what its clients were given is then compared with what one
+    Spark batch job computes from the logs of its sources (--from, --to, --data).
+    """
+    of_file: dict[str, object] = {
+        "--source": source,
+        "--rate": rate,
+        "--speed": speed,
+        "--fault": fault,
+        "--mode": mode,
+        "--policy": policy,
+        "--delay-threshold": delay_threshold,
+        "--replicas": replicas,
+        "--shards": shards,
+        "--engine": engine,
+        "--seed": seed,
+    }
+    if history.is_deployed(query, of_file, {"--from": from_, "--to": to, "--data": data}):
+        history.verify_deployed(str(query), from_, to, data, as_json)
+
+    from boreal_cli import progress, tables
+    from embedded.session import prepare
+    from embedded.verify import verify as verify_runs
+
+    session = prepare(
+        query,
+        source or (),
+        faults=fault or (),
+        rate=rate,
+        speed=speed,
+        mode=mode,
+        policy=policy,
+        delay_threshold=delay_threshold,
+        replicas=replicas,
+        shards=shards,
+        engine=engine,
+        clock=clock,
+        seed=seed,
+    )
+    with progress.counting(session, 2, as_json) as view:
+        verdict = verify_runs(session, view.next)
+    if as_json:
+        typer.echo(verdict.to_json(), nl=False)
+    else:
+        tables.show_verdict(verdict)
+    raise typer.Exit(0 if verdict.holds else 1)
+
+
+@app.command(epilog="Example: boreal simulate --seeds 200")
+def simulate(
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many seeds to run.", show_default=False)],
+    seed: Annotated[int, typer.Option(metavar="FIRST", min=0, help="The first of them.")] = 0,
+    mutant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run with a known bug put in: it must be found.", show_default=False)
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run seeded random queries and faults in virtual time, and check the invariants after each.
+
+    Exit status 1: one was violated. Its seed, as --seed with --seeds 1, replays the run.
+    """
+    from boreal_cli import progress, tables
+    from simulation.campaign import simulate as run_seeds
+
+    result = run_seeds(seeds, seed, mutant, on_progress=progress.seeds(seeds))
+    if as_json:
+        _print_json(result)
+    else:
+        tables.show_campaign(result)
+    raise typer.Exit(1 if result["violations"] else 0)
+
+
+@app.command(epilog="Example: boreal bench core")
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which measurement, such as core.", show_default=False)],
+    as_json: options.Json = False,
+) -> None:
+    """Measure, on this machine."""
+    from bench.figures import print_table
+    from boreal_cli.benches import find
+
+    result = find(name)()
+    if as_json:
+        _print_json(result)
+    else:
+        print_table(result)
+
+
+stack.add_to(app)
+history.add_to(app)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, indent=2))

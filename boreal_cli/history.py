@@ -1,0 +1,223 @@
+"""`boreal backfill`, and `boreal verify` of a query that runs: stable results computed anew from the logs of its sources."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from boreal.model.errors import UserError
+from boreal_cli import options, stack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deployment.layout import Layout
+    from deployment.query_record import QueryRecord
+    from services.egress.history import Comparison, Held, Range
+    from services.kafka.settings import Settings
+
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="Results of this event time and later, in ISO 8601. Default: from where the logs reach back to.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to", metavar="TIME", help="Results before this event time. Default: all that are final.", show_default=False
+    ),
+]
+OutFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Where the results go: .parquet, .csv or .jsonl. Default: as JSON lines to stdout.",
+        show_default=False,
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands of this module."""
+    app.command(epilog="Example: boreal backfill departures --from 2013-01-01 --to 2013-01-08 --out week.parquet")(backfill)
+
+
+def backfill(
+    name: stack.Name,
+    from_: From = None,
+    to: To = None,
+    out: OutFile = None,
+    force: Force = False,
+    data: stack.Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compute stable results anew for a range of time, in one Spark batch job over what the query's sources logged.
+
+    The logs reach back as far as the query itself still needs them, and by `tuning.history` further.
+    """
+    from boreal_cli import rows
+    from services.egress.history import held_by, narrowed, range_of
+    from services.hosting import fetch
+    from services.stack.launcher import reach
+    from services.stack.operations import Operations, reaching
+
+    since, until = parse_time("--from", from_), parse_time("--to", to)
+    rows.check(out, force)
+    settings = reach(data)
+    fetch.spark(stack.to_stderr)
+    started, count = time.monotonic(), 0
+    with closing(Operations(settings)) as operations:
+        record = operations.query(name)
+        layout = operations.layout(record.query)
+        with reaching(settings):
+            held = held_by(operations.clusters, layout)
+            wanted = range_of(record.query, layout, held, since, until, held.complete)
+            held = narrowed(operations.clusters, layout, held, wanted)
+        with (
+            rows.writing(out, layout.plan.output.schema) as write,
+            _recomputed(settings, record, layout, held, wanted) as batches,
+        ):
+            for batch in batches:
+                write(batch)
+                count += batch.num_rows
+    seconds = round(time.monotonic() - started, 1)
+    if as_json and out is not None:
+        typer.echo(json.dumps({"query": name, **wanted.shape(), "rows": count, "out": str(out), "seconds": seconds}, indent=2))
+    else:
+        stack.to_stderr(f"{count:,} stable results {wanted}, in {seconds} s{'' if out is None else f'; they are in {out}'}")
+
+
+def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | None, as_json: bool) -> None:
+    """`boreal verify NAME`: whether q.stable holds what comes of the sources' logs. Exit status 1: it does not."""
+    from boreal_cli import rows
+    from services.egress.history import compare, given_from, given_rows, held_by, narrowed, range_of, stable_extent
+    from services.hosting import fetch
+    from services.stack.launcher import reach
+    from services.stack.operations import Operations, reaching
+
+    since, until = parse_time("--from", from_), parse_time("--to", to)
+    settings = reach(data)
+    fetch.spark(stack.to_stderr)
+    started = time.monotonic()
+    with closing(Operations(settings)) as operations:
+        record = operations.query(name)
+        layout = operations.layout(record.query)
+        schema = layout.plan.output.schema
+        with reaching(settings):
+            # What clients were given first: all that it rests on is in the logs by now.
+            stable_to, next_id = stable_extent(operations.home, layout)
+            oldest = given_from(operations.home, layout, next_id)
+            held = held_by(operations.clusters, layout)
+            wanted = _among_given(range_of(record.query, layout, held, since, until, stable_to), oldest, since)
+            held = narrowed(operations.clusters, layout, held, wanted)
+            with _recomputed(settings, record, layout, held, wanted) as batches:
+                lines = (line for batch in batches for line in rows.json_lines(schema, batch).splitlines())
+                given = (row for row in given_rows(operations.home, layout, next_id) if wanted.holds(row.time))
+                found = compare(given, lines)
+    seconds = round(time.monotonic() - started, 1)
+    if as_json:
+        typer.echo(json.dumps({"query": name, **wanted.shape(), **_shape(found), "seconds": seconds}, indent=2))
+    else:
+        _show(found, f"{name}.stable", wanted)
+    raise typer.Exit(0 if found.same else 1)
+
+
+def is_deployed(query: Path, of_file: Mapping[str, object], of_name: Mapping[str, object]) -> bool:
+    """Whether `boreal verify QUERY` means a query that runs, and not a file. UserError for an option of the other kind."""
+    is_name = query.name == str(query) and query.suffix == "" and not query.exists() and not of_file["--source"]
+    for option, value in (of_file if is_name else of_name).items():
+        if value:
+            kind, other = ("the name of a query that runs", "file") if is_name else ("a query file", "name")
+            raise UserError(option, str(value), f"does not go with {kind}", f"leave it out, or give a query's {other}")
+    return is_name
+
+
+def parse_time(field: str, text: str | None) -> int | None:
+    """Microseconds since the epoch; without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        fix = "write ISO 8601, such as 2013-01-01 or 2013-01-01T05:10:00Z"
+        raise UserError(field, text, "is not a time", fix) from None
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _among_given(wanted: Range, oldest: int, since: int | None) -> Range:
+    """The range, as far as q.stable still holds it: what Kafka has deleted by age cannot be compared."""
+    from formats.json_text import moment
+    from services.egress.history import Range
+
+    if wanted.since >= oldest:
+        return wanted
+    if since is not None or oldest >= wanted.until:
+        problem = f"is before what the topic of stable results still holds: all from {moment(oldest)} on"
+        fix = "write a later time; the topic's retention.ms says how long Kafka keeps it"
+        raise UserError("--from", moment(wanted.since), problem, fix)
+    return Range(oldest, wanted.until)
+
+
+@contextmanager
+def _recomputed(
+    settings: Settings, record: QueryRecord, layout: Layout, held: Held, wanted: Range
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The results, while Spark runs."""
+    from spark_jobs.batch import recompute
+    from spark_jobs.session import close_session, open_session
+
+    with TemporaryDirectory(prefix="boreal-batch-") as scratch:
+        stack.to_stderr(f"Spark computes {record.name} {wanted}")
+        executors = max(fragment.shards for fragment in layout.plan.fragments)
+        session = open_session(f"boreal.{record.name}.batch", settings, Path(scratch), executors)
+        try:
+            yield recompute(session, settings, record.query, layout, held, wanted)
+        finally:
+            close_session(session)
+
+
+def _shape(found: Comparison) -> dict[str, object]:
+    first = found.first_difference
+    return {
+        "same": found.same,
+        "holds": found.same,
+        "rows": found.recomputed,
+        "given": found.given,
+        "recomputed": found.recomputed,
+        "first_difference": first and asdict(first),
+    }
+
+
+def _show(found: Comparison, topic: str, wanted: Range) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from boreal_cli.tables import count
+
+    console = Console(highlight=False, soft_wrap=True)
+    first = found.first_difference
+    if first is None:
+        console.print(Text(f"same: {count(found.given)} stable rows {wanted}, as given and as computed anew", style="green"))
+        return
+    counts = f"{count(found.given)} rows were given, {count(found.recomputed)} are computed anew {wanted}"
+    console.print(Text(f"{topic} differs: {counts}; first in row {first.row}:", style="bold red"))
+    given = "(no such row)" if first.given is None else f"{first.given}  (id {first.id})"
+    console.print(Text(f"  given       {given}"))
+    console.print(Text(f"  computed    {first.recomputed or '(no such row)'}"))

@@ -1,0 +1,133 @@
+"""What a long run shows on stderr while it runs: a live view, a bar, or now and then a line where nobody is watching."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from boreal_cli.throttle import FRAME_EVERY_SECONDS, Throttle
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from embedded.run import Run
+    from embedded.session import Session, Tap, Watch
+
+LINE_EVERY_SECONDS = 1.0
+
+
+class View(Protocol):
+    """Shows one run. `watch` is called at every boundary interval, `tap` is put into the client's changelog."""
+
+    @property
+    def tap(self) -> Tap | None: ...
+
+    def watch(self, run: Run) -> None: ...
+
+
+class Count(Protocol):
+    """Shows one run after the other: `next` begins one, and returns how to watch it."""
+
+    def next(self, label: str) -> Watch: ...
+
+
+@contextmanager
+def following(session: Session, as_json: bool) -> Iterator[View]:
+    """The view of one run: live where real time passes before someone's eyes."""
+    if as_json or not sys.stderr.isatty():
+        yield Lines(session, 1, sys.stderr)
+    elif session.clock == "real":
+        from boreal_cli.live import live_view
+
+        with live_view(session) as view:
+            yield view
+    else:
+        with _bar() as progress:
+            yield Bar(session, 1, progress)
+
+
+@contextmanager
+def counting(session: Session, total: int, as_json: bool) -> Iterator[Count]:
+    """The view of `total` runs of a session."""
+    if as_json or not sys.stderr.isatty():
+        yield Lines(session, total, sys.stderr)
+    else:
+        with _bar() as progress:
+            yield Bar(session, total, progress)
+
+
+def seeds(total: int) -> Callable[[int, int], None]:
+    """A line at most every second, on how many seeds are done."""
+    throttle = Throttle.every(LINE_EVERY_SECONDS)
+
+    def show(done: int, violations: int) -> None:
+        if throttle.is_due():
+            print(f"{done:,} of {total:,} seeds, {violations:,} violations", file=sys.stderr, flush=True)
+
+    return show
+
+
+class Lines:
+    """A line at most every second."""
+
+    tap: Tap | None = None
+
+    def __init__(self, session: Session, total: int, to: TextIO) -> None:
+        self._rows = session.n_rows
+        self._total = total
+        self._to = to
+        self._label = session.query.name
+        self._number = 0
+        self._throttle = Throttle.every(LINE_EVERY_SECONDS)
+
+    def next(self, label: str) -> Watch:
+        self._number += 1
+        self._label = f"{self._number}/{self._total} {label}"
+        return self.watch
+
+    def watch(self, run: Run) -> None:
+        if self._throttle.is_due():
+            print(f"{self._label}: {_sent(run, self._rows):.0%} read, {_told(run)}", file=self._to, flush=True)
+
+
+class Bar:
+    """A bar for the run, or for the one of several that is under way."""
+
+    tap: Tap | None = None
+
+    def __init__(self, session: Session, total: int, progress: Progress) -> None:
+        self._rows = session.n_rows
+        self._total = total
+        self._progress = progress
+        self._number = 0
+        self._task: TaskID = progress.add_task(session.query.name, total=1.0, told="")
+        self._throttle = Throttle.every(FRAME_EVERY_SECONDS)
+
+    def next(self, label: str) -> Watch:
+        self._number += 1
+        self._progress.update(self._task, description=f"{self._number}/{self._total} {label}", completed=0)
+        return self.watch
+
+    def watch(self, run: Run) -> None:
+        if self._throttle.is_due():
+            self._progress.update(self._task, completed=_sent(run, self._rows), told=_told(run))
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[told]}"))
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _sent(run: Run, rows: int) -> float:
+    return sum(run.sources.sent.values()) / rows if rows else 1.0
+
+
+def _told(run: Run) -> str:
+    counts = run.client.counts()
+    given = ", ".join(f"{counts[f'n_{kind}']:,} {kind}" for kind in ("stable", "tentative", "undone"))
+    return f"{run.world.now / 1e6:.1f}s of run time, {given}"

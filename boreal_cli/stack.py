@@ -1,0 +1,459 @@
+"""The commands of the stack: bring it up and down, apply and change queries, feed them and see what they give.
+
+Commands find a stack by `--data DIR`, or by BOREAL_SITES__A__BOOTSTRAP and the other settings of one elsewhere, or else in
+the user's own directory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Collection
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from boreal.model.errors import UserError
+from boreal_cli import errors, options
+
+if TYPE_CHECKING:
+    from boreal.query.spec import Query
+    from deployment.query_record import QueryRecord
+    from services.stack.operations import Liveness, Operations
+
+LIVE_WITHIN_S = 180.0
+"""On two busy cores a Spark job is warm after a minute."""
+STABLE_WITHIN_S = 10.0
+"""A query that answers tentatively is live; but most are stable soon, and are then said to be so."""
+
+_LOOK_S = 0.1
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="The local stack's directory. Default: BOREAL_DATA, or ~/.local/share/boreal.",
+        show_default=False,
+    ),
+]
+Engine = Annotated[
+    str | None, typer.Option("--engine", metavar="E", help="native or spark, whatever the query says.", show_default=False)
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The query's name.", show_default=False)]
+
+query = typer.Typer()
+
+
+@query.callback(invoke_without_command=True)
+def _query(context: typer.Context) -> None:
+    """Apply, change, show and remove queries."""
+    options.show_help_alone(context)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands of this module."""
+    app.command(epilog="Example: boreal up --sites 2")(up)
+    app.command(epilog="Example: boreal status --json")(status)
+    app.command(epilog="Example: boreal down")(down)
+    app.add_typer(query, name="query")
+    app.command(epilog="Example: boreal tail departures")(tail)
+    app.command(epilog="Example: boreal feed departures jfk=jfk.csv lga=lga.csv --speed 60x --end")(feed)
+
+
+def missing(error: ModuleNotFoundError) -> UserError:
+    """What a plain installation lacks that a command needs."""
+    return UserError("command", error.name, "is not installed, and this command needs it", "run pip install 'boreal[stack]'")
+
+
+def up(
+    sites: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=26, help="Kafka clusters, one a site. Default: 1.", show_default=False)
+    ] = None,
+    data: Data = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=65535, help="The API's port. Default: 8080.", show_default=False)
+    ] = None,
+    allow_chaos: Annotated[
+        bool, typer.Option("--allow-chaos", help="Put a link between each process and each site, which faults can cut.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Start a local stack (real Kafka, real Redis, all that its queries need), and return when it is ready.
+
+    It runs on by itself until `boreal down`, and comes up again as it went down: same queries, same addresses.
+    """
+    from services.stack.launcher import LocalStack, StackFailed, default_data
+
+    stack = LocalStack((data or default_data()).absolute())
+    try:
+        was_down = stack.up(sites, port, allow_chaos, to_stderr)
+    except StackFailed as error:
+        problem = UserError("stack", str(stack.data), str(error), "mend what it says; boreal down stops what runs")
+        errors.show(problem, as_json)
+        raise typer.Exit(1) from None
+    if as_json:
+        _print_json(stack.status())
+        return
+    settings = stack.settings
+    typer.echo(f"{'boreal is up' if was_down else 'boreal is up already'}, in {stack.data}")
+    for site, kafka in settings.sites.items():
+        typer.echo(f"  Kafka {site}   {kafka.bootstrap}")
+    typer.echo(f"  Redis     {settings.redis.url}")
+    typer.echo("Next: boreal query apply FILE, boreal feed QUERY STREAM=PATH, boreal tail QUERY; boreal status, boreal down")
+
+
+def status(data: Data = None, as_json: options.Json = False) -> None:
+    """Show what runs. Exit status 1: something is not ready, or nothing is up."""
+    from services.stack.launcher import LocalStack, default_data, is_local
+    from services.stack.operations import Operations
+
+    if not is_local(data):
+        from services.kafka.settings import load_settings
+
+        with closing(Operations(load_settings())) as operations:
+            found = operations.status()
+    else:
+        stack = LocalStack((data or default_data()).absolute())
+        found = stack.status()
+        is_kafka_there = all(process["state"] == "running" for process in found["processes"] if process["kind"] == "kafka")
+        if found["queries"] and is_kafka_there:
+            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down all the same
+                found |= operations.details()
+    if as_json:
+        _print_json(found)
+    else:
+        from boreal_cli.stack_tables import show_status
+
+        show_status(found)
+    raise typer.Exit(0 if found["ready"] else 1)
+
+
+def down(data: Data = None, as_json: options.Json = False) -> None:
+    """Stop all that `boreal up` started, and nothing else. Queries, logs and checkpoints stay for the next `up`."""
+    from services.stack.launcher import LocalStack, default_data
+
+    stack = LocalStack((data or default_data()).absolute())
+    was_up = stack.down(to_stderr)
+    if as_json:
+        _print_json({"was_up": was_up})
+    else:
+        typer.echo("boreal is down" if was_up else f"nothing was up in {stack.data}")
+
+
+@query.command(epilog="Example: boreal query apply departures.yaml --engine native")
+def apply(
+    file: options.QueryFile, engine: Engine = None, data: Data = None, as_json: options.Json = False
+) -> None:
+    """Run a query, or change one that runs; return when it is live.
+
+    Its streams read the topics that the file names, which are created where they are absent: one JSON object a record.
+    Operators run in Spark where the query names no engine.
+    """
+    from boreal.query.planner import plan
+    from boreal.query.spec import load_query
+    from services.hosting.fetch import spark
+    from services.stack.launcher import is_local
+    from services.stack.operations import with_default_engine, with_engine
+
+    spec = load_query(file)
+    wanted = with_default_engine(spec) if engine is None else with_engine(spec, engine)
+    with closing(_operations(data)) as operations:
+        if is_local(data) and any("spark" in fragment.engines for fragment in plan(wanted).fragments):
+            spark(to_stderr)
+        record = operations.apply(wanted)
+        _report(record, _await_live(operations, record), plan(record.query).notes, as_json)
+
+
+@query.command("set", epilog="Example: boreal query set departures delay_threshold=1s policy=process/delay")
+def set_(
+    name: Name,
+    changes: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE...", help="delay_threshold, reconcile or policy.", show_default=False),
+    ],
+    data: Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change a query while it runs. A new delay threshold holds at once; replicas take up the others one after the other."""
+    pairs = {}
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise UserError("KEY=VALUE", change, "has no =", "write such as delay_threshold=1s")
+        pairs[key] = value
+    with closing(_operations(data)) as operations:
+        record = operations.set(name, pairs)
+        _report(record, _await_live(operations, record, stable_within_s=0), (), as_json)
+
+
+@query.command("list", epilog="Example: boreal query list --json")
+def list_(data: Data = None, as_json: options.Json = False) -> None:
+    """List all queries."""
+    with closing(_operations(data)) as operations:
+        records = operations.queries()
+    if as_json:
+        _print_json({"queries": [_summary(record) for record in records.values()]})
+    else:
+        from boreal_cli.stack_tables import show_queries
+
+        show_queries([_summary(record) for record in records.values()])
+
+
+@query.command(epilog="Example: boreal query show departures")
+def show(name: Name, data: Data = None, as_json: options.Json = False) -> None:
+    """Show a query: what it is, and how it is."""
+    with closing(_operations(data)) as operations:
+        record = operations.query(name)
+        liveness = operations.liveness(record)
+    if as_json:
+        _print_json({**_summary(record), **_how(liveness), "spec": record.spec})
+    else:
+        from boreal_cli.stack_tables import show_query
+
+        show_query(_summary(record), _how(liveness), record.spec)
+
+
+@query.command(epilog="Example: boreal query pause departures")
+def pause(name: Name, data: Data = None, as_json: options.Json = False) -> None:
+    """Stop a query's processes. Nothing is lost: its topics keep what comes meanwhile."""
+    with closing(_operations(data)) as operations:
+        record = operations.pause(name, True)
+        operations.await_ended(name, _saying_what_ends())
+    if as_json:
+        _print_json(_summary(record))
+    else:
+        typer.echo(f"{name} is paused")
+
+
+@query.command(epilog="Example: boreal query resume departures")
+def resume(name: Name, data: Data = None, as_json: options.Json = False) -> None:
+    """Let a paused query go on where it was; return when it is live."""
+    with closing(_operations(data)) as operations:
+        record = operations.pause(name, False)
+        _report(record, _await_live(operations, record), (), as_json)
+
+
+@query.command(epilog="Example: boreal query delete departures")
+def delete(name: Name, data: Data = None, as_json: options.Json = False) -> None:
+    """Remove a query with all that it has made: logs, checkpoints, output topics. Its input topics stay."""
+    with closing(_operations(data)) as operations:
+        operations.delete(name, _saying_what_ends())
+    if as_json:
+        _print_json({"name": name, "deleted": True})
+    else:
+        typer.echo(f"{name} is deleted")
+
+
+def tail(
+    name: Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.", show_default=False)],
+    stable: Annotated[bool, typer.Option("--stable", help="Only results that are final.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Boundaries and the ends of corrections, too.")] = False,
+    data: Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show a query's results as they come, from the last few on: stable, tentative, and what is taken back."""
+    from boreal_cli import tail as tailing
+    from services.kafka.topics import out_topic, stable_topic
+    from services.stack.operations import reached
+
+    if stable and everything:
+        raise UserError("--all", None, "contradicts --stable", "give one of the two")
+    with closing(_operations(data)) as operations:
+        operations.query(name)
+        settings, home = operations.settings, operations.home
+        view = tailing.Tail()
+        if stable:
+            records = tailing.stable_rows(home, stable_topic(name))
+        else:
+            records = tailing.changes(home, out_topic(name, settings.home, settings.site_names), everything)
+        for record in reached(settings, records):
+            if as_json:
+                print(json.dumps(record), flush=True)
+            elif stable:
+                view.show_stable(record)
+            else:
+                view.show(record)
+
+
+def feed(
+    name: Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.", show_default=False)],
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STREAM=PATH]...",
+            help="A .csv, .jsonl or .parquet file for a stream, or generate:RATE,SECONDS[,KEYS].",
+            show_default=False,
+        ),
+    ] = None,
+    rate: options.Rate = None,
+    speed: options.Speed = None,
+    end: Annotated[
+        bool, typer.Option("--end", help="Say in the end that the streams have ended: all windows close.")
+    ] = False,
+    data: Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write rows from files into the topics of a query's streams, in event-time order. With --end alone: end all streams."""
+    from boreal_cli.progress import LINE_EVERY_SECONDS
+    from boreal_cli.throttle import Throttle
+    from embedded.file_sources import read_source
+    from embedded.session import parse_pace
+    from services.stack.feed import end as end_topic
+    from services.stack.feed import feed as feed_rows
+    from services.stack.operations import input_topics, reaching
+
+    pace = parse_pace(rate, speed)
+    with closing(_operations(data)) as operations:
+        spec = operations.query(name).query
+        clusters = operations.clusters_of(spec)
+        paths = _paths(sources or [], spec)
+        rows = {stream: read_source(stream, spec.streams[stream], path) for stream, path in paths.items()}
+        for stream in operations.ended_streams(name):
+            if stream in rows:
+                problem = "has ended: all that is fed to it now would become dead letters"
+                raise UserError("STREAM=PATH", stream, problem, "leave it out, or apply a query that reads another topic")
+        total = sum(source.batch.num_rows for source in rows.values())
+        throttle = Throttle.every(LINE_EVERY_SECONDS)
+
+        def tell(count: int) -> None:
+            if throttle.is_due():
+                to_stderr(f"{count:,} of {total:,} rows")
+
+        with reaching(operations.settings):
+            if rows:
+                feed_rows(clusters, spec.streams, rows, pace, ended=end, on_progress=tell)
+            elif end:
+                for stream, topic in input_topics(spec).items():
+                    end_topic(clusters[stream], topic)
+    refused = {stream: len(source.rejects) for stream, source in rows.items() if source.rejects}
+    if as_json:
+        _print_json({"rows": total, "refused": refused, "ended": end})
+    else:
+        for stream, count in refused.items():
+            typer.echo(f"{stream}: {count:,} records of {paths[stream]} cannot be read, and are left out", err=True)
+        typer.echo(f"{total:,} rows fed" + (", and all their streams ended" if end else ""))
+
+
+def _paths(sources: Collection[str], spec: Query) -> dict[str, str]:
+    """By stream, in the order of the query file, which settles ties."""
+    from boreal.query.spec import did_you_mean
+
+    paths = {}
+    for text in sources:
+        stream, equals, path = text.partition("=")
+        if not (stream and equals and path):
+            raise UserError("STREAM=PATH", text, "is not STREAM=PATH", f"write {next(iter(spec.streams))}=PATH")
+        if stream not in spec.streams:
+            raise UserError("STREAM=PATH", text, f"there is no stream {stream}", did_you_mean(stream, spec.streams))
+        paths[stream] = path
+    return {stream: paths[stream] for stream in spec.streams if stream in paths}
+
+
+# What several of them do
+
+
+def _operations(data: Path | None) -> Operations:
+    from services.stack.launcher import reach
+    from services.stack.operations import Operations
+
+    return Operations(reach(data))
+
+
+def _await_live(operations: Operations, record: QueryRecord, stable_within_s: float = STABLE_WITHIN_S) -> Liveness:
+    """How the query is once it is live, and stable or has been given this time to be. Says what it waits for. One that is
+    paused is not waited for."""
+    started = time.monotonic()
+    ready_at: float | None = None
+    say = _say_changes()
+    while True:
+        liveness = operations.liveness(record)
+        now = time.monotonic()
+        if liveness.is_ready and ready_at is None:
+            ready_at = now
+        if record.paused or liveness.is_stable or liveness.problem or now - started > LIVE_WITHIN_S:
+            return liveness
+        if ready_at is not None and now - ready_at >= stable_within_s:
+            return liveness
+        if liveness.waits_for:
+            say(f"{record.name} waits for {', '.join(liveness.waits_for)}")
+        time.sleep(_LOOK_S)
+
+
+def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_json: bool) -> None:
+    """What has come of a change; exit status 1 where the query is not live, though it is not paused."""
+    if record.query.delay_threshold < liveness.least_x_ms * 1_000:
+        given, least = record.spec["delay_threshold"], f"{liveness.least_x_ms:.0f} ms"
+        notes = (*notes, f"delay_threshold {given} is below {least}, which is needed now: late input means tentative answers")
+    if as_json:
+        _print_json({**_summary(record), **_how(liveness), "notes": list(notes)})
+    else:
+        for note in notes:
+            typer.echo(f"note: {note}")
+        if record.paused:
+            typer.echo(f"{record.name} is paused, revision {record.revision}")
+        elif liveness.is_stable:
+            typer.echo(f"{record.name} is live, revision {record.revision}")
+        elif liveness.is_ready:
+            missing = f", without {', '.join(liveness.missing)}" if liveness.missing else ""
+            typer.echo(f"{record.name} is live and answers tentatively{missing}, revision {record.revision}")
+        else:
+            why = liveness.problem or f"waits for {', '.join(liveness.waits_for)}; DATA/logs and boreal status tell more"
+            typer.secho(f"{record.name} is not live: {why}", fg=typer.colors.RED, err=True)
+    raise typer.Exit(0 if liveness.is_ready or record.paused else 1)
+
+
+def _summary(record: QueryRecord) -> dict[str, Any]:
+    """As the record has it: one that this version cannot read must not hide the others."""
+    spec = record.spec
+    return {
+        "name": record.name,
+        "revision": record.revision,
+        "paused": record.paused,
+        "delay_threshold": spec["delay_threshold"],
+        "reconcile": spec["reconcile"],
+        "policy": "/".join(spec["policy"].values()),
+        "replicas": spec["replicas"],
+        "engine": spec.get("engine"),
+    }
+
+
+def _how(liveness: Liveness) -> dict[str, Any]:
+    return {
+        "live": liveness.is_ready,
+        "states": dict(liveness.states),
+        "missing_inputs": list(liveness.missing),
+        "least_x_ms": liveness.least_x_ms,
+        "waits_for": list(liveness.waits_for),
+        "problem": liveness.problem,
+    }
+
+
+def to_stderr(line: str) -> None:
+    """What happens meanwhile, for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _saying_what_ends() -> Callable[[Collection[str]], None]:
+    say = _say_changes()
+    return lambda names: say(f"ending: {', '.join(names)}")
+
+
+def _say_changes() -> Callable[[str], None]:
+    """Says a line unless it said the same just before."""
+    last = ""
+
+    def say(line: str) -> None:
+        nonlocal last
+        if line != last:
+            last = line
+            to_stderr(line)
+
+    return say
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, indent=2))

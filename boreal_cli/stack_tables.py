@@ -1,0 +1,113 @@
+"""What the stack's commands print on stdout for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from boreal_cli.timeline import STATE_STYLES
+
+_SOURCE_STYLES = {"live": "green", "idle": "dim", "spooling": "yellow", "failed": "red"}
+_PROCESS_STYLES = {"running": "green", "starting": "yellow", "recovering": "yellow", "waiting": "red"}
+
+
+def show_status(status: Mapping[str, Any]) -> None:
+    console = Console(highlight=False)
+    if not status["processes"]:
+        console.print(Text("nothing is up: boreal up"))
+        return
+    for site, address in status["kafka"].items():
+        console.print(Text(f"Kafka {site}   {address}"))
+    console.print(Text(f"Redis     {status['redis']}"))
+    table = _table("process", "state", "restarts", "pid")
+    for process in status["processes"]:
+        state = Text(process["state"], style=_PROCESS_STYLES.get(process["state"], "dim"))
+        table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
+    console.print(table)
+    if status.get("sources"):
+        sources = _table("stream", "state", "boundary", "rows", "refused", "ahead", "clamped")
+        for name, source in status["sources"].items():
+            spooled = f" {_amount(_megabytes(source['spooled_bytes']), ' MB')}" if source["spooled_bytes"] else ""
+            state = Text(f"{source['state'] or '-'}{spooled}", style=_SOURCE_STYLES.get(source["state"], ""))
+            boundary = (source["last_boundary"] or "-").partition(".")[0]
+            counts = (_amount(source[field], "") for field in ("rows", "dlq", "ahead", "clamped"))
+            sources.add_row(name, state, boundary, *counts)
+        console.print(sources)
+    if status.get("jobs"):
+        jobs = _table("Spark job", "last batch", "rows a second", "state", "rebuilt", "memory", "start")
+        for name, job in status["jobs"].items():
+            jobs.add_row(name, *(_amount(*fact) for fact in _job_facts(job)))
+        console.print(jobs)
+    for name, problem in status["problems"].items():
+        console.print(Text(f"query {name} cannot run: {problem}", style="red"))
+    for warning in status.get("clock", ()):
+        console.print(Text(f"clock of {warning['process']}: {warning['text']}", style="yellow"), soft_wrap=True)
+    ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")
+    console.print(ready + Text(f"; queries: {', '.join(status['queries']) or 'none'}", style="default"))
+
+
+def _job_facts(job: Mapping[str, Any]) -> list[tuple[float | None, str]]:
+    """Amounts with their units; a job that has just begun knows none."""
+    shards, memory = job["shards"] or (), job["rss_bytes"] or {}
+    state = sum(shard["state_bytes"] + shard["versions_bytes"] for shard in shards) if shards else None
+    rebuilds = sum(shard["rebuilds"] for shard in shards) if shards else None
+    start = sum(job["start_s"].values()) if job["start_s"] else None
+    return [
+        (job["batch_ms"], " ms"),
+        (job["rows_per_s"], ""),
+        (_megabytes(state), " MB"),
+        (rebuilds, ""),
+        (_megabytes(sum(filter(None, memory.values())) or None), " MB"),
+        (start, " s"),
+    ]
+
+
+def _megabytes(amount: int | None) -> float | None:
+    return None if amount is None else amount / 1e6
+
+
+def _amount(amount: float | None, unit: str) -> str:
+    return "-" if amount is None else f"{amount:,.0f}{unit}"
+
+
+def show_queries(queries: Sequence[Mapping[str, Any]]) -> None:
+    console = Console(highlight=False)
+    if not queries:
+        console.print(Text("no queries: boreal query apply FILE"))
+        return
+    table = _table("query", "X", "mode", "policy", "replicas", "")
+    for query in queries:
+        paused = "paused" if query["paused"] else ""
+        facts = (query["name"], query["delay_threshold"], query["reconcile"], query["policy"], str(query["replicas"]), paused)
+        table.add_row(*facts)
+    console.print(table)
+
+
+def show_query(summary: Mapping[str, Any], how: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=None, width=120).rstrip()))
+    if summary["paused"]:
+        console.print(Text(f"paused, revision {summary['revision']}", style="dim"))
+        return
+    table = _table("replica", "state")
+    for name, state in how["states"].items():
+        table.add_row(name, Text(state, style=STATE_STYLES.get(state, "")))
+    console.print(table)
+    if how["missing_inputs"]:
+        console.print(Text(f"without {', '.join(how['missing_inputs'])}", style="yellow"))
+    if how["problem"] or how["waits_for"]:
+        console.print(Text(how["problem"] or f"waits for {', '.join(how['waits_for'])}", style="red"))
+    console.print(Text(f"{'live' if how['live'] else 'not live'}, revision {summary['revision']}"))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table

@@ -1,0 +1,92 @@
+"""`boreal tail`: what a query gives its clients, as it comes; what is taken back is shown struck through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from kafka import TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.errors import OffsetOutOfRangeError
+from rich.console import Console
+from rich.text import Text
+
+from services.kafka.clusters import Cluster
+
+SHOWN_FIRST = 10
+"""So many records that were there before are shown, too."""
+
+Record = dict[str, Any]
+
+
+def stable_rows(cluster: Cluster, topic: str) -> Iterator[Record]:
+    """The rows of q.stable, from the last few on, for ever."""
+    for record, _ in _follow(cluster, topic, read_committed=True):
+        yield json.loads(record.value)
+
+
+def changes(cluster: Cluster, topic: str, with_control: bool) -> Iterator[Record]:
+    """The records of q.out, from the last few on, for ever; with_control: boundaries and ends of corrections as well."""
+    newest = (0, 0)
+    for record, made_anew in _follow(cluster, topic, read_committed=False):
+        # What an earlier life of the writer still says after a later one has begun is void (R25).
+        life = made_anew, int(dict(record.headers)["incarnation"])
+        if life < newest:
+            continue
+        newest = life
+        fields = json.loads(record.value)
+        if with_control or fields["type"] in ("stable", "tentative", "undo"):
+            yield fields
+
+
+def _follow(cluster: Cluster, topic: str, *, read_committed: bool) -> Iterator[tuple[ConsumerRecord, int]]:
+    """The records, each with how often the topic was made anew before it."""
+    partition = TopicPartition(topic, 0)
+    made_anew = 0
+    with closing(cluster.consumer(read_committed=read_committed)) as consumer:
+        consumer.assign([partition])
+        first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+        consumer.seek(partition, max(first, end - SHOWN_FIRST))
+        while True:
+            try:
+                yield from ((record, made_anew) for record in consumer.poll(timeout_ms=200).get(partition, ()))
+            except OffsetOutOfRangeError:
+                # What we were about to read has been deleted by age, or with all of the topic.
+                made_anew += consumer.position(partition) > consumer.end_offsets([partition])[partition]
+                consumer.seek_to_beginning(partition)
+
+
+class Tail:
+    """Prints changes for people."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._outstanding: list[tuple[int, str]] = []
+
+    def show_stable(self, row: Record) -> None:
+        self._print("stable", json.dumps(row), "green")
+
+    def show(self, record: Record) -> None:
+        match record["type"]:
+            case "stable":
+                self.show_stable(record["data"])
+            case "tentative":
+                text = json.dumps(record["data"])
+                self._outstanding.append((record["seq"], text))
+                missing = ", ".join(record.get("missing_inputs") or ())
+                self._print("tentative", text + (f"  without {missing}" if missing else ""), "yellow")
+            case "undo":
+                revoked = [text for seq, text in self._outstanding if seq > record["after_seq"]]
+                self._outstanding = []
+                for text in revoked:
+                    self._print("undone", text, "red strike")
+            case "boundary":
+                kind = "tentative" if record["tentative"] else "stable"
+                self._print("boundary", f"{kind}: nothing older than {record['through']} will come", "dim")
+            case "rec_done":
+                self._print("rec_done", "the correction is complete", "cyan")
+
+    def _print(self, kind: str, text: str, style: str) -> None:
+        self._console.print(Text(f"{kind:<9} ") + Text(text, style=style))

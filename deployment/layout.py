@@ -1,0 +1,176 @@
+"""Where everything of a query lies: which site keeps which log, and under which names.
+
+Replica r0 of every fragment lives at the first site, r1 at the next, and so on round; a source lives where its stream's
+topic is; all else that there is one of lives at the home site, which is the first; every site has an egress of its own
+(R28).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from boreal.model.errors import UserError
+from boreal.model.frames import LogId
+from boreal.query.plan import EGRESS, Edge, Fragment, Plan
+from boreal.query.planner import plan
+from boreal.query.spec import Query, did_you_mean
+from reconcile.events import InstanceId
+from reconcile.stagger import HEARTBEATS_TO_DEATH
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`sites` in their order, the home site first. away: the sites of the streams that are not at home."""
+
+    plan: Plan
+    sites: tuple[str, ...]
+    away: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def home(self) -> str:
+        return self.sites[0]
+
+    def site_of_replica(self, replica: str) -> str:
+        return self.sites[int(replica[1:]) % len(self.sites)]
+
+    def site_of_stream(self, stream: str) -> str:
+        """The site whose Kafka has the topic of a source stream, beside which its source runs."""
+        return self.away.get(stream, self.home)
+
+    def site_of(self, log: LogId) -> str:
+        """The site whose Kafka keeps a log: its writer's."""
+        return self.site_of_replica(log.replica) if log.replica else self.site_of_stream(self._edges[log.stream].operator)
+
+    def topic_of(self, log: LogId) -> str:
+        """QUERY.log.STREAM for a source's log, QUERY.log.STREAM.REPLICA for a replica's; the partitions are the log's."""
+        parts = [self.plan.query, "log", escape(log.stream), *([escape(log.replica)] if log.replica else [])]
+        return ".".join(parts)
+
+    def partitions_of(self, log: LogId) -> int:
+        edge = self._edges[log.stream]
+        return edge.producers * edge.partitions
+
+    @cached_property
+    def _edges(self) -> dict[str, Edge]:
+        return {edge.name: edge for edge in (*self.plan.sources, *self._outputs)}
+
+    @cached_property
+    def _outputs(self) -> dict[Edge, Fragment]:
+        return {edge: fragment for fragment in self.plan.fragments for edge in fragment.outputs}
+
+    def replicas_of(self, stream: str) -> tuple[str, ...]:
+        """The replicas that write a logged stream; ('',) for a source."""
+        return next((fragment.replicas for edge, fragment in self._outputs.items() if edge.name == stream), ("",))
+
+    def log_ids(self) -> list[LogId]:
+        """Every internal log of the query: those of the sources and of all fragments but the egress."""
+        edges = [edge for edge in self._edges.values() if edge.name != self.plan.output.name]
+        return sorted(
+            LogId(edge.name, replica, partition)
+            for edge in edges
+            for replica in self.replicas_of(edge.name)
+            for partition in range(edge.producers * edge.partitions)
+        )
+
+    def source_logs(self, stream: str) -> list[tuple[Edge, LogId]]:
+        """The logs that a stream's source writes, with their edges."""
+        edges = [edge for edge in self.plan.sources if edge.operator == stream]
+        return [(edge, LogId(edge.name, "", partition)) for edge in edges for partition in range(edge.partitions)]
+
+    def own_logs(self, who: InstanceId) -> list[LogId]:
+        """The logs that an instance writes."""
+        return [
+            LogId(edge.name, who.replica, edge.partition(who.shard, reader))
+            for edge in self.plan.fragment(who.fragment).outputs
+            for reader in range(edge.partitions)
+        ]
+
+    def input_logs(self, who: InstanceId) -> dict[str, list[LogId]]:
+        """What an instance reads: 'stream/partition', and the log of each replica that writes it."""
+        return {
+            f"{edge.name}/{edge.partition(producer, who.shard)}": [
+                LogId(edge.name, replica, edge.partition(producer, who.shard)) for replica in self.replicas_of(edge.name)
+            ]
+            for edge in self.plan.fragment(who.fragment).edges
+            for producer in range(edge.producers)
+        }
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """All replica names of the query: the most that any fragment has."""
+        found = {replica for fragment in self.plan.fragments if fragment.name != EGRESS for replica in fragment.replicas}
+        return tuple(sorted(found, key=lambda replica: int(replica[1:])))
+
+    def instances(self, replica: str) -> list[InstanceId]:
+        """What one replica runs: its instance of every shard of every fragment that has it."""
+        return [
+            InstanceId(fragment.name, replica, shard)
+            for fragment in self.plan.fragments
+            if fragment.name != EGRESS and replica in fragment.replicas
+            for shard in range(fragment.shards)
+        ]
+
+    def remote_instances(self, replica: str) -> list[InstanceId]:
+        """Those of `instances` whose operators run in a process of their own, in the order of its partitions."""
+        return [who for who in self.instances(replica) if self.plan.fragment(who.fragment).engine_of(replica) != "native"]
+
+    def egress_instance(self, site: str) -> InstanceId:
+        return InstanceId(EGRESS, f"r{self.sites.index(site)}", 0)
+
+    def egress_plan(self, site: str) -> Plan:
+        """The plan as a site's egress sees it: it shares its work with no other, and its name tells the sites apart."""
+        own = self.egress_instance(site).replica
+        fragments = [replace(f, replicas=(own,)) if f.name == EGRESS else f for f in self.plan.fragments]
+        return replace(self.plan, fragments=tuple(fragments))
+
+    @cached_property
+    def everyone(self) -> list[InstanceId]:
+        """Every instance of the query, and the egress of each site."""
+        instances = [who for replica in self.replicas for who in self.instances(replica)]
+        return instances + [self.egress_instance(site) for site in self.sites]
+
+    def readers(self) -> dict[str, list[InstanceId]]:
+        """Who has a claim on each 'stream/partition' (R26, R27)."""
+        found: dict[str, list[InstanceId]] = {}
+        for who in self.everyone:
+            for key in self.input_logs(who):
+                found.setdefault(key, []).append(who)
+        return found
+
+
+def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
+    """How the services run a query at these sites; UserError where a stream names another one.
+
+    An input counts as missing no sooner than a partner counts as dead: processes share cores, and a pause of a few boundary
+    intervals is no failure.
+    """
+    away = {name: stream.site for name, stream in query.streams.items() if stream.site is not None}
+    for name, site in away.items():
+        if site not in sites:
+            raise UserError(f"streams.{name}.site", site, "is not a site of this installation", did_you_mean(site, sites))
+    tuning = query.tuning
+    patient = HEARTBEATS_TO_DEATH * max(tuning.heartbeat, tuning.boundary_interval)
+    return Layout(plan(query, silence_us=patient), sites, away)
+
+
+def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:
+    """What a query's logs, orders and answers are called, of whatever replicas it has or had. names: its streams and operators.
+    No more than that: a topic of somebody else's may well begin as these do, such as shop.orders.paid."""
+    streams = "|".join(re.escape(escape(name)) for name in names)
+    return re.compile(rf"{re.escape(query)}\.(log\.({streams})(-40\w+)?(\.r\d+)?|(orders|answers)\.r\d+)", re.ASCII)
+
+
+def escape(name: str) -> str:
+    """The name as a part of a topic's: what Kafka does not allow there, and '.' and '-', as -xx for each byte."""
+    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"-{b:02x}" for b in c.encode()) for c in name)
+
+
+def unescape(text: str) -> str:
+    """The name that `escape` was given."""
+    raw = re.sub(r"-([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), text)
+    return raw.encode("latin-1").decode()

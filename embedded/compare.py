@@ -1,0 +1,173 @@
+"""`boreal compare`: the same input and faults under several modes and policies, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from boreal.model.errors import UserError
+from boreal.query.spec import Hold, Mode, Policy
+from embedded import folder
+from embedded.html import page
+from embedded.run import Outcome
+from embedded.session import Session, Watch, parse_mode
+
+Entry = TypeVar("Entry")
+
+ALL = "all"
+ALL_POLICIES = tuple(
+    Policy(failure=failure, stabilization=stabilization)
+    for failure in (Hold.PROCESS, Hold.DELAY)
+    for stabilization in (Hold.PROCESS, Hold.DELAY, Hold.SUSPEND)
+)
+"""The paper's six that keep the promise of X during a failure: there `suspend` would wait for the heal."""
+
+COMPARE_FILES = ("compare.json", "compare.html")
+_PARTS = tuple(f"{mode}-{failure}-{after}" for mode in Mode for failure in Hold for after in Hold)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One run of a comparison."""
+
+    mode: Mode
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        """Its folder: MODE-FAILURE-STABILIZATION."""
+        return f"{self.mode}-{self.policy.failure}-{self.policy.stabilization}"
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.policy}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """runs: the reports, one for each combination, in order. table: a row for each, of plain values (see `_row`).
+
+    notes: what was left out, and why.
+    """
+
+    query: str
+    faults: tuple[str, ...]
+    runs: list[dict[str, Any]]
+    table: list[dict[str, Any]]
+    notes: list[str]
+
+    @property
+    def is_stable(self) -> bool:
+        return all(row["is_stable"] for row in self.table)
+
+    def to_json(self) -> str:
+        shape = {
+            "query": self.query,
+            "faults": list(self.faults),
+            "table": self.table,
+            "runs": self.runs,
+            "notes": self.notes,
+        }
+        return json.dumps(shape, indent=2) + "\n"
+
+
+def combinations(session: Session, modes: str, policies: str) -> tuple[list[Combination], list[str]]:
+    """What to run, checked, and notes on what was left out. modes: "all" or "M,M"; policies: "all" or "F/S,F/S".
+
+    `all` leaves out a mode that the query does not allow; one that is named is refused with UserError.
+    """
+    chosen_policies = ALL_POLICIES if policies == ALL else _listed(policies, lambda text: Policy.parse(text, "--policies"))
+    notes: list[str] = []
+    chosen_modes: list[Mode] = []
+    for mode in tuple(Mode) if modes == ALL else _listed(modes, lambda text: parse_mode(text, "--modes")):
+        try:
+            session.planned(mode)
+            chosen_modes.append(mode)
+        except UserError as error:
+            if modes != ALL:
+                raise UserError("--modes", modes, error.problem, error.fix) from None
+            notes.append(f"{mode} is left out: {error.problem}")
+    return [Combination(mode, policy) for mode in chosen_modes for policy in chosen_policies], notes
+
+
+def _listed(text: str, parse: Callable[[str], Entry]) -> list[Entry]:
+    """The entries of a list with commas, each once."""
+    found: list[Entry] = []
+    for part in text.split(","):
+        entry = parse(part.strip())
+        if entry not in found:
+            found.append(entry)
+    return found
+
+
+def make_folder(out: Path) -> None:
+    """Create the comparison's folder, or clear it of an older comparison; foreign files stay."""
+    folder.make(out, COMPARE_FILES, _PARTS)
+
+
+def compare(
+    session: Session,
+    chosen: Sequence[Combination],
+    notes: Sequence[str],
+    out: Path,
+    watch_for: Callable[[Combination], Watch | None] = lambda _: None,
+) -> Comparison:
+    """Run every combination into a folder of its own, then write compare.html and compare.json into `out`."""
+    runs, table = [], []
+    for combination in chosen:
+        part = out / combination.name
+        folder.make(part)
+        outcome = session.run(part, mode=combination.mode, policy=combination.policy, watch=watch_for(combination))
+        runs.append(outcome.report)
+        table.append(_row(session, combination, outcome, part))
+    done = Comparison(session.query.name, session.fault_texts, runs, table, list(notes))
+    folder.write_whole(out / "compare.html", page(done.query, session.faults, done.faults, runs, table))
+    folder.write_whole(out / "compare.json", done.to_json())
+    return done
+
+
+def _row(session: Session, combination: Combination, outcome: Outcome, part: Path) -> dict[str, Any]:
+    """A line of the table.
+
+    reconcile_seconds, checkpoint_bytes: the largest of any reconciliation. consistent_after_seconds: from the end of the
+    last fault to the last replica's return to STABLE or the client's last REC_DONE, whichever is later; None where
+    there was no fault or it did not heal.
+    """
+    report = outcome.report
+    reconciliations = report["reconciliations"]
+    return {
+        "mode": str(combination.mode),
+        "policy": str(combination.policy),
+        "dir": combination.name,
+        "is_stable": outcome.is_stable,
+        "delay_new_ms_max": report["delay_new_ms_max"],
+        "delay_new_ms_p99": report["delay_new_ms_p99"],
+        "violations": report["violations"],
+        "n_stable": report["n_stable"],
+        "n_tentative": report["n_tentative"],
+        "n_undone": report["n_undone"],
+        "reconciliations": len(reconciliations),
+        "reconcile_seconds": max((entry["seconds"] for entry in reconciliations), default=None),
+        "checkpoint_bytes": max((entry["checkpoint_bytes"] for entry in reconciliations), default=None),
+        "consistent_after_seconds": _consistent_after(session, outcome, part),
+    }
+
+
+def _consistent_after(session: Session, outcome: Outcome, part: Path) -> float | None:
+    if not outcome.is_stable or not session.faults:
+        return None
+    ends = [fault.at_us + fault.for_us for fault in session.faults if fault.for_us is not None]
+    if len(ends) < len(session.faults):
+        return None
+    healed_ms = max(ends) / 1000
+    unstable = (span["to_ms"] for span in outcome.report["states"] if span["state"] != "STABLE")
+    last_ms: float = max([healed_ms, *unstable, *_corrected_at(part / "changes.jsonl")])
+    return round((last_ms - healed_ms) / 1000, 6)
+
+
+def _corrected_at(changes: Path) -> Iterable[float]:
+    """When the client was given each REC_DONE, in milliseconds of run time."""
+    with changes.open(encoding="utf-8") as lines:
+        return [json.loads(line)["emitted_ms"] for line in lines if line.startswith('{"v":1,"type":"rec_done"')]

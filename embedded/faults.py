@@ -1,0 +1,132 @@
+"""The fault grammar: what `--fault` accepts, and whether a plan has such targets.
+
+    cut STREAM [to rN] at T for D            the source goes on logging; all of it arrives after the heal
+    cut FRAGMENT.rN at T for D               the replica is cut from all that it reads and from all who read it
+    crash FRAGMENT.rN at T [for D] [losing checkpoint]
+    freeze FRAGMENT.rN at T for D
+    slow STREAM|FRAGMENT.rN by D at T for D
+    stop STREAM at T                         never heals
+
+T and D are durations of run time ("5s", "250ms").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from boreal.model.durations import parse_duration
+from boreal.model.errors import UserError
+from boreal.query.plan import EGRESS, Plan
+
+_FIELD = "--fault"
+
+_FORMS = {
+    "cut": "cut STREAM [to rN] at T for D, or cut FRAGMENT.rN at T for D",
+    "crash": "crash FRAGMENT.rN at T [for D] [losing checkpoint]",
+    "freeze": "freeze FRAGMENT.rN at T for D",
+    "slow": "slow STREAM by D at T for D, or slow FRAGMENT.rN by D at T for D",
+    "stop": "stop STREAM at T",
+}
+_GRAMMAR = "; ".join(_FORMS.values())
+
+_STREAM = r"(?P<stream>[^\s.]+)"
+_REPLICA = r"(?P<fragment>[^\s.]+)\.(?P<replica>[^\s.]+)"
+_AT = r" at (?P<at>\S+)"
+_FOR = r" for (?P<for>\S+)"
+_PATTERNS = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("cut_replica", rf"cut {_REPLICA}{_AT}{_FOR}"),
+        ("cut_stream", rf"cut {_STREAM}(?: to (?:(?P<fragment>[^\s.]+)\.)?(?P<to_replica>[^\s.]+))?{_AT}{_FOR}"),
+        ("crash", rf"crash {_REPLICA}{_AT}(?:{_FOR})?(?P<losing> losing checkpoint)?"),
+        ("freeze", rf"freeze {_REPLICA}{_AT}{_FOR}"),
+        ("slow", rf"slow (?:{_REPLICA}|{_STREAM}) by (?P<by>\S+){_AT}{_FOR}"),
+        ("stop", rf"stop {_STREAM}{_AT}"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One failure to bring about. Names are '' where the fault has none; times in microseconds of run time.
+
+    kind: cut_stream (with to_replica: only from that replica, of `fragment` if that is given, else of each fragment
+    that reads the stream), cut_replica, crash, freeze, slow (either target) or stop. for_us None: it never heals.
+    """
+
+    kind: str
+    stream: str = ""
+    fragment: str = ""
+    replica: str = ""
+    to_replica: str = ""
+    by_us: int = 0
+    at_us: int = 0
+    for_us: int | None = None
+    losing_checkpoint: bool = False
+
+
+def parse_fault(text: str) -> Fault:
+    """Read one fault. UserError, with the grammar of its verb, for text that is none."""
+    words = " ".join(text.split())
+    for kind, pattern in _PATTERNS:
+        match = pattern.fullmatch(words)
+        if match:
+            return _fault(kind, {name: part or "" for name, part in match.groupdict().items()})
+    verb = words.partition(" ")[0]
+    if verb not in _FORMS:
+        raise UserError(_FIELD, text, f"a fault begins with one of {', '.join(_FORMS)}", f"write: {_GRAMMAR}")
+    raise UserError(_FIELD, text, f"is not what `{verb}` takes", f"write: {_FORMS[verb]} (T, D: 5s, 250ms)")
+
+
+def _fault(kind: str, parts: dict[str, str]) -> Fault:
+    return Fault(
+        kind=kind,
+        stream=parts.get("stream", ""),
+        fragment=parts.get("fragment", ""),
+        replica=parts.get("replica", ""),
+        to_replica=parts.get("to_replica", ""),
+        by_us=parse_duration(parts["by"], _FIELD) if "by" in parts else 0,
+        at_us=parse_duration(parts["at"], _FIELD, allow_zero=True),
+        for_us=parse_duration(parts["for"], _FIELD) if parts.get("for") else None,
+        losing_checkpoint=bool(parts.get("losing")),
+    )
+
+
+def check_faults(faults: Iterable[Fault], plan: Plan) -> None:
+    """UserError, naming the choices, for a fault whose target the plan lacks. The egress is no target."""
+    streams = list(dict.fromkeys(edge.operator for edge in plan.sources))
+    replicas = [
+        f"{fragment.name}.{replica}"
+        for fragment in plan.fragments
+        if fragment.name != EGRESS
+        for replica in fragment.replicas
+    ]
+    for fault in faults:
+        if fault.stream and fault.stream not in streams:
+            raise _unknown(fault.stream, "stream", streams, replicas)
+        if fault.replica and f"{fault.fragment}.{fault.replica}" not in replicas:
+            raise _unknown(f"{fault.fragment}.{fault.replica}", "replica", streams, replicas)
+        if fault.to_replica:
+            _check_reader(fault, plan, streams, replicas)
+
+
+def _check_reader(fault: Fault, plan: Plan, streams: list[str], replicas: list[str]) -> None:
+    readers = [
+        f"{fragment.name}.{replica}"
+        for fragment in plan.fragments
+        if fragment.name != EGRESS and any(edge.source and edge.operator == fault.stream for edge in fragment.edges)
+        for replica in fragment.replicas
+    ]
+    if fault.fragment:
+        target, found = f"{fault.fragment}.{fault.to_replica}", f"{fault.fragment}.{fault.to_replica}" in readers
+    else:
+        target, found = fault.to_replica, any(name.endswith(f".{fault.to_replica}") for name in readers)
+    if not found:
+        raise _unknown(target, f"replica that reads {fault.stream}", streams, readers or replicas)
+
+
+def _unknown(target: str, what: str, streams: list[str], replicas: list[str]) -> UserError:
+    choices = f"choose from the streams {', '.join(streams)} and the replicas {', '.join(replicas)}"
+    return UserError(_FIELD, target, f"there is no {what} {target!r}", choices)

@@ -1,0 +1,434 @@
+"""Recorded inputs: files, or the generator, as the tuples of a stream; and the order in which a replay feeds them.
+
+A file is read on a fast path, whole columns at a time. As soon as anything is amiss (a broken line, a value of the
+wrong type, a missing or late time) it is read again on an exact path, which knows lines: each line that cannot be used
+becomes a dead letter with its number, and every other line is kept. Both paths read the same values from the same text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema
+from embedded.generate import PREFIX, generate
+from formats.record_parsing import (
+    Rows,
+    Shape,
+    ahead_reason,
+    is_text,
+    json_kinds,
+    json_object,
+    json_texts,
+    late_reason,
+    printable,
+    read_all,
+    read_each,
+    read_json,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from boreal.query.spec import Stream
+
+
+WITNESSES = 9
+"""So many of the next rows say whether one that is far ahead of those before it is to be believed."""
+LEAST_WITNESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An input record that was refused: a line of dlq.jsonl. `record` is its text; `line` counts from 1."""
+
+    source: str
+    line: int
+    reason: str
+    record: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """What a source holds: tuples by (time, place in the file), the records refused, by line, and how many of the tuples
+    were late and clamped."""
+
+    name: str
+    batch: pa.RecordBatch
+    rejects: list[DeadLetter]
+    clamped: int = 0
+
+    @property
+    def times(self) -> np.ndarray:
+        """The event times, int64 microseconds, rising."""
+        times: np.ndarray = self.batch.column(0).to_numpy()
+        return times
+
+
+def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceRows:
+    """Read stream `name` from a .csv, .jsonl or .parquet file, or from `generate:RATE,SECONDS[,KEYS]`.
+
+    The batch has the shape of `Schema.arrow`; columns that the schema does not name are ignored. Lateness is judged in
+    the order of the file (R29): a tuple older than the newest one before it by more than `disorder` is refused, or, under
+    `late: clamp`, put at the oldest time that is not. No clock says which tuples are far ahead, but the file does: one that
+    is more than `ahead` beyond the newest before it is refused where most of those that follow are back below it.
+    UserError: no such file, another kind of file, or a column that the whole file lacks.
+    """
+    schema = stream.attributes
+    if where.startswith(PREFIX):
+        return SourceRows(name, generate(name, schema, where, seed), [])
+    shape = Shape(stream.time, stream.time_unit, schema)
+    source = _Source(name, Path(where), shape, stream.disorder, stream.ahead, stream.late == "clamp")
+    readers = _READERS.get(source.path.suffix.lower())
+    if readers is None:
+        raise source.error("is neither .csv, .jsonl nor .parquet", "convert the file, or give it the right ending")
+    if not source.path.is_file():
+        raise source.error("does not exist", "give the path of a file, or generate:RATE,SECONDS[,KEYS]")
+    fast, exact = readers
+    columns = fast(source)
+    clean = None if columns is None else _all_or_nothing(source, columns)
+    return clean or _sift(source, exact(source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A file to read, and what the stream wants of it."""
+
+    name: str
+    path: Path
+    shape: Shape
+    disorder_us: int
+    ahead_us: int
+    clamps: bool
+
+    def error(self, problem: str, fix: str) -> UserError:
+        return UserError("--source", f"{self.name}={self.path}", f"{self.path} {problem}", fix)
+
+    def require(self, present: list[str]) -> None:
+        """UserError for the first wanted column that is not among those present."""
+        for column in self.shape.wanted:
+            if column not in present:
+                fix = f"its columns are {', '.join(present)}: correct the stream, or the file"
+                raise self.error(f"has no column {column!r}", fix)
+
+
+@dataclass(slots=True)
+class _Records:
+    """The exact path's reading: raw columns of the records that could be split, with each one's line, and dead letters.
+
+    text(i) is record i as the file has it.
+    """
+
+    columns: dict[str, pa.Array]
+    lines: np.ndarray
+    text: Callable[[int], str]
+    rejects: list[DeadLetter] = field(default_factory=list)
+
+
+# Raw columns into a batch.
+
+
+def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> SourceRows | None:
+    """The rows, if every record can be used; else None."""
+    rows = read_all(source.shape, columns)
+    if rows is None or _ahead(rows.times, source):
+        return None
+    floors = _newest_so_far(rows.times) - source.disorder_us
+    late = rows.times < floors
+    if late.any() and not source.clamps:
+        return None
+    return _source_rows(source, replace(rows, times=np.maximum(rows.times, floors)), [], int(late.sum()))
+
+
+def _sift(source: _Source, records: _Records) -> SourceRows:
+    """What can be used, and a dead letter for each record that cannot."""
+    rows = read_each(source.shape, records.columns)
+    reasons = dict(rows.reasons)
+    if ahead := _ahead(rows.times, source):
+        for row, beyond_us in ahead.items():
+            reasons[int(rows.places[row])] = ahead_reason(beyond_us, "the rows around it", source.ahead_us)
+        rows = rows.take(np.delete(np.arange(len(rows.times)), list(ahead)))
+    newest = _newest_so_far(rows.times)
+    behind = newest - rows.times
+    late = behind > source.disorder_us
+    if source.clamps:
+        kept = replace(rows, times=np.maximum(rows.times, newest - source.disorder_us))
+    else:
+        kept = rows.take(np.flatnonzero(~late))
+        for place, behind_us in zip(rows.places[late].tolist(), behind[late].tolist(), strict=True):
+            reasons[place] = late_reason(behind_us, source.disorder_us)
+    letters = [
+        DeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
+    ]
+    rejects = sorted(records.rejects + letters, key=lambda letter: letter.line)
+    return _source_rows(source, kept, rejects, int(late.sum()) if source.clamps else 0)
+
+
+def _source_rows(source: _Source, rows: Rows, rejects: list[DeadLetter], clamped: int) -> SourceRows:
+    return SourceRows(source.name, _by_time(source.shape.schema, rows), rejects, clamped)
+
+
+def _newest_so_far(times: np.ndarray) -> np.ndarray:
+    # A late tuple is never the newest, so that the maximum over all is the maximum over those accepted.
+    return np.maximum.accumulate(times) if len(times) else times
+
+
+def _ahead(times: np.ndarray, source: _Source) -> dict[int, int]:
+    """The rows that are not believed, each with how far it is beyond the newest that is, or for want of one the next.
+
+    A jump ahead may be a quiet night, or a wrong clock. After a night the rows go on from where it led; after a wrong clock
+    most of the next ones are back, by more than any disorder explains. A row that was merely late is alone among them.
+    """
+    if not len(times):
+        return {}
+    jumps = np.diff(np.maximum.accumulate(times)) > source.ahead_us
+    back_us = source.disorder_us + source.ahead_us
+    if not jumps.any() and not _is_contradicted(times, 0, back_us):
+        return {}
+    found: dict[int, int] = {}
+    newest: int | None = None
+    for row, time in enumerate(times.tolist()):
+        is_suspect = newest is None or time > newest + source.ahead_us
+        if is_suspect and _is_contradicted(times, row, back_us):
+            found[row] = time - (newest if newest is not None else int(times[row + 1 : row + 1 + WITNESSES].min()))
+        else:
+            newest = time if newest is None else max(newest, time)
+    return found
+
+
+def _is_contradicted(times: np.ndarray, row: int, back_us: int) -> bool:
+    """Whether most of the rows that follow one, and at least two, are back below it by more than this."""
+    following = times[row + 1 : row + 1 + WITNESSES]
+    back = int((following < times[row] - back_us).sum())
+    return back >= LEAST_WITNESSES and back > len(following) - back
+
+
+def _by_time(schema: Schema, rows: Rows) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_arrays([pa.array(rows.times, pa.int64()), *rows.values], schema=schema.arrow)
+    if (rows.times[1:] >= rows.times[:-1]).all():
+        return batch
+    return batch.take(pa.array(np.argsort(rows.times, kind="stable")))
+
+
+# CSV.
+
+
+def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
+    names = source.shape.wanted
+    data = source.path.read_bytes()
+    try:
+        table = pa.csv.read_csv(
+            pa.BufferReader(data),
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(
+                include_columns=names, column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+            ),
+        )
+    except (pa.ArrowInvalid, KeyError):
+        return None
+    # A record of several lines is either quoted with care or the work of a stray quote, which the exact path can tell.
+    return whole(table, names) if table.num_rows + 1 == _count_lines(data) else None
+
+
+def _exact_csv(source: _Source) -> _Records:
+    lines = _text_lines(source.path)
+    if not lines:
+        raise source.error("is empty", "its first line must name the columns")
+    header, at = _split_csv(lines, 0)
+    if header is None:
+        raise source.error("has a first line with a quote that is never closed", "its first line must name the columns")
+    source.require(header)
+    places = {name: header.index(name) for name in source.shape.wanted}
+    values: dict[str, list[str]] = {name: [] for name in places}
+    spans: list[tuple[int, int]] = []
+    rejects: list[DeadLetter] = []
+    while at < len(lines):
+        start = at
+        if not lines[start].rstrip("\r\n"):
+            at += 1
+            continue
+        fields, at = _split_csv(lines, start)
+        problem = _csv_problem(fields, len(header), lines[start])
+        if fields is None or problem:
+            # A stray quote may have run over the lines that follow: only its own line is lost.
+            at = start + 1
+            rejects.append(DeadLetter(source.name, at, problem, printable(lines[start])))
+            continue
+        spans.append((start, at))
+        for name, place in places.items():
+            values[name].append(fields[place])
+    return _Records(
+        columns={name: pa.array(texts, pa.string()) for name, texts in values.items()},
+        lines=np.array([start + 1 for start, _ in spans], dtype=np.int64),
+        text=lambda row: printable("".join(lines[slice(*spans[row])])),
+        rejects=rejects,
+    )
+
+
+def _split_csv(lines: list[str], at: int) -> tuple[list[str] | None, int]:
+    """The fields of the record that starts at lines[at] (None: an open quote), and where the next one starts."""
+    if '"' not in lines[at]:
+        return lines[at].rstrip("\r\n").split(","), at + 1
+    # Within a line quotes are read as leniently as on the fast path; a record of several lines must have no stray ones.
+    for end, strict in ((at + 1, False), (len(lines), True)):
+        reader = csv.reader(_lines_between(lines, at, end), strict=strict)
+        try:
+            return next(reader), at + reader.line_num
+        except (csv.Error, EOFError):
+            continue
+    return None, at + 1
+
+
+def _lines_between(lines: list[str], at: int, end: int) -> Iterator[str]:
+    yield from (lines[place] for place in range(at, end))
+    # The csv module would end an open quote here without a word.
+    raise EOFError
+
+
+def _csv_problem(fields: list[str] | None, width: int, first_line: str) -> str:
+    if fields is None:
+        return "a quote is never closed"
+    if len(fields) != width:
+        return f"{len(fields)} fields, the header has {width}"
+    return "" if all(map(is_text, fields)) else "not UTF-8"
+
+
+# JSON lines.
+
+
+def _fast_jsonl(source: _Source) -> dict[str, pa.Array] | None:
+    data = source.path.read_bytes()
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return None
+    for kinds in json_kinds(source.shape):
+        table = read_json(data, kinds)
+        if table is not None:
+            break
+    # Two objects on a line are not two lines; and a column of nulls may be one that is not there.
+    lines = _count_lines(data)
+    if table is None or table.num_rows != lines or any(column.null_count == lines for column in table.columns):
+        return None
+    return whole(table, source.shape.wanted)
+
+
+def _exact_jsonl(source: _Source) -> _Records:
+    lines = _text_lines(source.path)
+    values: dict[str, list[str | None]] = {name: [] for name in source.shape.wanted}
+    numbers: list[int] = []
+    rejects: list[DeadLetter] = []
+    present: dict[str, None] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json_object(line)
+            present.update(dict.fromkeys(record))
+            texts = json_texts(source.shape, record)
+        except ValueError as problem:
+            rejects.append(DeadLetter(source.name, number, str(problem), printable(line)))
+            continue
+        numbers.append(number)
+        for column, text in zip(values.values(), texts, strict=True):
+            column.append(text)
+    if present:
+        source.require(list(present))
+    return _Records(
+        columns={name: pa.array(column, pa.string()) for name, column in values.items()},
+        lines=np.array(numbers, dtype=np.int64),
+        text=lambda row: printable(lines[numbers[row] - 1]),
+        rejects=rejects,
+    )
+
+
+# Parquet.
+
+
+def _exact_parquet(source: _Source) -> _Records:
+    """Rows count from 1, as lines do; a record's text is its wanted columns as JSON."""
+    columns = _parquet_columns(source)
+    rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    return _Records(
+        columns=columns,
+        lines=np.arange(1, rows.num_rows + 1),
+        text=lambda row: json.dumps(rows.slice(row, 1).to_pylist()[0], default=str),
+    )
+
+
+def _parquet_columns(source: _Source) -> dict[str, pa.Array]:
+    try:
+        with pa.parquet.ParquetFile(source.path) as file:
+            shape = file.schema_arrow
+            source.require(shape.names)
+            for name in source.shape.wanted:
+                kind = shape.field(name).type
+                if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+                    raise source.error(f"has a column {name!r} of type {kind}", "a column must hold plain values")
+            table = file.read(columns=source.shape.wanted)
+    except pa.ArrowInvalid as error:
+        raise source.error(f"is not a Parquet file: {error}", "give a file that Parquet readers can open") from None
+    return whole(table, source.shape.wanted)
+
+
+_READERS: dict[str, tuple[Callable[[_Source], dict[str, pa.Array] | None], Callable[[_Source], _Records]]] = {
+    ".csv": (_fast_csv, _exact_csv),
+    ".jsonl": (_fast_jsonl, _exact_jsonl),
+    ".parquet": (_parquet_columns, _exact_parquet),
+}
+
+
+# Text files.
+
+
+def _count_lines(data: bytes) -> int:
+    return data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+def _text_lines(path: Path) -> list[str]:
+    """The file's lines with their ends. Bytes that are not UTF-8 become lone surrogates, which `is_text` finds."""
+    text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    return list(io.StringIO(text, newline=""))
+
+
+# The order of a replay.
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The event-time order over all streams together; ties go by the order of the streams.
+
+    times: all event times, rising. index: per stream and row, the row's place in that order. Both rise, so that the
+    cut of each stream at a place or a time is found by bisection.
+    """
+
+    times: np.ndarray
+    index: dict[str, np.ndarray]
+
+    def rows_within(self, name: str, count: int) -> int:
+        """How many rows of the stream are among the first `count` of all."""
+        return int(np.searchsorted(self.index[name], count, side="left"))
+
+    def rows_before(self, name: str, time: int) -> int:
+        """How many rows of the stream have an event time before `time`."""
+        return self.rows_within(name, int(np.searchsorted(self.times, time, side="left")))
+
+
+def merge_schedule(sources: dict[str, SourceRows]) -> Schedule:
+    """One order for all rows of all sources, by (time, stream, row)."""
+    times = np.concatenate([np.empty(0, dtype=np.int64), *(source.times for source in sources.values())])
+    order = np.argsort(times, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    ends = np.cumsum([len(source.times) for source in sources.values()])
+    return Schedule(times[order], dict(zip(sources, np.split(place, ends[:-1]), strict=True)) if sources else {})

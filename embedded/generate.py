@@ -1,0 +1,56 @@
+"""The deterministic generator: `generate:RATE,SECONDS[,KEYS]` as a source without a file.
+
+RATE tuples for each second of event time, evenly spaced, for SECONDS from the start of 2026, with values drawn per
+column: a string is one of KEYS keys, an int is below KEYS, a double is from 0 to 100 with three decimals, a bool is
+fair, and a timestamp is the tuple's own time. The same text, seed and stream give the same tuples.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+
+import numpy as np
+import pyarrow as pa
+
+from boreal.model.errors import UserError
+from boreal.model.schema import Schema, Type
+
+START_US = 1_767_225_600_000_000
+"""2026-01-01T00:00:00Z."""
+PREFIX = "generate:"
+_SHAPE = re.compile(r"generate:(?P<rate>\d+),(?P<seconds>\d+(\.\d+)?)(,(?P<keys>\d+))?", re.ASCII)
+_DEFAULT_KEYS = 100
+
+
+def generate(name: str, schema: Schema, text: str, seed: int = 0) -> pa.RecordBatch:
+    """The rows of stream `name`, in order of time, in the shape of `schema.arrow`. UserError for another text."""
+    match = _SHAPE.fullmatch(text)
+    if match is None or int(match["rate"]) == 0 or float(match["seconds"]) == 0 or match["keys"] == "0":
+        raise UserError(
+            "--source",
+            f"{name}={text}",
+            "is not a generator",
+            "write generate:RATE,SECONDS[,KEYS], each above 0, such as generate:1000,60 or generate:1000,60,20",
+        )
+    rate, keys = int(match["rate"]), int(match["keys"] or _DEFAULT_KEYS)
+    count = math.ceil(rate * float(match["seconds"]))
+    times = START_US + np.arange(count, dtype=np.int64) * 1_000_000 // rate
+    draw = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    columns = [_values(kind, times, keys, draw) for _, kind in schema.columns]
+    return pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=schema.arrow)
+
+
+def _values(kind: Type, times: np.ndarray, keys: int, draw: np.random.Generator) -> pa.Array:
+    count = len(times)
+    if kind is Type.STRING:
+        names = pa.array([f"k{number}" for number in range(keys)])
+        return names.take(pa.array(draw.integers(keys, size=count)))
+    if kind is Type.INT:
+        return pa.array(draw.integers(keys, size=count))
+    if kind is Type.DOUBLE:
+        return pa.array(draw.uniform(0, 100, size=count).round(3))
+    if kind is Type.BOOL:
+        return pa.array(draw.integers(2, size=count).astype(bool))
+    return pa.array(times).cast(Type.TIMESTAMP.arrow)

@@ -1,0 +1,231 @@
+"""`boreal run`: a query over files or generators, in one process, with scripted faults; what one client saw, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from boreal.model.frames import INFINITY, Frame, LogId, State
+from boreal.query.plan import EGRESS, Fragment, Plan
+from embedded.faults import Fault
+from embedded.file_sources import SourceRows
+from embedded.network import Cut, Slow
+from embedded.sources import Pace, Sources
+from embedded.world import Clock, World
+from formats.changelog import ClientLog
+from logs.checkpoints import CheckpointStore
+from logs.log import LogStore
+from reconcile.events import InstanceId, Reconciled, StateChanged
+
+PATIENCE_US = 600_000_000
+
+
+@dataclass
+class Outcome:
+    """How a run ended: the report (contract: report.json), and whether every replica ended STABLE with all input read."""
+
+    report: dict[str, Any]
+    is_stable: bool
+
+
+@dataclass
+class Run:
+    """One embedded run. `watch(run)` is called several times a boundary interval of run time, for progress."""
+
+    plan: Plan
+    rows: dict[str, SourceRows]
+    pace: Pace
+    faults: Sequence[Fault]
+    clock: Clock
+    logs: LogStore
+    store: CheckpointStore
+    seed: int | None = None
+    changes: TextIO | None = None
+    stable: TextIO | None = None
+    watch: Callable[[Run], None] | None = None
+    world: World = field(init=False)
+    sources: Sources = field(init=False)
+    client: ClientLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self.held: dict[tuple[str, InstanceId], list[Fault]] = {}
+        self.client = ClientLog(
+            plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
+        )
+        self.world = World(plan, self.clock, self.logs, self.store, self._on_append)
+        self.sources = Sources(plan, self.rows, self.pace, self.world.append)
+        self.faults_over_at = max((f.at_us + (f.for_us or 0) for f in self.faults), default=0)
+        self.never_heals = any(f.for_us is None for f in self.faults)
+
+    def go(self) -> Outcome:
+        """Run to the end: all input read, all faults over, all replicas settled."""
+        world = self.world
+        for who in world.processes:
+            world.start(who)
+        for fault in self.faults:
+            world.at(fault.at_us, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+        self._tick()
+        world.run(self._is_over)
+        return Outcome(self._report(), self._is_settled(include_dead=True))
+
+    # Time
+
+    def _tick(self) -> None:
+        self.sources.tick(self.world.now)
+        if self.watch is not None:
+            self.watch(self)
+        self.world.at(self.world.now + self.sources.tick_us, self._tick)
+
+    def _on_append(self, log: LogId, frame: Frame, now: int) -> None:
+        if log.stream == self.plan.output.name:
+            self.client.take(frame, now, self._read_replica())
+
+    def _read_replica(self) -> str:
+        instance = self.world.egress().instance
+        return instance.links[0].upstream.live.log.replica or "r0" if instance else "r0"
+
+    def _is_over(self) -> bool:
+        ended = self.sources.ended_at
+        now = self.world.now
+        if ended is None or now < self.faults_over_at:
+            return False
+        if self._is_settled(include_dead=False):
+            return True
+        waited = now - max(ended, self.faults_over_at)
+        return waited > (3 * self.plan.delay_threshold_us + 1_000_000 if self.never_heals else PATIENCE_US)
+
+    def _is_settled(self, include_dead: bool) -> bool:
+        for process in self.world.processes.values():
+            instance = process.instance
+            if instance is None:
+                if include_dead:
+                    return False
+                continue
+            if process.is_busy or instance.state is not State.STABLE or instance.sunion.base.position < INFINITY:
+                return False
+        return True
+
+    # Faults
+
+    def _strike(self, fault: Fault) -> None:
+        world, network = self.world, self.world.network
+        match fault.kind:
+            case "crash" | "freeze":
+                self._stop_processes(fault)
+                return
+            case "slow":
+                rule = Slow(fault.stream or f"{fault.fragment}.{fault.replica}", fault.by_us)
+                network.slow.append(rule)
+                undo: list[Callable[[], None]] = [lambda: network.slow.remove(rule)]
+            case _:
+                undo = []
+                for cut in _cuts(fault, self.plan):
+                    network.cuts.append(cut)
+                    undo.append(lambda cut=cut: network.cuts.remove(cut))  # type: ignore[misc]
+        if fault.for_us is not None:
+            world.at(world.now + fault.for_us, lambda: self._heal(undo))
+
+    def _heal(self, undo: list[Callable[[], None]]) -> None:
+        for action in undo:
+            action()
+        self.world.links_changed()
+
+    def _stop_processes(self, fault: Fault) -> None:
+        world = self.world
+        shards = self.plan.fragment(fault.fragment).shards
+        for who in [InstanceId(fault.fragment, fault.replica, shard) for shard in range(shards)]:
+            held = self.held.setdefault((fault.kind, who), [])
+            if fault.kind == "freeze":
+                world.freeze(who)
+            else:
+                world.crash(who, fault.losing_checkpoint)
+            held.append(fault)
+            if fault.for_us is not None:
+                world.at(world.now + fault.for_us, lambda who=who: self._bring_back(fault, who))  # type: ignore[misc]
+
+    def _bring_back(self, fault: Fault, who: InstanceId) -> None:
+        """A process comes back when the last of the faults that overlap on it is over."""
+        held = self.held[(fault.kind, who)]
+        held.remove(fault)
+        if held:
+            return
+        if fault.kind == "freeze":
+            self.world.thaw(who)
+        else:
+            self.world.start(who)
+
+    # The report
+
+    def _report(self) -> dict[str, Any]:
+        plan = self.plan
+        alphas = [p.instance.sunion.alpha_x_us for p in self.world.processes.values() if p.instance]
+        return {
+            "query": plan.query,
+            "mode": str(plan.mode),
+            "policy": str(plan.policy),
+            "replicas": max(len(fragment.replicas) for fragment in plan.fragments),
+            "x_ms": plan.delay_threshold_us / 1000,
+            "alpha_x_ms": min(alphas) / 1000 if alphas else None,
+            "bucket_ms": plan.bucket_us / 1000,
+            "seed": self.seed,
+            **self.client.delay_new(),
+            **self.client.counts(),
+            "n_dlq": sum(len(rows.rejects) for rows in self.rows.values()),
+            "n_clamped": sum(rows.clamped for rows in self.rows.values()),
+            "reconciliations": self._reconciliations(),
+            "states": self._states(),
+            "notes": list(plan.notes),
+        }
+
+    def _reconciliations(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "fragment": entry.who.fragment,
+                "replica": entry.who.replica,
+                "shard": entry.who.shard,
+                "mode": str(self.plan.mode),
+                "started_ms": entry.what.started / 1000,
+                "seconds": (entry.at - entry.what.started) / 1e6,
+                "tuples_redone": entry.what.tuples,
+                "checkpoint_bytes": entry.what.checkpoint_bytes,
+            }
+            for entry in self.world.journal
+            if isinstance(entry.what, Reconciled) and entry.who.fragment != EGRESS
+        ]
+
+    def _states(self) -> list[dict[str, Any]]:
+        spans: list[dict[str, Any]] = []
+        for who in self.world.processes:
+            if who.fragment == EGRESS:
+                continue
+            entries = [e for e in self.world.journal if e.who == who and isinstance(e.what, StateChanged)]
+            ends = [entry.at for entry in entries[1:]] + [self.world.now]
+            for entry, end in zip(entries, ends, strict=True):
+                assert isinstance(entry.what, StateChanged)
+                spans.append(
+                    {
+                        "fragment": who.fragment,
+                        "replica": who.replica,
+                        "shard": who.shard,
+                        "state": entry.what.state.value if entry.what.state else "FAILURE",
+                        "from_ms": entry.at / 1000,
+                        "to_ms": end / 1000,
+                    }
+                )
+        return spans
+
+
+def _cuts(fault: Fault, plan: Plan) -> list[Cut]:
+    if fault.kind == "cut_replica":
+        return [Cut(f"{fault.fragment}.{fault.replica}")]
+    if not fault.to_replica:
+        return [Cut(fault.stream)]
+    readers: list[Fragment] = [
+        f
+        for f in plan.fragments
+        if any(edge.operator == fault.stream and edge.source for edge in f.edges)
+        and (not fault.fragment or f.name == fault.fragment)
+    ]
+    return [Cut(fault.stream, f"{fragment.name}.{fault.to_replica}") for fragment in readers]

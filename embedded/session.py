@@ -1,0 +1,320 @@
+"""What `boreal run`, `compare` and `verify` share: a command's options, checked and read once, then run any number of times.
+
+`prepare` takes everything as the user wrote it and refuses what cannot run, by the option's name, before anything is
+written. A `Session` then runs the same input and faults under any mode and policy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TextIO, cast
+
+import numpy as np
+
+from boreal.model.durations import format_duration, parse_duration
+from boreal.model.errors import UserError
+from boreal.query.plan import Plan
+from boreal.query.planner import plan
+from boreal.query.spec import LEAST_SLACK_US, Mode, Policy, Query, did_you_mean, load_query
+from embedded import folder
+from embedded.faults import Fault, check_faults, parse_fault
+from embedded.file_sources import DeadLetter, SourceRows, read_source
+from embedded.run import Outcome, Run
+from embedded.sources import Pace
+from embedded.world import Clock, ModelClock, RealClock, SkipClock
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.memory_log import MemoryLogStore
+
+ClockName = Literal["skip", "real"]
+Watch = Callable[[Run], None]
+Tap = Callable[[TextIO], TextIO]
+
+DEFAULT_RATE = "10000/s"
+_CLOCKS = ("skip", "real")
+_RATE = re.compile(r"(?P<number>\d+(\.\d+)?)/s", re.ASCII)
+_SPEED = re.compile(r"(?P<number>\d+(\.\d+)?)x", re.ASCII)
+_LONGEST_BUCKET_US = 36_500 * 86_400_000_000
+_OPTION_OF = {
+    "reconcile": ("--mode", "mode"),
+    "policy": ("--policy", "policy"),
+    "delay_threshold": ("--delay-threshold", "delay_threshold_us"),
+    "replicas": ("--replicas", "replicas"),
+    "shards": ("--shards", "shards"),
+    "engine": ("--engine", "engine"),
+}
+"""Field of the query: the option that overrides it, and the planner's name for that."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A query with its input and faults, ready to run. `plan` is what the options ask for; `planned` varies it.
+
+    settings: what the options override in the query, as `boreal.query.planner.plan` takes it. notes: on the pace, for the
+    report. fault_texts: the faults as the user wrote them. seed: None where work takes the time that it really takes.
+    """
+
+    query: Query
+    settings: Mapping[str, Any]
+    notes: tuple[str, ...]
+    plan: Plan
+    rows: dict[str, SourceRows]
+    pace: Pace
+    faults: tuple[Fault, ...]
+    fault_texts: tuple[str, ...]
+    clock: ClockName
+    seed: int | None
+
+    def planned(self, mode: Mode | None = None, policy: Policy | None = None) -> Plan:
+        """The plan under another mode or policy, all else alike. UserError where the query does not allow the mode."""
+        varied = {"mode": mode or self.plan.mode, "policy": policy or self.plan.policy, "bucket_us": self.plan.bucket_us}
+        made = plan(self.query, **{**self.settings, **varied})
+        return replace(made, notes=(*made.notes, *self.notes))
+
+    def without_faults(self) -> Session:
+        return replace(self, faults=(), fault_texts=())
+
+    @property
+    def n_rows(self) -> int:
+        return sum(rows.batch.num_rows for rows in self.rows.values())
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        return [letter for rows in self.rows.values() for letter in rows.rejects]
+
+    def run(
+        self,
+        out: Path,
+        *,
+        mode: Mode | None = None,
+        policy: Policy | None = None,
+        watch: Watch | None = None,
+        tap: Tap | None = None,
+    ) -> Outcome:
+        """Run to the end, and leave stable.jsonl, changes.jsonl, dlq.jsonl and, last, report.json in the folder `out`.
+
+        The folder exists and holds none of these files. `watch(run)` is called several times a boundary interval;
+        `tap(changes)` may put itself between the client and its changelog, to show what passes.
+        """
+        with ExitStack() as files:
+            stable, changes, dead = (files.enter_context(folder.create(out / name)) for name in folder.STREAM_FILES)
+            for letter in self.dead_letters:
+                dead.write(json.dumps(asdict(letter)) + "\n")
+            run = Run(
+                self.planned(mode, policy),
+                self.rows,
+                self.pace,
+                self.faults,
+                self._new_clock(),
+                MemoryLogStore(),
+                MemoryCheckpointStore(),
+                seed=self.seed,
+                changes=tap(changes) if tap else changes,
+                stable=stable,
+                watch=watch,
+            )
+            outcome = run.go()
+        folder.write_whole(out / folder.REPORT, json.dumps(outcome.report, indent=2) + "\n")
+        return outcome
+
+    def _new_clock(self) -> Clock:
+        if self.clock == "real":
+            return RealClock()
+        return SkipClock() if self.seed is None else ModelClock()
+
+
+def prepare(
+    query_path: Path,
+    sources: Sequence[str],
+    *,
+    faults: Sequence[str] = (),
+    rate: str | None = None,
+    speed: str | None = None,
+    mode: str | None = None,
+    policy: str | None = None,
+    delay_threshold: str | None = None,
+    replicas: int | None = None,
+    shards: int | None = None,
+    engine: str | None = None,
+    clock: str = "skip",
+    seed: int | None = None,
+) -> Session:
+    """Check everything that a command was given, and read its sources. UserError for the first thing that is wrong.
+
+    sources: STREAM=PATH each. Texts are as on the command line: rate "10000/s", speed "60x", policy "process/delay".
+    """
+    query = load_query(query_path)
+    if rate is not None and speed is not None:
+        raise UserError("--speed", speed, f"cannot go with --rate {rate}", "give one of the two")
+    pace = parse_pace(rate, speed)
+    if clock not in _CLOCKS:
+        raise UserError("--clock", clock, "is not a clock", f"write one of: {', '.join(_CLOCKS)}")
+    if seed is not None and seed < 0:
+        raise UserError("--seed", seed, "is less than zero", "write a whole number of at least 0")
+    settings = _settings(mode, policy, delay_threshold, replicas, shards, engine)
+    settings["bucket_us"] = _bucket_at_speed(query, pace, speed)
+    planned = _blaming_options(lambda: plan(query, **settings), settings)
+    _refuse_spark(planned)
+    parsed = tuple(parse_fault(text) for text in faults)
+    check_faults(parsed, planned)
+    rows = _read_sources(query, planned, sources, seed or 0)
+    bucket_us, notes = _fitted_to_rate(planned, rows, pace)
+    if clock == "real" and seed is not None:
+        notes += ("the seed makes generated input only: real time passes, so a run does not repeat exactly",)
+    return Session(
+        query=query,
+        settings=settings,
+        notes=notes,
+        plan=replace(planned, bucket_us=bucket_us, notes=(*planned.notes, *notes)),
+        rows=rows,
+        pace=pace,
+        faults=parsed,
+        fault_texts=tuple(faults),
+        clock=cast(ClockName, clock),
+        seed=seed,
+    )
+
+
+def parse_mode(text: str, field: str) -> Mode:
+    """The reconciliation mode of this name; UserError, naming `field`, for another text."""
+    try:
+        return Mode(text)
+    except ValueError:
+        raise UserError(field, text, "is not a mode", did_you_mean(text, Mode)) from None
+
+
+def _settings(
+    mode: str | None,
+    policy: str | None,
+    delay_threshold: str | None,
+    replicas: int | None,
+    shards: int | None,
+    engine: str | None,
+) -> dict[str, Any]:
+    """What the options override, for the planner; None leaves what the query says."""
+    return {
+        "mode": None if mode is None else parse_mode(mode, "--mode"),
+        "policy": None if policy is None else Policy.parse(policy, "--policy"),
+        "delay_threshold_us": None if delay_threshold is None else parse_duration(delay_threshold, "--delay-threshold"),
+        "replicas": replicas,
+        "shards": shards,
+        "engine": engine,
+    }
+
+
+def _blaming_options(make: Callable[[], Plan], settings: Mapping[str, Any]) -> Plan:
+    """A plan; what the query refuses because of an option is blamed on the option."""
+    try:
+        return make()
+    except UserError as error:
+        option, setting = _OPTION_OF.get(error.field, ("", ""))
+        if settings.get(setting) is None:
+            raise
+        raise replace(error, field=option) from None
+
+
+def _refuse_spark(planned: Plan) -> None:
+    for fragment in planned.fragments:
+        if "spark" in fragment.engines:
+            raise UserError(
+                "engine",
+                "spark",
+                f"an embedded run has no Spark, which {fragment.name} asks for",
+                "add --engine native, which gives the same results; or run the query on the stack: boreal query apply",
+            )
+
+
+# Pace
+
+
+def parse_pace(rate: str | None, speed: str | None) -> Pace:
+    """The pace that --rate or --speed asks for; DEFAULT_RATE where neither does."""
+    if speed is not None:
+        return Pace(speed=_positive(_SPEED, "--speed", speed, "write event time over run time, such as 60x"))
+    return Pace(rate=_positive(_RATE, "--rate", rate or DEFAULT_RATE, "write tuples a second, such as 10000/s"))
+
+
+def _positive(shape: re.Pattern[str], field: str, text: str, fix: str) -> float:
+    match = shape.fullmatch(text.strip())
+    number = float(match["number"]) if match else 0.0
+    if match is None or not math.isfinite(number):
+        raise UserError(field, text, "is not what the option takes", fix)
+    if number == 0:
+        raise UserError(field, text, "is zero: the run would never end", fix)
+    return number
+
+
+def _bucket_at_speed(query: Query, pace: Pace, speed: str | None) -> int:
+    """The bucket in event time; under --speed the file gives it in run time, so that one file serves any speed."""
+    if pace.speed is None:
+        return query.tuning.bucket
+    bucket = round(query.tuning.bucket * pace.speed)
+    if bucket > _LONGEST_BUCKET_US:
+        most = _LONGEST_BUCKET_US // query.tuning.bucket
+        raise UserError("--speed", speed, "makes a bucket longer than a hundred years", f"write at most {most}x")
+    return max(bucket, 1)
+
+
+def _fitted_to_rate(planned: Plan, rows: dict[str, SourceRows], pace: Pace) -> tuple[int, tuple[str, ...]]:
+    """The bucket to run with, and what to note about it.
+
+    At a rate below the data's own, a bucket may take longer to fill than X leaves time for: then smaller ones serve.
+    Results do not depend on the bucket (R5). Rows of one event time cannot be parted; what they break is noted.
+    """
+    bucket = planned.bucket_us
+    if pace.rate is None:
+        return bucket, ()
+    times = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *(source.times for source in rows.values())]))
+    longest = (planned.delay_threshold_us - LEAST_SLACK_US) // 2 - planned.boundary_interval_us
+    while _fill_us(times, bucket, pace.rate) > longest:
+        if bucket == 1:
+            took = _seconds(_fill_us(times, 1, pace.rate))
+            return planned.bucket_us, (f"rows of one event time take {took} at this rate, which is too long for X",)
+        bucket //= 2
+    if bucket == planned.bucket_us:
+        return bucket, ()
+    took = _seconds(_fill_us(times, planned.bucket_us, pace.rate))
+    given = format_duration(planned.bucket_us)
+    return bucket, (f"bucket is {format_duration(bucket)}: one of {given} would take {took} to fill at this rate",)
+
+
+def _fill_us(times: np.ndarray, bucket_us: int, rate: float) -> float:
+    """The run time between the first and the last row of the bucket that takes longest."""
+    if not len(times):
+        return 0
+    edges = np.flatnonzero(np.diff(times // bucket_us)) + 1
+    most = np.diff(np.concatenate([[0], edges, [len(times)]])).max()
+    return float(most - 1) / rate * 1e6
+
+
+def _seconds(us: float) -> str:
+    return f"{us / 1e6:.3g}s"
+
+
+# Sources
+
+
+def _read_sources(query: Query, planned: Plan, sources: Sequence[str], seed: int) -> dict[str, SourceRows]:
+    """The rows of every stream that reaches the output, in the order of the file, which settles ties."""
+    where: dict[str, str] = {}
+    for text in sources:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise UserError("--source", text, "is not STREAM=PATH", f"write {next(iter(query.streams))}=PATH")
+        if name not in query.streams:
+            raise UserError("--source", text, f"there is no stream {name}", did_you_mean(name, query.streams))
+        if name in where:
+            raise UserError("--source", text, f"{name} already reads {where[name]}", f"give {name} one source")
+        where[name] = path
+    reaching = {edge.operator for edge in planned.sources}
+    needed = [name for name in query.streams if name in reaching]
+    for name in needed:
+        if name not in where:
+            fix = f"add --source {name}=PATH, or {name}=generate:RATE,SECONDS"
+            raise UserError("--source", None, f"the stream {name} has no source", fix)
+    return {name: read_source(name, query.streams[name], where[name], seed) for name in needed}

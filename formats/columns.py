@@ -1,0 +1,133 @@
+"""Columns as files hold them, turned into the types of a query's schema.
+
+One rule for every format, so that the same data in CSV, JSON lines and Parquet gives the same tuples. Text: empty, NA
+and null are null; a time is ISO 8601 (without a zone: UTC) or an integer epoch in the stream's `time_unit`; an int may
+be written 5.0, but not 5.5; a bool is true, false, 1 or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
+
+_NULL_TEXTS = pa.array(["", "NA", "null"])
+_MICROSECONDS = pa.timestamp("us")
+
+
+def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
+    """The column as `kind.arrow`. Raises pa.ArrowInvalid where any value is not of that kind."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_string(column.type):
+        column = pc.if_else(pc.is_in(column, _NULL_TEXTS), pa.scalar(None, pa.string()), column)
+    return _CONVERTERS[kind](column, time_unit)
+
+
+def convert_each(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array, np.ndarray]:
+    """Like `convert`, with null for each value that is not of that kind, and a mask (bool) of these values."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # Each different value once: where a whole column is of another kind, its values tend to be few.
+    distinct = column.dictionary_encode()
+    values, bad = _convert_halves(distinct.dictionary, kind, time_unit)
+    bad_rows = pa.array(bad).take(distinct.indices).fill_null(False)
+    return values.take(distinct.indices), bad_rows.to_numpy(zero_copy_only=False)
+
+
+def _convert_halves(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array, np.ndarray]:
+    """As `convert_each`: a column that does not convert as a whole is halved, down to the single values that do not."""
+    try:
+        return convert(column, kind, time_unit), np.zeros(len(column), dtype=bool)
+    except pa.ArrowInvalid:
+        if len(column) == 1:
+            return pa.nulls(1, kind.arrow), np.ones(1, dtype=bool)
+    middle = len(column) // 2
+    halves = [_convert_halves(part, kind, time_unit) for part in (column[:middle], column[middle:])]
+    return pa.concat_arrays([values for values, _ in halves]), np.concatenate([bad for _, bad in halves])
+
+
+def _to_string(column: pa.Array, _time_unit: str) -> pa.Array:
+    return column.cast(pa.string())
+
+
+def _to_int(column: pa.Array, _time_unit: str) -> pa.Array:
+    if not pa.types.is_string(column.type):
+        return column.cast(pa.int64())
+    return _first_of(
+        column,
+        lambda texts: texts.cast(pa.int64()),
+        lambda texts: texts.cast(pa.float64()).cast(pa.int64()),
+    )
+
+
+def _to_double(column: pa.Array, _time_unit: str) -> pa.Array:
+    # Not safe: an int beyond 2**53 is rounded, as it is where a text of it is read.
+    return column.cast(pa.float64(), safe=False)
+
+
+def _to_bool(column: pa.Array, _time_unit: str) -> pa.Array:
+    # By way of text, which knows 0 and 1 only; a number cast directly would be true where it is 5.
+    return column if pa.types.is_boolean(column.type) else column.cast(pa.string()).cast(pa.bool_())
+
+
+def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
+    if pa.types.is_string(column.type):
+        times_us = _first_of(
+            column,
+            lambda texts: _as_us(texts, _MICROSECONDS),
+            lambda texts: _as_us(texts, Type.TIMESTAMP.arrow),
+            lambda texts: _epoch(texts.cast(pa.int64()), time_unit),
+            lambda texts: _as_us(_to_microseconds(texts), _MICROSECONDS),
+            lambda texts: _as_us(_to_microseconds(texts), Type.TIMESTAMP.arrow),
+        )
+    elif pa.types.is_timestamp(column.type):
+        times_us = _as_us(column, pa.timestamp("us", column.type.tz))
+    elif pa.types.is_date(column.type):
+        times_us = _as_us(column, _MICROSECONDS)
+    else:
+        times_us = _epoch(column.cast(pa.int64()), time_unit)
+    range_us = pc.min_max(times_us).as_py()
+    if range_us["min"] is not None and not FIRST_TIME_US <= range_us["min"] <= range_us["max"] <= LAST_TIME_US:
+        raise pa.ArrowInvalid("a time outside the years 1 to 9999")
+    return times_us.cast(Type.TIMESTAMP.arrow)
+
+
+def _as_us(column: pa.Array, kind: pa.TimestampType) -> pa.Array:
+    # Straight to the numbers: from one zone to another Arrow would look up the zone for every value.
+    nanoseconds = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+    return column.cast(kind, safe=not nanoseconds).cast(pa.int64())
+
+
+def _epoch(numbers: pa.Array, time_unit: str) -> pa.Array:
+    # Nanoseconds are cut off to microseconds; from the coarser units the cast stays safe, and finds overflow.
+    return numbers.cast(pa.timestamp(time_unit)).cast(_MICROSECONDS, safe=time_unit != "ns").cast(pa.int64())
+
+
+def _to_microseconds(texts: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+
+
+def _first_of(texts: pa.Array, *parsers: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """What the first parser makes that can read every text; `convert_each` sees to columns of several notations."""
+    for parser in parsers[:-1]:
+        try:
+            return parser(texts)
+        except pa.ArrowInvalid:
+            continue
+    return parsers[-1](texts)
+
+
+_CONVERTERS: dict[Type, Callable[[pa.Array, str], pa.Array]] = {
+    Type.STRING: _to_string,
+    Type.INT: _to_int,
+    Type.DOUBLE: _to_double,
+    Type.BOOL: _to_bool,
+    Type.TIMESTAMP: _to_timestamp,
+}

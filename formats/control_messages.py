@@ -1,0 +1,72 @@
+"""What processes say to each other in a query's control topic, as items of JSON (R24).
+
+A record holds all that one process had to say at one moment:
+
+    {"v": 1, "sender": "node.departures.r0", "items": [ITEM, ...]}
+    {"to": "main.r1.0", "message": {"type": "Heartbeat", "sender": "main.r0.0", "state": "STABLE"}}
+    {"acknowledge": {"reader": "main.r0.0", "positions": [["jfk/0", 1200], ...]}}
+    {"trim": [["jfk/0", 1100], ...]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from boreal.model.errors import ProtocolError
+from boreal.model.frames import State
+from reconcile.events import (
+    Heartbeat,
+    InstanceId,
+    LeaseDenial,
+    LeaseEnd,
+    LeaseGrant,
+    LeaseRequest,
+    Message,
+    PathAfter,
+)
+
+Item = dict[str, Any]
+
+_PLAIN_MESSAGES = {kind.__name__: kind for kind in (LeaseRequest, LeaseGrant, LeaseDenial, LeaseEnd)}
+
+
+def message_item(to: InstanceId, message: Message) -> Item:
+    """A message to one instance, as an item."""
+    fields: dict[str, Any] = {"type": type(message).__name__, "sender": str(message.sender)}
+    match message:
+        case Heartbeat(_, state):
+            fields["state"] = state.value
+        case PathAfter(_, key, micros):
+            fields |= {"key": key, "micros": micros}
+    return {"to": str(to), "message": fields}
+
+
+def message_of(item: Item) -> Message:
+    """The message of an item that `message_item` made. ProtocolError for any other shape."""
+    try:
+        fields = item["message"]
+        sender = instance_of(fields["sender"])
+        match fields["type"]:
+            case "Heartbeat":
+                return Heartbeat(sender, State(fields["state"]))
+            case "PathAfter":
+                return PathAfter(sender, fields["key"], int(fields["micros"]))
+            case kind:
+                return _PLAIN_MESSAGES[kind](sender)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"not a control message: {item!r}") from error
+
+
+def instance_of(text: str) -> InstanceId:
+    """The instance that 'FRAGMENT.REPLICA.SHARD' names."""
+    fragment, replica, shard = text.rsplit(".", 2)
+    return InstanceId(fragment, replica, int(shard))
+
+
+def acknowledge_item(reader: InstanceId, positions: tuple[tuple[str, int], ...]) -> Item:
+    return {"acknowledge": {"reader": str(reader), "positions": [list(position) for position in positions]}}
+
+
+def trim_item(positions: Mapping[str, int]) -> Item:
+    return {"trim": [[key, needed] for key, needed in sorted(positions.items())]}

@@ -1,0 +1,54 @@
+"""Headers of the records that clients read. The value of a record needs none of them; a restart and our own client do.
+
+id            the stable row's id                                   stable rows of q.out, all of q.stable
+incarnation   the writer's life: lower ones at later offsets are a   all of q.out and q.stable
+              zombie's, and void (R25)
+epoch         as in the value of q.out                              q.stable
+anchor        where a restart of the writer begins (R26)            stable boundaries of q.out
+place         where the changelog stands after this record          stable boundaries of q.out
+stable_id     the next id of q.stable when this was sent             stable boundaries of q.out, at the home site
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from boreal.model.frames import Anchor
+from formats.changelog import Place
+
+ID = "id"
+INCARNATION = "incarnation"
+EPOCH = "epoch"
+ANCHOR = "anchor"
+PLACE = "place"
+STABLE_ID = "stable_id"
+
+Headers = list[tuple[str, bytes]]
+
+
+def number(value: int) -> bytes:
+    """As headers hold numbers: decimal text."""
+    return b"%d" % value
+
+
+def encode_anchor(anchor: Anchor) -> bytes:
+    return json.dumps(asdict(anchor), separators=(",", ":")).encode()
+
+
+def decode_anchor(text: bytes) -> Anchor:
+    fields = json.loads(text)
+    return Anchor(fields["time"], fields["needs"], _pairs(fields["next_ids"]), _pairs(fields["inputs"]))
+
+
+def encode_place(place: Place) -> bytes:
+    return json.dumps(asdict(place), separators=(",", ":")).encode()
+
+
+def decode_place(text: bytes) -> Place:
+    return Place(**json.loads(text))
+
+
+def _pairs(listed: Iterable[list[object]]) -> tuple[tuple[str, int], ...]:
+    return tuple((str(key), int(str(value))) for key, value in listed)

@@ -1,0 +1,324 @@
+"""What the logs of a query's sources still hold, and what its clients were given: the ground for computing results anew.
+
+A log that was trimmed lacks rows, and a row's id tells nothing of its time. But readers acknowledge what they need by
+anchors, which lie in their own logs: no row before an anchor's places has a time at or after its `needs`. So the first anchor
+that needs nothing of what is gone says from which time on every row is there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from kafka import KafkaConsumer, TopicPartition
+
+from boreal.model.codec import DataHead, Head
+from boreal.model.durations import format_duration
+from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY, Boundary, LogId
+from boreal.query.plan import EGRESS
+from boreal.query.spec import Query
+from deployment.layout import Layout
+from deployment.recompute import Spans, covering
+from formats.headers import ID
+from formats.json_text import moment
+from logs.log import Trimmed
+from services.egress.tail import read_out_tail, time_us, windows
+from services.kafka.clusters import Cluster
+from services.kafka.topics import out_topic, stable_topic
+from services.storage.partition import Partition, consumer_of
+from sunion.buckets import bucket_floor
+from sunion.tape import BEGINNING
+
+CAUGHT_UP_WITHIN_S = 10.0
+"""How long q.stable may take to bring a row that q.out has already."""
+
+_LOOK_BEHIND = 16
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the logs of all sources hold. offsets: the first and the one after the last, by topic and partition. reach: by the
+    name of a source's edge, the event time from which on no row is gone. complete: the event time, a bucket's start, up to
+    which no row is still to come."""
+
+    offsets: Mapping[str, Mapping[int, tuple[int, int]]]
+    reach: Mapping[str, int]
+    complete: int
+
+
+def held_by(clusters: Mapping[str, Cluster], layout: Layout) -> Held:
+    """What there is now. KafkaError if a site that is asked does not answer."""
+    offsets: dict[str, dict[int, tuple[int, int]]] = {}
+    reach: dict[str, int] = {}
+    complete = INFINITY
+    with _Logs(clusters, layout) as logs:
+        for edge in layout.plan.sources:
+            reach[edge.name] = BEGINNING
+            for log in (LogId(edge.name, "", partition) for partition in range(edge.partitions)):
+                partition = logs.open(log)
+                start, end = partition.bounds()
+                offsets.setdefault(layout.topic_of(log), {})[log.partition] = start, end
+                complete = min(complete, bucket_floor(_last_boundary(partition, start, end), layout.plan.bucket_us))
+                first_id = _first_id(partition, start, end)
+                if first_id > 0:
+                    reach[edge.name] = max(reach[edge.name], logs.reach(log.key, first_id))
+    return Held(offsets, reach, max(complete, BEGINNING))
+
+
+def narrowed(clusters: Mapping[str, Cluster], layout: Layout, held: Held, wanted: Range) -> Held:
+    """Only the offsets that a range needs: a range of an hour does not read a history of weeks. KafkaError as `held_by`."""
+    until = covering(wanted.until, layout.plan.bucket_us)
+    needs = Spans(layout.plan).needs(wanted.since)
+    offsets: dict[str, dict[int, tuple[int, int]]] = {}
+    with _Logs(clusters, layout) as logs:
+        for edge in layout.plan.sources:
+            for log in (LogId(edge.name, "", partition) for partition in range(edge.partitions)):
+                topic = layout.topic_of(log)
+                start, end = held.offsets[topic][log.partition]
+                partition = logs.open(log)
+                if start < end:
+                    end = min(_first_boundary(partition, start, end, until) + 1, end)
+                    first_id, next_id = logs.place_of(log.key, needs[edge.name]), partition.one(end - 1).next_id
+                    with suppress(Trimmed):  # a place that the log knows no more is no better than its start
+                        first = min(partition.offset_after(first_id - 1, start, end, next_id), end)
+                        # A START close before says which frames are a zombie's (R25).
+                        start = max(first - _LOOK_BEHIND, start)
+                offsets.setdefault(topic, {})[log.partition] = start, end
+    return replace(held, offsets=offsets)
+
+
+class _Logs:
+    """All logs of a query, through one consumer for each site. As a context."""
+
+    def __init__(self, clusters: Mapping[str, Cluster], layout: Layout) -> None:
+        self._clusters = clusters
+        self._layout = layout
+        self._readers = layout.readers()
+        self._consumers: dict[str, KafkaConsumer] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Logs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def open(self, log: LogId) -> Partition:
+        site = self._layout.site_of(log)
+        if site not in self._consumers:
+            self._consumers[site] = self._stack.enter_context(closing(consumer_of(self._clusters[site])))
+        return Partition(self._consumers[site], log, self._layout.topic_of(log))
+
+    def reach(self, key: str, first_id: int) -> int:
+        """The least time known of which no row stands before an id of 'stream/partition'; INFINITY where none is."""
+        found = INFINITY
+        for who in self._readers[key]:
+            if who.fragment == EGRESS:
+                continue  # its anchors are in no log
+            partition = self.open(self._layout.own_logs(who)[0])
+            found = min(found, _first_anchor(partition, key, first_id))
+        return found
+
+    def place_of(self, key: str, time: int) -> int:
+        """An id of 'stream/partition' before which no row is of a time or later, by one reader's log; 0 where it tells none."""
+        readers = [who for who in self._readers[key] if who.fragment != EGRESS]
+        if time <= BEGINNING or not readers:
+            return 0
+        partition = self.open(self._layout.own_logs(readers[0])[0])
+        start, end = partition.bounds()
+        beyond = _first_boundary(partition, start, end, time + 1)
+        for first in windows(start, beyond):
+            anchors = [head.anchor for head in _heads(partition, first, beyond) if isinstance(head, Boundary) and head.anchor]
+            places = [dict(anchor.inputs).get(key, 0) for anchor in anchors if anchor.needs <= time]
+            if places:
+                return max(places)
+        return 0
+
+
+def _first_boundary(partition: Partition, start: int, end: int, time: int) -> int:
+    """Where a log has come to a stable boundary of a time or later: at the first offset, or a few after it; its end if it has
+    not."""
+
+    def has_come(offset: int) -> bool:
+        heads = _heads(partition, max(start, offset - _LOOK_BEHIND), offset + 1)
+        return any(isinstance(head, Boundary) and not head.tentative and head.time >= time for head in heads)
+
+    return bisect_left(range(start, end), True, key=has_come) + start
+
+
+def _first_anchor(partition: Partition, key: str, first_id: int) -> int:
+    """What the first anchor of a log needs that needs no row before an id."""
+    for head in _heads(partition, *partition.bounds()):
+        if isinstance(head, Boundary) and head.anchor and dict(head.anchor.inputs).get(key, 0) >= first_id:
+            return head.anchor.needs
+    return INFINITY
+
+
+def _first_id(partition: Partition, start: int, end: int) -> int:
+    """The first stable id that a log still has or will have."""
+    if start == end:
+        return INFINITY if end else 0
+    record = partition.one(start)
+    head = partition.head(record)
+    return head.first_id if isinstance(head, DataHead) else record.next_id
+
+
+def _last_boundary(partition: Partition, start: int, end: int) -> int:
+    """How far a source's log is complete, in event time."""
+    for first in windows(start, end):
+        incarnation, boundary = 0, BEGINNING
+        for head in _heads(partition, first, end):
+            if head.origin.incarnation >= incarnation:  # else it is a zombie's (R25)
+                incarnation = head.origin.incarnation
+                if isinstance(head, Boundary):
+                    boundary = max(boundary, head.time)
+        if boundary > BEGINNING:
+            return boundary
+    return BEGINNING
+
+
+def _heads(partition: Partition, start: int, end: int) -> Iterator[Head]:
+    for records in partition.read(start, end):
+        yield from map(partition.head, records)
+
+
+# Which results can be had
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Results with since <= event time < until."""
+
+    since: int
+    until: int
+
+    def holds(self, time: int) -> bool:
+        return self.since <= time < self.until
+
+    def shape(self) -> dict[str, str | None]:
+        """For programs; None where it has no beginning, or no end."""
+        return {
+            "from": moment(self.since) if self.since > BEGINNING else None,
+            "to": moment(self.until) if self.until < INFINITY else None,
+        }
+
+    def __str__(self) -> str:
+        first = moment(self.since) if self.since > BEGINNING else "the beginning"
+        return f"from {first} to {moment(self.until) if self.until < INFINITY else 'the end'}"
+
+
+def range_of(query: Query, layout: Layout, held: Held, since: int | None, until: int | None, stable_to: int) -> Range:
+    """The range that is asked for (None: as far as can be), if all of its results can be computed from what the logs hold
+    and are final, which they are up to `stable_to`. UserError for the option that asks for more."""
+    earliest = Spans(layout.plan).earliest(held.reach)
+    if stable_to <= BEGINNING:
+        raise UserError("NAME", query.name, "has no stable results yet", "feed it, and see what it waits for: boreal status")
+    if earliest is None:
+        problem = "depends on rows that its logs do not hold any more"
+        raise UserError("NAME", query.name, problem, "apply it under another name with tuning: {history: 7d}, and feed it")
+    if since is not None and since < earliest:
+        kept = format_duration(query.tuning.history)
+        problem = f"is before what the logs can answer for: they hold all that results need from {moment(earliest)} on"
+        fix = f"write --from {moment(earliest)} or later; tuning.history, now {kept}, says how long logs are kept"
+        raise UserError("--from", moment(since), problem, fix)
+    if until is not None and until > stable_to:
+        problem = f"is after {moment(stable_to)}, up to which results are final"
+        raise UserError("--to", moment(until), problem, f"write --to {moment(stable_to)} or earlier, or leave it out")
+    found = Range(earliest if since is None else since, stable_to if until is None else until)
+    if found.since >= found.until:
+        problem = f"leaves nothing {found}"
+        raise UserError("--from", moment(found.since), problem, f"write a time before {moment(found.until)}")
+    return found
+
+
+# What clients were given
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRow:
+    """A row of q.stable. time: its event time; text: a line of JSON, as `formats.json_text` writes it."""
+
+    id: int
+    time: int
+    text: str
+
+
+def stable_extent(home: Cluster, layout: Layout) -> tuple[int, int]:
+    """(the event time up to which q.out holds all stable results, the id of the next). KafkaError as usual."""
+    tail = read_out_tail(home, out_topic(layout.plan.query, layout.home, layout.sites), None)
+    if tail.place is None or tail.place.through is None:
+        return BEGINNING, 0
+    return bucket_floor(tail.place.through, layout.plan.bucket_us), tail.place.next_stable_id
+
+
+def given_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[GivenRow]:
+    """All that q.stable holds of the rows before an id, in order. UserError where it does not get so far."""
+    topic = stable_topic(layout.plan.query)
+    partition = TopicPartition(topic, 0)
+    with closing(home.consumer(read_committed=True)) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        last, deadline = -1, time.monotonic() + CAUGHT_UP_WITHIN_S
+        while last + 1 < next_id:
+            for record in consumer.poll(timeout_ms=200).get(partition, ()):
+                last, deadline = int(dict(record.headers)[ID]), time.monotonic() + CAUGHT_UP_WITHIN_S
+                if last < next_id:
+                    yield _given(last, record.value.decode())
+            if time.monotonic() > deadline:
+                problem = f"holds the stable rows before {last + 1} only, while {next_id} were given"
+                raise UserError(topic, None, problem, "see that the egress of the home site runs: boreal status")
+
+
+def given_from(home: Cluster, layout: Layout, next_id: int) -> int:
+    """The event time from which on q.stable holds all results that were given: Kafka deletes the oldest by age."""
+    first = next(given_rows(home, layout, next_id), None)
+    # Of the first row's own time some may be gone.
+    return BEGINNING if first is None or first.id == 0 else first.time + 1
+
+
+def _given(id_: int, text: str) -> GivenRow:
+    row = json.loads(text)
+    # A window's result is of the last microsecond before its end (R6).
+    return GivenRow(id_, time_us(row["window_end"]) - 1 if "window_end" in row else time_us(row["time"]), text)
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """The first row, counted from 1 in its range, that is not the same in both; None where one side has no more. id: of the row
+    in q.stable."""
+
+    row: int
+    id: int | None
+    given: str | None
+    recomputed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many rows each side has, and where they first differ."""
+
+    given: int
+    recomputed: int
+    first_difference: RowDifference | None
+
+    @property
+    def same(self) -> bool:
+        return self.first_difference is None
+
+
+def compare(given: Iterable[GivenRow], recomputed: Iterable[str]) -> Comparison:
+    """Row by row, in their order, text by text."""
+    counts = [0, 0]
+    first: RowDifference | None = None
+    for number, (row, text) in enumerate(zip_longest(given, recomputed), start=1):
+        counts[0] += row is not None
+        counts[1] += text is not None
+        if first is None and (row.text if row else None) != text:
+            first = RowDifference(number, row.id if row else None, row.text if row else None, text)
+    return Comparison(counts[0], counts[1], first)

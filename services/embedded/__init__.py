@@ -1,1 +1,0 @@
-"""The embedded driver: whole queries in one process, over real, skipped or simulated time."""

@@ -1,0 +1,91 @@
+"""Follows a topic of one partition, from what it holds or from now on, through every failure of its cluster."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.errors import KafkaError
+
+from services.kafka.clusters import Cluster, tell_of_trying_again
+
+RETRY_S = 0.2
+_POLL_MS = 200
+_GATHERED_BYTES = 1 << 20
+
+_logger = logging.getLogger("boreal.follower")
+
+
+class TopicFollower:
+    """Hands each record to `take`, in order, in a thread of its own, until it is closed. A cluster out of reach is silence; a
+    record that `take` cannot make sense of is passed over, since it must not hold up those after it.
+
+    from_end: what was said before, or while the cluster was out of reach, is past. gather_ms: where there is no hurry, records
+    are taken together that come within so long, since one alone costs as much as many. is_current: all that the topic held
+    when it was reached has been handed on.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        take: Callable[[ConsumerRecord], None],
+        from_end: bool = False,
+        gather_ms: int | None = None,
+    ) -> None:
+        self.is_current = threading.Event()
+        self._cluster = cluster
+        self._partition = TopicPartition(topic, 0)
+        self._take = take
+        self._from_end = from_end
+        self._options: dict[str, Any] = {}
+        if gather_ms is not None:
+            self._options = {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
+        self._next = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"follow-{topic}-{cluster.site}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with closing(self._cluster.consumer(**self._options)) as consumer:
+                    self._follow(consumer)
+            except (KafkaError, OSError) as error:
+                tell_of_trying_again(_logger, f"{self._partition.topic} at {self._cluster.site} cannot be read", error)
+                self._stopping.wait(RETRY_S)
+
+    def _follow(self, consumer: KafkaConsumer) -> None:
+        """Until something breaks."""
+        consumer.assign([self._partition])
+        first = consumer.beginning_offsets([self._partition])[self._partition]
+        end = consumer.end_offsets([self._partition])[self._partition]
+        if self._from_end:
+            self._next = end
+        elif not first <= self._next <= end:
+            # What came next was deleted meanwhile, or the whole topic was made anew.
+            self._next = first
+        consumer.seek(self._partition, self._next)
+        while not self._stopping.is_set():
+            if consumer.position(self._partition) >= end:
+                self.is_current.set()
+            for records in consumer.poll(timeout_ms=_POLL_MS).values():
+                for record in records:
+                    self._next = record.offset + 1
+                    self._hand_on(record)
+
+    def _hand_on(self, record: ConsumerRecord) -> None:
+        try:
+            self._take(record)
+        except Exception as error:  # whatever it is, the thread must not end in silence
+            where = f"offset {record.offset} of {self._partition.topic}"
+            _logger.warning("the record at %s is not understood, and passed over: %r", where, error)

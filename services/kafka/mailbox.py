@@ -1,0 +1,84 @@
+"""What is left for a thread that may have to wait for Kafka: of what came meanwhile only the newest is worth its while."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Hashable, Mapping
+from typing import Any, Generic, TypeVar
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from services.kafka.clusters import Cluster, end_producer, tell_of_trying_again
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+_logger = logging.getLogger("boreal.mailbox")
+
+
+class Mailbox(Generic[Key, Value]):
+    """The newest value of each key, until it is taken. at_most: where more would wait, the oldest are forgotten."""
+
+    def __init__(self, at_most: int | None = None) -> None:
+        self._at_most = at_most
+        self._newest: dict[Key, Value] = {}
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def put(self, values: Mapping[Key, Value]) -> None:
+        """Returns at once."""
+        with self._changed:
+            self._newest.update(values)
+            while self._at_most is not None and len(self._newest) > self._at_most:
+                del self._newest[next(iter(self._newest))]
+            self._changed.notify()
+
+    def take(self, timeout_s: float | None = None) -> dict[Key, Value] | None:
+        """All there is, as soon as there is something; nothing after so long; None once the box is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest or self._is_closed, timeout_s)
+            taken, self._newest = self._newest, {}
+            return None if self._is_closed else taken
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+
+class Outbox:
+    """Sends records to a topic's only partition from a thread of its own: making a producer, and sending, may have to wait for
+    a cluster out of reach. What cannot be sent at once is forgotten; of what waits, the newest of each key is kept."""
+
+    def __init__(self, cluster: Cluster, topic: str, at_most: int | None = None, **options: Any) -> None:
+        """options: of the producer."""
+        self._cluster = cluster
+        self._topic = topic
+        self._options = options
+        self._waiting: Mailbox[Hashable, tuple[bytes | None, bytes | None]] = Mailbox(at_most)
+        self._numbers = itertools.count()
+        self._thread = threading.Thread(target=self._run, name=f"outbox-{topic}", daemon=True)
+        self._thread.start()
+
+    def put(self, value: bytes | None, key: bytes | None = None) -> None:
+        """Returns at once. A record without a key replaces no other."""
+        self._waiting.put({next(self._numbers) if key is None else key: (key, value)})
+
+    def close(self) -> None:
+        self._waiting.close()
+        self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        producer: KafkaProducer | None = None
+        while (waiting := self._waiting.take()) is not None:
+            try:
+                producer = producer or self._cluster.producer(patient=False, **self._options)
+                for key, value in waiting.values():
+                    producer.send(self._topic, value, key=key, partition=0)
+            except (KafkaError, OSError) as error:
+                tell_of_trying_again(_logger, f"nothing can be said in {self._topic}", error)
+        if producer is not None:
+            end_producer(producer, 1)

@@ -1,0 +1,68 @@
+"""What processes say of themselves in boreal.status: one JSON object each, the newest counts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kafka.consumer.fetcher import ConsumerRecord
+
+from services.kafka.clusters import Cluster
+from services.kafka.follower import TopicFollower
+from services.kafka.topics import STATUS
+
+Status = dict[str, Any]
+OnStatus = Callable[[Status], None]
+"""Called with each status, in the order in which they were said, in the reader's thread."""
+
+VERSION = 1
+EVERY_STATUS_HAS = {"process", "pid", "at_ms", "ready"}
+OF_QUERIES = b"query:"
+"""What the keys begin with under which the monitor says how queries are."""
+
+
+class StatusReader:
+    """Follows boreal.status from what it holds on. A cluster that is out of reach is silence. is_current: all that was said
+    before has been handed on."""
+
+    def __init__(self, cluster: Cluster, on_status: OnStatus) -> None:
+        self._on_status = on_status
+        self._follower = TopicFollower(cluster, STATUS, self._take)
+        self.is_current = self._follower.is_current
+
+    def close(self) -> None:
+        self._follower.close()
+
+    def _take(self, record: ConsumerRecord) -> None:
+        if record.key is None or record.value is None or record.key.startswith(OF_QUERIES):
+            return
+        status = json.loads(record.value)
+        if status["v"] != VERSION:
+            raise ValueError(f"version {status['v']}")
+        if absent := EVERY_STATUS_HAS - status.keys():
+            raise ValueError(f"without {', '.join(sorted(absent))}")
+        self._on_status(status)
+
+
+class Statuses:
+    """The newest status of each process, as this process has heard it; kept current until it is closed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._newest: dict[str, Status] = {}
+        self._lock = threading.Lock()
+        self._reader = StatusReader(cluster, self._take)
+        self.is_current = self._reader.is_current
+
+    def newest(self) -> dict[str, Status]:
+        """By process name."""
+        with self._lock:
+            return dict(self._newest)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _take(self, status: Status) -> None:
+        with self._lock:
+            self._newest[status["process"]] = status

@@ -1,0 +1,185 @@
+"""Recorded rows into the users' topics, at a pace: what `boreal feed` does.
+
+One JSON object a row, in event-time order over all streams. As the owner of the data knows how far it is, every partition
+also gets heartbeat records (header `boundary`), so that a stream with few rows holds back no other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from kafka import KafkaProducer
+
+from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY
+from boreal.model.schema import TIME
+from boreal.query.spec import Stream
+from embedded.file_sources import SourceRows, merge_schedule
+from embedded.sources import Pace
+from formats.json_text import column_texts, joined, key_parts, moment, object_parts
+from intake.intake import BOUNDARY_HEADER, END
+from services.kafka.clusters import Cluster, end_producer
+
+HEARTBEAT_S = 0.1
+UNDER_WAY_MAX = 100_000
+"""Records that Kafka has not acknowledged yet."""
+_TICK_S = 0.01
+_ENDED_WITHIN_S = 1.0
+"""Whoever interrupts feeding waits for no Kafka that is out of reach."""
+_SLICE_ROWS = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A stream's topic, and what goes there."""
+
+    producer: _Producer
+    stream: Stream
+    name: str
+    partitions: list[int]
+    rows: SourceRows
+
+
+class _Producer:
+    """A producer that raises what Kafka has refused, with the next record or at the end, and waits where Kafka does not keep
+    up: kafka-python's own would take in all there is."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self._producer = producer
+        self._changed = threading.Condition()
+        self._under_way = 0
+        self._refusal: BaseException | None = None
+
+    def send(self, topic: str, value: bytes, **options: Any) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._under_way < UNDER_WAY_MAX or self._refusal is not None)
+            self._check()
+            self._under_way += 1
+        self._producer.send(topic, value, **options).add_callback(self._note, None).add_errback(self._note)
+
+    def flush(self) -> None:
+        """Returns once Kafka has all records."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way or self._refusal is not None)
+            self._check()
+
+    def _note(self, refusal: BaseException | None, _: object = None) -> None:
+        with self._changed:
+            self._under_way -= 1
+            self._refusal = self._refusal or refusal
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+
+def feed(
+    clusters: Mapping[str, Cluster],
+    streams: Mapping[str, Stream],
+    rows: Mapping[str, SourceRows],
+    pace: Pace,
+    *,
+    ended: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Write the rows of each stream, by name, to its topic, which is in its cluster; returns how many, once Kafka has them.
+
+    ended: the last record of every partition says that the stream has ended, so that all windows close. on_progress is
+    called with the number of rows written so far. UserError: a stream without a topic, or a topic that does not exist.
+    KafkaError where Kafka refuses a record; while it is out of reach, feeding waits.
+    """
+    schedule = merge_schedule(dict(rows))
+    with ExitStack() as stack:
+        producers = {cluster: _Producer(_made(stack, cluster, linger_ms=5)) for cluster in {clusters[name] for name in rows}}
+        topics = {name: _topic(clusters[name], producers, name, streams[name], found) for name, found in rows.items()}
+        sent = dict.fromkeys(topics, 0)
+        started = time.monotonic()
+        heartbeat_at = 0.0
+        while True:
+            elapsed = time.monotonic() - started
+            count, reached = pace.cut(schedule, int(elapsed * 1e6))
+            for name, topic in topics.items():
+                until = schedule.rows_within(name, count)
+                for first in range(sent[name], until, _SLICE_ROWS):
+                    _send(topic, first, min(first + _SLICE_ROWS, until))
+                sent[name] = until
+            if on_progress:
+                on_progress(count)
+            if reached >= INFINITY:
+                break
+            if elapsed >= heartbeat_at:
+                heartbeat_at = elapsed + HEARTBEAT_S
+                for topic in topics.values():
+                    _send_boundary(topic.producer, topic.name, topic.partitions, moment(reached))
+            time.sleep(_TICK_S)
+        for topic in topics.values() if ended else ():
+            _send_boundary(topic.producer, topic.name, topic.partitions, END)
+        for producer in producers.values():
+            producer.flush()
+    return sum(sent.values())
+
+
+def end(cluster: Cluster, topic: str) -> None:
+    """Say in every partition of a topic that its stream has ended. UserError: there is no such topic. KafkaError as `feed`."""
+    partitions = _partitions(cluster, topic, "topic")
+    with ExitStack() as stack:
+        producer = _Producer(_made(stack, cluster))
+        _send_boundary(producer, topic, partitions, END)
+        producer.flush()
+
+
+def json_records(stream: Stream, batch: pa.RecordBatch) -> list[bytes]:
+    """Rows as the stream's producers would write them: `formats.record_parsing` reads the same rows from these records."""
+    texts = column_texts(stream.attributes, batch)
+    moments = texts.pop(TIME)
+    columns = texts if stream.time in texts else {stream.time: moments, **texts}
+    return [record.encode() for record in joined(object_parts(columns)).to_pylist()]
+
+
+def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
+    if not stream.key:
+        return [None] * batch.num_rows
+    texts = column_texts(stream.attributes, batch)
+    return [key.encode() for key in joined(key_parts(stream.key, texts)).to_pylist()]
+
+
+def _made(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:
+    """A producer that ends with `stack`. Who is not interrupted has seen to it that Kafka has all records."""
+    producer = cluster.producer(**options)
+    stack.callback(end_producer, producer, _ENDED_WITHIN_S)
+    return producer
+
+
+def _topic(
+    cluster: Cluster, producers: Mapping[Cluster, _Producer], name: str, stream: Stream, rows: SourceRows
+) -> _Topic:
+    field = f"streams.{name}.topic"
+    if stream.topic is None:
+        raise UserError(field, None, "is not given", "name the topic that holds the stream's records")
+    return _Topic(producers[cluster], stream, stream.topic, _partitions(cluster, stream.topic, field), rows)
+
+
+def _partitions(cluster: Cluster, topic: str, field: str) -> list[int]:
+    with closing(cluster.consumer()) as consumer:
+        partitions = consumer.partitions_for_topic(topic)
+    if not partitions:
+        raise UserError(field, topic, "does not exist", "apply the query first")
+    return sorted(partitions)
+
+
+def _send(topic: _Topic, first: int, until: int) -> None:
+    batch = topic.rows.batch.slice(first, until - first)
+    for key, record in zip(_keys(topic.stream, batch), json_records(topic.stream, batch), strict=True):
+        topic.producer.send(topic.name, record, key=key)
+
+
+def _send_boundary(producer: _Producer, topic: str, partitions: list[int], text: str) -> None:
+    for partition in partitions:
+        producer.send(topic, b"", headers=[(BOUNDARY_HEADER, text.encode())], partition=partition)

@@ -1,0 +1,290 @@
+"""The supervisor's decisions: what starts, what ends, in which order, and how soon it is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deployment.supervision import (
+    BACKOFF_LAST_US,
+    DEFAULT_GRACE_US,
+    GRACE_US,
+    HEALTHY_AFTER_US,
+    HOPELESS_AFTER_US,
+    Answered,
+    Child,
+    Effect,
+    Event,
+    Exited,
+    Kill,
+    Phase,
+    Start,
+    Supervision,
+    Terminate,
+    Tick,
+    Wanted,
+)
+
+KAFKA = Child("kafka.a", "kafka", None, ("kafka",))
+REDIS = Child("redis", "redis", None, ("redis",))
+MONITOR = Child("monitor", "monitor", None, ("monitor",))
+SOURCE = Child("source.q.jfk", "source", "q", ("source",), "1")
+NODES = tuple(Child(f"node.q.r{n}", "node", "q", ("node", f"r{n}"), "1", "x") for n in range(3))
+EGRESS = Child("egress.q.a", "egress", "q", ("egress",), "1", "x")
+ALL = (KAFKA, REDIS, MONITOR, SOURCE, *NODES, EGRESS)
+
+
+class World:
+    """A supervision with its processes, which do what they are told: they start, and end when asked to."""
+
+    def __init__(self, children: Sequence[Child] = ALL, ready: bool = True) -> None:
+        self.supervision = Supervision()
+        self.now = 0
+        self.running: dict[str, Child] = {}
+        self.log: list[str] = []
+        self.want(children)
+        if ready:
+            self.answer(*self.running)
+
+    def want(self, children: Sequence[Child]) -> None:
+        self.tell(Wanted(tuple(children)))
+
+    def answer(self, *names: str) -> None:
+        for name in names:
+            self.tell(Answered(name, True))
+
+    def tell(self, event: Event) -> list[Effect]:
+        effects = self.supervision.handle(event, self.now)
+        for effect in effects:
+            match effect:
+                case Start(child):
+                    assert child.name not in self.running, f"{child.name} is started twice"
+                    self.running[child.name] = child
+                    self.log.append(f"start {child.name}")
+                case Terminate(name):
+                    assert name in self.running
+                    self.log.append(f"terminate {name}")
+                case Kill(name):
+                    assert name in self.running
+                    self.log.append(f"kill {name}")
+        return effects
+
+    def exits(self, name: str) -> None:
+        del self.running[name]
+        self.tell(Exited(name))
+
+    def pass_time(self, us: int) -> None:
+        """To each deadline on the way."""
+        end = self.now + us
+        while (due := self.supervision.next_deadline()) is not None and due <= end:
+            self.now = due
+            self.tell(Tick())
+        self.now = end
+        self.tell(Tick())
+
+    def drain(self) -> list[str]:
+        taken, self.log = self.log, []
+        return taken
+
+
+def test_what_is_wanted_is_started_servers_first() -> None:
+    world = World(ready=False)
+    assert [line.split()[1].split(".")[0] for line in world.drain()] == [
+        "kafka", "redis", "monitor", "source", "node", "node", "node", "egress",
+    ]  # fmt: skip
+    assert not world.supervision.is_ready()
+    world.answer(*world.running)
+    assert world.supervision.is_ready()
+
+
+def test_the_first_restart_is_at_once_and_backoff_doubles_to_ten_seconds_and_begins_anew_after_health() -> None:
+    world = World([MONITOR])
+    waits = []
+    for _ in range(8):
+        world.exits("monitor")
+        before = world.now
+        world.pass_time(BACKOFF_LAST_US)
+        life = world.supervision.lives["monitor"]
+        waits.append(life.since - before)
+        world.now = life.since
+    assert waits == [0, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000, 10_000_000]
+    assert world.supervision.lives["monitor"].restarts == 8
+    world.pass_time(HEALTHY_AFTER_US)
+    world.exits("monitor")
+    assert world.supervision.lives["monitor"].since == world.now
+    world.exits("monitor")
+    assert world.supervision.next_deadline() == world.now + 200_000
+
+
+def test_one_that_ends_unasked_comes_back_whatever_its_exit_code() -> None:
+    world = World([MONITOR])
+    world.exits("monitor")
+    assert world.supervision.lives["monitor"].state == "starting"
+    world.exits("monitor")
+    assert world.supervision.lives["monitor"].state == "waiting"
+    world.pass_time(200_000)
+    assert world.supervision.lives["monitor"].state == "starting"
+    world.answer("monitor")
+    assert world.supervision.lives["monitor"].state == "running"
+
+
+def test_all_end_downstream_first_each_stage_after_the_one_before() -> None:
+    world = World()
+    world.drain()
+    world.want(())
+    stages = []
+    while world.running:
+        asked = [line.split()[1] for line in world.drain()]
+        stages.append(asked)
+        for name in asked:
+            world.exits(name)
+    assert stages == [
+        ["egress.q.a"], ["node.q.r0", "node.q.r1", "node.q.r2"], ["source.q.jfk"], ["monitor"], ["redis"], ["kafka.a"],
+    ]  # fmt: skip
+    assert not world.supervision.lives
+
+
+def test_a_deleted_query_ends_and_nothing_else_does() -> None:
+    world = World()
+    world.drain()
+    world.want((KAFKA, REDIS, MONITOR))
+    while asked := [line.split()[1] for line in world.drain()]:
+        for name in asked:
+            world.exits(name)
+    assert sorted(world.running) == ["kafka.a", "monitor", "redis"]
+    assert sorted(world.supervision.lives) == ["kafka.a", "monitor", "redis"]
+
+
+def test_one_that_waits_for_its_restart_is_not_started_once_it_is_unwanted() -> None:
+    world = World([KAFKA, MONITOR])
+    world.exits("monitor")
+    world.exits("monitor")
+    world.want([KAFKA])
+    world.drain()
+    world.pass_time(BACKOFF_LAST_US)
+    assert world.drain() == []
+    assert sorted(world.supervision.lives) == ["kafka.a"]
+
+
+@pytest.mark.parametrize(("child", "grace"), [(MONITOR, DEFAULT_GRACE_US), (KAFKA, GRACE_US["kafka"])])
+def test_one_that_does_not_end_is_killed_after_its_grace(child: Child, grace: int) -> None:
+    world = World([child])
+    world.want(())
+    world.drain()
+    world.pass_time(grace - 1)
+    assert world.drain() == []
+    world.pass_time(1)
+    assert world.drain() == [f"kill {child.name}"]
+    world.pass_time(10 * grace)
+    assert world.drain() == []
+    world.exits(child.name)
+    assert not world.supervision.lives
+
+
+def test_one_that_is_wanted_again_while_it_ends_comes_back_at_once() -> None:
+    world = World([MONITOR])
+    world.want(())
+    world.want([MONITOR])
+    world.drain()
+    world.exits("monitor")
+    assert world.drain() == ["start monitor"]
+    assert world.supervision.lives["monitor"].restarts == 0
+
+
+def test_another_revision_restarts_at_once_and_the_same_one_never() -> None:
+    world = World()
+    world.drain()
+    world.want(ALL)
+    assert world.drain() == []
+    world.want([replace(child, revision="2") if child.query else child for child in ALL])
+    assert sorted(world.drain()) == sorted(f"terminate {child.name}" for child in ALL if child.query)
+    world.exits("source.q.jfk")
+    assert world.drain() == ["start source.q.jfk"]
+    assert world.running["source.q.jfk"].revision == "2"
+
+
+def test_another_turn_restarts_one_at_a_time_and_waits_for_it_to_be_ready() -> None:
+    world = World()
+    world.drain()
+    turned = [replace(child, turn="y") if child.turn else child for child in ALL]
+    world.want(turned)
+    order = []
+    for _ in range(4):
+        (line,) = world.drain()
+        name = line.removeprefix("terminate ")
+        order.append(name)
+        world.exits(name)
+        assert world.drain() == [f"start {name}"]
+        world.pass_time(60_000_000)
+        assert world.drain() == [], "the next one waits for this one"
+        assert not world.supervision.is_ready("q")
+        world.answer(name)
+    assert sorted(order) == ["egress.q.a", "node.q.r0", "node.q.r1", "node.q.r2"]
+    assert world.drain() == []
+    assert world.supervision.is_ready("q")
+
+
+def test_one_that_never_was_ready_is_turned_without_waiting() -> None:
+    world = World(ready=False)
+    world.answer("node.q.r1")
+    world.drain()
+    world.want([replace(child, turn="y") if child.turn else child for child in ALL])
+    assert world.drain() == ["terminate egress.q.a", "terminate node.q.r0", "terminate node.q.r2"]
+
+
+def test_one_that_is_unready_for_a_moment_takes_its_turn_and_for_long_waits_for_nobody() -> None:
+    world = World()
+    world.tell(Answered("node.q.r0", False))
+    world.tell(Answered("node.q.r1", False))
+    assert world.supervision.lives["node.q.r0"].state == "recovering"
+    world.drain()
+    world.want([replace(child, turn="y") if child.turn else child for child in ALL])
+    assert world.drain() == []
+    world.pass_time(HOPELESS_AFTER_US - 1)
+    assert world.drain() == []
+    world.pass_time(1)
+    assert world.drain() == ["terminate node.q.r0", "terminate node.q.r1"]
+
+
+def test_what_an_ending_process_says_makes_it_not_ready() -> None:
+    world = World([MONITOR])
+    world.want(())
+    world.answer("monitor")
+    assert not world.supervision.lives["monitor"].ready
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.data())
+def test_whatever_happens_the_wanted_run_in_the_end_and_the_unwanted_do_not(data: st.DataObject) -> None:
+    """Any order of wishes, exits, answers and time; then processes end when asked to, and answer."""
+    versions = st.sampled_from(["1", "2"])
+    wishes = st.lists(
+        st.tuples(st.sampled_from(ALL), versions, versions).map(
+            lambda drawn: replace(drawn[0], revision=drawn[1], turn=drawn[2] if drawn[0].turn else "")
+        ),
+        unique_by=lambda child: child.name,
+    )
+    world = World(data.draw(wishes), ready=False)
+    for _ in range(data.draw(st.integers(0, 12))):
+        kind = data.draw(st.sampled_from(["want", "exit", "answer", "time"]))
+        if kind == "want":
+            world.want(data.draw(wishes))
+        elif kind == "time":
+            world.pass_time(data.draw(st.integers(0, 40_000_000)))
+        elif world.running:
+            name = data.draw(st.sampled_from(sorted(world.running)))
+            world.exits(name) if kind == "exit" else world.answer(name)
+    wanted = data.draw(wishes)
+    world.want(wanted)
+    for _ in range(100):
+        ending = [name for name, life in world.supervision.lives.items() if life.phase in (Phase.STOPPING, Phase.KILLED)]
+        for name in ending:
+            world.exits(name)
+        world.pass_time(BACKOFF_LAST_US)
+        world.answer(*[name for name in world.running if world.supervision.lives[name].phase is Phase.RUNNING])
+    assert world.running == {child.name: child for child in wanted}
+    assert world.supervision.is_ready()
