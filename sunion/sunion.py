@@ -249,15 +249,16 @@ class SUnion:
         mark, steps up to the mark are muted.
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
-        self.rest, is_more_due = self._horizon(), self.due > self.live.position
-        self.due = max(self.due, self.rest)
+        horizon, is_more_due = self._horizon(), self.due > self.live.position
+        self.rest, self.due = horizon, max(self.due, horizon)
         if self._stranded:
             # What is beyond the streams that are behind was given already; handed on at once, it would strand them again. What
             # they have is due at its own deadline, and by then it may be stable. Where rows are out of order anyway, what they
             # have leaves at once, and so does what a reader may have held back until now.
-            self.rest = min(self.rest, *(self.ports[at].data_end for at in self._stranded))
+            self.rest = min(horizon, *(self.ports[at].data_end for at in self._stranded))
             if not is_more_due:
-                self.due = max(self.rest, self._held_back_after(now)) if self.settings.disorder_us else self.base.position
+                held_back = min(max(self.rest, self._held_back_after(now)), horizon)
+                self.due = held_back if self.settings.disorder_us else self.base.position
             for at, ingest in self._stranded.items():
                 self._behind[at] = Arrival(min(self.ports[at].data_end, self.live.position), ingest, BEGINNING)
         self._forget_stranded()
