@@ -6,6 +6,7 @@ The walk reads the source of every module, so an import inside a function counts
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -215,3 +216,14 @@ def test_the_walk_sees_what_it_must_refuse() -> None:
         assert Module("sunion.bad", ast.parse(loop)).loops_over_a_set()
     assert not Module("sunion.good", ast.parse("for n in sorted({1, 2}): pass")).loops_over_a_set()
     assert {module.room for module in MODULES} == set(ABOVE) - {"api"}
+
+
+def test_the_page_of_the_architecture_names_every_room_and_only_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("## Rooms") : page.index("## The life of a tuple")]
+    for room in ABOVE:
+        folder = room.replace(".", "/")
+        is_named = f"`{folder}" in table or f"`{folder.partition('/')[2]}`" in table
+        assert is_named or room in ("api", "boreal", "services"), f"{room} is not in the table of rooms"
+    for path in re.findall(r"`([a-z_]+/[\w./]+\.py)`", page):
+        assert (ROOT / path).is_file(), f"docs/architecture.md names {path}"
