@@ -47,6 +47,9 @@ types: $(READY) ## check types: strictly in the pure rooms
 simulate: $(READY) ## run SEEDS (default 10,000) seeds of the simulator
 	$(BIN)/boreal simulate --seeds $(SEEDS)
 
+scenarios: $(READY) ## write the traces of tests/scenarios again, as they are now
+	$(BIN)/python -m tests.scenarios.rewrite
+
 bench: $(READY) ## measure, on this machine: BENCH=core
 	$(BIN)/python -m boreal bench $(BENCH)
 
@@ -58,4 +61,4 @@ lock: $(READY) ## write requirements-dev.txt anew from pyproject.toml
 clean: ## remove .venv, caches and results
 	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test faults soak lint types simulate bench lock clean
+.PHONY: help setup demo test faults soak lint types simulate scenarios bench lock clean
