@@ -43,9 +43,3 @@ def test_other_bytes_are_refused(case: suite.Case):
     for blob in (b"", pack("another", {}, []), pack(kind, {}, []), pack(kind, {"window": 0, "value": "x"}, [])):
         with pytest.raises(CorruptError):
             case.operator.decode(blob)
-
-
-def test_the_files_that_the_page_names_are_there():
-    root = Path(__file__).parents[2]
-    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", PAGE)
-    assert named and [name for name in named if not (root / name).is_file()] == []
