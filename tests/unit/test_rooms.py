@@ -6,6 +6,7 @@ The walk reads the source of every module, so an import inside a function counts
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -46,6 +47,8 @@ ABOVE: dict[str, tuple[str, ...]] = {
 """Each room, and those that it stands on. It may import what these may import, and them."""
 
 PURE = ("boreal.model", "boreal.query", "sunion", "operators", "reconcile", "formats", "intake", "logs", "deployment")
+
+NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 DOOR = "boreal.__main__"
 """`python -m boreal`: the one line of boreal/ that opens the command line."""
@@ -174,6 +177,18 @@ def test_every_room_says_what_lives_there_and_what_it_may_touch() -> None:
         if folder.is_dir() and room != "boreal":
             said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
             assert len(said.split("\n\n")) == 2, f"{room} says: {said!r}"
+
+
+def test_the_client_stands_on_the_model_and_a_kafka_client_alone() -> None:
+    """An application imports it beside packages that may be called as our other rooms are. It need not have pydantic."""
+    for module in MODULES:
+        if module.room == "boreal.client":
+            at_once = Module(module.name, ast.Module([node for node in module.tree.body if not isinstance(node, NESTED)], []))
+            for imports, allowed in ((at_once, {"kafka"}), (module, {"kafka", "pydantic"})):
+                others = {name.partition(".")[0] for name in imports.imports() if room_of(name) is None} - {"__future__"}
+                assert others - sys.stdlib_module_names <= allowed, f"{module.name} imports {others}"
+            for imported in module.imports():
+                assert room_of(imported) in (None, "boreal.client", "boreal.model"), f"{module.name} imports {imported}"
 
 
 def test_pure_rooms_import_nothing_that_is_not_handed_in() -> None:
