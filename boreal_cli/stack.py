@@ -65,7 +65,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def missing(error: ModuleNotFoundError) -> UserError:
-    """What a plain installation lacks that a command needs."""
+    """What a plain installation lacks that a command needs; or whose folder stands where a package of boreal's should."""
+    package = sys.modules.get((error.name or "").partition(".")[0])
+    ours = Path(__file__).resolve().parents[1]
+    places = [Path(place).resolve() for place in getattr(package, "__path__", ())]
+    if places and not any(place.parent == ours for place in places) and (ours / places[0].name).is_dir():
+        problem = f"stands before boreal's own package {places[0].name}"
+        return UserError("PYTHONPATH", str(places[0]), problem, f"take {places[0].parent} out of PYTHONPATH")
     return UserError("command", error.name, "is not installed, and this command needs it", "run pip install 'boreal[stack]'")
 
 

@@ -21,7 +21,6 @@ import secrets
 import signal
 import socket
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ import psutil
 from boreal.model.errors import BorealError, UserError
 from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, Settings, load_settings
+from services.stack.children import python_environment
 from services.stack.servers import HOST, Server
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
 from services.stack.supervisor import local_servers
@@ -254,7 +254,7 @@ class LocalStack:
 
     def _spawn(self, allow_chaos: bool) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
-        environment = {**inherited, **_python_environment(), **self.environment()}
+        environment = {**inherited, **python_environment(), **self.environment()}
         log = self._log("supervisor")
         log.parent.mkdir(exist_ok=True)
         files = [
@@ -353,16 +353,6 @@ NOTHING_YET: dict[str, Any] = {"ready": False, "processes": [], "queries": None}
 def supervisor_command(allow_chaos: bool) -> list[str]:
     chaos = ["--allow-chaos"] if allow_chaos else []
     return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos]
-
-
-def _python_environment() -> dict[str, str]:
-    """The packages that this process runs, wherever they come from, and never a folder of the caller's that happens to be
-    called the same."""
-    root = str(Path(__file__).parents[2])
-    others = os.environ.get("PYTHONPATH")
-    paths = [] if root == sysconfig.get_path("purelib") else [root]
-    path = os.pathsep.join([*paths, *([others] if others else [])])
-    return {"PYTHONSAFEPATH": "1", **({"PYTHONPATH": path} if path else {})}
 
 
 def _are_of_queries(state: dict[str, Any], names: list[str]) -> bool:
