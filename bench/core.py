@@ -24,6 +24,7 @@ from boreal.model.schema import Schema
 from boreal.query.plan import Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Hold, Mode, load_query
+from embedded.file_log import FileLogStore
 from embedded.file_sources import read_source
 from embedded.run import Run
 from embedded.sources import Pace
@@ -37,7 +38,6 @@ from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from reconcile.strategy import Strategy
-from services.storage.file_log import FileLogStore
 from sunion.port import Port
 from sunion.steps import Step
 from sunion.sunion import Merge, Settings, SUnion

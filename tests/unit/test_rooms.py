@@ -32,7 +32,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "services.kafka": ("deployment", "boreal.client"),
     "services.storage": ("services.kafka",),
     "services.hosting": ("services.storage",),
-    "services.source": ("services.hosting",),
+    "services.source": ("services.hosting", "embedded"),
     "services.node": ("services.hosting",),
     "services.egress": ("services.hosting",),
     "services.monitor": ("services.hosting",),
@@ -221,10 +221,10 @@ def test_pure_rooms_never_iterate_a_bare_set() -> None:
 
 def test_the_walk_sees_what_it_must_refuse() -> None:
     """The tests above would notice: an import inside a function, a clock behind an alias, and a bare set."""
-    source = "def f():\n    from services.storage import file_log\n    import time as t\n    return t.monotonic()\n"
+    source = "def f():\n    from services.storage import kafka_log\n    import time as t\n    return t.monotonic()\n"
     module = Module("sunion.bad", ast.parse(source))
-    assert list(module.imports()) == ["services.storage.file_log", "time"]
-    assert room_of("services.storage.file_log") not in below(module.room)
+    assert list(module.imports()) == ["services.storage.kafka_log", "time"]
+    assert room_of("services.storage.kafka_log") not in below(module.room)
     assert "monotonic" in list(module.called())
     for loop in ("for n in {1, 2}: pass", "[n for n in set(ids)]", "(n for n in {m for m in ids})"):
         assert Module("sunion.bad", ast.parse(loop)).loops_over_a_set()

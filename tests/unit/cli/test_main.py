@@ -51,6 +51,17 @@ def test_for_people_there_is_a_table_and_a_line_of_states(
     assert "stable" in shown and re.search(r"cut a at 1s for 2s +╳+", shown) and re.search(r"main\.r0 +━+[▒█]+━+", shown)
 
 
+def test_logs_are_kept_in_files_once(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", *options, "--data", str(tmp_path / "data"), "--json", "--out"]
+    assert main([*run, str(tmp_path / "out")]) == 0
+    assert any((tmp_path / "data" / "logs").rglob("*.log"))
+    capsys.readouterr()
+    assert main([*run, str(tmp_path / "again")]) == 2
+    error = error_of(capsys)
+    assert (error["field"], error["problem"]) == ("--data", "holds logs already")
+    assert not (tmp_path / "again").exists()
+
+
 def test_a_run_that_does_not_heal_exits_1(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *options, "--fault", "stop a at 1s", "--out", str(tmp_path / "out")]) == 1
     assert "not every replica ended STABLE" in capsys.readouterr().out
