@@ -82,7 +82,8 @@ def prepare_flights(example: Path, folder: Path) -> None:
     made = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if made.returncode:
         reason = made.stderr.strip().splitlines()[-1]
-        raise UserError("NAME", "core", f"cannot make the inputs of the flights example: {reason}", "run pip install 'boreal[examples]'")
+        problem = f"cannot make the inputs of the flights example: {reason}"
+        raise UserError("NAME", "core", problem, "run pip install 'boreal[examples]'")
 
 
 def _best(work: Callable[[], float]) -> float:

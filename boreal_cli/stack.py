@@ -117,6 +117,7 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     from services.stack.launcher import LocalStack, default_data, is_local
     from services.stack.operations import Operations
 
+    directory: Path | None = None
     if not is_local(data):
         from services.kafka.settings import load_settings
 
@@ -124,7 +125,7 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
             found = operations.status()
     else:
         stack = LocalStack((data or default_data()).absolute())
-        found = stack.status()
+        directory, found = stack.data, stack.status()
         is_kafka_there = all(process["state"] == "running" for process in found["processes"] if process["kind"] == "kafka")
         if found["queries"] and is_kafka_there:
             with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down all the same
@@ -134,20 +135,22 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     else:
         from boreal_cli.stack_tables import show_status
 
-        show_status(found)
+        show_status(found, directory)
     raise typer.Exit(0 if found["ready"] else 1)
 
 
 def down(data: Data = None, as_json: options.Json = False) -> None:
     """Stop all that `boreal up` started, and nothing else. Queries, logs and checkpoints stay for the next `up`."""
-    from services.stack.launcher import LocalStack, default_data
+    from services.stack.launcher import LocalStack, default_data, stacks_up
 
     stack = LocalStack((data or default_data()).absolute())
     was_up = stack.down(to_stderr)
     if as_json:
         _print_json({"was_up": was_up})
     else:
-        typer.echo("boreal is down" if was_up else f"nothing was up in {stack.data}")
+        typer.echo(f"boreal is down, in {stack.data}" if was_up else f"nothing was up in {stack.data}")
+        for other in [] if was_up else stacks_up():
+            typer.echo(f"a stack is up in {other}: boreal down --data {other}")
 
 
 @query.command(epilog="Example: boreal query apply departures.yaml --engine native")

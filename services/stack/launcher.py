@@ -77,9 +77,25 @@ def reach(data: Path | None) -> Settings:
         return load_settings()
     stack = LocalStack((data or default_data()).absolute())
     if stack.state() is None:
-        fix = "run boreal up; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
+        fix = f"{fix_for_nothing_up()}; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
         raise UserError("--data", str(stack.data), "no stack is up there", fix)
     return stack.settings
+
+
+def stacks_up() -> list[Path]:
+    """The directories of this user's local stacks that are up, by their supervisors."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:4] == supervisor_command(allow_chaos=False)[1:4]:
+                found.add(process.environ().get("BOREAL_DATA"))
+    return sorted(Path(data) for data in found if data)
+
+
+def fix_for_nothing_up() -> str:
+    """What to do where a directory holds no stack that is up, as when `boreal up` was given another one."""
+    others = " or ".join(f"--data {data}" for data in stacks_up())
+    return f"give {others}, where a stack is up" if others else "run boreal up"
 
 
 @dataclass(frozen=True)
