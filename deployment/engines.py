@@ -12,21 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from boreal.query.plan import Plan
+from deployment.status_fields import JOB
 from reconcile.engine import LATENCY_GUESS_US, least_threshold_us
 from reconcile.events import InstanceId
-
-JOB_FACTS = (
-    "ready",
-    "start_s",
-    "batch_ms",
-    "batch_parts_ms",
-    "batch_orders",
-    "orders_per_s",
-    "rows_per_s",
-    "shards",
-    "rss_bytes",
-)
-"""What a Spark job says of how it gets on: docs/spark.md, "How a job gets on"."""
 
 
 def orders_topic(query: str, replica: str) -> str:
@@ -48,8 +36,8 @@ def copy_owner(who: InstanceId) -> str:
 
 
 def facts_of_job(status: Mapping[str, Any]) -> dict[str, Any]:
-    """JOB_FACTS of what a job's process has said; None for what it has not."""
-    return {fact: status.get(fact) for fact in JOB_FACTS}
+    """What a job's process has said of how it gets on (`status_fields.JOB`); None for what it has not."""
+    return {fact: status.get(fact) for fact in JOB}
 
 
 def expected_threshold_us(plan: Plan) -> int:

@@ -18,6 +18,7 @@ from deployment.engines import expected_threshold_us, facts_of_job
 from deployment.layout import Layout, internal_topics, layout_of
 from deployment.query_record import QueryRecord
 from deployment.skew import clock_warnings
+from deployment.status_fields import SOURCE_OF_STACK
 from logs.checkpoints import StoreUnavailable
 from services.kafka.clusters import Cluster, clusters
 from services.kafka.queries import QueryRegistry
@@ -58,7 +59,6 @@ slow still has them, and beneath them nothing may be deleted."""
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
-_SOURCE_FACTS = ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
 
 Item = TypeVar("Item")
 
@@ -257,7 +257,7 @@ class Operations:
         statuses = dict(sorted(self.statuses().items()))
         by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in ("source", "spark")}
         sources = {
-            name.removeprefix("source."): {field: status.get(field) for field in _SOURCE_FACTS}
+            name.removeprefix("source."): {field: status.get(field) for field in SOURCE_OF_STACK}
             for name, status in by_kind["source"].items()
         }
         jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
