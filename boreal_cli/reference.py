@@ -99,9 +99,9 @@ def query_page() -> str:
         "## Expressions",
         "Conditions and computed columns are SQL expressions over the columns of the input, `time`, and for windows "
         "`window_start` and `window_end`. An expression with a null operand is null, unless the table says otherwise; `and` "
-        "and `or` have three-valued logic. A calculation without a finite result (division by zero, an overflow, a text that is "
-        "no number) is null. Ints become "
-        "doubles where the two meet; a text becomes a timestamp only as a literal, as in `time > '2013-01-01T05:00:00Z'`. "
+        "and `or` have three-valued logic. A calculation without a finite result (division by zero, an overflow, a text that "
+        "is no number) is null. Ints become doubles where the two meet; a text becomes a timestamp only as a literal, as in "
+        "`time > '2013-01-01T05:00:00Z'`. "
         "In the examples p and q are conditions, x, y and z doubles, s and t texts.",
         "### Operators in expressions",
         _table(("expression", "type", "meaning"), ((_code(form), _type_of(form), text) for form, text in OPERATORS.items())),
@@ -237,17 +237,10 @@ def settings_page() -> str:
         _fields(status_fields.PROCESS),
         *(
             section
-            for title, fields in (
-                ("A source", status_fields.SOURCE),
-                ("A node", status_fields.NODE),
-                ("An egress", status_fields.EGRESS),
-                ("A Spark job", status_fields.SPARK),
-                ("The monitor", status_fields.MONITOR),
-                ("A supervisor", status_fields.SUPERVISOR),
-            )
-            for section in (f"### {title}", _fields(fields))
+            for kind, fields in status_fields.PROCESSES.items()
+            for section in (f"### {kind}", _fields(fields))
         ),
-        "### A query",
+        "### query",
         "The monitor says of each query how it is, under the key `query:NAME`. All fields are always there.",
         _fields(status_fields.QUERY),
     )

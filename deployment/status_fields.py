@@ -307,3 +307,13 @@ SUPERVISOR: Fields = {
         },
     ),
 }
+
+PROCESSES: Mapping[str, Fields] = {
+    "source": SOURCE,
+    "node": NODE,
+    "egress": EGRESS,
+    "spark": SPARK,
+    "monitor": MONITOR,
+    "supervisor": SUPERVISOR,
+}
+"""By the kind of the process: what it says beside PROCESS."""

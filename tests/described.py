@@ -7,6 +7,9 @@ from typing import Any
 
 from deployment.status_fields import Fields
 
+SOMETIMES = ("sources", "jobs", "clock")
+"""The fields that `boreal status --json` has only where there is anything to say."""
+
 
 def assert_described(status: Mapping[str, Any], fields: Fields, *, may_lack: Collection[str] = (), path: str = "") -> None:
     """Each field of the status is described, and each that is described is there, but for those of any name."""

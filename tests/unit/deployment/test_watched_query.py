@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from boreal.query.spec import load_query
 from deployment.claims import Trim
 from deployment.journal import Entry
 from deployment.query_record import QueryRecord
+from deployment.status_fields import QUERY
 from deployment.watched_query import WatchedQuery
 from formats.control_messages import acknowledge_item, instance_of, message_item
 from reconcile.events import LeaseEnd
+from tests.described import assert_described
 
 SECOND = 1_000_000
 SPEC = {
@@ -99,6 +102,26 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "idle_partitions": [1],
         "spooled_bytes": None,
     }
+
+
+def test_all_that_it_says_is_described():
+    query = watched(engine="spark")
+    for status in (query.status(0), *lived_through(query)):
+        assert_described(status, QUERY, may_lack={"pid"})  # which the monitor adds
+
+
+def lived_through(query: WatchedQuery) -> Iterator[dict[str, Any]]:
+    """A status with clocks that are off, a journal and a job."""
+    all_speak(query, 0)
+    query.tick(0)
+    query.take({**node("r0"), "clock_error_ms": 2_000.0}, 7 * SECOND)
+    parts = {"start_s": {"imports": 1.0}, "batch_parts_ms": {"addBatch": 3}, "rss_bytes": {"driver": 1, "jvm": 2, "workers": 3}}
+    query.take({"process": "spark.q.r0", "ready": True, **parts}, 7 * SECOND)
+    query.tick(7 * SECOND)
+    query.note_damage("main.r0.0", 3, 7 * SECOND)
+    status = query.status(7 * SECOND)
+    assert status["clock"] and status["journal"] and status["jobs"][0]["start_s"]
+    yield status
 
 
 def test_a_silent_process_is_a_failure_and_a_query_that_answers_is_ready():

@@ -12,12 +12,14 @@ from boreal.query.spec import load_query
 from deployment.engines import answers_topic, orders_topic
 from deployment.layout import Layout, layout_of
 from deployment.query_record import QueryRecord
+from deployment.status_fields import STACK
 from logs.checkpoints import StoreUnavailable
 from services.kafka.settings import KafkaSettings, Settings
 from services.kafka.topics import query_topics
 from services.stack import operations as module
 from services.stack.children import query_children
 from services.stack.operations import Operations
+from tests.described import SOMETIMES, assert_described
 from tests.harness import STREAM, query_of
 
 
@@ -76,6 +78,16 @@ def test_the_status_says_why_a_query_cannot_run(operations: Operations, monkeypa
     assert status["problems"] == {"q": "has no such operator"} and not status["ready"]
     say(monkeypatch, operations)
     assert operations.status()["problems"] == {}
+
+
+def test_all_that_the_status_says_is_described(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(monkeypatch, operations, ready=False, problem="has no such operator")
+    assert_described(operations.status(), STACK, may_lack=SOMETIMES)
+    supervisor = operations.statuses()["supervisor"]
+    off = {"alpha_x_ms": 1.0, "clock_error_ms": 2_000.0}
+    statuses = {"supervisor": supervisor, "source.q.a": {"state": "idle"}, "spark.q.r0": {"ready": True}, "node.q.r0": off}
+    monkeypatch.setattr(operations, "statuses", lambda: statuses)
+    assert_described(operations.status(), STACK)
 
 
 class Topics:

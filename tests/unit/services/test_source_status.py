@@ -12,6 +12,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from boreal.query.spec import load_query
+from deployment.status_fields import PROCESS, SOURCE
 from intake.place import Place
 from logs.source_restart import FormerLife
 from services.kafka.settings import KafkaSettings, Settings
@@ -21,6 +22,7 @@ from services.source.post import PostBox
 from services.source.source import Source
 from services.source.topic import UserTopic
 from sunion.tape import BEGINNING
+from tests.described import assert_described
 
 QUERY = load_query(
     {
@@ -82,6 +84,7 @@ FIRST = FormerLife(0, Place({"s/0": 0}), {}, {"s/0": 0}, BEGINNING)
 
 def how(source: Source) -> tuple[bool, str]:
     status = source._status()
+    assert_described(status, {**SOURCE, "ready": PROCESS["ready"]})
     return status["ready"], status["state"]
 
 
