@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -308,7 +309,9 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _code(text: object) -> str:
-    return "`" + str(text).replace("|", "\\|") + "`"
+    """A bar would end the cell of a table, and a backslash before it is shown by some readers."""
+    shown = str(text)
+    return f"<code>{escape(shown, quote=False).replace('|', '&#124;')}</code>" if "|" in shown else f"`{shown}`"
 
 
 def _block(language: str, text: str) -> str:
