@@ -262,7 +262,7 @@ class _Logged:
 def _await_rows(deployment: Deployment, expected: int) -> None:
     """Until q.stable holds so many rows, read as they come."""
     there = TopicPartition(stable_topic(deployment.spec.name), 0)
-    with closing(deployment.clusters["a"].consumer(read_committed=True)) as consumer:
+    with closing(deployment.clusters["a"].make_consumer(read_committed=True)) as consumer:
         consumer.assign([there])
         consumer.seek_to_beginning(there)
         found, deadline = 0, time.monotonic() + READY_S

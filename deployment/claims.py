@@ -21,7 +21,7 @@ REPEAT_US = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimLost:
+class ClaimLoss:
     """A reader was silent for too long; it has to begin anew from a checkpoint or an anchor when it comes back."""
 
     reader: InstanceId
@@ -29,7 +29,7 @@ class ClaimLost:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRegained:
+class ClaimReturn:
     """A reader whose claim was lost is heard again."""
 
     reader: InstanceId
@@ -42,23 +42,23 @@ class Trim:
     needed: Mapping[str, int]
 
 
-Effect = ClaimLost | ClaimRegained | Trim
+ClaimEffect = ClaimLoss | ClaimReturn | Trim
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ReaderClaim:
     heard_at: int
     has_claim: bool = True
     needs: dict[str, int] = field(default_factory=dict)
 
 
-class Claims:
+class LogClaims:
     """The claims on one query's logs. Times in microseconds; call `tick` about once a second."""
 
     def __init__(self, now: int) -> None:
         self.needed: dict[str, int] = {}
         """The highest that was published of each key."""
-        self._readers: dict[InstanceId, _Reader] = {}
+        self._readers: dict[InstanceId, _ReaderClaim] = {}
         self._readers_of: dict[str, list[InstanceId]] = {}
         self._retention_us = 0
         self._ticked_at = now
@@ -73,10 +73,10 @@ class Claims:
         """From now on these read the query's logs, by 'stream/partition'. Those known already keep their claims."""
         self._readers_of = {key: sorted(who) for key, who in sorted(readers.items())}
         expected = sorted({who for names in self._readers_of.values() for who in names})
-        self._readers = {who: self._readers.get(who) or _Reader(now) for who in expected}
+        self._readers = {who: self._readers.get(who) or _ReaderClaim(now) for who in expected}
         self._retention_us = retention_us
 
-    def hear(self, who: InstanceId, now: int) -> list[Effect]:
+    def hear(self, who: InstanceId, now: int) -> list[ClaimEffect]:
         """A sign of life. One from nobody that reads here means nothing: it is of an earlier shape of the query."""
         reader = self._readers.get(who)
         if reader is None:
@@ -85,15 +85,15 @@ class Claims:
         if reader.has_claim:
             return []
         reader.has_claim = True
-        return [ClaimRegained(who)]
+        return [ClaimReturn(who)]
 
-    def acknowledge(self, who: InstanceId, positions: Iterable[tuple[str, int]], now: int) -> list[Effect]:
+    def acknowledge(self, who: InstanceId, positions: Iterable[tuple[str, int]], now: int) -> list[ClaimEffect]:
         """A reader needs nothing before these ids. Its last word counts, also where it needs more than before."""
         if who in self._readers:
             self._readers[who].needs.update(positions)
         return self.hear(who, now)
 
-    def tick(self, now: int, is_counting: bool = True) -> list[Effect]:
+    def tick(self, now: int, is_counting: bool = True) -> list[ClaimEffect]:
         """is_counting: False while nobody is expected to speak, as when the query is paused."""
         elapsed = now - self._ticked_at
         self._ticked_at = now
@@ -102,16 +102,16 @@ class Claims:
                 reader.heard_at += elapsed
         return [*self._lose(now), *self._trim(now)]
 
-    def _lose(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _lose(self, now: int) -> list[ClaimEffect]:
+        effects: list[ClaimEffect] = []
         for who, reader in sorted(self._readers.items()):
             silent_us = now - reader.heard_at
             if reader.has_claim and silent_us > self._retention_us:
                 reader.has_claim = False
-                effects.append(ClaimLost(who, silent_us))
+                effects.append(ClaimLoss(who, silent_us))
         return effects
 
-    def _trim(self, now: int) -> list[Effect]:
+    def _trim(self, now: int) -> list[ClaimEffect]:
         free = {key: self._needed_of(key) for key in self._readers_of}
         said = {key: needed for key, needed in free.items() if needed > self.needed.get(key, 0)}
         self.needed.update(said)

@@ -143,7 +143,7 @@ class Layout:
         return found
 
 
-def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
+def make_layout(query: Query, sites: tuple[str, ...]) -> Layout:
     """How the services run a query at these sites; UserError where a stream names another one.
 
     An input counts as missing no sooner than a partner counts as dead: processes share cores, and a pause of a few boundary

@@ -13,7 +13,7 @@ from reconcile.events import InstanceId
 
 
 @dataclass(frozen=True, slots=True)
-class Stalled:
+class Stall:
     """An instance has not moved since `since`, and each of its inputs went on all the while, for longer than the limit."""
 
     who: InstanceId
@@ -21,13 +21,13 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class StallEnd:
     """An instance that had stalled moves again."""
 
     who: InstanceId
 
 
-Effect = Stalled | Moving
+StallEffect = Stall | StallEnd
 
 
 @dataclass(slots=True)
@@ -47,25 +47,25 @@ class _Input:
 
 
 @dataclass(slots=True)
-class _Track:
+class _InstanceTrack:
     position: Hashable
     moved_at: int
     inputs: dict[str, _Input] = field(default_factory=dict)
     has_stalled: bool = False
 
 
-class Progress:
+class StallDetector:
     """Of one query's instances. limit_us may be changed at any time."""
 
     def __init__(self, limit_us: int) -> None:
         self.limit_us = limit_us
-        self._tracks: dict[InstanceId, _Track] = {}
+        self._tracks: dict[InstanceId, _InstanceTrack] = {}
 
     @property
     def stalled(self) -> list[InstanceId]:
         return [who for who, track in sorted(self._tracks.items()) if track.has_stalled]
 
-    def observe(self, who: InstanceId, position: Hashable, inputs: Mapping[str, Hashable], now: int) -> list[Effect]:
+    def observe(self, who: InstanceId, position: Hashable, inputs: Mapping[str, Hashable], now: int) -> list[StallEffect]:
         """An instance has said where it is. inputs: where each of its inputs was last known to be; None: unknown.
 
         Call it with what is true at one time: with the instance's word as soon as it comes.
@@ -73,8 +73,8 @@ class Progress:
         track = self._tracks.get(who)
         if track is None or position != track.position:
             places = {name: _Input(place) for name, place in inputs.items()}
-            self._tracks[who] = _Track(position, now, places)
-            return [Moving(who)] if track is not None and track.has_stalled else []
+            self._tracks[who] = _InstanceTrack(position, now, places)
+            return [StallEnd(who)] if track is not None and track.has_stalled else []
         track.inputs = {name: track.inputs.get(name) or _Input(place) for name, place in inputs.items()}
         for name, place in inputs.items():
             track.inputs[name].move(place, now)
@@ -82,7 +82,7 @@ class Progress:
         if track.has_stalled or followed_us <= self.limit_us:
             return []
         track.has_stalled = True
-        return [Stalled(who, track.moved_at)]
+        return [Stall(who, track.moved_at)]
 
     def forget(self, who: InstanceId) -> None:
         """The instance is silent, which is a matter of its own. It is judged anew when it speaks again."""

@@ -35,7 +35,7 @@ REPLICA = "r0"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FragmentSpan:
     """What a fragment computes. position: input rows from here on are processed; exact_from: the output of before is thrown
     away, since what it rests on may lie before `position`."""
 
@@ -44,7 +44,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Spans:
+class FragmentSpans:
     """What each fragment of a plan must compute for results from a time on."""
 
     plan: Plan
@@ -53,16 +53,16 @@ class Spans:
     def _graphs(self) -> dict[str, Graph]:
         return {fragment.name: Graph(fragment) for fragment in self.plan.fragments}
 
-    def since(self, time: int) -> dict[str, Span]:
+    def since(self, time: int) -> dict[str, FragmentSpan]:
         """By fragment, for results from `time` on."""
-        found: dict[str, Span] = {}
+        found: dict[str, FragmentSpan] = {}
         for fragment in reversed(self.plan.fragments):
             made = {edge.name for edge in fragment.outputs}
             readers = [other for other in self.plan.fragments if made & {edge.name for edge in other.edges}]
             wanted = min((found[reader.name].position for reader in readers), default=time)
             exact_from = wanted if wanted <= BEGINNING else bucket_floor(wanted, self.plan.bucket_us)
             needs = self._graphs[fragment.name].needs(exact_from)
-            found[fragment.name] = Span(max(min(needs, exact_from), BEGINNING), exact_from)
+            found[fragment.name] = FragmentSpan(max(min(needs, exact_from), BEGINNING), exact_from)
         return found
 
     def needs(self, time: int) -> dict[str, int]:
@@ -100,7 +100,7 @@ class Spans:
         return low + enough * bucket
 
 
-class Cut:
+class LogSlice:
     """The frames of one source's log that matter for some time: each row in [since, until) once, with new ids from 0, and
     boundaries where they rise, up to `until`. Give it every frame of the log, in order, from any place on."""
 
@@ -150,7 +150,7 @@ class Cut:
 class Recomputation:
     """One shard of a fragment. Give it the frames of the logs that it reads, each log in order, then take what it makes."""
 
-    def __init__(self, plan: Plan, fragment: str, shard: int, span: Span) -> None:
+    def __init__(self, plan: Plan, fragment: str, shard: int, span: FragmentSpan) -> None:
         self._fragment = plan.fragment(fragment)
         me = InstanceId(fragment, REPLICA, shard)
         links = links_of(plan, self._fragment, me, plan.silence_us)

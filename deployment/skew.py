@@ -8,7 +8,7 @@ from typing import Any
 
 from deployment.clock import SLEW
 
-Status = Mapping[str, Any]
+ProcessStatus = Mapping[str, Any]
 
 WARN_FROM = 1 / 4
 """Of the time that a bucket may be held back on right clocks."""
@@ -25,7 +25,7 @@ class ClockWarning:
     text: str
 
 
-def clock_warnings(statuses: Mapping[str, Status]) -> list[dict[str, Any]]:
+def clock_warnings(statuses: Mapping[str, ProcessStatus]) -> list[dict[str, Any]]:
     """statuses: by process. Those whose skew is more than a quarter of what X leaves, as they go into a status."""
     smallest: dict[str, float] = {}
     for process, status in statuses.items():
@@ -35,7 +35,7 @@ def clock_warnings(statuses: Mapping[str, Status]) -> list[dict[str, Any]]:
     return [asdict(warning) for warning in found]
 
 
-def _of(process: str, status: Status, query_alpha_ms: float) -> Iterator[ClockWarning]:
+def _of(process: str, status: ProcessStatus, query_alpha_ms: float) -> Iterator[ClockWarning]:
     """What was seen of it in band, and what it has measured itself."""
     alpha_ms = min(_alpha_x_ms(status), query_alpha_ms)
     behind_ms = max((float(found) for found in _seen(status)), default=0.0)
@@ -62,13 +62,13 @@ def _query_of(process: str) -> str:
     return process.split(".")[1] if "." in process else ""
 
 
-def _alpha_x_ms(status: Status) -> float:
+def _alpha_x_ms(status: ProcessStatus) -> float:
     """The least of a process; infinite where it waits for nothing."""
     said = [entry.get("alpha_x_ms") for entry in (*status.get("instances", ()), status)]
     return min((float(alpha) for alpha in said if alpha is not None), default=float("inf"))
 
 
-def _seen(status: Status) -> Iterator[float]:
+def _seen(status: ProcessStatus) -> Iterator[float]:
     yield float(status.get("skew_ms") or 0)
     for entry in status.get("instances", ()):
         yield from (float(link.get("skew_ms") or 0) for link in entry.get("inputs", ()))

@@ -55,19 +55,19 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProcessTargets:
     """Exactly these are to run from now on; none of them, to end."""
 
     children: tuple[Child, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class ProcessExit:
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ReadinessReport:
     """A process that runs says, or shows, whether it is ready."""
 
     name: str
@@ -75,33 +75,33 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class SupervisionTick:
     """Time has passed; nothing else happened."""
 
 
-Event = Wanted | Exited | Answered | Tick
+SupervisionEvent = ProcessTargets | ProcessExit | ReadinessReport | SupervisionTick
 
 # Effects
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartProcess:
     child: Child
 
 
 @dataclass(frozen=True, slots=True)
-class Terminate:
+class TerminateProcess:
     """Ask it to end."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillProcess:
     name: str
 
 
-Effect = Start | Terminate | Kill
+SupervisionEffect = StartProcess | TerminateProcess | KillProcess
 
 
 class Phase(Enum):
@@ -112,7 +112,7 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Life:
+class ProcessState:
     """One process as it is. since: when its phase began; due: when a phase that ends by itself does; hopeless_at: when it
     will have been unready for too long; failures: in a row."""
 
@@ -147,103 +147,103 @@ class Life:
 
 @dataclass(slots=True)
 class Supervision:
-    """All processes of one supervisor. `lives`: those that run, or are to; by name."""
+    """All processes of one supervisor. `processes`: those that run, or are to; by name."""
 
-    lives: dict[str, Life] = field(default_factory=dict)
+    processes: dict[str, ProcessState] = field(default_factory=dict)
     _wanted: dict[str, Child] = field(default_factory=dict)
 
     def is_ready(self, query: str | None = None) -> bool:
         """All that is wanted, or all that is wanted of a query, runs as it is wanted, and is ready."""
         return all(
-            (life := self.lives.get(child.name)) is not None and life.ready and not self._is_other(life)
+            (process := self.processes.get(child.name)) is not None and process.ready and not self._is_other(process)
             for child in self._wanted.values()
             if query is None or child.query == query
         )
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
+    def handle(self, event: SupervisionEvent, now: int) -> list[SupervisionEffect]:
         match event:
-            case Wanted(children):
+            case ProcessTargets(children):
                 self._wanted = {child.name: child for child in children}
-            case Exited(name):
-                self._handle_exit(self.lives[name], now)
-            case Answered(name, ready):
-                life = self.lives.get(name)
-                if life is not None and life.phase is Phase.RUNNING:
-                    life.answer(ready, now)
+            case ProcessExit(name):
+                self._handle_exit(self.processes[name], now)
+            case ReadinessReport(name, ready):
+                process = self.processes.get(name)
+                if process is not None and process.phase is Phase.RUNNING:
+                    process.answer(ready, now)
         return self._settle(now)
 
     def next_deadline(self) -> int | None:
-        ends = [life.due for life in self.lives.values() if life.phase in (Phase.WAITING, Phase.STOPPING)]
-        turns = [life.hopeless_at for life in self.lives.values() if self._waits_for_its_turn(life)]
+        ends = [process.due for process in self.processes.values() if process.phase in (Phase.WAITING, Phase.STOPPING)]
+        turns = [process.hopeless_at for process in self.processes.values() if self._waits_for_its_turn(process)]
         return min((*ends, *turns), default=None)
 
-    def _handle_exit(self, life: Life, now: int) -> None:
-        if life.phase is not Phase.RUNNING:
+    def _handle_exit(self, process: ProcessState, now: int) -> None:
+        if process.phase is not Phase.RUNNING:
             # It was asked to end. Where it is wanted it comes back at once, and that is no failure.
-            life.enter(Phase.WAITING, now, due=now)
+            process.enter(Phase.WAITING, now, due=now)
             return
-        if now - life.since >= HEALTHY_AFTER_US:
-            life.failures = 0
-        backoff = min(BACKOFF_FIRST_US << (life.failures - 1), BACKOFF_LAST_US) if life.failures else 0
-        life.failures = min(life.failures + 1, 32)
-        life.restarts += 1
-        life.enter(Phase.WAITING, now, due=now + backoff)
+        if now - process.since >= HEALTHY_AFTER_US:
+            process.failures = 0
+        backoff = min(BACKOFF_FIRST_US << (process.failures - 1), BACKOFF_LAST_US) if process.failures else 0
+        process.failures = min(process.failures + 1, 32)
+        process.restarts += 1
+        process.enter(Phase.WAITING, now, due=now + backoff)
 
-    def _settle(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for name, life in sorted(self.lives.items()):
-            if life.phase is Phase.WAITING and name not in self._wanted:
-                del self.lives[name]
-            elif life.phase is Phase.STOPPING and life.due <= now:
-                life.enter(Phase.KILLED, now)
-                effects.append(Kill(name))
-        for name, life in sorted(self.lives.items(), key=lambda item: _stop_order(item[1].child)):
-            if life.phase is Phase.RUNNING and self._must_end(life, now):
-                life.enter(Phase.STOPPING, now, due=now + GRACE_US.get(life.child.kind, DEFAULT_GRACE_US))
-                effects.append(Terminate(name))
+    def _settle(self, now: int) -> list[SupervisionEffect]:
+        effects: list[SupervisionEffect] = []
+        for name, process in sorted(self.processes.items()):
+            if process.phase is Phase.WAITING and name not in self._wanted:
+                del self.processes[name]
+            elif process.phase is Phase.STOPPING and process.due <= now:
+                process.enter(Phase.KILLED, now)
+                effects.append(KillProcess(name))
+        for name, process in sorted(self.processes.items(), key=lambda item: _stop_order(item[1].child)):
+            if process.phase is Phase.RUNNING and self._must_end(process, now):
+                process.enter(Phase.STOPPING, now, due=now + GRACE_US.get(process.child.kind, DEFAULT_GRACE_US))
+                effects.append(TerminateProcess(name))
         for child in sorted(self._wanted.values(), key=_stop_order, reverse=True):
             effects += self._start(child, now)
         return effects
 
-    def _start(self, child: Child, now: int) -> list[Effect]:
-        life = self.lives.get(child.name)
-        if life is None:
-            self.lives[child.name] = Life(child, Phase.RUNNING, now)
-        elif life.phase is Phase.WAITING and life.due <= now:
-            life.child = child
-            life.enter(Phase.RUNNING, now)
+    def _start(self, child: Child, now: int) -> list[SupervisionEffect]:
+        process = self.processes.get(child.name)
+        if process is None:
+            self.processes[child.name] = ProcessState(child, Phase.RUNNING, now)
+        elif process.phase is Phase.WAITING and process.due <= now:
+            process.child = child
+            process.enter(Phase.RUNNING, now)
         else:
             return []
-        return [Start(child)]
+        return [StartProcess(child)]
 
-    def _must_end(self, life: Life, now: int) -> bool:
-        wanted = self._wanted.get(life.child.name)
+    def _must_end(self, process: ProcessState, now: int) -> bool:
+        wanted = self._wanted.get(process.child.name)
         if wanted is None:
             return not any(
-                _stage(other.child) < _stage(life.child)
-                for other in self.lives.values()
+                _stage(other.child) < _stage(process.child)
+                for other in self.processes.values()
                 if other.child.name not in self._wanted
             )
-        if wanted.revision != life.child.revision:
+        if wanted.revision != process.child.revision:
             return True
-        is_hopeless = not life.ready and life.hopeless_at <= now
-        return wanted.turn != life.child.turn and (is_hopeless or self._others_are_ready(life))
+        is_hopeless = not process.ready and process.hopeless_at <= now
+        return wanted.turn != process.child.turn and (is_hopeless or self._others_are_ready(process))
 
-    def _waits_for_its_turn(self, life: Life) -> bool:
-        wanted = self._wanted.get(life.child.name)
-        return wanted is not None and life.phase is Phase.RUNNING and not life.ready and wanted.turn != life.child.turn
+    def _waits_for_its_turn(self, process: ProcessState) -> bool:
+        wanted = self._wanted.get(process.child.name)
+        return wanted is not None and process.phase is Phase.RUNNING and not process.ready and wanted.turn != process.child.turn
 
-    def _others_are_ready(self, life: Life) -> bool:
+    def _others_are_ready(self, process: ProcessState) -> bool:
         """Of its query, of those that take turns."""
-        others = [child for child in self._wanted.values() if child.query == life.child.query and child.turn]
+        others = [child for child in self._wanted.values() if child.query == process.child.query and child.turn]
         return all(
-            child.name == life.child.name or ((other := self.lives.get(child.name)) is not None and other.ready)
+            child.name == process.child.name or ((other := self.processes.get(child.name)) is not None and other.ready)
             for child in others
         )
 
-    def _is_other(self, life: Life) -> bool:
-        wanted = self._wanted[life.child.name]
-        return (wanted.revision, wanted.turn) != (life.child.revision, life.child.turn)
+    def _is_other(self, process: ProcessState) -> bool:
+        wanted = self._wanted[process.child.name]
+        return (wanted.revision, wanted.turn) != (process.child.revision, process.child.turn)
 
 
 def _stage(child: Child) -> int:

@@ -9,19 +9,19 @@ from typing import Any
 from boreal.model.frames import State
 from boreal.query.plan import Edge
 from deployment import claims, progress
-from deployment.claims import Claims, Trim
+from deployment.claims import LogClaims, Trim
 from deployment.engines import facts_of_job
-from deployment.journal import Entry, Journal
-from deployment.layout import layout_of
-from deployment.progress import Progress
+from deployment.journal import FailureJournal, JournalEntry
+from deployment.layout import make_layout
+from deployment.progress import StallDetector
 from deployment.query_record import QueryRecord
 from deployment.skew import clock_warnings
-from formats.control_messages import Item, instance_of
+from formats.control_messages import ControlItem, instance_of
 from formats.json_text import moment
 from reconcile.events import InstanceId
 
-Status = Mapping[str, Any]
-Effect = Trim | Entry
+ProcessStatus = Mapping[str, Any]
+WatchEffect = Trim | JournalEntry
 
 SILENT_AFTER_US = 5_000_000
 """A process says every second how it is. One that misses five is silent."""
@@ -51,10 +51,10 @@ class WatchedQuery:
         self.sites = sites
         self.record = record
         self.begun_at = now
-        self.journal = Journal()
-        self.claims = Claims(now)
-        self.progress = Progress(STALL_AFTER_LEAST_US)
-        self._processes: dict[str, Status] = {}
+        self.journal = FailureJournal()
+        self.claims = LogClaims(now)
+        self.progress = StallDetector(STALL_AFTER_LEAST_US)
+        self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
         self.change(record, now)
@@ -63,7 +63,7 @@ class WatchedQuery:
 
     def change(self, record: QueryRecord, now: int) -> None:
         """The query is wanted otherwise. UserError if it cannot be planned, and then all is as it was."""
-        layout = layout_of(record.query, self.sites)
+        layout = make_layout(record.query, self.sites)
         if self.record.paused and not record.paused:
             self.begun_at = now
         self.record, self.layout, self.plan = record, layout, layout.plan
@@ -74,16 +74,16 @@ class WatchedQuery:
             if who not in self.instances:
                 self.progress.forget(who)
 
-    def resume(self, status: Status) -> None:
+    def resume(self, status: ProcessStatus) -> None:
         """Go on after the status that an earlier life of the monitor gave: its journal, and the states that it knew. KeyError,
         TypeError or ValueError for what is no such status, and then all is as it was."""
         seen = {str(name): (str(state), str(text)) for name, state, text in status["seen"]}
         self.journal.resume(status["journal"])
         self._seen = seen
 
-    def hear(self, items: Iterable[Item], now: int) -> list[Effect]:
+    def hear(self, items: Iterable[ControlItem], now: int) -> list[WatchEffect]:
         """What a process has said on the control topic. KeyError, TypeError or ValueError for what is no such item."""
-        effects: list[Effect] = []
+        effects: list[WatchEffect] = []
         for item in items:
             if "acknowledge" in item:
                 said = item["acknowledge"]
@@ -93,11 +93,11 @@ class WatchedQuery:
                 effects += self._entries(self.claims.hear(instance_of(item["message"]["sender"]), now), now)
         return effects
 
-    def take(self, status: Status, now: int) -> list[Effect]:
+    def take(self, status: ProcessStatus, now: int) -> list[WatchEffect]:
         """What a process has said of itself. Errors as with `hear`."""
         kind, _, rest = str(status["process"]).partition(".")
         name = rest.partition(".")[2]
-        effects: list[Effect] = []
+        effects: list[WatchEffect] = []
         if kind == "node":
             for entry in status["instances"]:
                 who = InstanceId(entry["fragment"], entry["replica"], int(entry["shard"]))
@@ -110,16 +110,16 @@ class WatchedQuery:
         self._heard_at[status["process"]] = now
         return effects
 
-    def note_damage(self, instance: str, number: int, now: int) -> list[Effect]:
+    def note_damage(self, instance: str, number: int, now: int) -> list[WatchEffect]:
         """A checkpoint in the store was found to be damaged."""
         text = f"checkpoint {number} is damaged; an older one, or the log, serves instead"
-        return [self.journal.enter(Entry(now // 1_000, "checkpoint", instance, text, is_bad=True))]
+        return [self.journal.enter(JournalEntry(now // 1_000, "checkpoint", instance, text, is_bad=True))]
 
-    def tick(self, now: int) -> list[Effect]:
+    def tick(self, now: int) -> list[WatchEffect]:
         for who in self.instances:
             if self._newest(f"node.{self.record.name}.{who.replica}", now) is None:
                 self.progress.forget(who)
-        effects: list[Effect] = []
+        effects: list[WatchEffect] = []
         for effect in self.claims.tick(now, is_counting=not self.record.paused):
             effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
         return effects + self._changes(now)
@@ -169,7 +169,7 @@ class WatchedQuery:
     def _streams(self) -> list[str]:
         return sorted({edge.operator for edge in self.plan.sources})
 
-    def _newest(self, process: str, now: int) -> Status | None:
+    def _newest(self, process: str, now: int) -> ProcessStatus | None:
         """What a process said last; None if it is silent."""
         heard_at = self._heard_at.get(process)
         return self._processes[process] if heard_at is not None and now - heard_at <= SILENT_AFTER_US else None
@@ -197,7 +197,7 @@ class WatchedQuery:
             "claim_lost": who in self.claims.lost,
         }
 
-    def _instance(self, who: InstanceId, now: int) -> Status | None:
+    def _instance(self, who: InstanceId, now: int) -> ProcessStatus | None:
         node = self._newest(f"node.{self.record.name}.{who.replica}", now)
         entries = node["instances"] if node else ()
         name = (who.fragment, who.replica, who.shard)
@@ -241,7 +241,7 @@ class WatchedQuery:
             "spooled_bytes": source.get("spooled_bytes"),
         }
 
-    def _is_ready(self, best: Status, replicas: Sequence[Status]) -> bool:
+    def _is_ready(self, best: ProcessStatus, replicas: Sequence[ProcessStatus]) -> bool:
         """A query that answers is ready, also if tentatively: an egress, and of every shard a replica, do their work."""
         shards = {(replica["fragment"], replica["shard"]) for replica in replicas}
         at_work = {(r["fragment"], r["shard"]) for r in replicas if _rank(r["state"]) < _rank(State.RECOVERING.value)}
@@ -274,23 +274,23 @@ class WatchedQuery:
 
     # The journal
 
-    def _entries(self, effects: Iterable[claims.Effect | progress.Effect], now: int) -> list[Effect]:
-        entries: list[Effect] = []
+    def _entries(self, effects: Iterable[claims.ClaimEffect | progress.StallEffect], now: int) -> list[WatchEffect]:
+        entries: list[WatchEffect] = []
         for effect in effects:
             match effect:
-                case claims.ClaimLost(who, silent_us):
+                case claims.ClaimLoss(who, silent_us):
                     text = f"was silent for {silent_us / 1e6:.0f} s, longer than the retention, and holds nothing back any more"
                     entries.append(self._enter("claim", str(who), text, now, is_bad=True))
-                case claims.ClaimRegained(who):
+                case claims.ClaimReturn(who):
                     entries.append(self._enter("claim", str(who), "is heard again, and has its claim back", now))
-                case progress.Stalled(who, since):
+                case progress.Stall(who, since):
                     text = f"has made no progress for {(now - since) / 1e6:.0f} s, while all its inputs went on"
                     entries.append(self._enter("progress", str(who), text, now, is_bad=True))
-                case progress.Moving(who):
+                case progress.StallEnd(who):
                     entries.append(self._enter("progress", str(who), "makes progress again", now))
         return entries
 
-    def _changes(self, now: int) -> list[Effect]:
+    def _changes(self, now: int) -> list[WatchEffect]:
         """What has become of instances, egresses and inputs since the last look, while they are expected to be heard."""
         if self._absent(now) != FAILURE:
             return []
@@ -298,7 +298,7 @@ class WatchedQuery:
         seen |= {f"state egress.{site}": (str(self._egress(site, now)["state"]), "") for site in self.sites}
         seen |= {f"input {stream}": (str(self._input(stream, now)["state"]), "") for stream in self._streams}
         before, self._seen = self._seen, seen
-        entries: list[Effect] = []
+        entries: list[WatchEffect] = []
         for name, (state, text) in seen.items():
             if before is not None and before.get(name, (state, ""))[0] != state:
                 kind, _, who = name.partition(" ")
@@ -310,8 +310,8 @@ class WatchedQuery:
         replica = self._replica(who, now)
         return replica["state"], f", missing {', '.join(replica['missing'])}" if replica["missing"] else ""
 
-    def _enter(self, kind: str, who: str, text: str, now: int, is_bad: bool = False) -> Entry:
-        return self.journal.enter(Entry(now // 1_000, kind, who, text, is_bad))
+    def _enter(self, kind: str, who: str, text: str, now: int, is_bad: bool = False) -> JournalEntry:
+        return self.journal.enter(JournalEntry(now // 1_000, kind, who, text, is_bad))
 
 
 def _rank(state: str) -> int:

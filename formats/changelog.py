@@ -35,7 +35,7 @@ from sunion.tape import BEGINNING
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChangelogPlace:
     """Where a changelog stands; its writer's next life goes on from here.
 
     seq, stable_seq, epoch: of the last record, 0 before the first. next_stable_id: of the next stable row; outstanding:
@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Control:
+class ControlRecord:
     """A record that holds no row. kind: undo, boundary or rec_done."""
 
     kind: str
@@ -66,7 +66,7 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRecords:
     """The records of a DATA frame's rows, one each. Texts are built where they are asked for.
 
     delays_us: for each new row (R14), how long after its ingest it was given.
@@ -130,7 +130,7 @@ class Rows:
         )
 
 
-class Given:
+class ResultHistory:
     """Which results a client was given before, so that it can be said which are new (R14).
 
     A result is a correction if something of its t_max or later was given before that spoke for it: a stable row or boundary; an
@@ -139,7 +139,7 @@ class Given:
     """
 
     def __init__(self, highest: int | None) -> None:
-        """highest: as `Place.highest_t_max`; what a former life had given is taken to have spoken for all below."""
+        """highest: as `ChangelogPlace.highest_t_max`; what a former life had given is taken to have spoken for all below."""
         self.highest = highest
         self._spoken = BEGINNING if highest is None else highest
         # Tentative ones, by rising time of emission and falling t_max: later ones cover what they exceed.
@@ -182,14 +182,14 @@ class Changelog:
         key: tuple[str, ...],
         bucket_us: int,
         partition: int = 0,
-        place: Place | None = None,
+        place: ChangelogPlace | None = None,
     ) -> None:
         self._schema = schema
         self._key = key
         self._bucket_us = bucket_us
         self._facts = f'"query":{encode_json(query_name)},"partition":{partition}'
         self._is_resumed = place is not None
-        place = place or Place()
+        place = place or ChangelogPlace()
         self._seq = place.seq
         self._stable_seq = place.stable_seq
         self._epoch = place.epoch
@@ -197,16 +197,16 @@ class Changelog:
         self._outstanding = place.outstanding
         self._correcting = False
         self._through: dict[bool, int | None] = {False: place.through, True: None}
-        self._given = Given(place.highest_t_max)
+        self._given = ResultHistory(place.highest_t_max)
         self._n_stable = place.n_stable
         self._n_tentative = place.n_tentative
         self._n_undone = place.n_undone
         self._n_skipped = place.n_skipped
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ChangelogPlace:
         """Where the changelog stands now."""
-        return Place(
+        return ChangelogPlace(
             self._seq,
             self._stable_seq,
             self._epoch,
@@ -220,7 +220,7 @@ class Changelog:
             self._n_skipped,
         )
 
-    def take(self, frame: Frame, emitted_us: int, replica: str = "r0") -> Rows | Control | None:
+    def take(self, frame: Frame, emitted_us: int, replica: str = "r0") -> RowRecords | ControlRecord | None:
         """The client is given `frame` at `emitted_us` of the run clock; `replica` is the one that it came from. Returns
         what it is given, None where the frame tells it nothing."""
         if isinstance(frame, Data):
@@ -237,7 +237,7 @@ class Changelog:
 
     # Frames.
 
-    def _take_data(self, frame: Data, emitted_us: int, replica: str) -> Rows | None:
+    def _take_data(self, frame: Data, emitted_us: int, replica: str) -> RowRecords | None:
         rows = frame.batch.num_rows
         if rows == 0:
             return None
@@ -259,7 +259,7 @@ class Changelog:
             self._next_stable_id += rows
             self._n_stable += rows
             self._stable_seq = self._seq
-        return Rows(
+        return RowRecords(
             frame,
             delays_us,
             self._schema,
@@ -273,7 +273,7 @@ class Changelog:
             replica,
         )
 
-    def _take_boundary(self, frame: Boundary, emitted_us: int, replica: str) -> Control | None:
+    def _take_boundary(self, frame: Boundary, emitted_us: int, replica: str) -> ControlRecord | None:
         through = self._through[frame.tentative]
         if frame.time <= BEGINNING or (through is not None and frame.time <= through):
             return None
@@ -285,7 +285,7 @@ class Changelog:
         fields = {**given, "ingest_ms": milliseconds(frame.ingest)}
         return self._control("boundary", fields, emitted_us, replica, frame.missing, frame.cause)
 
-    def _take_start(self, frame: Start, emitted_us: int, replica: str) -> Control | None:
+    def _take_start(self, frame: Start, emitted_us: int, replica: str) -> ControlRecord | None:
         """A producer's next life (R25) undoes what was tentative. Where it begins above our next id, rows are skipped, and
         the undo says so (R27)."""
         skipped = max(frame.next_id - self._next_stable_id, 0)
@@ -296,7 +296,7 @@ class Changelog:
         self._n_skipped += skipped
         return undo
 
-    def _revoke(self, epoch: int, cause: str, emitted_us: int, replica: str) -> Control | None:
+    def _revoke(self, epoch: int, cause: str, emitted_us: int, replica: str) -> ControlRecord | None:
         """Nothing is written where no tentative tuple is held."""
         if not self._outstanding and not self._is_resumed:
             return None
@@ -308,7 +308,7 @@ class Changelog:
         self._correcting = not self._is_resumed
         return self._control("undo", {"after_seq": self._stable_seq}, emitted_us, replica, (), cause)
 
-    def _take_rec_done(self, frame: RecDone, emitted_us: int, replica: str) -> Control | None:
+    def _take_rec_done(self, frame: RecDone, emitted_us: int, replica: str) -> ControlRecord | None:
         """Written only where the client saw the undo that began the correction."""
         if not self._correcting:
             return None
@@ -328,7 +328,7 @@ class Changelog:
         replica: str,
         missing: tuple[str, ...],
         cause: str,
-    ) -> Control:
+    ) -> ControlRecord:
         self._seq += 1
         body = {
             "seq": self._seq,
@@ -340,7 +340,7 @@ class Changelog:
             "missing_inputs": missing,
             "cause": cause or None,
         }
-        return Control(kind, f'{{"v":1,"type":"{kind}",{self._facts},{encode_json(body)[1:]}')
+        return ControlRecord(kind, f'{{"v":1,"type":"{kind}",{self._facts},{encode_json(body)[1:]}')
 
 
 class ClientLog:
@@ -366,7 +366,7 @@ class ClientLog:
     def take(self, frame: Frame, emitted_us: int, replica: str = "r0") -> None:
         """As `Changelog.take`."""
         given = self._changelog.take(frame, emitted_us, replica)
-        if isinstance(given, Rows):
+        if isinstance(given, RowRecords):
             self._delays.frombytes(given.delays_us.tobytes())
             if self._stable is not None and not given.frame.tentative:
                 self._stable.write(lines(given.data))

@@ -26,12 +26,12 @@ from reconcile.events import (
     PathAfter,
 )
 
-Item = dict[str, Any]
+ControlItem = dict[str, Any]
 
 _PLAIN_MESSAGES = {kind.__name__: kind for kind in (LeaseRequest, LeaseGrant, LeaseDenial, LeaseEnd)}
 
 
-def message_item(to: InstanceId, message: Message) -> Item:
+def message_item(to: InstanceId, message: Message) -> ControlItem:
     """A message to one instance, as an item."""
     fields: dict[str, Any] = {"type": type(message).__name__, "sender": str(message.sender)}
     match message:
@@ -42,7 +42,7 @@ def message_item(to: InstanceId, message: Message) -> Item:
     return {"to": str(to), "message": fields}
 
 
-def message_of(item: Item) -> Message:
+def message_of(item: ControlItem) -> Message:
     """The message of an item that `message_item` made. ProtocolError for any other shape."""
     try:
         fields = item["message"]
@@ -64,9 +64,9 @@ def instance_of(text: str) -> InstanceId:
     return InstanceId(fragment, replica, int(shard))
 
 
-def acknowledge_item(reader: InstanceId, positions: tuple[tuple[str, int], ...]) -> Item:
+def acknowledge_item(reader: InstanceId, positions: tuple[tuple[str, int], ...]) -> ControlItem:
     return {"acknowledge": {"reader": str(reader), "positions": [list(position) for position in positions]}}
 
 
-def trim_item(positions: Mapping[str, int]) -> Item:
+def trim_item(positions: Mapping[str, int]) -> ControlItem:
     return {"trim": [[key, needed] for key, needed in sorted(positions.items())]}

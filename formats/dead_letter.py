@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetterRecord:
     """A record that was refused: a record of q.dlq. source: the stream that it would have been of; offset: -1 for one that was
     posted and never came into the topic."""
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from boreal.model.frames import Anchor
-from formats.changelog import Place
+from formats.changelog import ChangelogPlace
 
 ID = "id"
 INCARNATION = "incarnation"
@@ -42,12 +42,12 @@ def decode_anchor(text: bytes) -> Anchor:
     return Anchor(fields["time"], fields["needs"], _pairs(fields["next_ids"]), _pairs(fields["inputs"]))
 
 
-def encode_place(place: Place) -> bytes:
+def encode_place(place: ChangelogPlace) -> bytes:
     return json.dumps(asdict(place), separators=(",", ":")).encode()
 
 
-def decode_place(text: bytes) -> Place:
-    return Place(**json.loads(text))
+def decode_place(text: bytes) -> ChangelogPlace:
+    return ChangelogPlace(**json.loads(text))
 
 
 def _pairs(listed: Iterable[list[object]]) -> tuple[tuple[str, int], ...]:

@@ -23,7 +23,7 @@ LONGEST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RecordShape:
     """What a stream wants of its records: the column that holds the time, in which unit, and the attributes."""
 
     time: str
@@ -36,12 +36,12 @@ class Shape:
         return list(dict.fromkeys((self.time, *self.schema.names)))
 
 
-Columns = Mapping[str, pa.Array]
+RawColumns = Mapping[str, pa.Array]
 """Raw columns, one of each that is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ParsedRows:
     """Rows that can be used. times: int64 microseconds; values: the schema's columns; places: which of the records each
     row was; reasons: why each of the others cannot be used, by its place."""
 
@@ -50,13 +50,13 @@ class Rows:
     places: np.ndarray
     reasons: dict[int, str]
 
-    def take(self, kept: np.ndarray) -> Rows:
+    def take(self, kept: np.ndarray) -> ParsedRows:
         """Only the rows of these numbers."""
         chosen = pa.array(kept)
-        return Rows(self.times[kept], [column.take(chosen) for column in self.values], self.places[kept], self.reasons)
+        return ParsedRows(self.times[kept], [column.take(chosen) for column in self.values], self.places[kept], self.reasons)
 
 
-def read_all(shape: Shape, columns: Columns) -> Rows | None:
+def read_all(shape: RecordShape, columns: RawColumns) -> ParsedRows | None:
     """The rows, if every record can be used; else None."""
     try:
         moments = convert(columns[shape.time], Type.TIMESTAMP, shape.time_unit)
@@ -65,10 +65,10 @@ def read_all(shape: Shape, columns: Columns) -> Rows | None:
         return None
     if moments.null_count:
         return None
-    return Rows(moments.cast(pa.int64()).to_numpy(), values, np.arange(len(moments)), {})
+    return ParsedRows(moments.cast(pa.int64()).to_numpy(), values, np.arange(len(moments)), {})
 
 
-def read_each(shape: Shape, columns: Columns) -> Rows:
+def read_each(shape: RecordShape, columns: RawColumns) -> ParsedRows:
     """The rows that can be used, and a reason for each record that cannot."""
     reasons: dict[int, str] = {}
     moments, bad = convert_each(columns[shape.time], Type.TIMESTAMP, shape.time_unit)
@@ -85,7 +85,7 @@ def read_each(shape: Shape, columns: Columns) -> Rows:
     places = np.flatnonzero(usable)
     kept = pa.array(places)
     times = moments.take(kept).cast(pa.int64()).to_numpy()
-    return Rows(times, [column.take(kept) for column in values], places, reasons)
+    return ParsedRows(times, [column.take(kept) for column in values], places, reasons)
 
 
 def late_reason(behind_us: int, disorder_us: int) -> str:
@@ -114,7 +114,7 @@ def shown(value: object) -> str:
 # JSON objects.
 
 
-def read_records(shape: Shape, records: Sequence[bytes | None]) -> Rows:
+def read_records(shape: RecordShape, records: Sequence[bytes | None]) -> ParsedRows:
     """The rows of records that should hold one JSON object each, and a reason for each that cannot be used."""
     present = [record for record in records if record is not None]
     columns = fast_json(shape, present) if len(present) == len(records) else None
@@ -127,7 +127,7 @@ def read_records(shape: Shape, records: Sequence[bytes | None]) -> Rows:
     return rows
 
 
-def json_kinds(shape: Shape) -> Iterator[dict[str, pa.DataType]]:
+def json_kinds(shape: RecordShape) -> Iterator[dict[str, pa.DataType]]:
     """The types to expect of JSON values: times may be texts or numbers, but all the same."""
     for moment in (pa.string(), pa.int64()):
         kinds = {name: moment if kind is Type.TIMESTAMP else kind.arrow for name, kind in shape.schema.columns}
@@ -150,7 +150,7 @@ _BETWEEN = b'}\n{"record":'
 _AFTER = b"}"
 
 
-def fast_json(shape: Shape, records: Sequence[bytes]) -> Columns | None:
+def fast_json(shape: RecordShape, records: Sequence[bytes]) -> RawColumns | None:
     """The wanted columns of records that hold one JSON object each; None where `exact_json` has to look at them.
 
     Each record is wrapped in an object of its own line. As a line begins with a brace where none may stand but at the
@@ -174,7 +174,7 @@ def fast_json(shape: Shape, records: Sequence[bytes]) -> Columns | None:
     return dict(zip(kinds, rows.flatten(), strict=True))
 
 
-def exact_json(shape: Shape, records: Sequence[bytes | None]) -> tuple[dict[str, pa.Array], dict[int, str]]:
+def exact_json(shape: RecordShape, records: Sequence[bytes | None]) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """The wanted columns, as texts, of the records that hold a JSON object, and why each of the others does not.
 
     A record that is not used has a row of nulls, so that row i is record i.
@@ -208,7 +208,7 @@ def json_object(line: str) -> dict[str, object]:
     return record
 
 
-def json_texts(shape: Shape, record: Mapping[str, object]) -> list[str | None]:
+def json_texts(shape: RecordShape, record: Mapping[str, object]) -> list[str | None]:
     """The wanted values of an object, as texts. ValueError names the first that is not a plain one."""
     return [_json_text(name, record.get(name)) for name in shape.wanted]
 

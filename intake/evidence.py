@@ -14,7 +14,7 @@ STALE_US = 10_000_000
 """A question that is older is asked again: the records before that end may have been taken back, and would never come."""
 
 
-class Ends(Protocol):
+class UserTopic(Protocol):
     """What is asked of the user's topic."""
 
     def ends(self, numbers: Iterable[int]) -> Mapping[int, int]:
@@ -27,7 +27,7 @@ class Ends(Protocol):
 class Evidence:
     """The questions that are open, one for each partition."""
 
-    def __init__(self, topic: Ends, clock: Callable[[], int], answer: Callable[[int, Question, int], None]) -> None:
+    def __init__(self, topic: UserTopic, clock: Callable[[], int], answer: Callable[[int, Question, int], None]) -> None:
         """answer: is told the partition, its question and the time, once all before the question was taken."""
         self._topic = topic
         self._clock = clock

@@ -33,10 +33,10 @@ from boreal.model.schema import Type
 from boreal.query.plan import Edge
 from boreal.query.spec import Stream
 from formats.columns import convert
-from formats.dead_letter import DeadLetter
-from formats.record_parsing import Rows, Shape, ahead_reason, late_reason, read_records, shown
-from intake.place import Partition, Place
-from intake.progress import Progress, Question
+from formats.dead_letter import DeadLetterRecord
+from formats.record_parsing import ParsedRows, RecordShape, ahead_reason, late_reason, read_records, shown
+from intake.place import PartitionPlace, SourcePlace
+from intake.progress import Question, StreamProgress
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
 
@@ -82,14 +82,14 @@ class Batch:
     the rows came late. ahead: how many were not believed."""
 
     frames: list[tuple[LogId, Frame]]
-    letters: list[DeadLetter]
+    letters: list[DeadLetterRecord]
     rows: int
     clamped: int
     ahead: int
 
 
 @dataclass
-class _Sorted:
+class _BatchContents:
     """The records of a batch, told apart. data: to be read, with their partitions. raises: what heartbeats raise their
     partition to, by (offset, time). floors: how far the rows raise it. posted: the last number in each partition. reasons:
     why records are refused, by partition and offset. brought: the partitions with accepted rows or heartbeats, and of the rows
@@ -117,18 +117,18 @@ class Intake:
         edges: Sequence[Edge],
         bucket_us: int,
         origin: Origin,
-        place: Place,
+        place: SourcePlace,
         *,
         delay_threshold_us: int = 3_000_000,
         boundary_interval_us: int = 50_000,
     ) -> None:
         """edges: those that the stream makes; place is ours from now on."""
         self.place = place
-        self.progress = Progress(stream, delay_threshold_us, boundary_interval_us)
+        self.progress = StreamProgress(stream, delay_threshold_us, boundary_interval_us)
         self._name = name
         self._stream = stream
         self._topic = topic
-        self._shape = Shape(stream.time, stream.time_unit, stream.attributes)
+        self._shape = RecordShape(stream.time, stream.time_unit, stream.attributes)
         self._logs = [(edge, [LogId(edge.name, "", part) for part in range(edge.partitions)]) for edge in edges]
         self._bucket_us = bucket_us
         self._origin = origin
@@ -149,11 +149,11 @@ class Intake:
     def expect(self, partition: int, offset: int) -> None:
         """A partition of the user's topic holds records, from `offset` on, although none was taken yet: until some were,
         nothing is known of how far it is."""
-        self.place.partitions.setdefault(partition, Partition(offset))
+        self.place.partitions.setdefault(partition, PartitionPlace(offset))
 
     def skip(self, partition: int, offset: int) -> None:
         """The records before an offset are gone, and will not be taken."""
-        known = self.place.partitions.get(partition, Partition())
+        known = self.place.partitions.get(partition, PartitionPlace())
         self.place.partitions[partition] = replace(known, next_offset=offset)
 
     def ask(self, now: int) -> Question:
@@ -192,7 +192,7 @@ class Intake:
         for partition, offset in until.items():
             known = self.place.partitions[partition]
             posted = told.posted.get(partition, known.posted)
-            self.place.partitions[partition] = Partition(offset, self._raised(partition, told), posted)
+            self.place.partitions[partition] = PartitionPlace(offset, self._raised(partition, told), posted)
             self.progress.take(partition, now)
         for partition, span in told.brought.items():
             self.progress.bring(partition, now, *(span or ()))
@@ -214,8 +214,8 @@ class Intake:
 
     # Reading
 
-    def _tell_apart(self, records: Records) -> _Sorted:
-        told = _Sorted()
+    def _tell_apart(self, records: Records) -> _BatchContents:
+        told = _BatchContents()
         for partition, found in records.items():
             posted = self.place.partitions[partition].posted
             for record in found:
@@ -232,7 +232,7 @@ class Intake:
                 told.data.append((partition, record))
         return told
 
-    def _take_heartbeat(self, told: _Sorted, partition: int, record: UserRecord, header: bytes | None) -> None:
+    def _take_heartbeat(self, told: _BatchContents, partition: int, record: UserRecord, header: bytes | None) -> None:
         text = (header or b"").decode("utf-8", "backslashreplace").strip()
         try:
             time = INFINITY if text == END else _time(text, self._stream.time_unit)
@@ -242,7 +242,7 @@ class Intake:
         told.raises.setdefault(partition, []).append((record.offset, time))
         told.brought[partition] = None
 
-    def _judge(self, told: _Sorted) -> Rows:
+    def _judge(self, told: _BatchContents) -> ParsedRows:
         """The rows that are whole, believed and in time; notes the reasons of the others, and what raises the floors."""
         values = [record.value for _, record in told.data]
         rows = self._read(values, told)
@@ -264,7 +264,7 @@ class Intake:
             told.reasons[int(numbers[row]), int(offsets[row])] = self._why_late(int(rows.times[row]), int(floors[row]))
         return rows.take(np.flatnonzero(~late)) if late.any() else rows
 
-    def _believe(self, rows: Rows, numbers: np.ndarray, offsets: np.ndarray, told: _Sorted) -> Rows:
+    def _believe(self, rows: ParsedRows, numbers: np.ndarray, offsets: np.ndarray, told: _BatchContents) -> ParsedRows:
         """Without the rows that are too far ahead. numbers, offsets: of all records that `rows` was read from."""
         if not len(rows.times):
             return rows
@@ -283,7 +283,7 @@ class Intake:
         """The greatest time that is believed where this one is the newest before it."""
         return min(max(self.place.clock, newest) + self._stream.ahead, INFINITY)
 
-    def _believed(self, partition: int, times: list[int], offsets: list[int], told: _Sorted) -> list[bool]:
+    def _believed(self, partition: int, times: list[int], offsets: list[int], told: _BatchContents) -> list[bool]:
         """Which of a partition's rows are believed; notes why the others are not. What its owner has promised is believed."""
         heartbeats = [(offset, time) for offset, time in told.raises.get(partition, ()) if time < INFINITY]
         floor = self.place.partitions[partition].floor
@@ -300,14 +300,14 @@ class Intake:
                 told.reasons[partition, offset] = ahead_reason(beyond_us, "the clock and its stream", self._stream.ahead)
         return believed
 
-    def _read(self, values: list[bytes | None], told: _Sorted) -> Rows:
+    def _read(self, values: list[bytes | None], told: _BatchContents) -> ParsedRows:
         rows = read_records(self._shape, values)
         for place, reason in rows.reasons.items():
             partition, record = told.data[place]
             told.reasons[partition, record.offset] = reason
         return rows
 
-    def _floors(self, partition: int, times: np.ndarray, offsets: np.ndarray, told: _Sorted) -> np.ndarray:
+    def _floors(self, partition: int, times: np.ndarray, offsets: np.ndarray, told: _BatchContents) -> np.ndarray:
         """For each row of a partition, the time below which it is late: what stood before its offset."""
         at, to = np.array(told.raises.get(partition, ()), dtype=np.int64).reshape(-1, 2).T
         if self._stream.boundary == "data":
@@ -327,19 +327,19 @@ class Intake:
         """How far each row raises its partition's floor."""
         clock, ahead = self.place.clock, self._stream.ahead
         raises: np.ndarray = times - self._stream.disorder
-        if (beyond := times > clock).any():
+        if (rows_not_held := times > clock).any():
             # What is believed only for the sake of its stream, since the clock itself is behind, still moves it on.
-            raises[beyond] = np.maximum(clock - BEFORE_CLOCK_US, times[beyond] - ahead) - self._stream.disorder
+            raises[rows_not_held] = np.maximum(clock - BEFORE_CLOCK_US, times[rows_not_held] - ahead) - self._stream.disorder
         return raises
 
-    def _note_brought(self, partition: int, times: np.ndarray, standing: np.ndarray, told: _Sorted) -> None:
+    def _note_brought(self, partition: int, times: np.ndarray, standing: np.ndarray, told: _BatchContents) -> None:
         """Whether the partition brings rows that are in time, and how old the first is that none before it has passed."""
         if not (times >= standing).any():
             return
         leading = times[times - self._stream.disorder > standing]
         told.brought[partition] = (int(leading.min()), int(leading.max())) if len(leading) else None
 
-    def _raised(self, partition: int, told: _Sorted) -> int:
+    def _raised(self, partition: int, told: _BatchContents) -> int:
         """A partition's floor after the batch."""
         heartbeats = (time for _, time in told.raises.get(partition, ()))
         return max(self.place.partitions[partition].floor, told.floors.get(partition, BEGINNING), *heartbeats, BEGINNING)
@@ -351,11 +351,11 @@ class Intake:
             return f"late by {format_duration(floor - time)}: a boundary had passed it"
         return late_reason(floor + self._stream.disorder - time, self._stream.disorder)
 
-    def _letters(self, records: Records, reasons: Mapping[tuple[int, int], str]) -> list[DeadLetter]:
+    def _letters(self, records: Records, reasons: Mapping[tuple[int, int], str]) -> list[DeadLetterRecord]:
         if not reasons:
             return []
         return [
-            DeadLetter(
+            DeadLetterRecord(
                 self._name, self._topic, partition, record.offset, reasons[partition, record.offset], text_of(record.value)
             )
             for partition, found in records.items()
@@ -365,7 +365,7 @@ class Intake:
 
     # Writing
 
-    def _log_rows(self, rows: Rows, now: int) -> list[tuple[LogId, Frame]]:
+    def _log_rows(self, rows: ParsedRows, now: int) -> list[tuple[LogId, Frame]]:
         if not len(rows.times):
             return []
         schema = self._shape.schema.arrow
@@ -383,7 +383,7 @@ class Intake:
         return frames
 
 
-def beyond(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) -> list[tuple[LogId, Frame]]:
+def rows_not_held(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) -> list[tuple[LogId, Frame]]:
     """Of a batch that is done again, the rows that each log, by its next id, does not hold yet: all of them or none, since
     a batch has one frame of rows for each log."""
     return [(log, frame) for log, frame in frames if isinstance(frame, Data) and frame.first_id >= written[log.key]]

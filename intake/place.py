@@ -29,7 +29,7 @@ NOT_POSTED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionPlace:
     """One partition of the user's topic. next_offset: of the first record not yet taken. floor: no later row here is
     accepted with a smaller time. posted: the number of the last record taken that was posted by way of a source."""
 
@@ -39,13 +39,13 @@ class Partition:
 
 
 @dataclass(slots=True)
-class Place:
+class SourcePlace:
     """partitions: those that ever held a record. next_ids: by the log's 'stream/partition'. promise: the highest boundary
     that any of the logs may hold. newest: the newest time that was believed. clock: the source's, when the batch was
     announced; INFINITY where every time is believed."""
 
     next_ids: dict[str, int]
-    partitions: dict[int, Partition] = field(default_factory=dict)
+    partitions: dict[int, PartitionPlace] = field(default_factory=dict)
     promise: int = BEGINNING
     newest: int = BEGINNING
     clock: int = INFINITY
@@ -69,9 +69,9 @@ class Place:
         return Anchor(self.promise, self.promise, tuple(sorted(self.next_ids.items())), tuple(inputs))
 
 
-def announced(anchor: Anchor, topic: str) -> tuple[Place, dict[int, int]]:
-    """The place before the batch that an anchor of `Place.announce` announces, and where the batch ends."""
-    place = Place(dict(anchor.next_ids), {}, anchor.time)
+def read_announcement(anchor: Anchor, topic: str) -> tuple[SourcePlace, dict[int, int]]:
+    """The place before the batch that an anchor of `SourcePlace.announce` announces, and where the batch ends."""
+    place = SourcePlace(dict(anchor.next_ids), {}, anchor.time)
     until: dict[int, int] = {}
     for key, value in anchor.inputs:
         name, number, *what = key.split("/")
@@ -83,7 +83,7 @@ def announced(anchor: Anchor, topic: str) -> tuple[Place, dict[int, int]]:
             elif what == ["clock"]:
                 place.clock = value
             continue
-        known = place.partitions.setdefault(int(number), Partition())
+        known = place.partitions.setdefault(int(number), PartitionPlace())
         match what:
             case []:
                 place.partitions[int(number)] = replace(known, next_offset=value)
@@ -96,7 +96,7 @@ def announced(anchor: Anchor, topic: str) -> tuple[Place, dict[int, int]]:
     return place, until
 
 
-def progress(anchor: Anchor) -> tuple[int, int, int]:
+def announcement_rank(anchor: Anchor) -> tuple[int, int, int]:
     """Grows with each announcement of a stream, in whichever of its logs it is found."""
     inputs = dict(anchor.inputs)
     ends = [inputs.get(f"{key}/until", value) for key, value in anchor.inputs if key.count("/") == 1]

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from boreal.model.frames import INFINITY
 from boreal.query.spec import Stream
-from intake.place import Partition
+from intake.place import PartitionPlace
 from sunion.tape import BEGINNING
 
 LIVE_US = 600_000_000
@@ -56,7 +56,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _PartitionProgress:
     """What is known of one partition beside its floor. covered: all that was written before this time of the clock has been
     taken. allows: how far that lets it go. seen_at: the last record or evidence. quiet_since: from when on `idle` is counted,
     None until there is evidence. still_until: the end of its grace."""
@@ -88,7 +88,7 @@ class _Delay:
         return max((delay for delay in (self.longest, self.before) if delay is not None), default=None)
 
 
-class Progress:
+class StreamProgress:
     """Of one stream, in one life of its source. Times in microseconds of the source's clock, unless they are event time."""
 
     def __init__(self, stream: Stream, delay_threshold_us: int, boundary_interval_us: int) -> None:
@@ -98,7 +98,7 @@ class Progress:
         self._margin = min(LONGEST_MARGIN_US, delay_threshold_us // MARGINS_OF_X)
         self._interval = boundary_interval_us
         self._outage = max(LEAST_OUTAGE_US, OUTAGE_INTERVALS * boundary_interval_us)
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, _PartitionProgress] = {}
         self._delay = _Delay()
         self._is_live = False
         self._brought_at: int | None = None
@@ -119,7 +119,7 @@ class Progress:
     def watch(self, partitions: Iterable[int], now: int) -> None:
         """These are the partitions that are read from now on."""
         for number in partitions:
-            self._watched.setdefault(number, _Watched(now))
+            self._watched.setdefault(number, _PartitionProgress(now))
 
     def take(self, partition: int, now: int) -> None:
         """Records of a partition were taken, of whatever kind."""
@@ -139,13 +139,13 @@ class Progress:
             # Before the first evidence, and after an outage, it is a backlog, whose delay says nothing of the producers.
             self._delay.note(max(now - oldest, 0), now)
 
-    def ask(self, partitions: Mapping[int, Partition], now: int) -> Question:
+    def ask(self, partitions: Mapping[int, PartitionPlace], now: int) -> Question:
         """What an answer will mean to where partitions end now."""
         bounds = {number: self._bound(number, known) for number, known in partitions.items() if known.floor > BEGINNING}
         moving = [bound for number, bound in bounds.items() if bound < INFINITY and not self.is_idle(number)]
         return Question(now, min(moving, default=None), min(bounds.values(), default=BEGINNING))
 
-    def answer(self, partition: int, known: Partition | None, question: Question, now: int) -> None:
+    def answer(self, partition: int, known: PartitionPlace | None, question: Question, now: int) -> None:
         """All that was written to a partition before the question was asked has been taken."""
         watched = self._of(partition, now)
         self._see(watched, now)
@@ -156,7 +156,7 @@ class Progress:
 
     # What follows
 
-    def reach(self, partitions: Mapping[int, Partition]) -> int:
+    def reach(self, partitions: Mapping[int, PartitionPlace]) -> int:
         """How far the stream may go, as event time. It may be less than before: a promise that was given stands."""
         bounds = [self._bound(number, known) for number, known in partitions.items()]
         if self._policy != "producer":
@@ -182,7 +182,7 @@ class Progress:
         """Whether anything was brought in this life, and less than `idle` ago."""
         return self._brought_at is not None and now - self._brought_at < self._idle
 
-    def evidence_interval_us(self, partitions: Mapping[int, Partition]) -> int:
+    def evidence_interval_us(self, partitions: Mapping[int, PartitionPlace]) -> int:
         """So often evidence is to be looked for: at each boundary where the boundary waits for it."""
         if self._policy == "producer":
             return EVIDENCE_US
@@ -192,10 +192,10 @@ class Progress:
         )
         return self._interval if is_waited_for else max(self._interval, min(EVIDENCE_US, self._idle // 4))
 
-    def _of(self, partition: int, now: int) -> _Watched:
-        return self._watched.setdefault(partition, _Watched(now))
+    def _of(self, partition: int, now: int) -> _PartitionProgress:
+        return self._watched.setdefault(partition, _PartitionProgress(now))
 
-    def _see(self, watched: _Watched, now: int) -> None:
+    def _see(self, watched: _PartitionProgress, now: int) -> None:
         away = now - watched.seen_at
         if away > self._outage:
             watched.quiet_since = None
@@ -205,13 +205,13 @@ class Progress:
     def _grace(self, away: int) -> int:
         return min(self._idle, 2 * away)
 
-    def _bound(self, number: int, known: Partition) -> int:
+    def _bound(self, number: int, known: PartitionPlace) -> int:
         watched = self._watched.get(number)
         if watched is None or self._policy == "producer":
             return known.floor
         return max(known.floor, watched.allows)
 
-    def _allowed(self, partition: int, known: Partition | None, question: Question, now: int) -> int:
+    def _allowed(self, partition: int, known: PartitionPlace | None, question: Question, now: int) -> int:
         """What the evidence allows a partition beside its floor."""
         watched = self._watched[partition]
         if self._policy == "clock":

@@ -22,7 +22,7 @@ _PRELUDE = struct.Struct("<2sBIQ")
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
-class StoreUnavailable(BorealError):
+class StoreUnavailableError(BorealError):
     """The store cannot be reached, or cannot take what it was given: nothing is known to have changed. Try again later."""
 
 
@@ -46,7 +46,7 @@ class Checkpoint:
 class CheckpointStore(Protocol):
     """Checkpoints by (instance, number). A put that did not finish counts as absent (R19).
 
-    Where the store is another process, every method but `close` may raise StoreUnavailable, within seconds.
+    Where the store is another process, every method but `close` may raise StoreUnavailableError, within seconds.
     """
 
     @property

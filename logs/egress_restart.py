@@ -9,9 +9,9 @@ import numpy as np
 
 from boreal.model.frames import Anchor, Data, LogId
 from boreal.query.plan import EGRESS, Plan
-from formats.changelog import Place
-from logs.log import Log, Trimmed
-from logs.restart import IsHeld, Open, can_serve, held_in
+from formats.changelog import ChangelogPlace
+from logs.log import Log, TrimmedError
+from logs.restart import HoldsRows, OpenLog, can_serve, make_hold_check
 from reconcile.recovery import Restart, plan_restart
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
@@ -26,7 +26,7 @@ class OutTail:
     record will get. lacking_from: the first offset that may hold a row from `needed` on.
     """
 
-    place: Place | None
+    place: ChangelogPlace | None
     incarnation: int
     anchor: Anchor | None
     written_to: int
@@ -35,7 +35,7 @@ class OutTail:
 
 
 def egress_restart(
-    plan: Plan, tail: OutTail, inputs: Mapping[str, Sequence[LogId]], open_log: Open, is_held: IsHeld | None = None
+    plan: Plan, tail: OutTail, inputs: Mapping[str, Sequence[LogId]], open_log: OpenLog, is_held: HoldsRows | None = None
 ) -> tuple[Restart, bool]:
     """Where it begins, and whether rows are lost to its readers.
 
@@ -49,7 +49,7 @@ def egress_restart(
     epoch = tail.place.epoch if tail.place else -1
     for place in plan_restart(tail.incarnation + 1, epoch, written, tail.anchor, None):
         place = replace(place, written_to={key: tail.written_to})
-        if can_serve(place, inputs, is_held or held_in(open_log)):
+        if can_serve(place, inputs, is_held or make_hold_check(open_log)):
             return place, False
     logs = {name: _fullest([open_log(log) for log in candidates]) for name, candidates in inputs.items()}
     begin = max(_first_whole_bucket(log, plan.bucket_us) for log in logs.values())
@@ -97,7 +97,7 @@ def _stable(log: Log) -> Iterator[Data]:
     while offset < log.end:
         try:
             items = log.read(offset, READ_FRAMES, skip_revoked=True)
-        except Trimmed as trimmed:
+        except TrimmedError as trimmed:
             offset = trimmed.start
             continue
         yield from (frame for _, frame in items if isinstance(frame, Data) and not frame.tentative)

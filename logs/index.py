@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from boreal.model.codec import DataHead, Head
 from boreal.model.errors import ProtocolError
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, RecDone, Start, Undo
-from logs.log import Control, Trimmed
+from logs.log import ControlFrame, TrimmedError
 
 IDLE_FRAMES = 4_096
 """So many frames of a log whose rows are all released are kept, some minutes' worth: who follows an idle log slowly, or was
@@ -32,7 +32,7 @@ class Index:
         self.next_stable_id = next_stable_id
         self.incarnation = incarnation
         self.anchor: Anchor | None = None
-        self.tail: Control | None = None
+        self.tail: ControlFrame | None = None
         self._anchor_offset = self._tail_offset = start
         # One entry a stable frame, by rising offset: its first row that is new, its last, its offset. Entries before
         # _forgotten are trimmed, and dropped once they are the larger part, so that a trim costs what it forgets.
@@ -71,7 +71,7 @@ class Index:
             self._offsets.append(offset)
             self.next_stable_id = first_id + rows
 
-    def _add_control(self, offset: int, frame: Control) -> None:
+    def _add_control(self, offset: int, frame: ControlFrame) -> None:
         self.tail, self._tail_offset = frame, offset
         match frame:
             case Boundary(tentative=True):
@@ -96,7 +96,7 @@ class Index:
     def offsets_from(self, offset: int, skip_revoked: bool) -> Iterable[int]:
         """The offsets that a read from `offset` passes over, in order; raises as `Log.read`."""
         if offset < self.start:
-            raise Trimmed(self.log, offset, self.start)
+            raise TrimmedError(self.log, offset, self.start)
         if offset > self.end:
             raise ProtocolError(f"{self.log} ends at offset {self.end}, and was asked for offset {offset}")
         offsets = range(offset, self.end)
@@ -108,9 +108,9 @@ class Index:
         if entry < len(self._offsets):
             if self._first_ids[entry] <= stable_id + 1:
                 return self._offsets[entry]
-            raise Trimmed(self.log, self._offsets[entry] - 1, self.start)
+            raise TrimmedError(self.log, self._offsets[entry] - 1, self.start)
         if stable_id + 1 < self.next_stable_id:
-            raise Trimmed(self.log, self.start - 1, self.start)
+            raise TrimmedError(self.log, self.start - 1, self.start)
         return self._offsets[-1] + 1 if self._forgotten < entry else self.start
 
     def trim_limit(self, stable_id: int) -> int:

@@ -14,12 +14,12 @@ from typing import Protocol
 from boreal.model.errors import BorealError
 from boreal.model.frames import Anchor, Boundary, Frame, LogId, RecDone, Start, Undo
 
-Control = Boundary | Undo | RecDone | Start
+ControlFrame = Boundary | Undo | RecDone | Start
 """Every kind of frame but DATA."""
 
 
 @dataclass
-class Trimmed(BorealError):
+class TrimmedError(BorealError):
     """What a reader asked for is no longer in the log, or (rows) never was: it has to go on from an anchor (R26, R27).
 
     offset: what was asked for; for rows, the last offset before those that the log still has. start: the first
@@ -80,7 +80,7 @@ class Log(Protocol):
 
         max_bytes bounds their size as `nbytes` counts it, but one frame is returned however large it is. skip_revoked
         leaves out tentative DATA and BOUNDARY frames that a later UNDO or START in this log has revoked, and fenced
-        frames (R23, R25); the UNDO or START itself is returned. Raises Trimmed if offset < start; ProtocolError if
+        frames (R23, R25); the UNDO or START itself is returned. Raises TrimmedError if offset < start; ProtocolError if
         offset > end, as when the log lost frames that this reader had seen.
         """
         ...
@@ -90,7 +90,7 @@ class Log(Protocol):
 
         It is the offset of the stable DATA frame that holds row stable_id + 1 (which may hold older rows too); if no
         later row is here yet, the offset just after the last stable DATA frame, so that the boundaries and tentative
-        frames since then come along. Raises Trimmed if row stable_id + 1 is gone or was skipped by the writer.
+        frames since then come along. Raises TrimmedError if row stable_id + 1 is gone or was skipped by the writer.
         """
         ...
 
@@ -108,7 +108,7 @@ class Log(Protocol):
         """The anchor of the last stable BOUNDARY that carries one (R26)."""
         ...
 
-    def tail(self) -> Control | None:
+    def tail(self) -> ControlFrame | None:
         """The newest control frame."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from boreal.model.frames import Anchor, Data, Frame, LogId
 from logs.index import Index
-from logs.log import Control
+from logs.log import ControlFrame
 
 _HEAD_BYTES = 256
 _VALUE_BYTES = 8
@@ -72,7 +72,7 @@ class MemoryLog:
     def last_anchor(self) -> Anchor | None:
         return self._index.anchor
 
-    def tail(self) -> Control | None:
+    def tail(self) -> ControlFrame | None:
         return self._index.tail
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from boreal.model.frames import Anchor, Data, LogId
 from logs.checkpoints import CheckpointStore
-from logs.log import Log, Trimmed
+from logs.log import Log, TrimmedError
 from reconcile.events import InstanceId
 from reconcile.recovery import Restart, Saved, plan_restart
 from sunion.tape import BEGINNING
 
-Open = Callable[[LogId], Log]
-IsHeld = Callable[[Sequence[LogId], int], bool]
+OpenLog = Callable[[LogId], Log]
+HoldsRows = Callable[[Sequence[LogId], int], bool]
 """Whether one of these logs, of a stream's replicas, can still give the stable rows from an id on."""
 
 
@@ -30,27 +30,27 @@ def saved_by(store: CheckpointStore, who: InstanceId) -> Saved | None:
 
 def restarts(
     who: InstanceId,
-    lives: Sequence[tuple[Sequence[LogId], Saved | None]],
+    replicas: Sequence[tuple[Sequence[LogId], Saved | None]],
     inputs: Mapping[str, Sequence[LogId]],
-    open_log: Open,
-    is_held: IsHeld | None = None,
+    open_log: OpenLog,
+    is_held: HoldsRows | None = None,
 ) -> Iterator[Restart]:
     """The places where `who` may begin, best first: those of its own logs and checkpoint, then its partners'.
 
-    lives: own first: the logs that an instance writes, and its checkpoint; partners' logs in the order of our own.
+    replicas: own first: the logs that an instance writes, and its checkpoint; partners' logs in the order of our own.
     inputs: what it reads, 'stream/partition', and each replica's log of that. A place is left out where some input has
     no log any more that holds what the place needs; is_held tells, where asking a log may fail.
     """
-    own = [open_log(log) for log in lives[0][0]]
+    own = [open_log(log) for log in replicas[0][0]]
     incarnation = max(log.last_incarnation for log in own) + 1
     tails = [tail for tail in (log.tail() for log in own) if tail is not None]
     epoch = max((tail.epoch for tail in tails), default=-1)
     written = {log.id.key: log.next_stable_id for log in own}
     written_to = {log.id.key: last_time(log) for log in own}
-    for logs, saved in lives:
+    for logs, saved in replicas:
         anchor = oldest_anchor(open_log(log) for log in logs)
         for place in plan_restart(incarnation, epoch, written, anchor, saved):
-            if can_serve(place, inputs, is_held or held_in(open_log)):
+            if can_serve(place, inputs, is_held or make_hold_check(open_log)):
                 yield replace(place, written_to=written_to)
 
 
@@ -61,13 +61,13 @@ def oldest_anchor(logs: Iterable[Log]) -> Anchor | None:
     return min(found, key=lambda anchor: anchor.time) if len(found) == len(anchors) else None
 
 
-def can_serve(restart: Restart, inputs: Mapping[str, Sequence[LogId]], is_held: IsHeld) -> bool:
+def can_serve(restart: Restart, inputs: Mapping[str, Sequence[LogId]], is_held: HoldsRows) -> bool:
     """Whether every input still has what this place needs, in some replica's log."""
     return all(is_held(candidates, restart.inputs.get(key, 0)) for key, candidates in inputs.items())
 
 
-def held_in(open_log: Open) -> IsHeld:
-    """`IsHeld` for logs that are always within reach."""
+def make_hold_check(open_log: OpenLog) -> HoldsRows:
+    """`HoldsRows` for logs that are always within reach."""
     return lambda logs, first_id: any(holds(open_log(log), first_id) for log in logs)
 
 
@@ -78,7 +78,7 @@ def holds(log: Log, first_id: int) -> bool:
         return False
     try:
         log.offset_after(first_id - 1)
-    except Trimmed:
+    except TrimmedError:
         return False
     return True
 
@@ -89,7 +89,7 @@ def last_time(log: Log) -> int:
     promised = anchor.time - 1 if anchor is not None else BEGINNING
     try:
         found = log.read(log.offset_after(log.next_stable_id - 2), 1) if log.next_stable_id else []
-    except Trimmed:
+    except TrimmedError:
         return promised
     frame = found[0][1] if found else None
     return max(promised, int(frame.batch.column(0)[-1].as_py())) if isinstance(frame, Data) else promised

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary
-from intake.place import Place, announced, progress
+from intake.place import SourcePlace, announcement_rank, read_announcement
 from logs.log import Log
 from sunion.tape import BEGINNING
 
@@ -21,26 +21,29 @@ _WINDOW = 64
 
 
 @dataclass(frozen=True, slots=True)
-class FormerLife:
+class SourceRestart:
     """incarnation: the highest so far, 0 if this is the first life. place: before the batch that may be incomplete; until:
     where that ends, by partition of the user's topic (none: no batch). written: each log's next id. promise: the highest
     boundary in any of the logs."""
 
     incarnation: int
-    place: Place
+    place: SourcePlace
     until: dict[int, int]
     written: dict[str, int]
     promise: int
 
 
-def former_life(logs: Sequence[Log], topic: str) -> FormerLife:
+def source_restart(logs: Sequence[Log], topic: str) -> SourceRestart:
     """What the logs of one stream say of the lives before this one. CorruptError: they cannot be a source's."""
     written = {log.id.key: log.next_stable_id for log in logs}
     anchors = [anchor for anchor in (log.last_anchor() for log in logs) if anchor is not None]
     if not anchors and any(written.values()):
         raise CorruptError(f"the logs of {logs[0].id.stream} hold rows, and nothing says which records these were")
-    place, until = announced(max(anchors, key=progress), topic) if anchors else (Place(dict(written)), {})
-    return FormerLife(max(log.last_incarnation for log in logs), place, until, written, max(map(_promise, logs)))
+    place = SourcePlace(dict(written))
+    until: dict[int, int] = {}
+    if anchors:
+        place, until = read_announcement(max(anchors, key=announcement_rank), topic)
+    return SourceRestart(max(log.last_incarnation for log in logs), place, until, written, max(map(_promise, logs)))
 
 
 def _promise(log: Log) -> int:

@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from boreal.model.schema import Schema, Type
 from boreal.query.expressions import Aggregation, Term, parse_aggregation
-from operators.accumulators import accumulator, prepare
+from operators.accumulators import make_accumulator, prepare
 from operators.expressions import compile_expression
-from operators.groups import Groups, Layout
+from operators.groups import GroupLayout, Groups
 from operators.keys import Keys, sorting
 from operators.state import Panes
 from operators.windows import Windows
 
 
-class Aggregate:
+class AggregateOperator:
     """Groups by the columns `by` in tumbling (every = size) or sliding windows.
 
     A window's rows come when upto reaches its end, with time = its end - 1 (R6), by the key's columns ascending, nulls
@@ -41,9 +41,9 @@ class Aggregate:
         computed = {
             column: parse_aggregation(sql, input_schema, f"{field}.compute.{column}") for column, sql in compute.items()
         }
-        self.layout = Layout(
+        self.layout = GroupLayout(
             Keys.of(input_schema, by, f"{field}.by"),
-            tuple(accumulator(entry) for entry in computed.values()),
+            tuple(make_accumulator(entry) for entry in computed.values()),
         )
         grouped = [(column, input_schema.types[column]) for column in by]
         self.schema = Schema((*grouped, *((column, entry.type) for column, entry in computed.items())), windowed=True)

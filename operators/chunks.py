@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from operators.keys import Key
+from operators.keys import RowKey
 
 _SMALL = 512
 """A chunk below this many rows always takes the next one in."""
@@ -30,14 +30,14 @@ class Numbering:
     __slots__ = ("begin", "own", "parent")
 
     def __init__(self, parent: Numbering | None = None) -> None:
-        self.own: dict[Key, int] = {}
+        self.own: dict[RowKey, int] = {}
         self.parent = parent
         self.begin = 0 if parent is None else len(parent)
 
     def __len__(self) -> int:
         return self.begin + len(self.own)
 
-    def codes(self, keys: Sequence[Key], places: np.ndarray) -> np.ndarray:
+    def codes(self, keys: Sequence[RowKey], places: np.ndarray) -> np.ndarray:
         """The code of each row, whose key is keys[place]; place -1 stays -1."""
         numbers = list(map(self.own.get, keys))
         if None in numbers:
@@ -48,11 +48,11 @@ class Numbering:
         codes: np.ndarray = np.array(numbers, np.intp)[places]
         return codes
 
-    def _number(self, key: Key) -> int:
+    def _number(self, key: RowKey) -> int:
         below = None if self.parent is None else self.parent.find(key)
         return self.own.setdefault(key, len(self)) if below is None else below
 
-    def find(self, key: Key) -> int | None:
+    def find(self, key: RowKey) -> int | None:
         number = self.own.get(key)
         return self.parent.find(key) if number is None and self.parent is not None else number
 
@@ -60,7 +60,7 @@ class Numbering:
         self.own.update(child.own)
 
 
-class Chunk:
+class RowChunk:
     """Some rows. first: the number of the first. matched: which have found a partner. owner: who may change that."""
 
     __slots__ = ("_batches", "_begins", "_order", "_places", "codes", "first", "matched", "owner", "times")
@@ -129,23 +129,23 @@ class Chunk:
         places, order = _by_code(self.codes)
         return order, places
 
-    def owned_by(self, side: Side) -> Chunk:
+    def owned_by(self, side: Side) -> RowChunk:
         """This chunk, or a copy whose flags the side may change."""
         return self if self.owner is side else self.recoded(self.codes, side)
 
-    def recoded(self, codes: np.ndarray, side: Side) -> Chunk:
-        return Chunk(self._batches, self.times, codes, self.matched.copy(), self.first, side)
+    def recoded(self, codes: np.ndarray, side: Side) -> RowChunk:
+        return RowChunk(self._batches, self.times, codes, self.matched.copy(), self.first, side)
 
     def since(self, time: int) -> tuple[list[pa.RecordBatch], int]:
         """(the rows with a time of at least `time`, how many rows come before them)."""
         dead = int(np.searchsorted(self.times, time, "left"))
         return ([self.rows.slice(dead)] if dead else self._batches), dead
 
-    def joined(self, later: Chunk, alive: int) -> Chunk:
+    def joined(self, later: RowChunk, alive: int) -> RowChunk:
         """This chunk's rows since `alive`, then the later one's, as a chunk of the later one's owner."""
         batches, dead = self.since(alive)
         batches = [*batches, *later._batches]
-        return Chunk(
+        return RowChunk(
             batches if len(batches) < _LOOSE_BATCHES else [pa.concat_batches(batches)],
             np.concatenate((self.times[dead:], later.times)),
             np.concatenate((self.codes[dead:], later.codes)),
@@ -173,19 +173,19 @@ class Side:
     __slots__ = ("alive", "chunks", "next")
 
     def __init__(self, alive: int) -> None:
-        self.chunks: list[Chunk] = []
+        self.chunks: list[RowChunk] = []
         self.next = 0
         self.alive = alive
 
     def append(self, batch: pa.RecordBatch, codes: np.ndarray, matched: np.ndarray) -> None:
         """Add rows, which are not before the last in time."""
-        chunk = Chunk([batch], batch.column(0).to_numpy(), codes, matched, self.next, self)
+        chunk = RowChunk([batch], batch.column(0).to_numpy(), codes, matched, self.next, self)
         self.next += len(chunk)
         while self.chunks and self._belong_together(self.chunks[-1], chunk):
             chunk = self.chunks.pop().joined(chunk, self.alive)
         self.chunks.append(chunk)
 
-    def _belong_together(self, earlier: Chunk, later: Chunk) -> bool:
+    def _belong_together(self, earlier: RowChunk, later: RowChunk) -> bool:
         size = len(earlier)
         return size < _SMALL or (size < 2 * len(later) and size + len(later) <= _LARGE)
 

@@ -17,7 +17,7 @@ _EVER = 0
 """The one pane of a distinct without a window."""
 
 
-class Distinct:
+class DistinctOperator:
     """Rows keep their time and order. Nulls equal each other. window_us: of tumbling windows; None never forgets."""
 
     def __init__(self, name: str, input_schema: Schema, on: tuple[str, ...], window_us: int | None) -> None:

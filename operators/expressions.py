@@ -20,7 +20,7 @@ from boreal.query.expressions import Expression, Term, format_timestamp, parse_t
 Datum = Any
 """A pa.Array of the batch's length, or a pa.Scalar that stands for one of equal values."""
 
-Run = Callable[[pa.RecordBatch], Datum]
+CompiledTerm = Callable[[pa.RecordBatch], Datum]
 Function = Callable[..., Datum]
 
 _TIMESTAMP = Type.TIMESTAMP.arrow
@@ -39,7 +39,7 @@ def compile_expression(expression: Expression) -> Callable[[pa.RecordBatch], pa.
     return lambda batch: pa.repeat(value, batch.num_rows)
 
 
-def _build(term: Term) -> Run:
+def _build(term: Term) -> CompiledTerm:
     if term.operation == "column":
         position = term.value
         return lambda batch: batch.column(position)

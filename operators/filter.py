@@ -11,7 +11,7 @@ from operators.expressions import compile_expression
 from operators.state import NOTHING, Stateless
 
 
-class Filter:
+class FilterOperator:
     """Rows keep their time and order; one for which the condition is false or null is dropped."""
 
     def __init__(self, name: str, input_schema: Schema, where: str) -> None:

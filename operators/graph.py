@@ -10,7 +10,7 @@ from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY
 from boreal.query.plan import Fragment
 from operators.base import OperatorState
-from operators.build import build
+from operators.build import build_operator
 from operators.encoding import pack, unpack
 
 
@@ -44,7 +44,7 @@ class Graph:
     """
 
     def __init__(self, fragment: Fragment) -> None:
-        self.operators = {node.name: build(node) for node in fragment.nodes}
+        self.operators = {node.name: build_operator(node) for node in fragment.nodes}
         self._inputs = {node.name: node.inputs for node in fragment.nodes}
         self._outputs = tuple(dict.fromkeys(edge.operator for edge in fragment.outputs))
         self._kind = f"fragment {' '.join(self.operators)}"

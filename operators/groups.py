@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from operators.accumulators import Accumulator, Columns, Slot
+from operators.accumulators import Accumulator, AccumulatorColumns, AccumulatorSlot
 from operators.encoding import decode_batch, encode_batch
-from operators.keys import Key, Keys
+from operators.keys import Keys, RowKey
 
 _FIRST_CAPACITY = 16
 
 
 @dataclass(frozen=True)
-class Layout:
+class GroupLayout:
     """What a group's row consists of: its key, then each accumulator's columns in turn."""
 
     keys: Keys
     accumulators: tuple[Accumulator, ...]
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
+    def slots(self) -> tuple[AccumulatorSlot, ...]:
         return tuple(slot for entry in self.accumulators for slot in entry.slots)
 
-    def shares(self, columns: Columns) -> list[Columns]:
+    def shares(self, columns: AccumulatorColumns) -> list[AccumulatorColumns]:
         """The columns, accumulator by accumulator."""
         shares, place = [], 0
         for entry in self.accumulators:
@@ -46,14 +46,14 @@ class Groups:
 
     __slots__ = ("columns", "layout", "parent", "places", "slots")
 
-    def __init__(self, layout: Layout, parent: Groups | None = None) -> None:
+    def __init__(self, layout: GroupLayout, parent: Groups | None = None) -> None:
         self.layout = layout
         self.parent = parent
-        self.slots: tuple[Slot, ...] = layout.slots if parent is None else parent.slots
-        self.places: dict[Key, int] = {}
-        self.columns: Columns = [np.empty(0, slot.dtype) for slot in self.slots]
+        self.slots: tuple[AccumulatorSlot, ...] = layout.slots if parent is None else parent.slots
+        self.places: dict[RowKey, int] = {}
+        self.columns: AccumulatorColumns = [np.empty(0, slot.dtype) for slot in self.slots]
 
-    def fold(self, distinct: list[Key], codes: np.ndarray, arguments: Sequence[tuple[np.ndarray | None, Any]]) -> None:
+    def fold(self, distinct: list[RowKey], codes: np.ndarray, arguments: Sequence[tuple[np.ndarray | None, Any]]) -> None:
         """Take rows in. codes: each row's place in `distinct`; arguments: `prepare`'s result for each accumulator."""
         rows = self._touch(distinct)
         held = [column[rows] for column in self.columns]
@@ -71,7 +71,7 @@ class Groups:
         for entry, share, other in zip(self.layout.accumulators, mine, theirs, strict=True):
             entry.combine(share, rows, other)
 
-    def _touch(self, keys: list[Key]) -> np.ndarray:
+    def _touch(self, keys: list[RowKey]) -> np.ndarray:
         """The rows of these keys in this layer, made or copied from below where they are not there yet."""
         rows = list(map(self.places.get, keys))
         if None in rows:
@@ -80,7 +80,7 @@ class Groups:
             rows = list(map(self.places.__getitem__, keys))
         return np.array(rows, np.intp)
 
-    def _add(self, keys: list[Key]) -> None:
+    def _add(self, keys: list[RowKey]) -> None:
         begin = len(self.places)
         end = begin + len(keys)
         self.places.update(zip(keys, range(begin, end), strict=True))
@@ -96,7 +96,7 @@ class Groups:
             larger[:used] = column[:used]
             self.columns[place] = larger
 
-    def _copy_from_below(self, keys: list[Key]) -> None:
+    def _copy_from_below(self, keys: list[RowKey]) -> None:
         below = self.parent
         while below is not None and keys:
             found = [key for key in keys if key in below.places]
@@ -108,7 +108,7 @@ class Groups:
                 keys = [key for key in keys if key not in below.places]
             below = below.parent
 
-    def content(self) -> tuple[list[Key], Columns]:
+    def content(self) -> tuple[list[RowKey], AccumulatorColumns]:
         """(keys in the order in which they came, columns with a row a key), of all layers together."""
         size = len(self.places)
         mine = [column[:size] for column in self.columns]
@@ -154,7 +154,7 @@ class Groups:
         return encode_batch(pa.RecordBatch.from_arrays(arrays, schema=self.layout.arrow))
 
     @staticmethod
-    def decode(layout: Layout, blob: bytes) -> Groups:
+    def decode(layout: GroupLayout, blob: bytes) -> Groups:
         batch = decode_batch(blob, layout.arrow)
         width = len(layout.keys.types)
         groups = Groups(layout)

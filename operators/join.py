@@ -11,7 +11,7 @@ import pyarrow as pa
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import RESERVED, Schema
-from operators.chunks import Chunk, Numbering, Side
+from operators.chunks import Numbering, RowChunk, Side
 from operators.encoding import decode_batch, encode_batch, pack, unpack
 from operators.keys import Keys
 
@@ -27,7 +27,7 @@ class JoinState:
 
     __slots__ = ("join", "left", "numbering", "right", "upto")
 
-    def __init__(self, join: Join, left: Side, right: Side, numbering: Numbering, upto: int) -> None:
+    def __init__(self, join: JoinOperator, left: Side, right: Side, numbering: Numbering, upto: int) -> None:
         self.join = join
         self.left = left
         self.right = right
@@ -68,7 +68,7 @@ class JoinState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairs:
+class _RowPairs:
     """Rows of two batches, pairwise, with their numbers in their streams; `right` None stands for nulls."""
 
     left: pa.RecordBatch
@@ -79,8 +79,8 @@ class _Pairs:
     right_numbers: np.ndarray
     times: np.ndarray
 
-    def taken(self, order: np.ndarray) -> _Pairs:
-        return _Pairs(
+    def taken(self, order: np.ndarray) -> _RowPairs:
+        return _RowPairs(
             self.left,
             self.left_rows[order],
             self.left_numbers[order],
@@ -91,7 +91,7 @@ class _Pairs:
         )
 
 
-class Join:
+class JoinOperator:
     """Output columns: the left's, then the right's but `on`; a name that is taken gets `_right` behind.
 
     A pair's time is the later of the two rows'. A left join gives a left row that found no partner a row of nulls, with
@@ -156,7 +156,7 @@ class Join:
     def step(self, state: JoinState, batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
         """New right rows go in first, so that new left rows meet all; new right rows meet the older left ones."""
         left, right = batches
-        found: list[_Pairs] = []
+        found: list[_RowPairs] = []
         if right.num_rows:
             self._take_right(state, right, found)
         if left.num_rows:
@@ -179,29 +179,29 @@ class Join:
         keys = self._keys[which]
         return state.numbering.codes(*keys.without_nulls(*keys.encode(batch)))
 
-    def _take_right(self, state: JoinState, batch: pa.RecordBatch, found: list[_Pairs]) -> None:
+    def _take_right(self, state: JoinState, batch: pa.RecordBatch, found: list[_RowPairs]) -> None:
         codes, times, first = self._codes(state, 1, batch), batch.column(0).to_numpy(), state.right.next
         for place, chunk in enumerate(state.left.chunks):
             probes, rows = chunk.find(codes, times, self.within)
             if len(probes):
                 later = np.maximum(chunk.times[rows], times[probes])
-                found.append(_Pairs(chunk.rows, rows, rows + chunk.first, batch, probes, probes + first, later))
+                found.append(_RowPairs(chunk.rows, rows, rows + chunk.first, batch, probes, probes + first, later))
                 if self.outer:
                     state.left.mark(place, rows)
         state.right.append(batch, codes, np.zeros(batch.num_rows, bool))
 
-    def _take_left(self, state: JoinState, batch: pa.RecordBatch, found: list[_Pairs]) -> None:
+    def _take_left(self, state: JoinState, batch: pa.RecordBatch, found: list[_RowPairs]) -> None:
         codes, times, first = self._codes(state, 0, batch), batch.column(0).to_numpy(), state.left.next
         matched = np.zeros(batch.num_rows, bool)
         for chunk in state.right.chunks:
             probes, rows = chunk.find(codes, times, self.within)
             if len(probes):
                 later = np.maximum(times[probes], chunk.times[rows])
-                found.append(_Pairs(batch, probes, probes + first, chunk.rows, rows, rows + chunk.first, later))
+                found.append(_RowPairs(batch, probes, probes + first, chunk.rows, rows, rows + chunk.first, later))
                 matched[probes] = True
         state.left.append(batch, codes, matched)
 
-    def _take_partnerless(self, chunk: Chunk, since: int, alive: int, found: list[_Pairs]) -> None:
+    def _take_partnerless(self, chunk: RowChunk, since: int, alive: int, found: list[_RowPairs]) -> None:
         """Left rows that die now, with times in [since, alive), and have found nobody."""
         if chunk.times[0] >= alive:
             return
@@ -210,9 +210,9 @@ class Join:
         if len(rows):
             nobody = np.full(len(rows), -1)
             times = chunk.times[rows] + self.within
-            found.append(_Pairs(chunk.rows, rows, rows + chunk.first, None, nobody, nobody, times))
+            found.append(_RowPairs(chunk.rows, rows, rows + chunk.first, None, nobody, nobody, times))
 
-    def _result(self, found: list[_Pairs]) -> pa.RecordBatch:
+    def _result(self, found: list[_RowPairs]) -> pa.RecordBatch:
         if len(found) == 1:
             (pairs,) = found
             order = _order(pairs.times, pairs.left_numbers, pairs.right_numbers)
@@ -224,7 +224,7 @@ class Join:
         )
         return pa.concat_batches([self._batch(pairs) for pairs in found]).take(pa.array(order))
 
-    def _batch(self, pairs: _Pairs) -> pa.RecordBatch:
+    def _batch(self, pairs: _RowPairs) -> pa.RecordBatch:
         left_rows = pa.array(pairs.left_rows)
         columns = [pa.array(pairs.times)]
         columns += [pairs.left.column(place).take(left_rows) for place in self._left_columns]

@@ -18,7 +18,7 @@ from boreal.model.errors import UserError
 from boreal.model.schema import Schema, Type
 from boreal.query.spec import did_you_mean
 
-Key = Any
+RowKey = Any
 """Hashable, and comparable with keys of the same columns that hold no nulls."""
 
 _SMALL = 32
@@ -43,7 +43,7 @@ class Keys:
             types.append(schema.types[name])
         return Keys(positions, types)
 
-    def encode(self, batch: pa.RecordBatch) -> tuple[list[Key], np.ndarray]:
+    def encode(self, batch: pa.RecordBatch) -> tuple[list[RowKey], np.ndarray]:
         """(the batch's distinct keys in order of first appearance, each row's place among them)."""
         if not self.positions:
             return [()], np.zeros(batch.num_rows, np.intp)
@@ -56,14 +56,14 @@ class Keys:
         distinct, codes = _encode_column(columns[0])
         if len(columns) == 1:
             return distinct, codes
-        rows: list[Key] = [(value,) for value in distinct]
+        rows: list[RowKey] = [(value,) for value in distinct]
         for column in columns[1:]:
             values, more = _encode_column(column)
             pairs, codes = _encode_column(pa.array(codes * len(values) + more))
             rows = [(*rows[pair // len(values)], values[pair % len(values)]) for pair in pairs]
         return rows, codes
 
-    def arrays(self, keys: Sequence[Key]) -> list[pa.Array]:
+    def arrays(self, keys: Sequence[RowKey]) -> list[pa.Array]:
         """The columns that these keys came from."""
         columns = self.stored(keys)
         return [
@@ -71,13 +71,13 @@ class Keys:
             for column, kind in zip(columns, self.types, strict=True)
         ]
 
-    def stored(self, keys: Sequence[Key]) -> list[pa.Array]:
+    def stored(self, keys: Sequence[RowKey]) -> list[pa.Array]:
         """Keys as columns of the types `storage`, to be read again by `restored`."""
         columns = [keys] if len(self.types) == 1 else list(zip(*keys, strict=True)) or [()] * len(self.types)
         return [pa.array(column, kind) for column, kind in zip(columns, self.storage, strict=bool(self.types))]
 
-    def restored(self, columns: Sequence[pa.Array], rows: int) -> list[Key]:
-        values: list[list[Key]] = [column.to_pylist() for column in columns]
+    def restored(self, columns: Sequence[pa.Array], rows: int) -> list[RowKey]:
+        values: list[list[RowKey]] = [column.to_pylist() for column in columns]
         if len(values) == 1:
             return values[0]
         return list(zip(*values, strict=True)) if values else [()] * rows
@@ -87,7 +87,7 @@ class Keys:
         """Doubles are kept as their bits, timestamps as microseconds."""
         return [storage(kind) for kind in self.types]
 
-    def without_nulls(self, keys: list[Key], codes: np.ndarray) -> tuple[list[Key], np.ndarray]:
+    def without_nulls(self, keys: list[RowKey], codes: np.ndarray) -> tuple[list[RowKey], np.ndarray]:
         """`encode`'s result without the keys that hold a null: their rows get code -1."""
         single = len(self.types) == 1
         if not (None in keys if single else any(None in key for key in keys)):
@@ -98,7 +98,7 @@ class Keys:
         return [key for key, complete in zip(keys, whole, strict=True) if complete], renumbered[codes]
 
 
-def comparable_values(array: pa.Array, kind: Type) -> tuple[list[Key], np.ndarray]:
+def comparable_values(array: pa.Array, kind: Type) -> tuple[list[RowKey], np.ndarray]:
     """(the array's distinct values as keys of one column, each row's place among them)."""
     column = _comparable(array, kind)
     return _count_off(column.to_pylist()) if len(column) <= _SMALL else _encode_column(column)
@@ -133,12 +133,12 @@ def _comparable(column: pa.Array, kind: Type) -> pa.Array:
     return pa.array(values.view(np.int64), mask=mask)
 
 
-def _count_off(values: list[Key]) -> tuple[list[Key], np.ndarray]:
-    places: dict[Key, int] = {}
+def _count_off(values: list[RowKey]) -> tuple[list[RowKey], np.ndarray]:
+    places: dict[RowKey, int] = {}
     codes = [places.setdefault(value, len(places)) for value in values]
     return list(places), np.array(codes, np.intp)
 
 
-def _encode_column(column: pa.Array) -> tuple[list[Key], np.ndarray]:
+def _encode_column(column: pa.Array) -> tuple[list[RowKey], np.ndarray]:
     encoded = column.dictionary_encode(null_encoding="encode")
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.intp)

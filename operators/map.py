@@ -12,7 +12,7 @@ from operators.expressions import compile_expression
 from operators.state import NOTHING, Stateless
 
 
-class Map:
+class MapOperator:
     """select: output column -> expression. A row's time, and its window's edges if it has them, ride along."""
 
     def __init__(self, name: str, input_schema: Schema, select: Mapping[str, str]) -> None:

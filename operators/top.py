@@ -58,7 +58,7 @@ class Candidates:
         return sum(chunk.nbytes for chunk in self.chunks)
 
 
-class Top:
+class TopOperator:
     """The k first rows by `order_by` (nulls last, ties by arrival) for each window and value of `by`.
 
     The output is windowed: `rank`, then the input's columns, by (time, `by` ascending and nulls first, rank).

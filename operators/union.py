@@ -10,7 +10,7 @@ from boreal.model.schema import Schema
 from operators.state import NOTHING, Stateless
 
 
-class Union:
+class UnionOperator:
     """Merges by (time, input, place in the input). Inputs must have the same columns, in whatever order."""
 
     def __init__(self, name: str, input_schemas: tuple[Schema, ...]) -> None:

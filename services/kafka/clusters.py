@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import AuthorizationError, KafkaTimeoutError, SaslAuthenticationFailedError
 
 from boreal.client.connections import make_client
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 
 MAX_FRAME_BYTES = 64 << 20
 REQUEST_TIMEOUT_MS = 3_000
@@ -38,7 +38,7 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)
 class Cluster:
     """Makes clients of one site's Kafka; each is its maker's to close. KafkaError if it is out of reach for too long."""
 
-    def __init__(self, site: str, settings: Settings, client_id: str) -> None:
+    def __init__(self, site: str, settings: ServiceSettings, client_id: str) -> None:
         self.site = site
         kafka = settings.sites[site]
         self._common: dict[str, Any] = {
@@ -59,7 +59,7 @@ class Cluster:
         if site in settings.proxies:
             self._common["proxy_url"] = settings.proxies[site]
 
-    def producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> KafkaProducer:
+    def make_producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> KafkaProducer:
         """patient: idempotent, in order, and trying for ever. Otherwise what cannot be sent at once is forgotten, which
         is right for messages that are stale by the time that a cut has healed."""
         manner: dict[str, Any] = (
@@ -90,7 +90,7 @@ class Cluster:
         }
         return make_client(KafkaProducer, {**self._common, **manner, **settings, **options})
 
-    def consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
+    def make_consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
         """Without a group: its partitions are assigned by hand, and it never jumps to another offset by itself."""
         settings = {
             "group_id": None,
@@ -107,11 +107,11 @@ class Cluster:
         }
         return make_client(KafkaConsumer, {**self._common, **settings, **options})
 
-    def admin(self, **options: Any) -> KafkaAdminClient:
+    def make_admin(self, **options: Any) -> KafkaAdminClient:
         return make_client(KafkaAdminClient, {**self._common, "request_timeout_ms": 10_000, **options})
 
 
-def end_producer(producer: KafkaProducer, within_s: float) -> None:
+def close_producer(producer: KafkaProducer, within_s: float) -> None:
     """Close a producer once Kafka has what is left in it; what it has not taken within so long is given up for good.
 
     kafka-python's `close` raises KafkaTimeoutError then, before it comes to end its thread, which would go on sending for as
@@ -136,19 +136,19 @@ def silence_producer(producer: KafkaProducer) -> None:
     producer._sender.force_close()
 
 
-def clusters(settings: Settings, client_id: str) -> dict[str, Cluster]:
+def make_clusters(settings: ServiceSettings, client_id: str) -> dict[str, Cluster]:
     """All sites, by name in their order."""
     return {site: Cluster(site, settings, client_id) for site in settings.site_names}
 
 
-def tell_of_trying_again(logger: logging.Logger, what: str, error: Exception) -> None:
+def log_retry(logger: logging.Logger, what: str, error: Exception) -> None:
     """What failed just now, and is tried again. An outage is told at debug level: whoever waits knows by the silence, and how
     long it lasts is in the status. What does not heal by itself, as a permission that is missing, is an error, told once."""
     if not isinstance(error, AuthorizationError | SaslAuthenticationFailedError):
         logger.debug("%s: %r", what, error)
-    elif (what, type(error)) not in _told:
-        _told.add((what, type(error)))
+    elif (what, type(error)) not in _logged:
+        _logged.add((what, type(error)))
         logger.error("%s, and is tried again: %r", what, error)
 
 
-_told: set[tuple[str, type[Exception]]] = set()
+_logged: set[tuple[str, type[Exception]]] = set()

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 
 from kafka.consumer.fetcher import ConsumerRecord
 
-from formats.control_messages import Item
+from formats.control_messages import ControlItem
 from services.kafka.clusters import Cluster
 from services.kafka.follower import TopicFollower
 from services.kafka.mailbox import Outbox
 
 VERSION = 1
-Deliver = Callable[[str, list[Item]], None]
+OnItems = Callable[[str, list[ControlItem]], None]
 """Called with (sender, items), in a thread of the control plane. What it raises for items of another shape is logged."""
 
 NO_HURRY_MS = 500
@@ -37,18 +37,18 @@ class ControlPlane:
         self._clusters = clusters
         self._topic = topic
         self._name = name
-        self._deliver: Deliver = lambda sender, items: None
+        self._deliver: OnItems = lambda sender, items: None
         self._outbox = Outbox(clusters[site], topic, at_most=WAITING)
         self._followers: list[TopicFollower] = []
 
-    def listen(self, deliver: Deliver, gather_ms: int | None = None) -> None:
+    def listen(self, deliver: OnItems, gather_ms: int | None = None) -> None:
         """Begin to hear what others say; gather_ms as for `TopicFollower`."""
         self._deliver = deliver
         self._followers = [
             TopicFollower(each, self._topic, self._take, from_end=True, gather_ms=gather_ms) for each in self._clusters.values()
         ]
 
-    def send(self, items: list[Item]) -> None:
+    def send(self, items: list[ControlItem]) -> None:
         """Say all these at once, or never; returns at once."""
         if items:
             record = {"v": VERSION, "sender": self._name, "items": items}

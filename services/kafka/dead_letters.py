@@ -9,8 +9,8 @@ from kafka.errors import KafkaError
 
 from boreal.model.frames import LogId
 from deployment.layout import Layout
-from formats.dead_letter import DeadLetter
-from services.kafka.clusters import FOR_EVER_MS, Cluster, end_producer
+from formats.dead_letter import DeadLetterRecord
+from services.kafka.clusters import FOR_EVER_MS, Cluster, close_producer
 from services.kafka.topics import dead_letter_topic
 
 _logger = logging.getLogger("boreal.deadletters")
@@ -31,16 +31,16 @@ class BrokenFrames:
             return
         self._known.add((log, offset))
         _logger.error("topic %s, partition %d, offset %d cannot be read: %s", topic, log.partition, offset, error)
-        letter = DeadLetter(log.stream, topic, log.partition, offset, str(error), "")
+        letter = DeadLetterRecord(log.stream, topic, log.partition, offset, str(error), "")
         threading.Thread(target=self._send, args=(letter,), name="dead-letter", daemon=True).start()
 
-    def _send(self, letter: DeadLetter) -> None:
+    def _send(self, letter: DeadLetterRecord) -> None:
         try:
-            producer = self._home.producer()
+            producer = self._home.make_producer()
             try:
                 topic = dead_letter_topic(self._layout.plan.query)
                 producer.send(topic, letter.to_json(), key=letter.source.encode(), partition=0)
             finally:
-                end_producer(producer, FOR_EVER_MS / 1_000)
+                close_producer(producer, FOR_EVER_MS / 1_000)
         except (KafkaError, OSError) as error:
             _logger.error("no dead letter for offset %d of %s: %r", letter.offset, letter.topic, error)

@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from services.kafka.clusters import Cluster, tell_of_trying_again
+from services.kafka.clusters import Cluster, log_retry
 
 RETRY_S = 0.2
 _POLL_MS = 200
@@ -58,10 +58,10 @@ class TopicFollower:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with closing(self._cluster.consumer(**self._options)) as consumer:
+                with closing(self._cluster.make_consumer(**self._options)) as consumer:
                     self._follow(consumer)
             except (KafkaError, OSError) as error:
-                tell_of_trying_again(_logger, f"{self._partition.topic} at {self._cluster.site} cannot be read", error)
+                log_retry(_logger, f"{self._partition.topic} at {self._cluster.site} cannot be read", error)
                 self._stopping.wait(RETRY_S)
 
     def _follow(self, consumer: KafkaConsumer) -> None:

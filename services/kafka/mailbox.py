@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.kafka.clusters import Cluster, end_producer, tell_of_trying_again
+from services.kafka.clusters import Cluster, close_producer, log_retry
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -75,10 +75,10 @@ class Outbox:
         producer: KafkaProducer | None = None
         while (waiting := self._waiting.take()) is not None:
             try:
-                producer = producer or self._cluster.producer(patient=False, **self._options)
+                producer = producer or self._cluster.make_producer(patient=False, **self._options)
                 for key, value in waiting.values():
                     producer.send(self._topic, value, key=key, partition=0)
             except (KafkaError, OSError) as error:
-                tell_of_trying_again(_logger, f"nothing can be said in {self._topic}", error)
+                log_retry(_logger, f"nothing can be said in {self._topic}", error)
         if producer is not None:
-            end_producer(producer, 1)
+            close_producer(producer, 1)

@@ -13,7 +13,7 @@ from kafka.errors import KafkaTimeoutError
 
 from boreal.model.errors import UserError
 from deployment.query_record import QueryRecord, read_query_record
-from services.kafka.clusters import Cluster, end_producer
+from services.kafka.clusters import Cluster, close_producer
 from services.kafka.follower import TopicFollower
 from services.kafka.topics import QUERIES
 
@@ -46,7 +46,7 @@ class QueryRegistry:
         """All queries, by name, as they are now. KafkaError if the home site does not answer within ten seconds."""
         found: dict[str, QueryRecord] = {}
         deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
-        with closing(self._cluster.consumer(bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
+        with closing(self._cluster.make_consumer(bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
             consumer.assign([_PARTITION])
             end = consumer.end_offsets([_PARTITION])[_PARTITION]
             consumer.seek_to_beginning(_PARTITION)
@@ -72,7 +72,7 @@ class QueryRegistry:
         return TopicFollower(self._cluster, QUERIES, lambda record: on_change(*read_query_record(record.key, record.value)))
 
     def _write(self, name: str, value: bytes | None) -> None:
-        producer = self._cluster.producer(
+        producer = self._cluster.make_producer(
             bootstrap_timeout_ms=ANSWERED_WITHIN_MS,
             max_block_ms=ANSWERED_WITHIN_MS,
             delivery_timeout_ms=ANSWERED_WITHIN_MS,
@@ -80,7 +80,7 @@ class QueryRegistry:
         try:
             producer.send(QUERIES, value, key=name.encode(), partition=0).get(timeout=ANSWERED_WITHIN_MS / 1_000)
         finally:
-            end_producer(producer, 1)
+            close_producer(producer, 1)
 
 
 def _changes(consumer: KafkaConsumer) -> Iterator[tuple[str, QueryRecord | None]]:

@@ -95,7 +95,7 @@ class SparkSettings(BaseModel):
     conf: dict[str, str] = {}
 
 
-class Settings(BaseSettings):
+class ServiceSettings(BaseSettings):
     """Everything, validated. sites: by name, at least one; proxies: a SOCKS5 URL by site, through which this process
     reaches it."""
 
@@ -138,10 +138,10 @@ def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSour
         raise UserError("BOREAL_CONFIG", path, f"cannot be read: {error}", "name a YAML file of settings") from None
 
 
-def load_settings(**given: Any) -> Settings:
+def load_settings(**given: Any) -> ServiceSettings:
     """The settings in force; `given` stands above all else. UserError names the first that is wrong by its variable."""
     try:
-        settings = Settings(**given)
+        settings = ServiceSettings(**given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = "BOREAL_" + "__".join(str(part).upper() for part in first["loc"])

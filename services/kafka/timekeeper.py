@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from deployment.clock import SharedClock, pause_us
-from services.kafka.clusters import Cluster, end_producer, tell_of_trying_again
+from services.kafka.clusters import Cluster, close_producer, log_retry
 from services.kafka.topics import CLOCK
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -58,9 +58,9 @@ class Timekeeper:
         let us, the wall has to do until it answers."""
         self._follow_wall()  # it may have been set since this process was started, as a spare one
         try:
-            producer = cluster.producer(patient=False)
+            producer = cluster.make_producer(patient=False)
         except (KafkaError, OSError) as error:
-            tell_of_trying_again(_logger, "the home site's clock cannot be read", error)
+            log_retry(_logger, "the home site's clock cannot be read", error)
             return
         given_up = time.monotonic() + FIRST_WITHIN_S
         asked = 0
@@ -68,7 +68,7 @@ class Timekeeper:
             with suppress(KafkaError, OSError):
                 self._ask(producer).get(timeout=FIRST_WITHIN_S)
             asked += 1
-        end_producer(producer, 1)
+        close_producer(producer, 1)
 
     def keep(self, producer: KafkaProducer) -> None:
         """To be called about once a second: asks the broker through this producer where it is time to. Does not wait for the
@@ -102,7 +102,7 @@ class Timekeeper:
         sent = steady_us()
         future = producer.send(CLOCK, b"", partition=0)
         future.add_callback(lambda answer: self._take(sent, answer.timestamp))
-        future.add_errback(lambda error: tell_of_trying_again(_logger, "the home site's clock cannot be read", error))
+        future.add_errback(lambda error: log_retry(_logger, "the home site's clock cannot be read", error))
         return future
 
     def _take(self, sent: int, stamp_ms: int) -> None:

@@ -128,7 +128,7 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
 
 def ensure(cluster: Cluster, specs: list[TopicSpec]) -> None:
     """Create what is absent. UserError where a topic exists with another number of partitions, or another setting."""
-    with closing(cluster.admin()) as admin:
+    with closing(cluster.make_admin()) as admin:
         known = set(admin.list_topics())
         absent = {spec.name: spec for spec in specs if spec.name not in known}
         if absent:
@@ -138,7 +138,7 @@ def ensure(cluster: Cluster, specs: list[TopicSpec]) -> None:
 
 def delete(cluster: Cluster, names: list[str]) -> None:
     """Delete those of the topics that exist."""
-    with closing(cluster.admin()) as admin:
+    with closing(cluster.make_admin()) as admin:
         known = set(admin.list_topics())
         found = [name for name in names if name in known]
         if found:

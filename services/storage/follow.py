@@ -34,10 +34,10 @@ from boreal.model import codec
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Boundary, Data, Frame, LogId, Start, Undo
 from formats.wire import incarnation_of, is_control
-from logs.log import Trimmed
+from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
-from services.kafka.clusters import Cluster, tell_of_trying_again
-from services.storage.partition import Partition, Record, consumer_of
+from services.kafka.clusters import Cluster, log_retry
+from services.storage.partition import LogPartition, LogRecord, make_log_consumer
 
 EVENT_FRAMES = 256
 EVENT_BYTES = 4 << 20
@@ -54,7 +54,7 @@ _logger = logging.getLogger("boreal.follow")
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class MissingRows:
     """A log cannot give its stable rows from id `needed` on; it is followed no more. trimmed: they are gone; otherwise its
     writer skipped them (R27)."""
 
@@ -64,7 +64,7 @@ class Lacking:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class UnreadableRecord:
     """A log's record at `offset` cannot be read, by no fault of the network; the log is followed no more."""
 
     log: LogId
@@ -73,17 +73,17 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ReaderFailure:
     """A thread of the reader met what nobody foresaw, and has ended: the process cannot go on."""
 
     error: Exception
 
 
-Delivery = Frames | Tail | ReadDone | Lacking | Broken | Failed
-Deliver = Callable[[Delivery], None]
+Delivery = Frames | Tail | ReadDone | MissingRows | UnreadableRecord | ReaderFailure
+OnDelivery = Callable[[Delivery], None]
 
 
-class Topics(Protocol):
+class LogTopics(Protocol):
     """Which topic keeps a log (deployment.layout.Layout is one)."""
 
     def topic_of(self, log: LogId) -> str: ...
@@ -95,21 +95,21 @@ class LogReader:
     Of a followed log at most one `Frames` is outstanding: the next comes after `taken(log)`. All methods return at once.
     """
 
-    def __init__(self, cluster: Cluster, places: Topics, deliver: Deliver) -> None:
+    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         self._cluster = cluster
         self._places = places
         self._deliver = deliver
-        self._spare = _Spare(cluster)
-        self._follows: dict[LogId, _Follow] = {}
+        self._spare = _SpareConsumers(cluster)
+        self._follows: dict[LogId, _LogFollower] = {}
         self._watched: dict[LogId, None] = {}
-        self._tails = _Tails(cluster, places, deliver)
-        self._reads = _Reads(cluster, places, deliver)
+        self._tails = _TailWatcher(cluster, places, deliver)
+        self._reads = _ReadWorker(cluster, places, deliver)
 
     def follow(self, log: LogId, after_id: int) -> None:
         """Deliver the log from the frame that holds stable id after_id + 1 on; one `Frames` comes even if there is none."""
         self.unfollow(log)
         topic = self._places.topic_of(log)
-        self._follows[log] = _Follow(self._spare.take, log, topic, after_id, self._deliver, self._choose_tails)
+        self._follows[log] = _LogFollower(self._spare.take, log, topic, after_id, self._deliver, self._choose_tails)
         self._choose_tails()
 
     def unfollow(self, log: LogId) -> None:
@@ -124,7 +124,7 @@ class LogReader:
         self._choose_tails()
 
     def read(self, read: Read) -> None:
-        """Answered by `ReadDone`, `Lacking` or `Broken`; reads are answered one after the other."""
+        """Answered by `ReadDone`, `MissingRows` or `UnreadableRecord`; reads are answered one after the other."""
         self._reads.put(read)
 
     def taken(self, log: LogId) -> None:
@@ -146,7 +146,7 @@ class LogReader:
         self._tails.choose([log for log in self._watched if log not in follows or not follows[log].has_begun])
 
 
-class _Spare:
+class _SpareConsumers:
     """Makes consumers for followed logs; one is always ready, if its cluster is within reach."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -173,7 +173,7 @@ class _Spare:
             consumer.close(autocommit=False)
 
     def _make(self) -> KafkaConsumer:
-        return consumer_of(self._cluster, fetch_max_wait_ms=FETCH_WAIT_MS)
+        return make_log_consumer(self._cluster, fetch_max_wait_ms=FETCH_WAIT_MS)
 
     def _make_ready(self) -> None:
         threading.Thread(target=self._fill, name=f"spare-{self._cluster.site}", daemon=True).start()
@@ -194,7 +194,7 @@ class _Spare:
 class _Worker:
     """A thread that goes on through every failure of the network, and never ends in silence."""
 
-    def __init__(self, name: str, deliver: Deliver) -> None:
+    def __init__(self, name: str, deliver: OnDelivery) -> None:
         self.stopping = threading.Event()
         self._deliver = deliver
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -215,12 +215,12 @@ class _Worker:
                     self.work()
                     return
                 except (KafkaError, OSError) as error:
-                    tell_of_trying_again(_logger, f"{self._thread.name} cannot read", error)
+                    log_retry(_logger, f"{self._thread.name} cannot read", error)
                     self.stopping.wait(RETRY_S)
         except Exception as error:
             if not self.stopping.is_set():
                 _logger.exception("%s cannot go on", self._thread.name)
-                self._deliver(Failed(error))
+                self._deliver(ReaderFailure(error))
 
     def work(self) -> None:
         """Returns when there is nothing more to do. Called again after a KafkaError or OSError."""
@@ -236,13 +236,13 @@ class _Fence:
 
     def admits(self, frame: Frame, log_incarnation: int) -> bool:
         """Whether the next frame counts; log_incarnation: what its record says of the log (formats/wire.py)."""
-        life, last = frame.origin.incarnation, self._incarnation
-        self._incarnation = max(last, life, log_incarnation)
-        return life == self._incarnation and not (isinstance(frame, Start) and life == last)
+        incarnation, last = frame.origin.incarnation, self._incarnation
+        self._incarnation = max(last, incarnation, log_incarnation)
+        return incarnation == self._incarnation and not (isinstance(frame, Start) and incarnation == last)
 
 
 @dataclass(slots=True)
-class _Batch:
+class _WaitingFrames:
     """Frames that wait to be delivered."""
 
     items: deque[tuple[int, Frame, int]] = field(default_factory=deque)
@@ -268,7 +268,7 @@ class _Batch:
         return tuple(taken)
 
 
-class _Follow(_Worker):
+class _LogFollower(_Worker):
     """A log that is followed."""
 
     def __init__(
@@ -277,7 +277,7 @@ class _Follow(_Worker):
         log: LogId,
         topic: str,
         after_id: int,
-        deliver: Deliver,
+        deliver: OnDelivery,
         on_begun: Callable[[], None],
     ) -> None:
         super().__init__(f"follow-{log.key}-{log.replica}", deliver)
@@ -291,7 +291,7 @@ class _Follow(_Worker):
         self._held: dict[int, int | None] = {}
         self._fence = _Fence()
         self._flow = threading.Condition()
-        self._waiting = _Batch()
+        self._waiting = _WaitingFrames()
         self._is_outstanding = False
         self.has_begun = False
         self.start()
@@ -314,21 +314,21 @@ class _Follow(_Worker):
 
     def work(self) -> None:
         with closing(self._take_consumer()) as consumer:
-            self._work(Partition(consumer, self._log, self._topic))
+            self._work(LogPartition(consumer, self._log, self._topic))
 
-    def _work(self, partition: Partition) -> None:
+    def _work(self, partition: LogPartition) -> None:
         try:
             if self._position is None:
                 self._begin(partition)
             self._catch_up(partition)
             self._read_again(partition)
             self._keep_up(partition)
-        except Trimmed as trimmed:
-            self._refuse(Lacking(self._log, self._needed, trimmed.offset < trimmed.start))
+        except TrimmedError as trimmed:
+            self._refuse(MissingRows(self._log, self._needed, trimmed.offset < trimmed.start))
         except (CorruptError, CorruptRecordError, ProtocolError) as error:
-            self._refuse(Broken(self._log, partition.offset, error))
+            self._refuse(UnreadableRecord(self._log, partition.offset, error))
 
-    def _begin(self, partition: Partition) -> None:
+    def _begin(self, partition: LogPartition) -> None:
         start, end = partition.bounds()
         partition.recall(start, end)
         next_stable_id = partition.one(end - 1).next_id if end > start else 0
@@ -336,7 +336,7 @@ class _Follow(_Worker):
         self._fence = _Fence(partition.incarnation_before(self._position, start))
         self._noted_end = self._end = end
 
-    def _catch_up(self, partition: Partition) -> None:
+    def _catch_up(self, partition: LogPartition) -> None:
         """Up to the noted end: what may yet be revoked is held back."""
         assert self._position is not None
         for records in partition.read(self._position, self._noted_end):
@@ -346,7 +346,7 @@ class _Follow(_Worker):
                 return
         self._offer([])
 
-    def _read_again(self, partition: Partition) -> None:
+    def _read_again(self, partition: LogPartition) -> None:
         """What was held back, and is not revoked."""
         while self._held and not self.stopping.is_set():
             for records in partition.read(next(iter(self._held)), self._noted_end):
@@ -356,7 +356,7 @@ class _Follow(_Worker):
                 if not self._held or self.stopping.is_set():
                     break
 
-    def _keep_up(self, partition: Partition) -> None:
+    def _keep_up(self, partition: LogPartition) -> None:
         assert self._position is not None
         partition.forget()
         partition.seek(self._position)
@@ -366,7 +366,9 @@ class _Follow(_Worker):
             self._end = max(self._end, partition.known_end, partition.offset)
             self._take(partition, records, self._admitted)
 
-    def _take(self, partition: Partition, records: Sequence[Record], admitted: Callable[[Record, Frame], bool]) -> None:
+    def _take(
+        self, partition: LogPartition, records: Sequence[LogRecord], admitted: Callable[[LogRecord, Frame], bool]
+    ) -> None:
         """Offer those of the records that are admitted; those before a broken one too."""
         items: list[tuple[int, Frame, int]] = []
         try:
@@ -381,10 +383,10 @@ class _Follow(_Worker):
             if records:
                 self._offer(items)
 
-    def _admitted(self, record: Record, frame: Frame) -> bool:
+    def _admitted(self, record: LogRecord, frame: Frame) -> bool:
         return self._fence.admits(frame, record.incarnation)
 
-    def _admitted_firm(self, record: Record, frame: Frame) -> bool:
+    def _admitted_firm(self, record: LogRecord, frame: Frame) -> bool:
         if not self._fence.admits(frame, record.incarnation):
             return False
         match frame:
@@ -420,21 +422,21 @@ class _Follow(_Worker):
                 self.has_begun = True
                 self._on_begun()
 
-    def _refuse(self, refusal: Lacking | Broken) -> None:
+    def _refuse(self, refusal: MissingRows | UnreadableRecord) -> None:
         """After all that was read before it."""
         with self._flow:
             self._flow.wait_for(lambda: not self._waiting.items or self.stopping.is_set())
             if not self.stopping.is_set():
-                if isinstance(refusal, Broken):
+                if isinstance(refusal, UnreadableRecord):
                     _logger.error("%s is followed no more: %s", self._log, refusal.error)
                 self._deliver(refusal)
 
 
-class _Tails(_Worker):
+class _TailWatcher(_Worker):
     """The newest boundaries of all watched logs. A fetch waits for TAIL_MS and brings what has come in meanwhile; where
     that was too much, the log's end is sought again."""
 
-    def __init__(self, cluster: Cluster, places: Topics, deliver: Deliver) -> None:
+    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         super().__init__(f"tails-{cluster.site}", deliver)
         self._cluster = cluster
         self._places = places
@@ -458,7 +460,7 @@ class _Tails(_Worker):
         if self.stopping.is_set():
             return
         options = {"fetch_min_bytes": 1 << 20, "fetch_max_wait_ms": TAIL_MS, "max_partition_fetch_bytes": _TAIL_FETCH_BYTES}
-        with closing(consumer_of(self._cluster, **options)) as consumer:
+        with closing(make_log_consumer(self._cluster, **options)) as consumer:
             while not self.stopping.is_set():
                 chosen = self._await_any()
                 self._assign(consumer, list(chosen))
@@ -498,7 +500,7 @@ class _Tails(_Worker):
 
 
 @dataclass(slots=True)
-class _Reached:
+class _ReadPosition:
     """How far a log has been read: the id and the offset to go on from, and its end when that was last asked for."""
 
     next_id: int
@@ -507,17 +509,17 @@ class _Reached:
     fence: _Fence
 
 
-class _Reads(_Worker):
+class _ReadWorker(_Worker):
     """Single reads, in the order in which they were asked for."""
 
-    def __init__(self, cluster: Cluster, places: Topics, deliver: Deliver) -> None:
+    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         super().__init__(f"reads-{cluster.site}", deliver)
         self._cluster = cluster
         self._places = places
         self._asked: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
         self._current: Read | None = None
         # Where the last answer from a log ended. Most reads go on from there.
-        self._reached: dict[LogId, _Reached] = {}
+        self._reached: dict[LogId, _ReadPosition] = {}
         self.start()
 
     def put(self, read: Read) -> None:
@@ -531,34 +533,34 @@ class _Reads(_Worker):
         self._current = self._current or self._asked.get()
         if self._current is None:
             return
-        with closing(consumer_of(self._cluster)) as consumer:
+        with closing(make_log_consumer(self._cluster)) as consumer:
             while self._current is not None and not self.stopping.is_set():
                 self._deliver(self._answer(consumer, self._current))
                 self._current = self._asked.get()
 
-    def _answer(self, consumer: KafkaConsumer, read: Read) -> ReadDone | Lacking | Broken:
-        partition = Partition(consumer, read.log, self._places.topic_of(read.log))
+    def _answer(self, consumer: KafkaConsumer, read: Read) -> ReadDone | MissingRows | UnreadableRecord:
+        partition = LogPartition(consumer, read.log, self._places.topic_of(read.log))
         needed = read.after_id + 1
         try:
             return ReadDone(read.log, read.token, tuple(self._items(partition, read)))
-        except Trimmed as trimmed:
-            return Lacking(read.log, needed, trimmed.offset < trimmed.start)
+        except TrimmedError as trimmed:
+            return MissingRows(read.log, needed, trimmed.offset < trimmed.start)
         except (CorruptError, CorruptRecordError, ProtocolError) as error:
             _logger.error("%s cannot be read from id %d on: %s", read.log, needed, error)
-            return Broken(read.log, partition.offset, error)
+            return UnreadableRecord(read.log, partition.offset, error)
 
-    def _items(self, partition: Partition, read: Read) -> list[tuple[int, Frame]]:
+    def _items(self, partition: LogPartition, read: Read) -> list[tuple[int, Frame]]:
         reached = self._reached.pop(read.log, None)
         if reached is not None and reached.next_id == read.after_id + 1:
             # An idle log may have been trimmed beyond this place, although the rows after it are there.
-            with suppress(Trimmed):
+            with suppress(TrimmedError):
                 found = self._read_on(partition, reached, read.max_bytes)
                 if reached.next_id > read.after_id + 1:
                     return found
         reached = self._find(partition, read.after_id)
         return self._read_on(partition, reached, read.max_bytes) if reached is not None else []
 
-    def _read_on(self, partition: Partition, reached: _Reached, max_bytes: int) -> list[tuple[int, Frame]]:
+    def _read_on(self, partition: LogPartition, reached: _ReadPosition, max_bytes: int) -> list[tuple[int, Frame]]:
         found: list[tuple[int, Frame]] = []
         size = 0
         for records in partition.read(reached.offset, reached.end):
@@ -578,11 +580,11 @@ class _Reads(_Worker):
                     self._reached[partition.log] = reached
         return found
 
-    def _find(self, partition: Partition, after_id: int) -> _Reached | None:
+    def _find(self, partition: LogPartition, after_id: int) -> _ReadPosition | None:
         """Where to read on after a row; None if there is no later one."""
         start, end = partition.bounds()
         next_stable_id = partition.one(end - 1).next_id if end > start else 0
         if next_stable_id <= after_id + 1:
             return None
         offset = partition.offset_after(after_id, start, end, next_stable_id)
-        return _Reached(after_id + 1, offset, end, _Fence(partition.incarnation_before(offset, start)))
+        return _ReadPosition(after_id + 1, offset, end, _Fence(partition.incarnation_before(offset, start)))

@@ -27,10 +27,10 @@ from boreal.model.errors import BorealError, ProtocolError
 from boreal.model.frames import Anchor, Data, Frame, LogId, Start
 from formats.wire import encode_record
 from logs.index import Index
-from logs.log import Control, Trimmed
+from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
-from services.kafka.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
-from services.storage.partition import Partition, consumer_of
+from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
+from services.storage.partition import LogPartition, make_log_consumer
 
 WINDOW_FRAMES = 1024
 """How far back from its end a log is read for its facts, at least."""
@@ -43,7 +43,7 @@ HISTORY_LOOK_S = 10.0
 
 
 @dataclass
-class AppendRefused(BorealError):
+class AppendRefusedError(BorealError):
     """Kafka has refused a frame for good, and with it all that was appended after it, to any log of the site: the process has
     to begin anew, from what the logs hold. error: what Kafka said."""
 
@@ -57,7 +57,7 @@ class AppendRefused(BorealError):
         return told
 
 
-class Places(Protocol):
+class LogPlaces(Protocol):
     """Where each log lies (deployment.layout.Layout is one)."""
 
     def site_of(self, log: LogId) -> str: ...
@@ -67,31 +67,31 @@ class Places(Protocol):
     def log_ids(self) -> list[LogId]: ...
 
 
-class Site:
+class SiteClients:
     """The clients through which one process reads and writes the logs of one site, made when they are first used. refusal: of
     the frame after which no log of the site is written any more."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.reading = threading.RLock()
-        self.refusal: AppendRefused | None = None
+        self.refusal: AppendRefusedError | None = None
 
     @cached_property
     def consumer(self) -> KafkaConsumer:
-        return consumer_of(self._cluster)
+        return make_log_consumer(self._cluster)
 
     @cached_property
     def producer(self) -> KafkaProducer:
         """Made in spite of a cluster that is out of reach: who appends waits until it is back."""
         while True:
             with suppress(KafkaError, OSError):
-                return self._cluster.producer()
+                return self._cluster.make_producer()
 
     @cached_property
     def admin(self) -> KafkaAdminClient:
-        return self._cluster.admin()
+        return self._cluster.make_admin()
 
-    def refuse(self, refusal: AppendRefused) -> None:
+    def refuse(self, refusal: AppendRefusedError) -> None:
         """To be called where a send has failed: nothing may follow."""
         self.refusal = self.refusal or refusal
         silence_producer(self.producer)
@@ -101,7 +101,7 @@ class Site:
         if "consumer" in clients:
             self.consumer.close(autocommit=False)
         if "producer" in clients:
-            end_producer(self.producer, 2)
+            close_producer(self.producer, 2)
         if "admin" in clients:
             self.admin.close()
 
@@ -135,12 +135,12 @@ class KafkaLog:
     """
 
     def __init__(
-        self, log: LogId, topic: str, site: Site, window_frames: int = WINDOW_FRAMES, history_us: int = 0
+        self, log: LogId, topic: str, site: SiteClients, window_frames: int = WINDOW_FRAMES, history_us: int = 0
     ) -> None:
         self.id = log
         self.on_fenced: Callable[[], None] = lambda: None
         self._site = site
-        self._partition = Partition(site.consumer, log, topic)
+        self._partition = LogPartition(site.consumer, log, topic)
         self._lock = threading.RLock()
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
@@ -198,13 +198,13 @@ class KafkaLog:
     def last_anchor(self) -> Anchor | None:
         return self._index.anchor
 
-    def tail(self) -> Control | None:
+    def tail(self) -> ControlFrame | None:
         return self._index.tail
 
     # Writing
 
     def append(self, frame: Frame) -> int:
-        """As `Log.append`, once Kafka has the frame. ProtocolError if another writer came between, AppendRefused as
+        """As `Log.append`, once Kafka has the frame. ProtocolError if another writer came between, AppendRefusedError as
         `append_later`."""
         offset = self.append_later(frame)
         self.sync()
@@ -215,7 +215,7 @@ class KafkaLog:
         given together go in one request, or in few.
 
         Waits only while UNACKNOWLEDGED_BYTES are on their way. Raises ProtocolError once this writer is fenced, and
-        AppendRefused once an append has failed for good.
+        AppendRefusedError once an append has failed for good.
         """
         with self._flow:
             self._flow.wait_for(lambda: self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES or not self._may_write)
@@ -254,7 +254,7 @@ class KafkaLog:
 
     def flush(self, timeout_s: float | None) -> bool:
         """Wait until all frames are acknowledged; whether they are. None: as long as it takes, or until this writer is
-        fenced. AppendRefused if one never will be."""
+        fenced. AppendRefusedError if one never will be."""
         with self._flow:
             self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, timeout_s)
             self._check_accepted()
@@ -293,7 +293,7 @@ class KafkaLog:
 
     def _fail(self, error: Exception) -> None:
         with self._flow:
-            self._site.refuse(AppendRefused(self.id, error))
+            self._site.refuse(AppendRefusedError(self.id, error))
             self._flow.notify_all()
 
     # Reading
@@ -303,7 +303,7 @@ class KafkaLog:
     ) -> list[tuple[int, Frame]]:
         with self._lock:
             if offset < self._start:
-                raise Trimmed(self.id, offset, self._start)
+                raise TrimmedError(self.id, offset, self._start)
             if offset > self.end:
                 raise ProtocolError(f"{self.id} ends at offset {self.end}, and was asked for offset {offset}")
             wanted = self._wanted(offset, max_frames, skip_revoked)
@@ -328,7 +328,7 @@ class KafkaLog:
             base, next_stable_id, is_whole = index.start, index.next_stable_id, index.start == start
             try:
                 found = index.offset_after(stable_id)
-            except Trimmed:
+            except TrimmedError:
                 if is_whole:
                     raise
                 found = base
@@ -376,7 +376,7 @@ class KafkaLog:
             stable_id = min(stable_id, index.next_stable_id - 1)
         try:
             return min(self._after_whole(stable_id), ceiling) if stable_id >= 0 else self._start
-        except Trimmed:
+        except TrimmedError:
             return self._start
 
     def _after_whole(self, stable_id: int) -> int:
@@ -399,7 +399,7 @@ def _facts_after(next_id: int, incarnation: int, frame: Frame) -> tuple[int, int
     return next_id, incarnation
 
 
-def _read_frames(partition: Partition, wanted: set[int], max_frames: int, max_bytes: int | None) -> list[tuple[int, Frame]]:
+def _read_frames(partition: LogPartition, wanted: set[int], max_frames: int, max_bytes: int | None) -> list[tuple[int, Frame]]:
     """The wanted records, up to both limits, but one at least."""
     found: list[tuple[int, Frame]] = []
     size = 0
@@ -421,14 +421,14 @@ class KafkaLogStore:
     def __init__(
         self,
         clusters: Mapping[str, Cluster],
-        places: Places,
+        places: LogPlaces,
         window_frames: int = WINDOW_FRAMES,
         history_us: int = 0,
     ) -> None:
         self._places = places
         self._window_frames = window_frames
         self._history_us = history_us
-        self._sites = {name: Site(cluster) for name, cluster in clusters.items()}
+        self._sites = {name: SiteClients(cluster) for name, cluster in clusters.items()}
         self._logs: dict[LogId, KafkaLog] = {}
 
     def open(self, log: LogId) -> KafkaLog:

@@ -24,7 +24,7 @@ from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Frame, LogId, Start
 from formats.wire import incarnation_of, next_id_of
 from logs.index import Index
-from logs.log import Trimmed
+from logs.log import TrimmedError
 from services.kafka.clusters import Cluster
 
 FETCH_BYTES = 1 << 20
@@ -38,7 +38,7 @@ _LEAST_FETCH_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LogRecord:
     """A record of a log: its frame's bytes, and what the log had come to with it."""
 
     offset: int
@@ -47,17 +47,17 @@ class Record:
     incarnation: int
 
 
-def consumer_of(cluster: Cluster, **options: Any) -> KafkaConsumer:
+def make_log_consumer(cluster: Cluster, **options: Any) -> KafkaConsumer:
     """A consumer for the reading of logs: no fetch holds up the next one for long."""
     settings: dict[str, Any] = {
         "fetch_max_wait_ms": 20,
         "max_partition_fetch_bytes": FETCH_BYTES,
         "bootstrap_timeout_ms": int(PATIENCE_S * 1000),
     }
-    return cluster.consumer(**{**settings, **options})
+    return cluster.make_consumer(**{**settings, **options})
 
 
-class Partition:
+class LogPartition:
     """A log's records, read from any offset through a consumer that may serve other logs in turn.
 
     Everything raises KafkaTimeoutError when Kafka has not answered for PATIENCE_S, and CorruptError for a record that is
@@ -71,7 +71,7 @@ class Partition:
         self._consumer = consumer
         self._narrow_at = math.inf
         # Of the log's end, where most rows are sought: one fetch for all of it, where a search would take one a step.
-        self._recent: dict[int, Record] = {}
+        self._recent: dict[int, LogRecord] = {}
 
     def bounds(self) -> tuple[int, int]:
         """The first retained offset, and the one that the next record will get."""
@@ -101,7 +101,7 @@ class Partition:
         found = self._consumer.offsets_for_times({self.place: max(time_ms, 0)}, timeout_ms=int(PATIENCE_S * 1_000))[self.place]
         return None if found is None else int(found.offset)
 
-    def read(self, offset: int, stop: int) -> Iterator[list[Record]]:
+    def read(self, offset: int, stop: int) -> Iterator[list[LogRecord]]:
         """The records from `offset` up to `stop`, as they come in. Raises as `poll`."""
         if offset in self._recent and stop - 1 in self._recent:
             yield [self._recent[place] for place in range(offset, stop)]
@@ -116,7 +116,7 @@ class Partition:
             elif time.monotonic() > deadline:
                 raise KafkaTimeoutError(f"{self.place}, offset {self.offset}: no record within {PATIENCE_S:.0f} s")
 
-    def one(self, offset: int) -> Record:
+    def one(self, offset: int) -> LogRecord:
         return next(self.read(offset, offset + 1))[0]
 
     def seek(self, offset: int) -> None:
@@ -126,17 +126,17 @@ class Partition:
         self.offset = offset
         self._narrow_at = time.monotonic() + self._timeout_s
 
-    def poll(self, max_records: int, timeout_ms: int) -> list[Record]:
-        """What comes next within so long. Trimmed if it is gone, ProtocolError if we stand beyond the end."""
+    def poll(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
+        """What comes next within so long. TrimmedError if it is gone, ProtocolError if we stand beyond the end."""
         try:
             found = self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records).get(self.place, [])
         except OffsetOutOfRangeError:
             start, end = self.bounds()
             if self.offset < start:
-                raise Trimmed(self.log, self.offset, start) from None
+                raise TrimmedError(self.log, self.offset, start) from None
             raise ProtocolError(f"{self.log} ends at offset {end}, and was asked for offset {self.offset}") from None
         self._suit_link(bool(found))
-        records: list[Record] = []
+        records: list[LogRecord] = []
         for record in found:
             try:
                 records.append(self._record(record))
@@ -162,12 +162,12 @@ class Partition:
         config["max_partition_fetch_bytes"] = min(2 * nbytes, FETCH_BYTES) if has_come else max(nbytes // 2, _LEAST_FETCH_BYTES)
         self._narrow_at = now + self._timeout_s
 
-    def _record(self, record: ConsumerRecord) -> Record:
+    def _record(self, record: ConsumerRecord) -> LogRecord:
         """The next record, which has to be the one at `offset`."""
         if record.offset != self.offset:
             raise self.damage(self.offset, f"is missing, {record.offset} follows")
         try:
-            found = Record(record.offset, record.value or b"", next_id_of(record.headers), incarnation_of(record.headers))
+            found = LogRecord(record.offset, record.value or b"", next_id_of(record.headers), incarnation_of(record.headers))
         except CorruptError as error:
             raise self.damage(record.offset, error) from error
         self.offset += 1
@@ -176,7 +176,7 @@ class Partition:
     def damage(self, offset: int, problem: object) -> CorruptError:
         return CorruptError(f"{self.place.topic}, partition {self.place.partition}, offset {offset}: {problem}")
 
-    def head(self, record: Record) -> codec.Head:
+    def head(self, record: LogRecord) -> codec.Head:
         """The frame without its rows, all bytes checked."""
         try:
             codec.verify(record.value)
@@ -185,7 +185,7 @@ class Partition:
             self.offset = record.offset
             raise self.damage(record.offset, error) from error
 
-    def frame(self, record: Record) -> Frame:
+    def frame(self, record: LogRecord) -> Frame:
         try:
             return codec.decode(record.value)
         except CorruptError as error:
@@ -232,7 +232,7 @@ class Partition:
             return holder if row == stable_id + 1 else holder + 1
         if holder is None or holder == start or self._skips(holder, row):
             if row == stable_id + 1:
-                raise Trimmed(self.log, (stop if holder is None else holder) - 1, start)
+                raise TrimmedError(self.log, (stop if holder is None else holder) - 1, start)
             return start
         index, _ = self.index(start, stop, start)
         return index.offset_after(stable_id)
@@ -270,7 +270,7 @@ class Partition:
         return is_later and before.next_id <= row and before.incarnation == record.incarnation
 
 
-def _next_id_before(record: Record, head: codec.Head) -> int:
+def _next_id_before(record: LogRecord, head: codec.Head) -> int:
     """The next stable id of a log just before one of its records."""
     if isinstance(head, DataHead) and not head.tentative and head.first_id + head.rows == record.next_id:
         return head.first_id

@@ -25,7 +25,7 @@ from redis.exceptions import ConnectionError, RedisError
 from redis.retry import Retry
 
 from boreal.model.errors import CorruptError
-from logs.checkpoints import Checkpoint, StoreUnavailable, encode_checkpoint, latest_sound, read_checkpoint
+from logs.checkpoints import Checkpoint, StoreUnavailableError, encode_checkpoint, latest_sound, read_checkpoint
 from services.kafka.settings import RedisSettings
 
 CHUNK_BYTES = 4 << 20
@@ -73,7 +73,8 @@ class RedisCheckpointStore:
         def commit(pipe: Any) -> None:
             if not pipe.sismember(blobs, blob):
                 self._redis.unlink(self._blob(checkpoint.instance, blob))
-                raise StoreUnavailable(f"checkpoint {checkpoint.number} of {checkpoint.instance} was given up by a later life")
+                which = f"checkpoint {checkpoint.number} of {checkpoint.instance}"
+                raise StoreUnavailableError(f"a later incarnation has removed the unfinished {which}")
             pipe.multi()
             pipe.hset(manifests, str(checkpoint.number), manifest)
 
@@ -207,4 +208,4 @@ def _reaching_redis() -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise StoreUnavailable(f"Redis: {error}") from error
+        raise StoreUnavailableError(f"Redis: {error}") from error

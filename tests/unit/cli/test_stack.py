@@ -15,7 +15,7 @@ from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from boreal_cli import main, stack, tail
 from deployment.query_record import QueryRecord
-from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.stack.operations import Liveness
 from tests.harness import query_of
 
@@ -70,7 +70,7 @@ class Closed(io.StringIO):
 
 def test_whoever_stops_reading_what_tail_prints_hears_nothing_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """`boreal tail q --json | head`."""
-    settings = Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
+    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
     operations = SimpleNamespace(settings=settings, home=None, query=lambda name: None, close=lambda: None)
     monkeypatch.setattr(stack, "_operations", lambda data: operations)
     monkeypatch.setattr(tail, "stable_rows", lambda cluster, topic: iter([{"n": 1}]))

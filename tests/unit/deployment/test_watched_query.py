@@ -9,7 +9,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.claims import Trim
-from deployment.journal import Entry
+from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 from formats.control_messages import acknowledge_item, instance_of, message_item
@@ -67,7 +67,7 @@ def all_speak(query: WatchedQuery, now: int, position: int = 0) -> None:
 
 
 def entries(effects: list[Any]) -> list[tuple[str, str]]:
-    return [(effect.who, effect.text) for effect in effects if isinstance(effect, Entry)]
+    return [(effect.who, effect.text) for effect in effects if isinstance(effect, JournalEntry)]
 
 
 def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
@@ -219,7 +219,7 @@ def test_an_input_that_is_idle_is_no_failure():
         all_speak(query, at)
         query.tick(at)
     query.take(source("lga", state="idle"), at)
-    [entry] = [effect for effect in query.tick(at) if isinstance(effect, Entry)]
+    [entry] = [effect for effect in query.tick(at) if isinstance(effect, JournalEntry)]
     assert (entry.who, entry.text, entry.is_bad) == ("lga", "live -> idle", False)
     assert [stream["state"] for stream in query.status(at)["inputs"]] == ["live", "idle"]
     assert (query.status(at)["state"], query.status(at)["ready"]) == ("STABLE", True)

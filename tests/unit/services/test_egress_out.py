@@ -38,7 +38,7 @@ class Kafka:
         self._sender = self
         self.is_silent = False
 
-    def producer(self, **options: Any) -> Kafka:
+    def make_producer(self, **options: Any) -> Kafka:
         return self
 
     def force_close(self) -> None:

@@ -22,7 +22,7 @@ class Kafka:
         self.q_out: list[StableRow] = []
         self._under_way: list[int] = []
 
-    def producer(self, **options: Any) -> Kafka:
+    def make_producer(self, **options: Any) -> Kafka:
         return self
 
     def init_transactions(self) -> None:
