@@ -114,7 +114,7 @@ def _running(
     session: SparkSession, settings: ServiceSettings, way: Any, megabytes: int, root: Path
 ) -> Iterator[tuple[StreamingQuery, Cluster, tuple[str, str]]]:
     """A streaming query over topics of its own."""
-    from deployment.engines import answers_topic, orders_topic
+    from deployment.operator_hosts import answers_topic, orders_topic
     from services.kafka.clusters import Cluster
     from services.kafka.topics import TopicSpec, ensure
     from spark_jobs.connector import sink_options, source_options

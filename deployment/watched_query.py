@@ -3,24 +3,23 @@ out. `status` is how the query is, as far as is known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from boreal.model.frames import State
 from boreal.query.plan import Edge
-from deployment import claims, progress
+from deployment import claims, stalls
 from deployment.claims import LogClaims, Trim
-from deployment.engines import facts_of_job
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.layout import make_layout
-from deployment.progress import StallDetector
+from deployment.operator_hosts import facts_of_job
 from deployment.query_record import QueryRecord
-from deployment.skew import clock_warnings
+from deployment.skew import ProcessStatus, clock_warnings
+from deployment.stalls import StallDetector
 from formats.control_messages import ControlItem, instance_of
 from formats.json_text import moment
 from reconcile.events import InstanceId
 
-ProcessStatus = Mapping[str, Any]
 WatchEffect = Trim | JournalEntry
 
 SILENT_AFTER_US = 5_000_000
@@ -53,7 +52,7 @@ class WatchedQuery:
         self.begun_at = now
         self.journal = FailureJournal()
         self.claims = LogClaims(now)
-        self.progress = StallDetector(STALL_AFTER_LEAST_US)
+        self.stalls = StallDetector(STALL_AFTER_LEAST_US)
         self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
@@ -69,10 +68,10 @@ class WatchedQuery:
         self.record, self.layout, self.plan = record, layout, layout.plan
         self.instances = [who for replica in layout.replicas for who in layout.instances(replica)]
         self.claims.expect(layout.readers(), self.plan.retention_us, now)
-        self.progress.limit_us = max(STALL_AFTER_LEAST_US, STALL_AFTER_X * self.plan.delay_threshold_us)
-        for who in self.progress.stalled:
+        self.stalls.limit_us = max(STALL_AFTER_LEAST_US, STALL_AFTER_X * self.plan.delay_threshold_us)
+        for who in self.stalls.stalled:
             if who not in self.instances:
-                self.progress.forget(who)
+                self.stalls.forget(who)
 
     def resume(self, status: ProcessStatus) -> None:
         """Go on after the status that an earlier life of the monitor gave: its journal, and the states that it knew. KeyError,
@@ -103,7 +102,7 @@ class WatchedQuery:
                 who = InstanceId(entry["fragment"], entry["replica"], int(entry["shard"]))
                 effects += self._entries(self.claims.hear(who, now), now)
                 if who in self.instances:
-                    effects += self._entries(self.progress.observe(who, entry["position"], self._inputs_of(who), now), now)
+                    effects += self._entries(self.stalls.observe(who, entry["position"], self._inputs_of(who), now), now)
         elif kind == "egress" and name in self.sites:
             effects += self._entries(self.claims.hear(self.layout.egress_instance(name), now), now)
         self._processes[status["process"]] = status
@@ -118,7 +117,7 @@ class WatchedQuery:
     def tick(self, now: int) -> list[WatchEffect]:
         for who in self.instances:
             if self._newest(f"node.{self.record.name}.{who.replica}", now) is None:
-                self.progress.forget(who)
+                self.stalls.forget(who)
         effects: list[WatchEffect] = []
         for effect in self.claims.tick(now, is_counting=not self.record.paused):
             effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
@@ -158,7 +157,7 @@ class WatchedQuery:
                 "lost": [str(who) for who in self.claims.lost],
                 "trimmed_before": dict(sorted(self.claims.needed.items())),
             },
-            "stalled": [str(who) for who in self.progress.stalled],
+            "stalled": [str(who) for who in self.stalls.stalled],
             "clock": clock_warnings({name: said for name in self._processes if (said := self._newest(name, now)) is not None}),
             "notes": list(self.plan.notes),
             "journal": self.journal.dump(),
@@ -193,7 +192,7 @@ class WatchedQuery:
             "alpha_x_ms": entry.get("alpha_x_ms") if entry else None,
             "missing": list(entry.get("missing", ())) if entry else [],
             "position": entry.get("position") if entry else None,
-            "stalled": who in self.progress.stalled,
+            "stalled": who in self.stalls.stalled,
             "claim_lost": who in self.claims.lost,
         }
 
@@ -274,7 +273,7 @@ class WatchedQuery:
 
     # The journal
 
-    def _entries(self, effects: Iterable[claims.ClaimEffect | progress.StallEffect], now: int) -> list[WatchEffect]:
+    def _entries(self, effects: Iterable[claims.ClaimEffect | stalls.StallEffect], now: int) -> list[WatchEffect]:
         entries: list[WatchEffect] = []
         for effect in effects:
             match effect:
@@ -283,10 +282,10 @@ class WatchedQuery:
                     entries.append(self._enter("claim", str(who), text, now, is_bad=True))
                 case claims.ClaimReturn(who):
                     entries.append(self._enter("claim", str(who), "is heard again, and has its claim back", now))
-                case progress.Stall(who, since):
+                case stalls.Stall(who, since):
                     text = f"has made no progress for {(now - since) / 1e6:.0f} s, while all its inputs went on"
                     entries.append(self._enter("progress", str(who), text, now, is_bad=True))
-                case progress.StallEnd(who):
+                case stalls.StallEnd(who):
                     entries.append(self._enter("progress", str(who), "makes progress again", now))
         return entries
 

@@ -1,6 +1,6 @@
 """Evidence of what could be read: where partitions ended was asked, and all records before that end have been taken since.
 
-Kafka is asked through the topic; what an answer means is the intake's matter (intake.progress).
+Kafka is asked through the topic; what an answer means is the intake's matter (intake.stream_progress).
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from intake.progress import Question
+from intake.stream_progress import Question
 
 STALE_US = 10_000_000
 """A question that is older is asked again: the records before that end may have been taken back, and would never come."""
 
 
-class UserTopic(Protocol):
+class TopicEnds(Protocol):
     """What is asked of the user's topic."""
 
     def ends(self, numbers: Iterable[int]) -> Mapping[int, int]:
@@ -27,7 +27,7 @@ class UserTopic(Protocol):
 class Evidence:
     """The questions that are open, one for each partition."""
 
-    def __init__(self, topic: UserTopic, clock: Callable[[], int], answer: Callable[[int, Question, int], None]) -> None:
+    def __init__(self, topic: TopicEnds, clock: Callable[[], int], answer: Callable[[int, Question, int], None]) -> None:
         """answer: is told the partition, its question and the time, once all before the question was taken."""
         self._topic = topic
         self._clock = clock

@@ -6,7 +6,7 @@ A late row is a dead letter; or, where the stream asks for it (`late: clamp`), i
 
 A partition's floor is raised by heartbeat records (header `boundary`), and under the policy `data` by each row, to its
 time less `disorder`. What the stream may promise follows from the floors, and from what could be read
-(intake.progress).
+(intake.stream_progress).
 
 A row is not believed where its time is more than `ahead` beyond the clock, and beyond the newest that was believed before:
 it is a dead letter, and raises nothing. A replay is behind the clock, so there any jump is believed. Rows that are beyond the
@@ -36,7 +36,7 @@ from formats.columns import convert
 from formats.dead_letter import DeadLetterRecord
 from formats.record_parsing import ParsedRows, RecordShape, ahead_reason, late_reason, read_records, shown
 from intake.place import PartitionPlace, SourcePlace
-from intake.progress import Question, StreamProgress
+from intake.stream_progress import Question, StreamProgress
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
 

@@ -7,11 +7,11 @@ from typing import Any
 from boreal.query import spec
 from boreal.query.plan import Node
 from operators.aggregate import AggregateOperator
-from operators.base import Operator
 from operators.distinct import DistinctOperator
 from operators.filter import FilterOperator
 from operators.join import JoinOperator
 from operators.map import MapOperator
+from operators.operator import Operator
 from operators.top import TopOperator
 from operators.union import UnionOperator
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY
 from boreal.query.plan import Fragment
-from operators.base import OperatorState
 from operators.build import build_operator
 from operators.encoding import pack, unpack
+from operators.operator import OperatorState
 
 
 class GraphState:
-    """The states of all operators, by name; it layers and encodes as they do (see operators.base)."""
+    """The states of all operators, by name; it layers and encodes as they do (see operators.operator)."""
 
     __slots__ = ("kind", "states")
 

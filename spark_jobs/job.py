@@ -30,8 +30,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from boreal.model.errors import BorealError, UserError
-from deployment.engines import answers_topic, orders_topic
 from deployment.layout import make_layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_part
 from services.kafka.clusters import FORGET_AFTER_MS, make_clusters
 from services.kafka.queries import QueryRegistry

@@ -22,8 +22,8 @@ from pyspark.accumulators import Accumulator
 
 from boreal.model.errors import CorruptError
 from boreal.query.spec import Mode, load_query
-from deployment.engines import copy_owner, host_owner, orders_topic
 from deployment.layout import make_layout
+from deployment.operator_hosts import copy_owner, host_owner, orders_topic
 from logs.checkpoints import Checkpoint
 from reconcile.events import InstanceId
 from reconcile.orders import Begin, Order, Place, decode_order, encode_order

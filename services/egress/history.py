@@ -25,13 +25,13 @@ from boreal.query.plan import EGRESS
 from boreal.query.spec import Query
 from deployment.layout import Layout
 from deployment.recompute import FragmentSpans, covering
-from formats.headers import ID
+from formats.client_headers import ID
 from formats.json_text import moment
 from logs.log import TrimmedError
 from services.egress.tail import read_out_tail, time_us, windows
 from services.kafka.clusters import Cluster
 from services.kafka.topics import out_topic, stable_topic
-from services.storage.partition import LogPartition, make_log_consumer
+from services.storage.log_partition import LogPartition, make_log_consumer
 from sunion.buckets import bucket_floor
 from sunion.tape import BEGINNING
 

@@ -25,7 +25,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from formats.changelog import ControlRecord, RowRecords
-from formats.headers import ID, Headers, number
+from formats.client_headers import ID, number
+from formats.frame_records import Headers
 from services.egress.tail import read_range, stable_rows
 from services.hosting.process import EXIT_FENCED
 from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, close_producer, silence_producer

@@ -19,7 +19,8 @@ from kafka.errors import KafkaTimeoutError
 
 from boreal.model.frames import Boundary, Data, Frame, LogId
 from formats.changelog import Changelog, ControlRecord, RowRecords
-from formats.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, encode_anchor, encode_place, number
+from formats.frame_records import Headers
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
-from formats.headers import EPOCH, ID, INCARNATION, number
+from formats.client_headers import EPOCH, ID, INCARNATION, number
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED

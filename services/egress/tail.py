@@ -19,7 +19,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from boreal.model.frames import INFINITY, Anchor
 from formats.changelog import ChangelogPlace
-from formats.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
 from formats.json_text import moment
 from logs.egress_restart import OutTail
 from services.kafka.clusters import Cluster

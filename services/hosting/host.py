@@ -24,8 +24,8 @@ from kafka.errors import KafkaError
 
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Frame, LogId, State, Undo
-from deployment.engines import copy_owner
 from deployment.layout import Layout
+from deployment.operator_hosts import copy_owner
 from formats.control_messages import ControlItem, acknowledge_item, message_item
 from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailableError
 from reconcile.engine import HostFailed
@@ -56,8 +56,8 @@ from reconcile.orders import Order, Place
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
 from services.kafka.clusters import Cluster
-from services.storage.follow import LogReader, MissingRows, ReaderFailure, UnreadableRecord
 from services.storage.kafka_log import KafkaLogStore
+from services.storage.log_reader import LogGap, LogReader, ReaderFailure, UnreadableRecord
 
 _logger = logging.getLogger("boreal.host")
 
@@ -67,7 +67,7 @@ COPY_LOOK_S = 0.1
 WAITING_EVENTS = 10_000
 """Where more wait, because Kafka takes no frames, signs of life and messages are forgotten: they are soon worth nothing."""
 
-Incoming = Event | MissingRows | UnreadableRecord | ReaderFailure
+Incoming = Event | LogGap | UnreadableRecord | ReaderFailure
 
 Waiting = tuple[int, Incoming]
 """What has come, and when, in microseconds."""
@@ -230,10 +230,10 @@ class InstanceHost:
         self._first = None
         return incoming
 
-    def _judged(self, incoming: Event | MissingRows | UnreadableRecord) -> Event | None:
+    def _judged(self, incoming: Event | LogGap | UnreadableRecord) -> Event | None:
         """What a reader's refusal means for the instance: another replica's log, or a new life (R27)."""
         match incoming:
-            case MissingRows(log, needed):
+            case LogGap(log, needed):
                 if self.holder(log, needed):
                     return Unavailable(log)
                 _logger.error("no log of %s holds id %d any more: beginning anew", log.key, needed)

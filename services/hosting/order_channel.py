@@ -16,7 +16,7 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from boreal.model.errors import CorruptError
 from boreal.query.plan import Plan
-from deployment.engines import answers_topic, host_owner, orders_topic
+from deployment.operator_hosts import answers_topic, host_owner, orders_topic
 from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Order, Place, decode_answer, encode_order

@@ -14,8 +14,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
 from boreal.model.errors import UserError
-from deployment.engines import answers_topic, orders_topic
 from deployment.layout import Layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from services.kafka.clusters import Cluster
 
 QUERIES = "boreal.queries"

@@ -12,7 +12,7 @@ is given what it lacks (logs.source_restart). While Kafka is out of reach nothin
 topic, and what is posted waits in a spool (services.source.post).
 
 A boundary follows each batch; one goes to every log each boundary interval where evidence of what could be read moves it on
-(intake.progress), and otherwise as a sign of life.
+(intake.stream_progress), and otherwise as a sign of life.
 """
 
 from __future__ import annotations

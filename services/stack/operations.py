@@ -14,8 +14,8 @@ from boreal.model.durations import format_duration
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
-from deployment.engines import expected_threshold_us, facts_of_job
 from deployment.layout import Layout, internal_topics, make_layout
+from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.query_record import QueryRecord
 from deployment.skew import clock_warnings
 from logs.checkpoints import StoreUnavailableError

@@ -1,8 +1,8 @@
-"""Logs in Kafka: a log is a topic's partition, a frame a record (formats/wire.py), its offset Kafka's own.
+"""Logs in Kafka: a log is a topic's partition, a frame a record (formats/frame_records.py), its offset Kafka's own.
 
 Opening costs the tail, not the log: facts come from a window at the log's end that reaches back to the last anchor, and
 only there does the log keep an `Index`; it is read when it is first needed. Rows before the window, and all rows of a log
-that is asked for nothing else, are searched for (services/storage/partition.py).
+that is asked for nothing else, are searched for (services/storage/log_partition.py).
 
 Appending is pipelined. Each frame expects the offset after the one before it, and an acknowledgement that names another
 says that someone else writes this log too: a later life of ours has begun, or a dead one is not quite dead. Either way
@@ -25,12 +25,12 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from boreal.model.errors import BorealError, ProtocolError
 from boreal.model.frames import Anchor, Data, Frame, LogId, Start
-from formats.wire import encode_record
+from formats.frame_records import encode_record
 from logs.index import Index
 from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
 from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
-from services.storage.partition import LogPartition, make_log_consumer
+from services.storage.log_partition import LogPartition, make_log_consumer
 
 WINDOW_FRAMES = 1024
 """How far back from its end a log is read for its facts, at least."""

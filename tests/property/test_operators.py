@@ -1,4 +1,4 @@
-"""Operators against deliberately dumb ones, and the promises of operators.base: cuts, layers, bytes, and rebuilding."""
+"""Operators against deliberately dumb ones, and the promises of operators.operator: cuts, layers, bytes, and rebuilding."""
 
 from __future__ import annotations
 

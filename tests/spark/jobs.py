@@ -22,8 +22,8 @@ from kafka import TopicPartition
 from boreal.model.schema import TIME
 from boreal.query.plan import Fragment
 from boreal.query.spec import Mode, Query, load_query
-from deployment.engines import answers_topic, orders_topic
 from deployment.layout import Layout, make_layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
 from reconcile.orders import Begin, Copy, DropLive, Mark, Order, Place, Redone, RollBack, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts

@@ -20,7 +20,7 @@ import pytest
 from kafka import TopicPartition
 
 from boreal.query.spec import Mode
-from deployment.engines import copy_owner, facts_of_job, host_owner
+from deployment.operator_hosts import copy_owner, facts_of_job, host_owner
 from logs.checkpoints import Checkpoint
 from services.hosting.fetch import spark_jars
 from services.kafka.clusters import MAX_FRAME_BYTES

@@ -16,7 +16,7 @@ from kafka import TopicPartition
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, Start, State
 from boreal.model.schema import Schema
 from formats.changelog import Changelog
-from formats.headers import ID
+from formats.client_headers import ID
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
-from formats.wire import encode_record
+from formats.frame_records import encode_record
 from logs.memory_log import MemoryLog
 from reconcile.events import Frames, Tail
 from services.kafka.clusters import Cluster
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
-from services.storage.follow import Delivery, LogReader
+from services.storage.log_reader import Delivery, LogReader
 
 LOG = LogId("departures", "r0", 0)
 ALL = 1 << 30

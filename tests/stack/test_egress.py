@@ -26,7 +26,7 @@ from boreal.query.spec import load_query
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from formats.changelog import ChangelogPlace
-from formats.headers import decode_anchor, decode_place
+from formats.client_headers import decode_anchor, decode_place
 from logs.egress_restart import egress_restart
 from logs.memory_log import MemoryLogStore
 from services.egress import stable as stable_module

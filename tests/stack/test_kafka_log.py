@@ -20,7 +20,7 @@ from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from services.storage import kafka_log as kafka_module
 from services.storage.kafka_log import AppendRefusedError, KafkaLog, KafkaLogStore
-from services.storage.partition import LogPartition, LogRecord
+from services.storage.log_partition import LogPartition, LogRecord
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -267,7 +267,7 @@ def test_a_log_that_is_written_for_long_keeps_a_bounded_index(
 
 
 def values(topic: Topic, log: KafkaLog) -> Iterator[bytes]:
-    from formats.wire import encode_record
+    from formats.frame_records import encode_record
 
     for _, frame in log.read(log.start, ALL):
         yield encode_record(frame, 0, 1)[0]

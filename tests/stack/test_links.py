@@ -17,7 +17,7 @@ from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.links import Link
 from services.stack.servers import KafkaServer
-from services.storage.partition import LogPartition, make_log_consumer
+from services.storage.log_partition import LogPartition, make_log_consumer
 from tests.stack.logs import LOG, Topic, cluster_of, data
 
 CUT_S = 2.0

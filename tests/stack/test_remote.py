@@ -11,8 +11,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from boreal.query.planner import plan
 from boreal.query.spec import Mode, load_query
-from deployment.engines import answers_topic, orders_topic
 from deployment.layout import Layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Answer, Begin, Place, encode_answer

@@ -14,7 +14,8 @@ from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 from boreal.model.frames import Data, Frame, Origin, Undo
 from boreal.model.schema import Schema
 from formats.changelog import Changelog, ChangelogPlace
-from formats.headers import ID, Headers
+from formats.client_headers import ID
+from formats.frame_records import Headers
 from services.egress import latest as latest_module
 from services.egress.latest import LatestTopic
 from services.egress.tail import StableRow

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from formats.headers import ID
+from formats.client_headers import ID
 from services.egress import stable as stable_module
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from boreal.model.frames import Anchor
 from formats.changelog import ChangelogPlace
-from formats.headers import ANCHOR, ID, INCARNATION, PLACE, Headers, encode_anchor, encode_place, number
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, encode_anchor, encode_place, number
+from formats.frame_records import Headers
 from services.egress.tail import _Fold
 
 ANCHOR_AT = Anchor(100, 50, (("out/0", 2),), (("in/0", 1),))

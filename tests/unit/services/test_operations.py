@@ -9,8 +9,8 @@ import pytest
 
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
-from deployment.engines import answers_topic, orders_topic
 from deployment.layout import Layout, make_layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.settings import KafkaSettings, ServiceSettings

@@ -22,7 +22,7 @@ from boreal.model import codec
 from boreal.model.codec import DataHead
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Frame, LogId, Start
-from formats.wire import incarnation_of, next_id_of
+from formats.frame_records import incarnation_of, next_id_of
 from logs.index import Index
 from logs.log import TrimmedError
 from services.kafka.clusters import Cluster

@@ -12,7 +12,7 @@ from boreal.model.frames import INFINITY
 from boreal.query.spec import Stream
 from intake.evidence import STALE_US, Evidence
 from intake.place import PartitionPlace
-from intake.progress import EVIDENCE_US, LIVE_US, Question, StreamProgress
+from intake.stream_progress import EVIDENCE_US, LIVE_US, Question, StreamProgress
 from sunion.tape import BEGINNING
 
 SECOND = 1_000_000

@@ -25,8 +25,6 @@ ANCHOR = "anchor"
 PLACE = "place"
 STABLE_ID = "stable_id"
 
-Headers = list[tuple[str, bytes]]
-
 
 def number(value: int) -> bytes:
     """As headers hold numbers: decimal text."""

@@ -33,11 +33,11 @@ from kafka.errors import CorruptRecordError, KafkaError
 from boreal.model import codec
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Boundary, Data, Frame, LogId, Start, Undo
-from formats.wire import incarnation_of, is_control
+from formats.frame_records import incarnation_of, is_control
 from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
-from services.storage.partition import LogPartition, LogRecord, make_log_consumer
+from services.storage.log_partition import LogPartition, LogRecord, make_log_consumer
 
 EVENT_FRAMES = 256
 EVENT_BYTES = 4 << 20
@@ -54,7 +54,7 @@ _logger = logging.getLogger("boreal.follow")
 
 
 @dataclass(frozen=True, slots=True)
-class MissingRows:
+class LogGap:
     """A log cannot give its stable rows from id `needed` on; it is followed no more. trimmed: they are gone; otherwise its
     writer skipped them (R27)."""
 
@@ -79,7 +79,7 @@ class ReaderFailure:
     error: Exception
 
 
-Delivery = Frames | Tail | ReadDone | MissingRows | UnreadableRecord | ReaderFailure
+Delivery = Frames | Tail | ReadDone | LogGap | UnreadableRecord | ReaderFailure
 OnDelivery = Callable[[Delivery], None]
 
 
@@ -124,7 +124,7 @@ class LogReader:
         self._choose_tails()
 
     def read(self, read: Read) -> None:
-        """Answered by `ReadDone`, `MissingRows` or `UnreadableRecord`; reads are answered one after the other."""
+        """Answered by `ReadDone`, `LogGap` or `UnreadableRecord`; reads are answered one after the other."""
         self._reads.put(read)
 
     def taken(self, log: LogId) -> None:
@@ -235,7 +235,7 @@ class _Fence:
         self._incarnation = incarnation
 
     def admits(self, frame: Frame, log_incarnation: int) -> bool:
-        """Whether the next frame counts; log_incarnation: what its record says of the log (formats/wire.py)."""
+        """Whether the next frame counts; log_incarnation: what its record says of the log (formats/frame_records.py)."""
         incarnation, last = frame.origin.incarnation, self._incarnation
         self._incarnation = max(last, incarnation, log_incarnation)
         return incarnation == self._incarnation and not (isinstance(frame, Start) and incarnation == last)
@@ -324,7 +324,7 @@ class _LogFollower(_Worker):
             self._read_again(partition)
             self._keep_up(partition)
         except TrimmedError as trimmed:
-            self._refuse(MissingRows(self._log, self._needed, trimmed.offset < trimmed.start))
+            self._refuse(LogGap(self._log, self._needed, trimmed.offset < trimmed.start))
         except (CorruptError, CorruptRecordError, ProtocolError) as error:
             self._refuse(UnreadableRecord(self._log, partition.offset, error))
 
@@ -422,7 +422,7 @@ class _LogFollower(_Worker):
                 self.has_begun = True
                 self._on_begun()
 
-    def _refuse(self, refusal: MissingRows | UnreadableRecord) -> None:
+    def _refuse(self, refusal: LogGap | UnreadableRecord) -> None:
         """After all that was read before it."""
         with self._flow:
             self._flow.wait_for(lambda: not self._waiting.items or self.stopping.is_set())
@@ -538,13 +538,13 @@ class _ReadWorker(_Worker):
                 self._deliver(self._answer(consumer, self._current))
                 self._current = self._asked.get()
 
-    def _answer(self, consumer: KafkaConsumer, read: Read) -> ReadDone | MissingRows | UnreadableRecord:
+    def _answer(self, consumer: KafkaConsumer, read: Read) -> ReadDone | LogGap | UnreadableRecord:
         partition = LogPartition(consumer, read.log, self._places.topic_of(read.log))
         needed = read.after_id + 1
         try:
             return ReadDone(read.log, read.token, tuple(self._items(partition, read)))
         except TrimmedError as trimmed:
-            return MissingRows(read.log, needed, trimmed.offset < trimmed.start)
+            return LogGap(read.log, needed, trimmed.offset < trimmed.start)
         except (CorruptError, CorruptRecordError, ProtocolError) as error:
             _logger.error("%s cannot be read from id %d on: %s", read.log, needed, error)
             return UnreadableRecord(read.log, partition.offset, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployment.progress import Stall, StallDetector, StallEnd
+from deployment.stalls import Stall, StallDetector, StallEnd
 from reconcile.events import InstanceId
 
 SECOND = 1_000_000
