@@ -1,12 +1,12 @@
-"""Headers of the records that clients read. The value of a record needs none of them; a restart and our own client do.
+"""Headers of the records that clients read. Clients can read values without them; restarts and our own client use them.
 
-id            the stable row's id                                   stable rows of q.out, all of q.stable
-incarnation   the writer's life: lower ones at later offsets are a   all of q.out and q.stable
-              zombie's, and void (R25)
-epoch         as in the value of q.out                              q.stable
-anchor        where a restart of the writer begins (R26)            stable boundaries of q.out
-place         where the changelog stands after this record          stable boundaries of q.out
-stable_id     the next id of q.stable when this was sent             stable boundaries of q.out, at the home site
+id            the stable row's id                                    stable rows of q.out, all of q.stable
+incarnation   the writer's incarnation; a record with a lower one    all of q.out and q.stable
+              than an earlier record is void: a zombie wrote it (R25)
+epoch         as in the value of q.out                               q.stable
+anchor        where a restart of the writer begins (R26)             stable boundaries of q.out
+place         the changelog's position after this record             stable boundaries of q.out
+stable_id     the next id of q.stable when this record was sent      stable boundaries of q.out, at the home site
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STABLE_ID = "stable_id"
 
 
 def number(value: int) -> bytes:
-    """As headers hold numbers: decimal text."""
+    """A number as header value: decimal text."""
     return b"%d" % value
 
 

@@ -214,7 +214,7 @@ def test_the_end_of_a_stream_is_the_last_time_there_is() -> None:
 @pytest.mark.parametrize(
     "frames, words",
     [
-        ([data(0, [10], tentative=True), data(1, [20])], "no undo between"),
+        ([data(0, [10], tentative=True), data(1, [20])], "without an undo between"),
         ([data(0, [10]), data(0, [20])], "begin at id 0"),
         ([data(0, [10]), data(2, [20])], "begin at id 2"),
         ([data(0, [10]), Undo(ORIGIN, 1, -1)], "after id -1"),
