@@ -1,7 +1,7 @@
-"""Finds instances that stand still while all that they read goes on. Pure: events and the time in, effects out.
+"""Finds instances that make no progress although all of their inputs do. Pure: events and the time in, effects out.
 
-An instance that waits for a dead input stands still with good reason, and says so itself. One whose every input goes on
-elsewhere, for longer than any wait that the protocol knows, is stuck or cut off, and nothing else would tell.
+An instance that waits for a dead input stops for a good reason, and reports it itself. An instance whose inputs all advance,
+for longer than any wait in the protocol, is stuck or cut off. Nothing else detects that.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from reconcile.events import InstanceId
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """An instance has not moved since `since`, and each of its inputs went on all the while, for longer than the limit."""
+    """An instance has made no progress for longer than the limit, while all of its inputs did."""
 
     who: InstanceId
+    """The instance."""
     since: int
+    """Time of its last progress (us)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StallEnd:
-    """An instance that had stalled moves again."""
+    """An instance that had stalled makes progress again."""
 
     who: InstanceId
+    """The instance."""
 
 
 StallEffect = Stall | StallEnd
@@ -32,11 +35,14 @@ StallEffect = Stall | StallEnd
 
 @dataclass(slots=True)
 class _Input:
-    """Where an input is, and when it first and last moved since the instance did."""
+    """The progress of an input since its reader's last progress."""
 
     place: Hashable
+    """Last known position; None if unknown."""
     first_moved_at: int = 0
+    """First progress since then (us); 0 if there was none."""
     last_moved_at: int = 0
+    """Last progress since then (us); 0 if there was none."""
 
     def move(self, place: Hashable, now: int) -> None:
         if place is None or place == self.place:
@@ -55,7 +61,7 @@ class _InstanceTrack:
 
 
 class StallDetector:
-    """Of one query's instances. limit_us may be changed at any time."""
+    """Watches the progress of one query's instances. limit_us may be changed at any time."""
 
     def __init__(self, limit_us: int) -> None:
         self.limit_us = limit_us
@@ -63,12 +69,13 @@ class StallDetector:
 
     @property
     def stalled(self) -> list[InstanceId]:
+        """The instances that have stalled, sorted."""
         return [who for who, track in sorted(self._tracks.items()) if track.has_stalled]
 
     def observe(self, who: InstanceId, position: Hashable, inputs: Mapping[str, Hashable], now: int) -> list[StallEffect]:
-        """An instance has said where it is. inputs: where each of its inputs was last known to be; None: unknown.
+        """An instance has reported its position. inputs: the last known position of each of its inputs; None if unknown.
 
-        Call it with what is true at one time: with the instance's word as soon as it comes.
+        The positions must be of the same time: call this as soon as the report arrives.
         """
         track = self._tracks.get(who)
         if track is None or position != track.position:
@@ -85,5 +92,5 @@ class StallDetector:
         return [Stall(who, track.moved_at)]
 
     def forget(self, who: InstanceId) -> None:
-        """The instance is silent, which is a matter of its own. It is judged anew when it speaks again."""
+        """The instance is silent, which is detected elsewhere. Watch it from the start when it reports again."""
         self._tracks.pop(who, None)

@@ -1,23 +1,22 @@
-"""What the supervisor decides: which processes to start, to stop and to start again, and when. Pure: `Supervision.handle`
-takes what has happened and the time, and returns what to do, in order; `next_deadline` says when to ask again.
+"""Decides which processes the supervisor starts, stops and restarts, and when. Pure: `Supervision.handle` takes an event and
+the time, and returns the effects in order; `next_deadline` says when to send the next tick.
 
-    not there ──wanted──> RUNNING ──exits by itself──> WAITING ──back-off is over──> RUNNING
-                             │ not wanted, or wanted otherwise                          (as it is wanted by then)
-                             v
-                          STOPPING ──exits──> not there, or RUNNING again where it is still wanted
-                             │ its grace is over
-                             └──> killed
+    absent ──wanted──> RUNNING ──exits by itself──> WAITING ──back-off is over──> RUNNING
+                          │ not wanted, or changed                                  (in its current version)
+                          v
+                       STOPPING ──exits──> absent, or RUNNING again if it is still wanted
+                          │ grace period is over
+                          └──> KILLED
 
 Rules:
- 1. Whatever exits without having been asked is started again, whatever its exit code: a stray signal is no reason to leave a
-    query without a replica: the first time at once, then after a back-off that doubles from 0.2 s to 10 s, and begins anew
-    after 30 s of health.
- 2. Processes end downstream first (egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage once the
-    one before is gone. So nobody is left who could take an orderly end for a failure upstream, and answer tentatively.
- 3. Another `revision` means stop and start, at once. Another `turn` alone means the same one process of a query at a time: the
-    next only once all others of the query that take turns are ready, so that one replica stays live. If the first never
-    gets ready, the others keep what they had. A process that never was ready, or has not been for 30 s, has nothing to lose,
-    and waits for nobody.
+ 1. A process that exits by itself is restarted, whatever its exit code, since a stray signal must not leave a query without a
+    replica. The first restart is immediate. Then the back-off doubles from 0.2 s to 10 s. It is reset after 30 s of health.
+ 2. Processes end downstream first (egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage after the
+    one before has ended. So no process can mistake an orderly end upstream for a failure, and answer tentatively.
+ 3. A changed `revision` means stop and start at once. If only `turn` changed, the processes of a query restart one at a time:
+    the next one only when all others of the query that take turns are ready, so that one replica stays live. If the first
+    process never becomes ready, the others keep their old version. A process that was never ready, or has not been ready for
+    30 s, restarts without waiting, since it does no work.
 """
 
 from __future__ import annotations
@@ -26,29 +25,39 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 BACKOFF_FIRST_US = 200_000
+"""Back-off before the second restart."""
 BACKOFF_LAST_US = 10_000_000
+"""Longest back-off."""
 HEALTHY_AFTER_US = 30_000_000
+"""A process that runs for this long resets its back-off."""
 HOPELESS_AFTER_US = 30_000_000
+"""A process that has been unready for this long does not wait for its turn (rule 3)."""
 
 STOP_ORDER = ("egress", "node", "spark", "source", "monitor", "redis", "kafka")
 """The kinds of processes, in the order in which they end."""
 
 GRACE_US = {"redis": 15_000_000, "kafka": 30_000_000}
+"""Time that a process of this kind may take to end before it is killed."""
 DEFAULT_GRACE_US = 10_000_000
-"""How long a process of this kind may take to end before it is killed."""
+"""The same for kinds that are not in GRACE_US."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that is to run. kind: one of STOP_ORDER. revision, turn: what it was made from (rule 3); a process with an
-    empty `turn` takes no turns."""
+    """A process that should run."""
 
     name: str
+    """Unique name of the process."""
     kind: str
+    """One of STOP_ORDER."""
     query: str | None
+    """Name of its query; None for a process of the whole installation."""
     command: tuple[str, ...]
+    """Command line."""
     revision: str = ""
+    """Identifies the configuration whose change requires an immediate restart (rule 3)."""
     turn: str = ""
+    """Identifies the configuration whose change requires a restart in turn (rule 3); empty for a process without turns."""
 
 
 # Events
@@ -56,27 +65,33 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTargets:
-    """Exactly these are to run from now on; none of them, to end."""
+    """The processes that should run from now on, and no others; empty to end all."""
 
     children: tuple[Child, ...]
+    """All processes that should run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
+    """A process has exited."""
+
     name: str
+    """Its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadinessReport:
-    """A process that runs says, or shows, whether it is ready."""
+    """A running process has reported, or shown, whether it is ready."""
 
     name: str
+    """Its name."""
     ready: bool
+    """Whether it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisionTick:
-    """Time has passed; nothing else happened."""
+    """Time has passed, and nothing else happened."""
 
 
 SupervisionEvent = ProcessTargets | ProcessExit | ReadinessReport | SupervisionTick
@@ -86,19 +101,26 @@ SupervisionEvent = ProcessTargets | ProcessExit | ReadinessReport | SupervisionT
 
 @dataclass(frozen=True, slots=True)
 class StartProcess:
+    """Start a process."""
+
     child: Child
+    """What to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class TerminateProcess:
-    """Ask it to end."""
+    """Ask a process to end."""
 
     name: str
+    """Its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class KillProcess:
+    """Kill a process."""
+
     name: str
+    """Its name."""
 
 
 SupervisionEffect = StartProcess | TerminateProcess | KillProcess
@@ -113,25 +135,35 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class ProcessState:
-    """One process as it is. since: when its phase began; due: when a phase that ends by itself does; hopeless_at: when it
-    will have been unready for too long; failures: in a row."""
+    """The state of one process. Times are in us."""
 
     child: Child
+    """The version that runs, or ran last."""
     phase: Phase
+    """Current phase."""
     since: int
+    """Begin of the phase."""
     due: int = 0
+    """End of the phase, if it ends by itself."""
     ready: bool = False
+    """Whether the process is ready."""
     was_ready: bool = False
+    """Whether it has been ready in this phase."""
     hopeless_at: int = 0
+    """When it will have been unready for too long (rule 3)."""
     failures: int = 0
+    """Number of failures in a row."""
     restarts: int = 0
+    """Number of restarts after it exited by itself."""
 
     def enter(self, phase: Phase, now: int, due: int = 0) -> None:
+        """Begin a phase."""
         self.phase, self.since, self.due = phase, now, due
         self.ready = self.was_ready = False
         self.hopeless_at = now
 
     def answer(self, ready: bool, now: int) -> None:
+        """The process has reported whether it is ready."""
         if self.ready and not ready:
             self.hopeless_at = now + HOPELESS_AFTER_US
         self.ready = ready
@@ -139,7 +171,8 @@ class ProcessState:
 
     @property
     def state(self) -> str:
-        """For people. running: and ready as well; recovering: it was ready, and will be again."""
+        """The state for people. 'running' means ready; 'recovering' means that the process was ready before; else 'starting',
+        or the phase."""
         if self.phase is not Phase.RUNNING or self.ready:
             return self.phase.value
         return "recovering" if self.was_ready else "starting"
@@ -147,13 +180,14 @@ class ProcessState:
 
 @dataclass(slots=True)
 class Supervision:
-    """All processes of one supervisor. `processes`: those that run, or are to; by name."""
+    """All processes of one supervisor."""
 
     processes: dict[str, ProcessState] = field(default_factory=dict)
+    """The processes that run, wait for a restart, or end; by name."""
     _wanted: dict[str, Child] = field(default_factory=dict)
 
     def is_ready(self, query: str | None = None) -> bool:
-        """All that is wanted, or all that is wanted of a query, runs as it is wanted, and is ready."""
+        """Whether all wanted processes (of one query, or all) run in their current version and are ready."""
         return all(
             (process := self.processes.get(child.name)) is not None and process.ready and not self._is_other(process)
             for child in self._wanted.values()
@@ -161,6 +195,7 @@ class Supervision:
         )
 
     def handle(self, event: SupervisionEvent, now: int) -> list[SupervisionEffect]:
+        """Take an event; returns what to do, in order. now: the time in us."""
         match event:
             case ProcessTargets(children):
                 self._wanted = {child.name: child for child in children}
@@ -173,13 +208,14 @@ class Supervision:
         return self._settle(now)
 
     def next_deadline(self) -> int | None:
+        """When the next SupervisionTick is due (us); None if none is."""
         ends = [process.due for process in self.processes.values() if process.phase in (Phase.WAITING, Phase.STOPPING)]
         turns = [process.hopeless_at for process in self.processes.values() if self._waits_for_its_turn(process)]
         return min((*ends, *turns), default=None)
 
     def _handle_exit(self, process: ProcessState, now: int) -> None:
         if process.phase is not Phase.RUNNING:
-            # It was asked to end. Where it is wanted it comes back at once, and that is no failure.
+            # It was asked to end, so this is no failure. If it is still wanted, it restarts at once.
             process.enter(Phase.WAITING, now, due=now)
             return
         if now - process.since >= HEALTHY_AFTER_US:
@@ -234,7 +270,7 @@ class Supervision:
         return wanted is not None and process.phase is Phase.RUNNING and not process.ready and wanted.turn != process.child.turn
 
     def _others_are_ready(self, process: ProcessState) -> bool:
-        """Of its query, of those that take turns."""
+        """Whether the other processes of the query that take turns are ready."""
         others = [child for child in self._wanted.values() if child.query == process.child.query and child.turn]
         return all(
             child.name == process.child.name or ((other := self.processes.get(child.name)) is not None and other.ready)

@@ -1,5 +1,5 @@
-"""Watches one query. Pure: what its processes say, and the time, go in; what to trim and what to enter in its journal come
-out. `status` is how the query is, as far as is known."""
+"""Watches one query. Pure: the reports of its processes and the time in; trims and journal entries out. `status` is the known
+state of the query."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from reconcile.events import InstanceId
 WatchEffect = Trim | JournalEntry
 
 SILENT_AFTER_US = 5_000_000
-"""A process says every second how it is. One that misses five is silent."""
+"""A process sends its status every second. It is silent after five missed ones."""
 
 STALL_AFTER_LEAST_US = 10_000_000
+"""Minimum time without progress before an instance counts as stalled."""
 STALL_AFTER_X = 10
+"""The same, as a multiple of X; the larger of the two counts."""
 
 STARTING = "STARTING"
-"""Not heard yet, by a monitor that has just begun."""
+"""State of a process that a monitor that has just started has not heard yet."""
 FAILURE = "FAILURE"
-"""Silent, as readers of its logs see it."""
+"""State of a silent process."""
 PAUSED = "PAUSED"
+"""State of everything in a paused query."""
 
 _INPUT_STATES = {STARTING: "starting", PAUSED: "paused", FAILURE: "failed"}
-"""What an input is called whose source is not heard."""
+"""State of an input whose source is silent."""
 
 _BEST_FIRST = [*(state.value for state in (State.STABLE, State.UP_FAILURE, State.STABILIZATION, State.RECOVERING)), STARTING]
 _NO_DELAYS = {"p50": None, "p99": None, "max": None}
@@ -43,7 +46,7 @@ _NO_COUNTS = {"stable": 0, "tentative": 0, "undone": 0}
 
 
 class WatchedQuery:
-    """One query, as the monitor knows it. Times in microseconds; call `tick` about once a second."""
+    """One query, as known to the monitor. Times are in us. Call `tick` about once a second."""
 
     def __init__(self, record: QueryRecord, sites: tuple[str, ...], now: int) -> None:
         """UserError if the query cannot be planned."""
@@ -58,10 +61,10 @@ class WatchedQuery:
         self._seen: dict[str, tuple[str, str]] | None = None
         self.change(record, now)
 
-    # What comes in
+    # Events
 
     def change(self, record: QueryRecord, now: int) -> None:
-        """The query is wanted otherwise. UserError if it cannot be planned, and then all is as it was."""
+        """The query has changed. UserError if it cannot be planned; nothing changes then."""
         layout = make_layout(record.query, self.sites)
         if self.record.paused and not record.paused:
             self.begun_at = now
@@ -74,14 +77,14 @@ class WatchedQuery:
                 self.stalls.forget(who)
 
     def resume(self, status: ProcessStatus) -> None:
-        """Go on after the status that an earlier life of the monitor gave: its journal, and the states that it knew. KeyError,
-        TypeError or ValueError for what is no such status, and then all is as it was."""
+        """Continue from the last status of an earlier incarnation of the monitor: its journal and its known states. KeyError,
+        TypeError or ValueError if `status` is not such a status; nothing changes then."""
         seen = {str(name): (str(state), str(text)) for name, state, text in status["seen"]}
         self.journal.resume(status["journal"])
         self._seen = seen
 
     def hear(self, items: Iterable[ControlItem], now: int) -> list[WatchEffect]:
-        """What a process has said on the control topic. KeyError, TypeError or ValueError for what is no such item."""
+        """Items that a process has sent on the control topic. KeyError, TypeError or ValueError if an item is malformed."""
         effects: list[WatchEffect] = []
         for item in items:
             if "acknowledge" in item:
@@ -93,7 +96,7 @@ class WatchedQuery:
         return effects
 
     def take(self, status: ProcessStatus, now: int) -> list[WatchEffect]:
-        """What a process has said of itself. Errors as with `hear`."""
+        """The status of a process. Errors as in `hear`."""
         kind, _, rest = str(status["process"]).partition(".")
         name = rest.partition(".")[2]
         effects: list[WatchEffect] = []
@@ -110,11 +113,12 @@ class WatchedQuery:
         return effects
 
     def note_damage(self, instance: str, number: int, now: int) -> list[WatchEffect]:
-        """A checkpoint in the store was found to be damaged."""
-        text = f"checkpoint {number} is damaged; an older one, or the log, serves instead"
+        """A checkpoint in the store is damaged."""
+        text = f"checkpoint {number} is damaged; an older one, or the log, is used instead"
         return [self.journal.enter(JournalEntry(now // 1_000, "checkpoint", instance, text, is_bad=True))]
 
     def tick(self, now: int) -> list[WatchEffect]:
+        """Time has passed."""
         for who in self.instances:
             if self._newest(f"node.{self.record.name}.{who.replica}", now) is None:
                 self.stalls.forget(who)
@@ -123,12 +127,12 @@ class WatchedQuery:
             effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
         return effects + self._changes(now)
 
-    # What is so
+    # State
 
     def status(self, now: int) -> dict[str, Any]:
-        """In the shape of GET /queries/NAME/status, and more. Fields stay there when nothing is known of them."""
+        """The query's status as JSON: the fields of GET /queries/NAME/status, and more. Unknown fields are None."""
         egresses = [self._egress(site, now) for site in self.sites]
-        # What clients see is what the best egress gives; the sites' own are listed beside it.
+        # Clients see the results of the best egress. The egresses of all sites are listed as well.
         best = min(egresses, key=lambda egress: _rank(egress["state"]))
         replicas = [self._replica(who, now) for who in self.instances]
         alphas = [replica["alpha_x_ms"] for replica in replicas if replica["alpha_x_ms"] is not None]
@@ -169,12 +173,12 @@ class WatchedQuery:
         return sorted({edge.operator for edge in self.plan.sources})
 
     def _newest(self, process: str, now: int) -> ProcessStatus | None:
-        """What a process said last; None if it is silent."""
+        """The last status of a process; None if it is silent."""
         heard_at = self._heard_at.get(process)
         return self._processes[process] if heard_at is not None and now - heard_at <= SILENT_AFTER_US else None
 
     def _absent(self, now: int) -> str:
-        """The state of what is not heard."""
+        """The state of a process that is silent."""
         if self.record.paused:
             return PAUSED
         return STARTING if now - self.begun_at <= SILENT_AFTER_US else FAILURE
@@ -203,7 +207,7 @@ class WatchedQuery:
         return next((entry for entry in entries if (entry["fragment"], entry["replica"], entry["shard"]) == name), None)
 
     def _job(self, replica: str, now: int) -> dict[str, Any]:
-        """How the operators of a replica get on in Spark."""
+        """The figures of the Spark job that runs a replica's operators."""
         said = self._newest(f"spark.{self.record.name}.{replica}", now) or {}
         return {"replica": replica, "site": self.layout.site_of_replica(replica), **facts_of_job(said)}
 
@@ -241,13 +245,13 @@ class WatchedQuery:
         }
 
     def _is_ready(self, best: ProcessStatus, replicas: Sequence[ProcessStatus]) -> bool:
-        """A query that answers is ready, also if tentatively: an egress, and of every shard a replica, do their work."""
+        """A query is ready if it answers, even tentatively: one egress, and one replica of every shard, work."""
         shards = {(replica["fragment"], replica["shard"]) for replica in replicas}
         at_work = {(r["fragment"], r["shard"]) for r in replicas if _rank(r["state"]) < _rank(State.RECOVERING.value)}
         return bool(best["ready"]) and shards == at_work and not self.record.paused
 
     def _inputs_of(self, who: InstanceId) -> dict[str, object]:
-        """Where each input of an instance is, by what its writers say of themselves."""
+        """The position of each input of an instance, from the statuses of its writers."""
         return {
             f"{edge.name}/{producer}": self._place_of(edge, producer)
             for edge in self.plan.fragment(who.fragment).edges
@@ -257,7 +261,7 @@ class WatchedQuery:
     def _place_of(self, edge: Edge, producer: int) -> object:
         if edge.source:
             source = self._processes.get(f"source.{self.record.name}.{edge.operator}", {})
-            # What is in the spool only has not reached anybody.
+            # Records that are only in the spool have not been written to a log.
             return source.get("last_boundary") if source.get("state") != "spooling" else None
         writers = [f for f in self.plan.fragments if edge.name in (output.name for output in f.outputs)]
         return max(
@@ -278,19 +282,19 @@ class WatchedQuery:
         for effect in effects:
             match effect:
                 case claims.ClaimLoss(who, silent_us):
-                    text = f"was silent for {silent_us / 1e6:.0f} s, longer than the retention, and holds nothing back any more"
+                    text = f"was silent for {silent_us / 1e6:.0f} s, longer than the retention, and has lost its claim"
                     entries.append(self._enter("claim", str(who), text, now, is_bad=True))
                 case claims.ClaimReturn(who):
-                    entries.append(self._enter("claim", str(who), "is heard again, and has its claim back", now))
+                    entries.append(self._enter("claim", str(who), "is heard again, and has a claim again", now))
                 case stalls.Stall(who, since):
-                    text = f"has made no progress for {(now - since) / 1e6:.0f} s, while all its inputs went on"
+                    text = f"has made no progress for {(now - since) / 1e6:.0f} s, although all its inputs have"
                     entries.append(self._enter("progress", str(who), text, now, is_bad=True))
                 case stalls.StallEnd(who):
                     entries.append(self._enter("progress", str(who), "makes progress again", now))
         return entries
 
     def _changes(self, now: int) -> list[WatchEffect]:
-        """What has become of instances, egresses and inputs since the last look, while they are expected to be heard."""
+        """Changes of state of instances, egresses and inputs since the last tick, while they are expected to report."""
         if self._absent(now) != FAILURE:
             return []
         seen = {f"state {who}": self._look(who, now) for who in self.instances}
@@ -314,5 +318,5 @@ class WatchedQuery:
 
 
 def _rank(state: str) -> int:
-    """How much a state is worth to a client, the best first."""
+    """Rank of a state for clients; 0 is best."""
     return _BEST_FIRST.index(state) if state in _BEST_FIRST else len(_BEST_FIRST)

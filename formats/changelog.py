@@ -313,7 +313,7 @@ class Changelog:
         """Write an undo; no record if the client has no tentative tuple."""
         if not self._outstanding and not self._is_resumed:
             return None
-        assert epoch > self._epoch, f"an undo with epoch {epoch} follows epoch {self._epoch} (R2)"
+        assert epoch > self._epoch, f"an undo of epoch {epoch} follows epoch {self._epoch} (R2)"
         self._epoch = epoch
         self._n_undone += self._outstanding
         self._outstanding = 0

@@ -156,12 +156,12 @@ def test_a_lost_claim_is_in_the_journal_and_in_the_status():
         query.take(node("r0"), at)
         query.take(egress(), at)
         found += entries(query.tick(at))
-    assert ("main.r1.0", "was silent for 61 s, longer than the retention, and holds nothing back any more") in found
+    assert ("main.r1.0", "was silent for 61 s, longer than the retention, and has lost its claim") in found
     status = query.status(at)
     assert status["claims"]["lost"] == ["main.r1.0"]
     assert [replica["claim_lost"] for replica in status["replicas"]] == [False, True]
     assert any(entry["kind"] == "claim" and entry["is_bad"] for entry in status["journal"])
-    assert entries(query.take(node("r1"), at)) == [("main.r1.0", "is heard again, and has its claim back")]
+    assert entries(query.take(node("r1"), at)) == [("main.r1.0", "is heard again, and has a claim again")]
     assert query.status(at)["claims"]["lost"] == []
 
 
@@ -175,7 +175,7 @@ def test_an_instance_that_stands_still_while_its_inputs_go_on_is_told_of():
         found += entries(query.take(node("r1", 3), at))
         query.tick(at)
     # 10 X is 30 s here.
-    assert found == [("main.r1.0", "has made no progress for 32 s, while all its inputs went on")]
+    assert found == [("main.r1.0", "has made no progress for 32 s, although all its inputs have")]
     assert query.status(at)["stalled"] == ["main.r1.0"]
     query.take(node("r1", 60), at)
     assert query.status(at)["stalled"] == []
@@ -253,7 +253,7 @@ def test_a_later_life_goes_on_with_the_journal():
             after.take(status, later)
         after.tick(later)
     assert [(entry["who"], entry["text"]) for entry in after.status(later)["journal"]] == [
-        ("main.r0.0", "checkpoint 7 is damaged; an older one, or the log, serves instead"),
+        ("main.r0.0", "checkpoint 7 is damaged; an older one, or the log, is used instead"),
         ("main.r1.0", "STABLE -> FAILURE"),
     ]
 

@@ -324,7 +324,7 @@ def test_logs_with_rows_and_without_an_anchor_are_not_read_from_the_beginning_ag
     log = MemoryLog(LogId("s", "", 0))
     batch = intake(stream()).take({0: [row(0, 1)]}, NOW)
     log.append(batch.frames[-1][1])
-    with pytest.raises(CorruptError, match="nothing says which records"):
+    with pytest.raises(CorruptError, match="hold rows but no anchor"):
         source_restart([log], TOPIC)
 
 
