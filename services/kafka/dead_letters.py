@@ -1,4 +1,5 @@
-"""What cannot be read goes to the query's dead letters, with its place and the reason, and costs its neighbours nothing."""
+"""Reports unreadable log records to the query's dead-letter topic, with their position and the reason. Other records are not
+affected."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _logger = logging.getLogger("boreal.deadletters")
 
 
 class BrokenFrames:
-    """Reports records of our own logs that are no frames: damaged, cut short, or of a version that this program is too old
-    for. Each is reported once in a process's life; `report` returns at once."""
+    """Reports records of our own logs that cannot be decoded: damaged, truncated, or of a newer version. Each is reported once
+    per process."""
 
     def __init__(self, home: Cluster, layout: Layout) -> None:
         self._home = home
@@ -26,6 +27,7 @@ class BrokenFrames:
         self._known: set[tuple[LogId, int]] = set()
 
     def report(self, log: LogId, offset: int, error: Exception) -> None:
+        """Log the record and send its dead letter in another thread; returns at once."""
         topic = self._layout.topic_of(log)
         if (log, offset) in self._known:
             return
@@ -43,4 +45,4 @@ class BrokenFrames:
             finally:
                 close_producer(producer, FOR_EVER_MS / 1_000)
         except (KafkaError, OSError) as error:
-            _logger.error("no dead letter for offset %d of %s: %r", letter.offset, letter.topic, error)
+            _logger.error("the dead letter for offset %d of %s cannot be sent: %r", letter.offset, letter.topic, error)

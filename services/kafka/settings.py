@@ -1,11 +1,11 @@
-"""What the services are told from outside: by BOREAL_ variables, over a file that BOREAL_CONFIG names, over defaults.
+"""The settings of the services: BOREAL_ variables take precedence over the file named by BOREAL_CONFIG, and that over defaults.
 
-    BOREAL_SITES__A__BOOTSTRAP=127.0.0.1:9092   a site: one Kafka cluster, and the processes beside it
+    BOREAL_SITES__A__BOOTSTRAP=127.0.0.1:9092   a site: one Kafka cluster, and the processes near it
     BOREAL_REDIS__URL=redis://127.0.0.1:6379/0
-    BOREAL_DATA=/var/lib/boreal                 where a source spools what Kafka cannot take
-    BOREAL_SPARK__MASTER=spark://host:7077      where the operators of `engine: spark` run
+    BOREAL_DATA=/var/lib/boreal                 where a source spools records while Kafka is unreachable
+    BOREAL_SPARK__MASTER=spark://host:7077      where the operators with `engine: spark` run
 
-Secrets are SecretStr: they show as stars wherever settings are printed.
+Secrets are SecretStr: they are printed as stars.
 """
 
 from __future__ import annotations
@@ -30,21 +30,27 @@ from boreal.model.errors import UserError
 
 
 class KafkaSettings(BaseModel):
-    """How one site's Kafka is reached. ca_file: PEM certificates to trust, where the system's do not do."""
+    """How to reach one site's Kafka."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str
+    """HOST:PORT, or several with commas between."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """Kafka's security protocol."""
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    """How to authenticate, if the protocol is a SASL one."""
     username: str | None = None
+    """User name for SASL."""
     password: SecretStr | None = None
+    """Password for SASL."""
     ca_file: Path | None = None
+    """PEM file of trusted certificates, if the system's are not sufficient."""
 
     @field_validator("bootstrap")
     @classmethod
     def _refuse_no_address(cls, bootstrap: str) -> str:
-        """Clients take it for a cluster that is out of reach, or raise what is no outage."""
+        """Clients would treat a malformed address as an unreachable cluster, or raise an unrelated error."""
         for address in bootstrap.split(","):
             host, colon, port = address.strip().rpartition(":")
             if not (host and port.isdecimal() if colon else port):
@@ -53,27 +59,30 @@ class KafkaSettings(BaseModel):
 
 
 class RedisSettings(BaseModel):
-    """Where checkpoints are kept. A rediss:// URL asks for TLS. UserError where the password in the URL is not escaped."""
+    """How to reach the Redis that stores checkpoints. UserError if the password in the URL is not escaped."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    """URL of the server; rediss:// for TLS."""
     password: SecretStr | None = None
+    """Password, if it is not in the URL."""
     ca_file: Path | None = None
+    """PEM file of trusted certificates, if the system's are not sufficient."""
 
     @property
     def address(self) -> str:
-        """The URL to be shown: without the user and the password that it may hold."""
+        """The URL for display, without user and password."""
         scheme, separator, rest = self.url.partition("://")
         return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
 
     @field_validator("url")
     @classmethod
     def _refuse_unescaped(cls, url: str) -> str:
-        """Where a password holds what ends the host's part of a URL, its rest would be taken for a path, and be shown."""
+        """A password with a character that ends the host part of a URL would be split, and its rest displayed as a path."""
         try:
             parts = urlsplit(url)
-        except ValueError:  # whose message may quote the password
+        except ValueError:  # its message may contain the password
             is_split = False
         else:
             is_split = "@" not in parts.path + parts.query + parts.fragment
@@ -85,35 +94,42 @@ class RedisSettings(BaseModel):
 
 
 class SparkSettings(BaseModel):
-    """Where and how Spark runs operators. checkpoints: a directory for the places of its jobs, beside other data if it is not
-    named. conf: Spark's own settings, above ours. A master on this machine is one core for each job, whatever it says."""
+    """Where and how Spark runs operators."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     master: str = "local[1]"
+    """URL of Spark's master. A local master always gets one core per job."""
     checkpoints: Path | None = None
+    """Directory for the positions of Spark's jobs; None: inside the data directory."""
     conf: dict[str, str] = {}
+    """Spark's own settings; they override ours."""
 
 
 class ServiceSettings(BaseSettings):
-    """Everything, validated. sites: by name, at least one; proxies: a SOCKS5 URL by site, through which this process
-    reaches it."""
+    """All settings of the services, validated."""
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", env_nested_delimiter="__", extra="ignore", frozen=True)
 
     sites: dict[str, KafkaSettings]
+    """Kafka clusters by the name of their site; at least one."""
     redis: RedisSettings = RedisSettings()
+    """The checkpoint store."""
     data: Path = Path("data")
+    """Directory for local data, such as the spools of sources."""
     proxies: dict[str, str] = {}
+    """SOCKS5 URL by site, for sites that this process reaches through a proxy."""
     spark: SparkSettings = SparkSettings()
+    """Spark, for operators with `engine: spark`."""
 
     @property
     def home(self) -> str:
-        """The site of the users' topics, of what sources log, and of the queries themselves."""
+        """The home site, with the query records: the first by name."""
         return min(self.sites)
 
     @property
     def site_names(self) -> tuple[str, ...]:
+        """All sites, sorted by name."""
         return tuple(sorted(self.sites))
 
     @classmethod
@@ -130,7 +146,7 @@ class ServiceSettings(BaseSettings):
 
 
 def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSource:
-    """UserError where the file is absent, which pydantic would pass over, or no YAML mapping."""
+    """The settings in a YAML file. UserError if it is absent (pydantic would ignore that) or not a YAML mapping."""
     try:
         with open(path, "rb"):
             return YamlConfigSettingsSource(settings_cls, yaml_file=path)
@@ -138,10 +154,10 @@ def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSour
         raise UserError("BOREAL_CONFIG", path, f"cannot be read: {error}", "name a YAML file of settings") from None
 
 
-def load_settings(**given: Any) -> ServiceSettings:
-    """The settings in force; `given` stands above all else. UserError names the first that is wrong by its variable."""
+def load_settings(**overrides: Any) -> ServiceSettings:
+    """The effective settings; `overrides` take precedence. UserError names the variable of the first invalid setting."""
     try:
-        settings = ServiceSettings(**given)
+        settings = ServiceSettings(**overrides)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = "BOREAL_" + "__".join(str(part).upper() for part in first["loc"])
