@@ -118,10 +118,10 @@ class Cluster:
 
 
 def close_producer(producer: KafkaProducer, within_s: float) -> None:
-    """Close a producer after it has sent its remaining records. Records that Kafka does not accept within `within_s` are lost.
+    """Close a producer after it has sent its remaining records; those that Kafka does not accept within `within_s` are lost.
 
-    In that case kafka-python's `close` raises KafkaTimeoutError before it stops its thread, which would then go on sending until
-    the process ends. No public method stops that thread.
+    If some are left, kafka-python's `close` raises KafkaTimeoutError before it stops its thread, which would go on sending
+    until the process ends. No public method stops that thread.
     """
     try:
         producer.close(timeout=within_s)

@@ -1,18 +1,17 @@
-"""Reads logs for one instance from one site's Kafka, and delivers what an instance takes: frames, tails, answers.
+"""Reads logs for one instance from one site's Kafka, and delivers frames, tails and answers to it.
 
-Every log that is followed has a consumer and a thread of its own, so that a slow, damaged or trimmed one holds up no
-other; all watched logs share one, and so do all single reads. A spare consumer waits for the next switch, since making
-one takes longer than a reader can be silent. An unreachable cluster is silence: the threads go on trying, from where they
-were.
+Every followed log has its own consumer and thread, so that a slow, damaged or trimmed log does not delay others. All watched
+logs share one consumer; so do all single reads. A spare consumer is kept ready for the next switch, since creating one takes
+longer than a reader may be silent. An unreachable cluster is silent: the threads retry from where they were.
 
-    follow    1. the place to begin is searched for, and the log's end noted
-              2. up to that end, tentative frames are held back, as offsets only: an UNDO or START in what follows drops
-                 them. Those that are left at the end are read again, and delivered (R23)
-              3. from there on frames are delivered as they come
-    watch     the newest boundary every TAIL_MS, of logs that grow and are not followed, or are not yet delivered
-    read      about so many bytes of stable frames, once
+    follow    1. find the offset to begin at, and note the log's end
+              2. up to that end, hold back tentative frames (only their offsets); a later UNDO or START drops them. At the
+                 end, read the remaining ones again, and deliver them (R23)
+              3. after that, deliver frames as they arrive
+    watch     the newest boundary every TAIL_MS, of logs that grow and are not followed, or whose follow has not begun yet
+    read      stable frames, once, up to a number of bytes
 
-Frames of an incarnation below the last START's are left out everywhere (R25).
+Frames with an incarnation below the last START's are always omitted (R25).
 """
 
 from __future__ import annotations
@@ -40,11 +39,13 @@ from services.kafka.clusters import Cluster, log_retry
 from services.storage.log_partition import LogPartition, LogRecord, make_log_consumer
 
 EVENT_FRAMES = 256
+"""Maximum number of frames in an event."""
 EVENT_BYTES = 4 << 20
-"""An event holds no more of either, but for a single larger frame."""
+"""Maximum size of an event, unless a single frame is larger."""
 TAIL_MS = 50
+"""Interval between the boundaries of a watched log."""
 FETCH_WAIT_MS = 100
-"""How long a fetch waits at a log's end: no longer, since it may be in the way of one from elsewhere."""
+"""How long a fetch waits at a log's end. Short, since it may delay a fetch from another offset."""
 POLL_MS = 200
 RETRY_S = 0.1
 CLOSE_S = 2.0
@@ -55,44 +56,53 @@ _logger = logging.getLogger("boreal.follow")
 
 @dataclass(frozen=True, slots=True)
 class LogGap:
-    """A log cannot give its stable rows from id `needed` on; it is followed no more. trimmed: they are gone; otherwise its
-    writer skipped them (R27)."""
+    """A log does not hold the stable rows from a given id on; it is no longer followed (R27)."""
 
     log: LogId
+    """The log."""
     needed: int
+    """The first id that was requested."""
     trimmed: bool
+    """True: the rows are trimmed. False: the writer skipped them."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A log's record at `offset` cannot be read, by no fault of the network; the log is followed no more."""
+    """A record of a log is damaged; the log is no longer followed."""
 
     log: LogId
+    """The log."""
     offset: int
+    """Offset of the record."""
     error: Exception
+    """What is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderFailure:
-    """A thread of the reader met what nobody foresaw, and has ended: the process cannot go on."""
+    """A thread of the reader has ended with an unexpected error: the process cannot continue."""
 
     error: Exception
+    """The error."""
 
 
 Delivery = Frames | Tail | ReadDone | LogGap | UnreadableRecord | ReaderFailure
 OnDelivery = Callable[[Delivery], None]
+"""Called with each delivery, in a thread of the reader; must not block."""
 
 
 class LogTopics(Protocol):
-    """Which topic keeps a log (deployment.layout.Layout is one)."""
+    """The topic of each log (deployment.layout.Layout implements it)."""
 
-    def topic_of(self, log: LogId) -> str: ...
+    def topic_of(self, log: LogId) -> str:
+        """The topic of a log."""
+        ...
 
 
 class LogReader:
-    """`deliver` is called from the reader's threads, and from within `taken`; it must not block.
+    """Reads logs from one cluster. All methods return at once. `deliver` is called from the reader's threads and from `taken`.
 
-    Of a followed log at most one `Frames` is outstanding: the next comes after `taken(log)`. All methods return at once.
+    For each followed log at most one `Frames` is outstanding: the next is delivered after `taken(log)`.
     """
 
     def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
@@ -106,29 +116,30 @@ class LogReader:
         self._reads = _ReadWorker(cluster, places, deliver)
 
     def follow(self, log: LogId, after_id: int) -> None:
-        """Deliver the log from the frame that holds stable id after_id + 1 on; one `Frames` comes even if there is none."""
+        """Deliver the log from the frame with stable id after_id + 1 on. At least one `Frames` is delivered, even if empty."""
         self.unfollow(log)
         topic = self._places.topic_of(log)
         self._follows[log] = _LogFollower(self._spare.take, log, topic, after_id, self._deliver, self._choose_tails)
         self._choose_tails()
 
     def unfollow(self, log: LogId) -> None:
-        """Nothing of the log is delivered any more."""
+        """Deliver nothing more of the log."""
         follow = self._follows.pop(log, None)
         if follow is not None:
             follow.stop()
         self._choose_tails()
 
     def watch(self, log: LogId) -> None:
+        """Deliver the newest boundaries of the log as `Tail`."""
         self._watched[log] = None
         self._choose_tails()
 
     def read(self, read: Read) -> None:
-        """Answered by `ReadDone`, `LogGap` or `UnreadableRecord`; reads are answered one after the other."""
+        """Read rows once. The answer is `ReadDone`, `LogGap` or `UnreadableRecord`. Reads are answered in order."""
         self._reads.put(read)
 
     def taken(self, log: LogId) -> None:
-        """The last `Frames` of the log has been dealt with."""
+        """The last `Frames` of the log has been processed."""
         follow = self._follows.get(log)
         if follow is not None:
             follow.taken()
@@ -147,7 +158,7 @@ class LogReader:
 
 
 class _SpareConsumers:
-    """Makes consumers for followed logs; one is always ready, if its cluster is within reach."""
+    """Creates consumers for followed logs; one is always ready if the cluster is reachable."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -157,7 +168,7 @@ class _SpareConsumers:
         self._make_ready()
 
     def take(self) -> KafkaConsumer:
-        """A consumer, the taker's to close. KafkaError if none can be made."""
+        """A consumer; the caller closes it. KafkaError if none can be created."""
         with self._lock:
             consumer = self._ready.pop() if self._ready else None
         if consumer is None:
@@ -182,7 +193,7 @@ class _SpareConsumers:
         try:
             consumer = self._make()
         except (KafkaError, OSError) as error:
-            _logger.debug("no spare consumer: %r", error)
+            _logger.debug("no spare consumer can be created: %r", error)
             return
         with self._lock:
             if not self._is_closed and not self._ready:
@@ -192,7 +203,7 @@ class _SpareConsumers:
 
 
 class _Worker:
-    """A thread that goes on through every failure of the network, and never ends in silence."""
+    """A thread that retries after every network failure, and reports any other failure."""
 
     def __init__(self, name: str, deliver: OnDelivery) -> None:
         self.stopping = threading.Event()
@@ -219,23 +230,23 @@ class _Worker:
                     self.stopping.wait(RETRY_S)
         except Exception as error:
             if not self.stopping.is_set():
-                _logger.exception("%s cannot go on", self._thread.name)
+                _logger.exception("%s has failed", self._thread.name)
                 self._deliver(ReaderFailure(error))
 
     def work(self) -> None:
-        """Returns when there is nothing more to do. Called again after a KafkaError or OSError."""
+        """The thread's work; returns when it is done. Called again after a KafkaError or OSError."""
         raise NotImplementedError
 
 
 class _Fence:
-    """Tells the frames of dead incarnations (R25), from wherever in a log the reading began."""
+    """Recognises the frames of dead incarnations (R25), from any offset where the reading began."""
 
     def __init__(self, incarnation: int = 0) -> None:
-        """incarnation: the number of the last START before the first frame, as far as it is known."""
+        """incarnation: of the last START before the first frame, as far as it is known."""
         self._incarnation = incarnation
 
     def admits(self, frame: Frame, log_incarnation: int) -> bool:
-        """Whether the next frame counts; log_incarnation: what its record says of the log (formats/frame_records.py)."""
+        """Whether the next frame is valid. log_incarnation: from its record's headers (formats/frame_records.py)."""
         incarnation, last = frame.origin.incarnation, self._incarnation
         self._incarnation = max(last, incarnation, log_incarnation)
         return incarnation == self._incarnation and not (isinstance(frame, Start) and incarnation == last)
@@ -246,7 +257,9 @@ class _WaitingFrames:
     """Frames that wait to be delivered."""
 
     items: deque[tuple[int, Frame, int]] = field(default_factory=deque)
+    """(offset, frame, size in bytes)."""
     nbytes: int = 0
+    """Sum of the sizes."""
 
     def add(self, offset: int, frame: Frame, size: int) -> None:
         self.items.append((offset, frame, size))
@@ -257,7 +270,7 @@ class _WaitingFrames:
         return len(self.items) >= EVENT_FRAMES or self.nbytes >= EVENT_BYTES
 
     def take(self) -> tuple[tuple[int, Frame], ...]:
-        """The next event's worth."""
+        """Remove and return the frames of the next event."""
         taken: list[tuple[int, Frame]] = []
         size = 0
         while self.items and len(taken) < EVENT_FRAMES and (not taken or size + self.items[0][2] <= EVENT_BYTES):
@@ -269,7 +282,7 @@ class _WaitingFrames:
 
 
 class _LogFollower(_Worker):
-    """A log that is followed."""
+    """Follows one log."""
 
     def __init__(
         self,
@@ -337,7 +350,7 @@ class _LogFollower(_Worker):
         self._noted_end = self._end = end
 
     def _catch_up(self, partition: LogPartition) -> None:
-        """Up to the noted end: what may yet be revoked is held back."""
+        """Deliver up to the noted end; hold back tentative frames, since they may be revoked."""
         assert self._position is not None
         for records in partition.read(self._position, self._noted_end):
             self._end = max(self._end, partition.known_end)
@@ -347,7 +360,7 @@ class _LogFollower(_Worker):
         self._offer([])
 
     def _read_again(self, partition: LogPartition) -> None:
-        """What was held back, and is not revoked."""
+        """Deliver the frames that were held back and not revoked."""
         while self._held and not self.stopping.is_set():
             for records in partition.read(next(iter(self._held)), self._noted_end):
                 self._offer([(r.offset, partition.frame(r), len(r.value)) for r in records if r.offset in self._held])
@@ -362,14 +375,14 @@ class _LogFollower(_Worker):
         partition.seek(self._position)
         while not self.stopping.is_set():
             records = partition.poll(EVENT_FRAMES, POLL_MS)
-            # A fetch may bring records that were appended after it had looked up the log's end.
+            # A fetch may return records that were appended after it looked up the log's end.
             self._end = max(self._end, partition.known_end, partition.offset)
             self._take(partition, records, self._admitted)
 
     def _take(
         self, partition: LogPartition, records: Sequence[LogRecord], admitted: Callable[[LogRecord, Frame], bool]
     ) -> None:
-        """Offer those of the records that are admitted; those before a broken one too."""
+        """Offer the admitted records; if a record is damaged, first those before it."""
         items: list[tuple[int, Frame, int]] = []
         try:
             for record in records:
@@ -403,8 +416,8 @@ class _LogFollower(_Worker):
         return True
 
     def _offer(self, items: list[tuple[int, Frame, int]]) -> None:
-        """Deliver these, now or after what is outstanding; waits while as much waits already. The first time, deliver
-        even nothing."""
+        """Deliver these now, or after the outstanding event. Blocks while a full event already waits. The first call delivers
+        an event even if it is empty."""
         with self._flow:
             for item in items:
                 self._flow.wait_for(lambda: not self._waiting.is_full or self.stopping.is_set())
@@ -423,18 +436,18 @@ class _LogFollower(_Worker):
                 self._on_begun()
 
     def _refuse(self, refusal: LogGap | UnreadableRecord) -> None:
-        """After all that was read before it."""
+        """Deliver the refusal after everything that was read before it."""
         with self._flow:
             self._flow.wait_for(lambda: not self._waiting.items or self.stopping.is_set())
             if not self.stopping.is_set():
                 if isinstance(refusal, UnreadableRecord):
-                    _logger.error("%s is followed no more: %s", self._log, refusal.error)
+                    _logger.error("%s is no longer followed: %s", self._log, refusal.error)
                 self._deliver(refusal)
 
 
 class _TailWatcher(_Worker):
-    """The newest boundaries of all watched logs. A fetch waits for TAIL_MS and brings what has come in meanwhile; where
-    that was too much, the log's end is sought again."""
+    """Delivers the newest boundaries of all watched logs. A fetch waits for TAIL_MS and returns the records since the last one.
+    If these are too many for a fetch, the watcher jumps to the log's end."""
 
     def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         super().__init__(f"tails-{cluster.site}", deliver)
@@ -493,7 +506,7 @@ class _TailWatcher(_Worker):
         try:
             frame, incarnation = codec.decode(newest.value or b""), incarnation_of(newest.headers)
         except CorruptError as error:
-            _logger.warning("%s, offset %d, is passed over: %s", log, newest.offset, error)
+            _logger.warning("%s, offset %d is skipped: %s", log, newest.offset, error)
             return
         if self._fences.setdefault(log, _Fence()).admits(frame, incarnation) and isinstance(frame, Boundary):
             self._deliver(Tail(log, frame))
@@ -501,16 +514,20 @@ class _TailWatcher(_Worker):
 
 @dataclass(slots=True)
 class _ReadPosition:
-    """How far a log has been read: the id and the offset to go on from, and its end when that was last asked for."""
+    """How far a log has been read."""
 
     next_id: int
+    """Id of the next row."""
     offset: int
+    """Offset of the next record."""
     end: int
+    """The log's end when it was last asked for."""
     fence: _Fence
+    """State of the fence at `offset`."""
 
 
 class _ReadWorker(_Worker):
-    """Single reads, in the order in which they were asked for."""
+    """Answers single reads, in order."""
 
     def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         super().__init__(f"reads-{cluster.site}", deliver)
@@ -518,7 +535,7 @@ class _ReadWorker(_Worker):
         self._places = places
         self._asked: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
         self._current: Read | None = None
-        # Where the last answer from a log ended. Most reads go on from there.
+        # Where the last answer of each log ended. Most reads continue from there.
         self._reached: dict[LogId, _ReadPosition] = {}
         self.start()
 
@@ -552,7 +569,7 @@ class _ReadWorker(_Worker):
     def _items(self, partition: LogPartition, read: Read) -> list[tuple[int, Frame]]:
         reached = self._reached.pop(read.log, None)
         if reached is not None and reached.next_id == read.after_id + 1:
-            # An idle log may have been trimmed beyond this place, although the rows after it are there.
+            # An idle log may have been trimmed beyond this offset, although the rows after it are there.
             with suppress(TrimmedError):
                 found = self._read_on(partition, reached, read.max_bytes)
                 if reached.next_id > read.after_id + 1:
@@ -581,7 +598,7 @@ class _ReadWorker(_Worker):
         return found
 
     def _find(self, partition: LogPartition, after_id: int) -> _ReadPosition | None:
-        """Where to read on after a row; None if there is no later one."""
+        """Where to read after a row; None if there is no later row."""
         start, end = partition.bounds()
         next_stable_id = partition.one(end - 1).next_id if end > start else 0
         if next_stable_id <= after_id + 1:

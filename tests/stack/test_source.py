@@ -482,7 +482,7 @@ def test_what_kafka_refuses_for_good_ends_the_process_and_the_next_life_goes_on(
 
     allow("50")
     assert process.wait(timeout=SECONDS) == 1
-    assert "Kafka refuses what is appended" in bench.log_file.read_text()
+    assert "Kafka rejects a frame appended" in bench.log_file.read_text()
     bench.processes.remove(process)
     allow(str(64 << 20))
     bench.start()
