@@ -1,10 +1,9 @@
-"""How each aggregation is accumulated, over numpy columns with a row a group.
+"""The accumulators of the aggregations, over numpy columns with one row per group.
 
-What comes out must not depend on where the rows were cut into steps (R5). So doubles are added one by one, in the order
-of the rows, from what was accumulated before (`np.add.at` is that fold); sums of ints are kept wide, so that one beyond int64
-is null only if it is so in the end, never on the way; and a standard deviation is taken from sums of differences to the
-group's first value. Nulls are left out before rows get here. NaN counts as the largest double. Callers keep numpy
-from warning of infinities.
+Results must not depend on where the rows are divided into steps (R5). So doubles are added one by one in the order of the
+rows, to the sum so far (`np.add.at` does this). Integer sums are wider than int64, so that only the final sum can overflow
+(to null), not an intermediate one. A standard deviation is computed from differences to the group's first value. Nulls are
+removed before rows get here. NaN counts as the largest double. Callers disable numpy's warnings about infinities.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from operators.keys import comparable_values, storage
 from operators.state import KeySet
 
 AccumulatorColumns = list[np.ndarray]
+"""The columns of an accumulator, with one row per group."""
 
 _LOW_BITS = 32
 _LOW = (1 << _LOW_BITS) - 1
@@ -29,25 +29,32 @@ _LOW = (1 << _LOW_BITS) - 1
 
 @dataclass(frozen=True)
 class AccumulatorSlot:
-    """A column of accumulators. initial: of a group without rows. layered: of KeySets, which are overlaid on touch."""
+    """The type of one column of an accumulator."""
 
     dtype: Any
+    """numpy type of the column."""
     initial: object
+    """Value of a group without rows."""
     arrow: pa.DataType
+    """Arrow type of the encoded column."""
     layered: bool = False
+    """Whether the values are KeySets, which get an overlay before their first change."""
 
     def fresh(self, count: int) -> np.ndarray:
+        """A column for `count` groups without rows."""
         column = np.full(count, self.initial, self.dtype)
         if self.layered:
             column[:] = [KeySet() for _ in range(count)]
         return column
 
     def to_arrow(self, column: np.ndarray) -> pa.Array:
+        """The column in its encoded type."""
         if self.layered:
             return pa.array([list(keys) for keys in column], self.arrow)
         return pa.array(column.tolist() if self.dtype is object else column, self.arrow)
 
     def from_arrow(self, array: pa.Array) -> np.ndarray:
+        """The inverse of `to_arrow`."""
         if self.dtype is not object:
             return np.array(array)
         column = np.empty(len(array), object)
@@ -61,20 +68,24 @@ _TEXT = AccumulatorSlot(object, None, pa.string())
 
 
 class Accumulator(Protocol):
-    """One aggregation; immutable. `held` are its columns, a row for each group that is touched, to be changed."""
+    """One aggregation; immutable. `held`: its columns, one row per affected group; modified in place."""
 
     @property
-    def slots(self) -> tuple[AccumulatorSlot, ...]: ...
+    def slots(self) -> tuple[AccumulatorSlot, ...]:
+        """The types of its columns."""
+        ...
 
     def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
-        """Take rows in: codes say which row of `held` each belongs to; the values are as `prepare` gave them."""
+        """Add rows. codes: for each row, its row of `held`. values: as returned by `prepare`."""
         ...
 
     def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
-        """Take a later pane in: its row i belongs to row at[i] of `held`; no two to the same."""
+        """Add a later pane: its row i belongs to row at[i] of `held`; all at[i] are distinct."""
         ...
 
-    def result(self, held: AccumulatorColumns) -> pa.Array: ...
+    def result(self, held: AccumulatorColumns) -> pa.Array:
+        """The result of each group."""
+        ...
 
 
 def make_accumulator(aggregation: Aggregation) -> Accumulator:
@@ -100,7 +111,8 @@ def make_accumulator(aggregation: Aggregation) -> Accumulator:
 
 
 def prepare(array: pa.Array, kind: Type) -> tuple[np.ndarray | None, Any]:
-    """(which rows are not null, None for all; those rows' values: numpy int64 or float64, strings an Arrow array)."""
+    """(mask of the rows that are not null, None for all; the values of those rows: numpy int64 or float64; an Arrow array for
+    strings)."""
     kept = None
     if array.null_count:
         kept = array.is_valid().to_numpy(zero_copy_only=False)
@@ -124,6 +136,8 @@ def _to_result(values: np.ndarray, kind: Type, missing: np.ndarray) -> pa.Array:
 
 
 class RowCount:
+    """count: the number of rows that are not null."""
+
     slots: tuple[AccumulatorSlot, ...] = (_COUNT,)
 
     def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
@@ -137,8 +151,10 @@ class RowCount:
 
 
 class CountDistinct:
+    """count_distinct: the number of distinct values."""
+
     def __init__(self, kind: Type) -> None:
-        # `prepare` makes ints of timestamps and bools.
+        # `prepare` turns timestamps and bools into ints.
         self.kind = kind if kind in (Type.STRING, Type.DOUBLE) else Type.INT
         self.slots = (AccumulatorSlot(object, None, pa.list_(storage(self.kind)), layered=True),)
 
@@ -159,7 +175,7 @@ class CountDistinct:
 
 
 class _WideSum:
-    """The exact sum of ints, as high * 2**32 + low: each part holds the sum of two thousand million rows."""
+    """The exact sum of ints, as high * 2**32 + low. Each part has room for the sum of 2**31 rows."""
 
     slots: tuple[AccumulatorSlot, ...] = (_COUNT, _COUNT, _COUNT)
 
@@ -174,11 +190,13 @@ class _WideSum:
             mine[at] += theirs
 
     def carried(self, held: AccumulatorColumns) -> tuple[np.ndarray, np.ndarray]:
-        """(low below 2**32, high)."""
+        """(low, high), normalised so that low is below 2**32."""
         return held[1] & _LOW, held[2] + (held[1] >> _LOW_BITS)
 
 
 class IntSum(_WideSum):
+    """sum of ints; null if it does not fit into int64."""
+
     def result(self, held: AccumulatorColumns) -> pa.Array:
         low, high = self.carried(held)
         limit = 1 << (63 - _LOW_BITS)
@@ -187,12 +205,16 @@ class IntSum(_WideSum):
 
 
 class IntMean(_WideSum):
+    """avg of ints."""
+
     def result(self, held: AccumulatorColumns) -> pa.Array:
         low, high = self.carried(held)
         return _divided(high * float(1 << _LOW_BITS) + low, held[0])
 
 
 class RealSum:
+    """sum of doubles, in the order of the rows."""
+
     slots: tuple[AccumulatorSlot, ...] = (_COUNT, _REAL)
 
     def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
@@ -208,18 +230,20 @@ class RealSum:
 
 
 class RealMean(RealSum):
+    """avg of doubles."""
+
     def result(self, held: AccumulatorColumns) -> pa.Array:
         return _divided(held[1], held[0])
 
 
 class Extreme:
-    """min or max of what is a number or can be one."""
+    """min or max of numbers, timestamps or bools."""
 
     def __init__(self, kind: Type, largest: bool) -> None:
         self.kind = kind
         self.real = kind is Type.DOUBLE
         if self.real:
-            # fmin passes NaN over, unless there is nothing else; maximum lets it win.
+            # fmin ignores NaN unless all values are NaN; maximum prefers NaN.
             self.pick: np.ufunc = np.maximum if largest else np.fmin
             initial: float = -np.inf if largest else np.nan
         else:
@@ -231,7 +255,7 @@ class Extreme:
 
     def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         np.add.at(held[0], codes, 1)
-        # Of 0.0 and -0.0 neither is smaller, so there must be only one of them.
+        # 0.0 and -0.0 compare as equal, so -0.0 is turned into 0.0.
         self.pick.at(held[1], codes, values + 0.0 if self.real else values)
 
     def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
@@ -243,7 +267,7 @@ class Extreme:
 
 
 class TextExtreme:
-    """min or max of strings, by code points, which is the order of their UTF-8 bytes."""
+    """min or max of strings by code points, which is the order of their UTF-8 bytes."""
 
     slots: tuple[AccumulatorSlot, ...] = (_TEXT,)
 
@@ -274,7 +298,7 @@ class TextExtreme:
 
 
 class FirstOrLast:
-    """The first or the last value in the order of the rows."""
+    """first or last: the first or last value in the order of the rows."""
 
     def __init__(self, kind: Type, last: bool) -> None:
         self.kind = kind
@@ -300,9 +324,9 @@ class FirstOrLast:
 
 
 class Deviation:
-    """The standard deviation, of a sample or of a whole population.
+    """The standard deviation of a sample or of a population.
 
-    Kept: the count, the first value, and the sums of differences to it and of their squares.
+    Columns: the count, the first value, the sum of the differences to it, and the sum of their squares.
     """
 
     slots: tuple[AccumulatorSlot, ...] = (_COUNT, _REAL, _REAL, _REAL)
@@ -322,7 +346,7 @@ class Deviation:
         np.add.at(squares, codes, difference * difference)
 
     def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
-        """Move the later pane's sums to the earlier one's origin, and add."""
+        """Shift the later pane's sums to the earlier pane's first value, and add them."""
         count, origin, total, squares = (column[at] for column in held)
         more, from_origin, more_total, more_squares = later
         fresh = count == 0
@@ -344,14 +368,14 @@ class Deviation:
 
 
 def first_rows(codes: np.ndarray, count: int) -> np.ndarray:
-    """The first row of each code below `count`; -1 where there is none."""
+    """The first row of each code below `count`; -1 if there is none."""
     rows = np.full(count, -1)
     rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return rows
 
 
 def last_rows(codes: np.ndarray, count: int) -> np.ndarray:
-    """The last row of each code below `count`; -1 where there is none."""
+    """The last row of each code below `count`; -1 if there is none."""
     rows = np.full(count, -1)
     rows[codes] = np.arange(len(codes))
     return rows

@@ -1,4 +1,4 @@
-"""From a plan's node to the operator that runs it."""
+"""Builds the operator of a plan's node."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from operators.union import UnionOperator
 
 
 def build_operator(node: Node) -> Operator:
-    """The operator of a node; its output has exactly the node's schema."""
+    """The operator of a node; its output has exactly the node's schema. UserError if the node's expressions are invalid."""
     operator: Operator = _make(node)
-    assert operator.schema == node.schema, f"{node.name} makes {operator.schema}, not the planned {node.schema}"
+    assert operator.schema == node.schema, f"the output of {node.name} is {operator.schema}, but the plan says {node.schema}"
     return operator
 
 
-def _make(node: Node) -> Any:  # each operator takes its own kind of state, which the protocol cannot say
+def _make(node: Node) -> Any:  # each operator has its own type of state, which the protocol cannot express
     schemas = node.input_schemas
     match node.spec:
         case spec.Filter(where=where):

@@ -1,4 +1,4 @@
-"""Filter: the rows for which a condition is true."""
+"""Filter: keeps the rows for which a condition is true."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from operators.state import NOTHING, Stateless
 
 
 class FilterOperator:
-    """Rows keep their time and order; one for which the condition is false or null is dropped."""
+    """Rows keep their time and order. A row is dropped if the condition is false or null."""
 
     def __init__(self, name: str, input_schema: Schema, where: str) -> None:
         self.name = name

@@ -1,8 +1,8 @@
-"""What every operator is: a deterministic function of (state, step), vectorised over Arrow (design: Operators).
+"""The interface of operators: deterministic functions of (state, step), vectorised over Arrow (design: Operators).
 
-One step hands an operator, for each of its inputs, all rows with previous upto <= time < upto, in the order (time,
-port, id). What comes out over a run (rows, their order) must not depend on where the stream is cut into steps (R5).
-Output rows of a step have previous upto <= time < upto, in the canonical order (time, key encoding, ordinal).
+In one step an operator gets, for each input, all rows with previous upto <= time < upto, in the order (time, port, id). The
+output of a run (rows and their order) must not depend on where the stream is divided into steps (R5). Output rows of a step
+have previous upto <= time < upto, in the canonical order (time, key encoding, ordinal).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from boreal.model.schema import Schema
 
 
 class OperatorState(Protocol):
-    """What an operator remembers between steps. Only its own operator looks inside."""
+    """The state of an operator between steps. Only its operator knows the contents."""
 
     def overlay(self) -> OperatorState:
-        """A child that reads through to this state and writes only to itself, made in time that does not grow with the
-        state. While a child lives, this state is not stepped."""
+        """A child that reads through to this state, and writes only to itself; created in constant time. While a child exists,
+        this state must not be stepped."""
         ...
 
     def absorb(self, child: OperatorState) -> None:
-        """Take over a child's writes: afterwards this state equals what the child was. Costs what the child changed."""
+        """Take over a child's writes: afterwards this state equals the child. The cost is proportional to the changes."""
         ...
 
     def encode(self) -> bytes:
@@ -31,7 +31,7 @@ class OperatorState(Protocol):
         ...
 
     def nbytes(self) -> int:
-        """About how much memory this layer takes, in bytes, cheaply. What it shares with its parent is the parent's."""
+        """Approximate memory of this layer in bytes, without what it shares with its parent. Cheap."""
         ...
 
 
@@ -39,21 +39,24 @@ class Operator(Protocol):
     """An operator of a fragment's DAG; immutable, so one object serves any number of instances."""
 
     name: str
+    """Name of the operator in the query."""
     schema: Schema
+    """Schema of the output."""
 
     def empty(self) -> OperatorState:
         """The state before the first step."""
         ...
 
     def decode(self, blob: bytes) -> OperatorState:
-        """The state that `encode` wrote; CorruptError if the bytes are not such a state."""
+        """The state that `encode` encoded. CorruptError if the bytes are not such a state."""
         ...
 
     def step(self, state: OperatorState, batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
-        """Take the rows of one step, a batch an input; write to `state`; return the output rows."""
+        """Process the rows of one step; modifies `state`; returns the output rows. batches: one per input. upto: end of the
+        step as event time (us)."""
         ...
 
     def needs(self, time: int) -> int:
         """The oldest input time on which state at `time`, and outputs at or after it, depend (DPC's stream markers,
-        section 'Undo/redo'); -INFINITY where the state never lets go."""
+        section 'Undo/redo'), in us; -INFINITY if the state depends on all earlier input."""
         ...

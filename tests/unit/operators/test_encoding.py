@@ -53,7 +53,7 @@ def test_a_batch_of_another_schema_is_refused() -> None:
 
 def test_packs_come_back() -> None:
     assert unpack(pack("kind", {"upto": -5}, [b"one", b"", b"two"]), "kind") == ({"upto": -5}, [b"one", b"", b"two"])
-    with pytest.raises(CorruptError, match="the state is of kind, not of other"):
+    with pytest.raises(CorruptError, match="the state belongs to kind, not to other"):
         unpack(pack("kind", {}, []), "other")
 
 
