@@ -22,7 +22,7 @@ from boreal.query.spec import json_schema
 from deployment import status_fields
 from deployment.status_fields import Fields
 from embedded.faults import FORMS
-from services.kafka.settings import VARIABLES, Settings
+from services.kafka.settings import VARIABLES, ServiceSettings
 from services.source.options import SourceOptions
 
 DOCS = Path("docs")
@@ -214,14 +214,14 @@ def _type_of_aggregation(form: str) -> str:
     return parse_aggregation(form, EXPRESSIONS_OVER, "aggregation").type.value
 
 
-# Settings and statuses
+# ServiceSettings and statuses
 
 
 def settings_page() -> str:
     return _joined(
-        "# Settings and status reference",
+        "# ServiceSettings and status reference",
         _MADE,
-        "## Settings",
+        "## ServiceSettings",
         "Processes and commands take their settings from the environment, or from the YAML file that `BOREAL_CONFIG` names. "
         "SITE is the name of a site, in capitals. A local stack (`boreal up`) needs none of them.",
         _table(("variable", "default", "meaning"), _variables()),
@@ -249,7 +249,7 @@ def settings_page() -> str:
 
 def _variables() -> Iterator[tuple[str, str, str]]:
     """Every variable, its default and its meaning."""
-    yield from _of_model(Settings, "BOREAL_")
+    yield from _of_model(ServiceSettings, "BOREAL_")
     yield from _of_model(SourceOptions, "BOREAL_")
     yield from ((_code(name), "", text) for name, text in VARIABLES.items())
 

@@ -53,7 +53,7 @@ class KafkaSettings(BaseModel):
     @field_validator("bootstrap")
     @classmethod
     def _refuse_no_address(cls, bootstrap: str) -> str:
-        """Clients take it for a cluster that is out of reach, or raise what is no outage."""
+        """Clients would treat a malformed address as an unreachable cluster, or raise an unrelated error."""
         for address in bootstrap.split(","):
             host, colon, port = address.strip().rpartition(":")
             if not (host and port.isdecimal() if colon else port):
@@ -78,17 +78,17 @@ class RedisSettings(BaseModel):
 
     @property
     def address(self) -> str:
-        """The URL to be shown: without the user and the password that it may hold."""
+        """The URL for display, without user and password."""
         scheme, separator, rest = self.url.partition("://")
         return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
 
     @field_validator("url")
     @classmethod
     def _refuse_unescaped(cls, url: str) -> str:
-        """Where a password holds what ends the host's part of a URL, its rest would be taken for a path, and be shown."""
+        """A password with a character that ends the host part of a URL would be split, and its rest displayed as a path."""
         try:
             parts = urlsplit(url)
-        except ValueError:  # whose message may quote the password
+        except ValueError:  # its message may contain the password
             is_split = False
         else:
             is_split = "@" not in parts.path + parts.query + parts.fragment
@@ -117,7 +117,7 @@ class SparkSettings(BaseModel):
     )
 
 
-class Settings(BaseSettings):
+class ServiceSettings(BaseSettings):
     """Everything, validated."""
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", env_nested_delimiter="__", extra="ignore", frozen=True)
@@ -138,11 +138,12 @@ class Settings(BaseSettings):
 
     @property
     def home(self) -> str:
-        """The site of the users' topics, of what sources log, and of the queries themselves."""
+        """The home site, with the query records: the first by name."""
         return min(self.sites)
 
     @property
     def site_names(self) -> tuple[str, ...]:
+        """All sites, sorted by name."""
         return tuple(sorted(self.sites))
 
     @classmethod
@@ -159,7 +160,7 @@ class Settings(BaseSettings):
 
 
 def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSource:
-    """UserError where the file is absent, which pydantic would pass over, or no YAML mapping."""
+    """The settings in a YAML file. UserError if it is absent (pydantic would ignore that) or not a YAML mapping."""
     try:
         with open(path, "rb"):
             return YamlConfigSettingsSource(settings_cls, yaml_file=path)
@@ -167,10 +168,10 @@ def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSour
         raise UserError("BOREAL_CONFIG", path, f"cannot be read: {error}", "name a YAML file of settings") from None
 
 
-def load_settings(**given: Any) -> Settings:
-    """The settings in force; `given` stands above all else. UserError names the first that is wrong by its variable."""
+def load_settings(**overrides: Any) -> ServiceSettings:
+    """The effective settings; `overrides` take precedence. UserError names the variable of the first invalid setting."""
     try:
-        settings = Settings(**given)
+        settings = ServiceSettings(**overrides)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = "BOREAL_" + "__".join(str(part).upper() for part in first["loc"])

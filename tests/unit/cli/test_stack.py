@@ -16,7 +16,7 @@ from boreal.query.spec import load_query
 from boreal_cli import main, stack, tail
 from deployment.query_record import QueryRecord
 from deployment.status_fields import SHOWN_QUERY
-from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.stack.operations import Liveness
 from tests.described import assert_described
 from tests.harness import query_of
@@ -85,7 +85,7 @@ class Closed(io.StringIO):
 
 def test_whoever_stops_reading_what_tail_prints_hears_nothing_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """`boreal tail q --json | head`."""
-    settings = Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
+    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
     operations = SimpleNamespace(settings=settings, home=None, query=lambda name: None, close=lambda: None)
     monkeypatch.setattr(stack, "_operations", lambda data: operations)
     monkeypatch.setattr(tail, "stable_rows", lambda cluster, topic: iter([{"n": 1}]))

@@ -10,7 +10,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.claims import Trim
-from deployment.journal import Entry
+from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
 from deployment.status_fields import QUERY
 from deployment.watched_query import WatchedQuery
@@ -70,7 +70,7 @@ def all_speak(query: WatchedQuery, now: int, position: int = 0) -> None:
 
 
 def entries(effects: list[Any]) -> list[tuple[str, str]]:
-    return [(effect.who, effect.text) for effect in effects if isinstance(effect, Entry)]
+    return [(effect.who, effect.text) for effect in effects if isinstance(effect, JournalEntry)]
 
 
 def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
@@ -179,12 +179,12 @@ def test_a_lost_claim_is_in_the_journal_and_in_the_status():
         query.take(node("r0"), at)
         query.take(egress(), at)
         found += entries(query.tick(at))
-    assert ("main.r1.0", "was silent for 61 s, longer than the retention, and holds nothing back any more") in found
+    assert ("main.r1.0", "was silent for 61 s, longer than the retention, and has lost its claim") in found
     status = query.status(at)
     assert status["claims"]["lost"] == ["main.r1.0"]
     assert [replica["claim_lost"] for replica in status["replicas"]] == [False, True]
     assert any(entry["kind"] == "claim" and entry["is_bad"] for entry in status["journal"])
-    assert entries(query.take(node("r1"), at)) == [("main.r1.0", "is heard again, and has its claim back")]
+    assert entries(query.take(node("r1"), at)) == [("main.r1.0", "is heard again, and has a claim again")]
     assert query.status(at)["claims"]["lost"] == []
 
 
@@ -198,7 +198,7 @@ def test_an_instance_that_stands_still_while_its_inputs_go_on_is_told_of():
         found += entries(query.take(node("r1", 3), at))
         query.tick(at)
     # 10 X is 30 s here.
-    assert found == [("main.r1.0", "has made no progress for 32 s, while all its inputs went on")]
+    assert found == [("main.r1.0", "has made no progress for 32 s, although all its inputs have")]
     assert query.status(at)["stalled"] == ["main.r1.0"]
     query.take(node("r1", 60), at)
     assert query.status(at)["stalled"] == []
@@ -242,7 +242,7 @@ def test_an_input_that_is_idle_is_no_failure():
         all_speak(query, at)
         query.tick(at)
     query.take(source("lga", state="idle"), at)
-    [entry] = [effect for effect in query.tick(at) if isinstance(effect, Entry)]
+    [entry] = [effect for effect in query.tick(at) if isinstance(effect, JournalEntry)]
     assert (entry.who, entry.text, entry.is_bad) == ("lga", "live -> idle", False)
     assert [stream["state"] for stream in query.status(at)["inputs"]] == ["live", "idle"]
     assert (query.status(at)["state"], query.status(at)["ready"]) == ("STABLE", True)
@@ -276,7 +276,7 @@ def test_a_later_life_goes_on_with_the_journal():
             after.take(status, later)
         after.tick(later)
     assert [(entry["who"], entry["text"]) for entry in after.status(later)["journal"]] == [
-        ("main.r0.0", "checkpoint 7 is damaged; an older one, or the log, serves instead"),
+        ("main.r0.0", "checkpoint 7 is damaged; an older one, or the log, is used instead"),
         ("main.r1.0", "STABLE -> FAILURE"),
     ]
 

@@ -1,9 +1,9 @@
-"""What an operator host in a process of its own goes by: the names of its topics, and of its places in the store.
+"""Operator hosts in separate processes: the names of their topics and of their entries in the checkpoint store.
 
-    QUERY.orders.REPLICA     orders of a replica's instances, a partition each (reconcile.orders)
-    QUERY.answers.REPLICA    what became of them, in the same partitions
-    INSTANCE/host            in the checkpoint store: a host's snapshots, by the offset of the next order
-    INSTANCE/copy            copies of the state on their way to being an instance's checkpoints, by number
+    QUERY.orders.REPLICA     orders of a replica's instances, one partition per instance (reconcile.orders)
+    QUERY.answers.REPLICA    answers to the orders, in the same partitions
+    INSTANCE/host            checkpoint store: snapshots of a host, by the offset of the next order
+    INSTANCE/copy            checkpoint store: copies of the state that will become checkpoints of the instance, by number
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from reconcile.events import InstanceId
 
 
 def orders_topic(query: str, replica: str) -> str:
+    """Name of the topic with the orders of a replica's instances."""
     return f"{query}.orders.{replica}"
 
 
 def answers_topic(query: str, replica: str) -> str:
+    """Name of the topic with the answers to a replica's orders."""
     return f"{query}.answers.{replica}"
 
 
 def host_owner(who: InstanceId) -> str:
-    """Whose the snapshots of an instance's host are, in the checkpoint store."""
+    """The name under which the checkpoint store keeps the snapshots of an instance's host."""
     return f"{who}/host"
 
 
 def copy_owner(who: InstanceId) -> str:
-    """Whose the copies are that an instance's host has made, in the checkpoint store."""
+    """The name under which the checkpoint store keeps the state copies that an instance's host has made."""
     return f"{who}/copy"
 
 
@@ -41,8 +43,8 @@ def facts_of_job(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expected_threshold_us(plan: Plan) -> int:
-    """The smallest X that a query is expected to meet, by what its hosts in other processes are taken to need before any was
-    measured: those that follow each other on the longest way to the client."""
+    """The smallest X (us) that a query is expected to meet. Assumes LATENCY_GUESS_US for hosts in other processes, summed over
+    the longest path to the client, since nothing has been measured yet."""
     taken: dict[str, int] = {}
     for fragment in plan.fragments:
         before = max((taken.get(edge.operator, 0) for edge in fragment.edges), default=0)
