@@ -214,14 +214,14 @@ def _type_of_aggregation(form: str) -> str:
     return parse_aggregation(form, EXPRESSIONS_OVER, "aggregation").type.value
 
 
-# ServiceSettings and statuses
+# Settings and statuses
 
 
 def settings_page() -> str:
     return _joined(
-        "# ServiceSettings and status reference",
+        "# Settings and status reference",
         _MADE,
-        "## ServiceSettings",
+        "## Settings",
         "Processes and commands take their settings from the environment, or from the YAML file that `BOREAL_CONFIG` names. "
         "SITE is the name of a site, in capitals. A local stack (`boreal up`) needs none of them.",
         _table(("variable", "default", "meaning"), _variables()),
