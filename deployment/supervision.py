@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import assert_never
 
 BACKOFF_FIRST_US = 200_000
 BACKOFF_LAST_US = 10_000_000
@@ -170,6 +171,10 @@ class Supervision:
                 life = self.lives.get(name)
                 if life is not None and life.phase is Phase.RUNNING:
                     life.answer(ready, now)
+            case Tick():
+                pass
+            case _:
+                assert_never(event)
         return self._settle(now)
 
     def next_deadline(self) -> int | None:
