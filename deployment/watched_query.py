@@ -12,7 +12,7 @@ from deployment import claims, progress
 from deployment.claims import Claims, Trim
 from deployment.engines import facts_of_job
 from deployment.journal import Entry, Journal
-from deployment.layout import layout_of
+from deployment.layout import Layout, layout_of
 from deployment.progress import Progress
 from deployment.query_record import QueryRecord
 from deployment.skew import clock_warnings
@@ -50,6 +50,9 @@ class WatchedQuery:
         """UserError if the query cannot be planned."""
         self.sites = sites
         self.record = record
+        self.layout = layout_of(record.query, sites)
+        self.plan = self.layout.plan
+        self.instances = _instances_of(self.layout)
         self.begun_at = now
         self.journal = Journal()
         self.claims = Claims(now)
@@ -57,7 +60,7 @@ class WatchedQuery:
         self._processes: dict[str, Status] = {}
         self._heard_at: dict[str, int] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
-        self.change(record, now)
+        self._expect(now)
 
     # What comes in
 
@@ -67,8 +70,12 @@ class WatchedQuery:
         if self.record.paused and not record.paused:
             self.begun_at = now
         self.record, self.layout, self.plan = record, layout, layout.plan
-        self.instances = [who for replica in layout.replicas for who in layout.instances(replica)]
-        self.claims.expect(layout.readers(), self.plan.retention_us, now)
+        self.instances = _instances_of(layout)
+        self._expect(now)
+
+    def _expect(self, now: int) -> None:
+        """Whom the plan makes us hear from, and how soon they may count as stalled."""
+        self.claims.expect(self.layout.readers(), self.plan.retention_us, now)
         self.progress.limit_us = max(STALL_AFTER_LEAST_US, STALL_AFTER_X * self.plan.delay_threshold_us)
         for who in self.progress.stalled:
             if who not in self.instances:
@@ -312,6 +319,11 @@ class WatchedQuery:
 
     def _enter(self, kind: str, who: str, text: str, now: int, is_bad: bool = False) -> Entry:
         return self.journal.enter(Entry(now // 1_000, kind, who, text, is_bad))
+
+
+def _instances_of(layout: Layout) -> list[InstanceId]:
+    """Those of all replicas, without the egresses."""
+    return [who for replica in layout.replicas for who in layout.instances(replica)]
 
 
 def _rank(state: str) -> int:
