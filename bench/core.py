@@ -25,7 +25,7 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin
 from boreal.model.schema import Schema
 from boreal.query.plan import Plan
 from boreal.query.planner import plan
-from boreal.query.spec import Hold, Mode, load_query
+from boreal.query.spec import Mode, Policy, load_query
 from embedded.file_log import FileLogStore
 from embedded.file_sources import read_source
 from embedded.run import Run
@@ -117,7 +117,7 @@ def _steps(streams: list[list[tuple[Data, Boundary]]]) -> Iterator[Step]:
     ports = [Port(f"s{at}/0", f"s{at}", BUCKET_US, 0) for at in range(STREAMS)]
     settings = Settings(BUCKET_US, 0, 1 << 60, 1 << 30)
     merges = (Merge("all", tuple(range(STREAMS)), SCHEMA),)
-    sunion = SUnion(ports, merges, settings, "bench", Hold.PROCESS, Hold.PROCESS, 1 << 60)
+    sunion = SUnion(ports, merges, settings, "bench", Policy(), 1 << 60)
     for number, turn in enumerate(zip(*streams, strict=True)):
         for port, (data, boundary) in zip(ports, turn, strict=True):
             port.take_stable(data, number)
@@ -274,17 +274,17 @@ def _redo_rate(logs: LogStore, memory: str) -> float:
         for at in range(STREAMS - 1):
             heartbeat = frames[at][count - 1][1]
             _feed(instance, logs, instance.handle(Frames(ids[at], ((offsets[ids[at]], heartbeat),), 0), now), now)
-    assert instance.sunion.live is not None, "the cut must have led to tentative output"
+    assert instance.status().is_tentative, "the cut must have led to tentative output"
     items: list[tuple[int, Frame]] = []
     for number in range(1, count):
         data, boundary = frames[STREAMS - 1][number]
         items += [(2 * number, data), (2 * number + 1, boundary)]
     started = time.perf_counter()
     _feed(instance, logs, instance.handle(Frames(ids[-1], tuple(items), 2 * count), now), now)
-    while instance.sunion.redoing or instance.sunion.live is not None:
+    while (status := instance.status()).is_redoing or status.is_tentative:
         now += 1_000
         _feed(instance, logs, instance.handle(Tick(), now), now)
-    return instance.redo_tuples / (time.perf_counter() - started) / 1e6
+    return status.redo_tuples / (time.perf_counter() - started) / 1e6
 
 
 def _redo() -> list[Figure]:

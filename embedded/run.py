@@ -47,10 +47,12 @@ class Run:
     world: World = field(init=False)
     sources: Sources = field(init=False)
     client: ClientLog = field(init=False)
+    held: dict[tuple[str, InstanceId], list[Fault]] = field(init=False, default_factory=dict)
+    faults_over_at: int = field(init=False)
+    never_heals: bool = field(init=False)
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.held: dict[tuple[str, InstanceId], list[Fault]] = {}
         self.client = ClientLog(
             plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
         )
@@ -84,7 +86,7 @@ class Run:
 
     def _read_replica(self) -> str:
         instance = self.world.egress().instance
-        return instance.links[0].upstream.live.log.replica or "r0" if instance else "r0"
+        return instance.status().inputs[0].read_from or "r0" if instance else "r0"
 
     def _is_over(self) -> bool:
         ended = self.sources.ended_at
@@ -103,7 +105,7 @@ class Run:
                 if include_dead:
                     return False
                 continue
-            if process.is_busy or instance.state is not State.STABLE or instance.sunion.base.position < INFINITY:
+            if process.is_busy or instance.state is not State.STABLE or instance.status().position < INFINITY:
                 return False
         return True
 
@@ -160,7 +162,7 @@ class Run:
 
     def _report(self) -> dict[str, Any]:
         plan = self.plan
-        alphas = [p.instance.sunion.alpha_x_us for p in self.world.processes.values() if p.instance]
+        alphas = [p.instance.status().alpha_x_us for p in self.world.processes.values() if p.instance]
         return {
             "query": plan.query,
             "mode": str(plan.mode),

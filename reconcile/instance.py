@@ -7,7 +7,7 @@ a bounded amount of work; where more is left, the next deadline is now. Clocks, 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from typing import assert_never
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.query.plan import EGRESS, Plan
@@ -15,8 +15,9 @@ from boreal.query.spec import Hold, Mode
 from operators.graph import Graph
 from reconcile import orders
 from reconcile.claims import Claims
+from reconcile.consequences import Consequence, EmitRows, EndCorrection, StoreCopy, UndoTentative
 from reconcile.consistency import Facts, check_transition, state_of
-from reconcile.engine import Engine, Then, least_threshold_us, nothing_follows
+from reconcile.engine import Engine, least_threshold_us
 from reconcile.events import (
     Acknowledge,
     Answered,
@@ -46,11 +47,12 @@ from reconcile.recovery import Restart
 from reconcile.rereading import Rereading
 from reconcile.soutput import SOutput
 from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
+from reconcile.status import Status
 from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
-from sunion.sunion import Settings, SUnion
+from sunion.sunion import Healed, Settings, SUnion
 from sunion.tape import BEGINNING
 
 
@@ -99,8 +101,7 @@ class Instance:
                 threshold_us=plan.delay_threshold_us,
             ),
             str(me),
-            plan.policy.failure,
-            plan.policy.stabilization,
+            plan.policy,
             0,
         )
         self.claims = Claims(
@@ -142,18 +143,14 @@ class Instance:
         restart, effects = self.restart, list[Effect]()
         if restart.state is not None and self.engine.host is None:
             self.graph.decode(restart.state)
-        self.engine.hand(
-            orders.Begin(restart.incarnation, self.strategy.mode, restart.checkpoint, restart.state),
-            now,
-            effects,
-            nothing_follows,
-        )
+        begin = orders.Begin(restart.incarnation, self.strategy.mode, restart.checkpoint, restart.state)
+        self._order(begin, now, effects)
         for link in self.links:
             link.port.tape.begin(restart.inputs.get(link.port.key, 0), restart.position, restart.opened.get(link.port.key))
         self.sunion.begin_at(restart.position, restart.muted_until)
         if self.strategy.periodic:
             self.claims.copy(restart.position)
-            self.engine.hand(orders.Copy(None), now, effects, nothing_follows)
+            self._order(orders.Copy(None), now, effects)
         self.last_now = self.wanted_at = self.heartbeat_at = self.heard_until = self.ticked_at = now
         self.boundary_at = now + self.plan.sign_of_life_us
         self.away_until = now + self.grace_us
@@ -191,10 +188,11 @@ class Instance:
                 self.rereading.take(event, now)
             case Unavailable(log):
                 self._turn_away(log, now, effects)
-            case Received(PathAfter(sender, key, micros)):
-                self.path_after[(sender, key)] = (micros, now)
             case Received(message):
-                effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
+                if isinstance(message, PathAfter):
+                    self.path_after[(message.sender, message.key)] = (message.micros, now)
+                else:
+                    effects += self.stagger.receive(message, now)
             case Threshold(delay_threshold_us):
                 self.engine.delay_threshold_us = delay_threshold_us
                 self.sunion.set_threshold(
@@ -206,9 +204,11 @@ class Instance:
             case CheckpointStored(number):
                 self.claims.note_stored(number)
             case Answered(place, answer):
-                self.engine.take(place, answer, now, effects)
+                self._follow(self.engine.take(place, answer, now), answer, now, effects)
             case Tick(heard_until):
                 self._advance(now, heard_until, effects)
+            case _:
+                assert_never(event)
         self.has_more = self.has_more or not isinstance(event, Tick)
         self.wanted_at = self._next_deadline()
         return effects
@@ -220,11 +220,40 @@ class Instance:
             return False  # a Tick has just been: with another one nothing would be gained
         patience_us = min(self.plan.heartbeat_us // 2, self.silence_us // 4)
         is_late = now >= self.wanted_at and now - self.ticked_at > patience_us
-        return is_late or sum(link.port.tape.nbytes for link in self.links) > self.plan.memory_bytes
+        return is_late or self.held_bytes > self.plan.memory_bytes
 
     def next_deadline(self) -> int:
         """When to call `handle(Tick())` at the latest."""
         return self.wanted_at
+
+    def status(self) -> Status:
+        """The instance as it is now. Other threads may ask too: in the midst of a call, fields may be of different moments."""
+        return Status(
+            state=self.state,
+            incarnation=self.restart.incarnation,
+            delay_threshold_us=self.delay_threshold_us,
+            least_threshold_us=self.least_threshold_us,
+            alpha_x_us=self.sunion.alpha_x_us,
+            skew_us=self.skew_us,
+            engine_latency_us=self.engine.latency_us,
+            is_engine_busy=bool(self.engine.under_way),
+            missing=self.sunion.missing(),
+            position=self.sunion.base.position,
+            stable_through=self.sunion.stable_through,
+            is_tentative=self.sunion.live is not None,
+            is_redoing=self.sunion.redoing,
+            redo_tuples=self.redo_tuples,
+            inputs=tuple(link.status() for link in self.links),
+        )
+
+    def can_correct(self, now: int) -> bool:
+        """Whether all that was handed on tentatively can be corrected by now, whether or not it is our turn (R16, R22)."""
+        return self.sunion.healed(now, self.strategy.replay_from(self.sunion.base.position)) is Healed.FULL
+
+    @property
+    def held_bytes(self) -> int:
+        """What the ports hold of their stable rows."""
+        return sum(link.port.tape.nbytes for link in self.links)
 
     @property
     def delay_threshold_us(self) -> int:
@@ -261,10 +290,6 @@ class Instance:
         if lease is not None and lease > self.last_now:
             waits.append(lease)
         return min(waits)
-
-    def missing(self) -> tuple[str, ...]:
-        """The inputs that tentative output lacks at present."""
-        return self.sunion.missing()
 
     # Input
 
@@ -318,6 +343,8 @@ class Instance:
                 port.revoke()
             case RecDone():
                 pass
+            case _:
+                assert_never(frame)
 
     def _take_correction(self, port: Port, frame: Frame, now: int) -> None:
         if isinstance(frame, Data) and not frame.tentative:
@@ -378,12 +405,8 @@ class Instance:
             if revoke:
                 port.revoke()
             effects += switched
-            port.corrected = upstream.correcting is not None
-            port.unreachable = now - upstream.live.seen > self.silence_us
-            port.silent = port.unreachable and port.tape.boundary < INFINITY
-            is_tentative = port.suffix_boundary > port.tape.boundary and not port.is_early
-            is_unwell = is_tentative or upstream.live.state is not State.STABLE
-            port.failed = port.silent or (is_unwell and port.tape.boundary < INFINITY)
+            live = upstream.live
+            port.observe(now - live.seen > self.silence_us, upstream.correcting is not None, live.state is State.STABLE)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
         """Give an item to the host; returns how many input rows it held."""
@@ -393,19 +416,22 @@ class Instance:
                 if self.sunion.redoing and not item.tentative:
                     self.redo_tuples += rows
                 is_timed = self.state is State.STABLE and not item.muted and not self.sunion.redoing
-                then = partial(self._emit, replace(item, batches={}))
-                self.engine.hand(item, now, effects, then, is_timed, self._rows_of(item) if self.engine.host is None else "")
+                what = self._rows_of(item) if self.engine.host is None else ""
+                self._order(item, now, effects, EmitRows(replace(item, batches={})), is_timed, what)
                 return rows
             case Mark():
                 number = None
                 if self.strategy.copies_at_mark and not item.is_early and self.claims.in_memory != item.time:
                     number = self.claims.next_checkpoint()
                     self.claims.copy(item.time)
-                self.engine.hand(orders.Mark(number, item.is_early), now, effects, self._store_as(number, item.time))
+                then = StoreCopy(number, item.time) if number is not None else None
+                self._order(orders.Mark(number, item.is_early), now, effects, then)
                 self._maybe_change_state(now, effects)
             case Redone():
                 self.ending_redo = True
-                self.engine.hand(orders.Redone(), now, effects, self._finish_redo)
+                self._order(orders.Redone(), now, effects, EndCorrection())
+            case _:
+                assert_never(item)
         return 0
 
     def _rows_of(self, step: Step) -> str:
@@ -418,7 +444,37 @@ class Instance:
             ids.append(f"{link.port.key} {first}..{link.port.tape.next_id - 1}")
         return f"The rows are among these ids: {', '.join(ids)}."
 
-    # What follows from an answer
+    # Orders, and what follows from their answers
+
+    def _order(
+        self,
+        order: orders.Order,
+        now: int,
+        effects: list[Effect],
+        then: Consequence | None = None,
+        is_timed: bool = False,
+        what: str = "",
+    ) -> None:
+        """Give an order to the host; see `Engine.hand`."""
+        answer = self.engine.hand(order, now, effects, then, is_timed, what)
+        if answer is not None:
+            self._follow(then, answer, now, effects)
+
+    def _follow(self, then: Consequence | None, answer: Answer, now: int, effects: list[Effect]) -> None:
+        match then:
+            case EmitRows(step):
+                self._emit(step, answer, now, effects)
+            case StoreCopy(number, time):
+                effects.append(self.claims.store(number, time, answer.state))
+                self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
+            case UndoTentative(cause, keep_live):
+                effects += self.soutput.undo(cause, keep_live)
+            case EndCorrection():
+                self._finish_redo(now, effects)
+            case None:
+                pass
+            case _:
+                assert_never(then)
 
     def _emit(self, step: Step, answer: Answer, now: int, effects: list[Effect]) -> None:
         written = self.soutput.emit(
@@ -448,7 +504,7 @@ class Instance:
             return
         number = self.claims.next_checkpoint()
         self.claims.copy(time)
-        self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
+        self._order(orders.Copy(number), now, effects, StoreCopy(number, time))
 
     def _copy_ahead_at(self) -> int | None:
         """When the copy for a MARK that may come is to be made; None where none is."""
@@ -464,16 +520,6 @@ class Instance:
         overdue = self.sunion.next_deadline()
         waits = [self.unwell_since + wait_us, *([overdue] if overdue is not None else [])]
         return min(waits) - wait_us // 2
-
-    def _store_as(self, number: int | None, time: int) -> Then:
-        """What follows from a copy of the state at a time: it goes to the store, where it has a number."""
-
-        def store(answer: Answer, now: int, effects: list[Effect]) -> None:
-            if number is not None:
-                effects.append(self.claims.store(number, time, answer.state))
-                self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
-
-        return store
 
     # Failure and healing
 
@@ -514,22 +560,14 @@ class Instance:
         self.healing = False
         self.redo_started, self.redo_tuples = now, 0
         self._maybe_change_state(now, effects)
-        self.engine.hand(orders.RollBack(keep_live), now, effects, self._undo_by(self.sunion.cause, keep_live))
+        self._order(orders.RollBack(keep_live), now, effects, UndoTentative(self.sunion.cause, keep_live))
 
     def _is_soon_corrected(self, mark: int) -> bool:
         """After a cut of all its inputs an instance finds a backlog. Where one step takes that, taking turns would only make
         the other replica answer it tentatively first."""
         return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= self.limits.step_rows
 
-    def _undo_by(self, cause: str, keep_live: bool) -> Then:
-        """What follows from a rollback: the tentative results that came before it are undone."""
-
-        def undo(answer: Answer, now: int, effects: list[Effect]) -> None:
-            effects += self.soutput.undo(cause, keep_live)
-
-        return undo
-
-    def _finish_redo(self, answer: Answer, now: int, effects: list[Effect]) -> None:
+    def _finish_redo(self, now: int, effects: list[Effect]) -> None:
         self.ending_redo = False
         self._end_correction(effects)
         effects.append(Reconciled(self.redo_started, self.redo_tuples, self.engine.copied_bytes))
@@ -605,7 +643,7 @@ class Instance:
         # The interval is from one copy's end to the next one's begin: a host that takes longer would never be done.
         self.checkpoint_at, number = INFINITY, self.claims.next_checkpoint()
         self.claims.copy(time)
-        self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
+        self._order(orders.Copy(number), now, effects, StoreCopy(number, time))
 
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
@@ -653,11 +691,12 @@ class Instance:
 
     @property
     def _reserve_us(self) -> int:
-        return max(self.delay_threshold_us // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
+        return max(self.delay_threshold_us // 10, self.plan.completion_us)
 
     def _path_after(self) -> int:
         """The longest way from here to a client, as the readers told it last."""
-        return max((micros for micros, _ in self.path_after.values()), default=0)
+        told = tuple(self.path_after.values())  # at once, for other threads ask too
+        return max((micros for micros, _ in told), default=0)
 
     def _forget_readers(self) -> None:
         """Who has not been heard of for long reads no more: its path is nobody's."""

@@ -31,10 +31,10 @@ import pyarrow as pa
 
 from boreal.model.frames import INFINITY, Ingest, ingest_suffix_min
 from boreal.model.schema import Schema
-from boreal.query.spec import Hold
+from boreal.query.spec import Hold, Policy
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.port import EARLY, Arrival, Port
-from sunion.steps import Item, Mark, Redone, Rollback, Step
+from sunion.steps import Item, Mark, Redone, Step
 from sunion.tape import BEGINNING, Chunk, Cursor
 
 STEP_ROWS = 131_072
@@ -110,8 +110,8 @@ class View:
 class SUnion:
     """The machine. Feed its ports, then call `advance` until it returns nothing.
 
-    failure, stabilization: the policies. The second one holds for whoever goes on while a replica reconciles: a kept live
-    branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
+    policy: for a failure, and for its stabilization. The second one holds for what goes on while a replica reconciles: a kept
+    live branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
     overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now. horizon: H (R16), the end of
     what was handed on tentatively. is_early: nothing had failed when that was done, and mark_is_early: when the mark was made.
     stranded_at: when rows that came behind the live view are overdue. fixed_alpha_x_us: what the user has
@@ -123,8 +123,7 @@ class SUnion:
     merges: tuple[Merge, ...]
     settings: Settings
     name: str
-    failure: Hold
-    stabilization: Hold
+    policy: Policy
     alpha_x_us: int
     base: View = field(init=False)
     live: View | None = None
@@ -232,21 +231,20 @@ class SUnion:
 
     def _tell_ports(self) -> None:
         for port in self.ports:
-            port.ahead_us, port.bucket_run_us = self.settings.ahead_us, self.settings.bucket_run_us
-            port.disorder_us = self.settings.disorder_us
+            port.expect(self.settings.ahead_us, self.settings.bucket_run_us, self.settings.disorder_us)
 
     def begin_at(self, position: int, muted_until: int) -> None:
         """Start at a place other than the beginning: rows from `position` on, output thrown away up to `muted_until`."""
         self.base = View(position, [Cursor(port.tape.next_id) for port in self.ports])
         self.muted_until = muted_until
 
-    def roll_back(self, now: int, replay_from: int, keep_live: bool) -> Rollback:
-        """Return to the mark, and hand on stable rows from there.
+    def roll_back(self, now: int, replay_from: int, keep_live: bool) -> None:
+        """ROLLBACK: return to the mark, and hand on stable rows from there, until `Redone`.
 
         What was handed on tentatively stays due: after a partial heal the rest leaves again at once (R16).
 
         replay_from: the time from which the host's restored state must be given rows again; where that is before the
-        mark, steps up to the mark are muted.
+        mark, steps up to the mark are muted. keep_live: tentative steps go on beside them, on a branch of their own (R21).
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
         horizon, is_more_due = self._horizon(), self.due > self.live.position
@@ -268,7 +266,6 @@ class SUnion:
             self.muted_until = self.base.position
             self.base = View(replay_from, [Cursor(port.tape.place_of(replay_from)) for port in self.ports])
         self.redoing = True
-        return Rollback(self.mark_number, keep_live)
 
     def _held_back_after(self, now: int) -> int:
         """Through where readers may hold back what was handed on tentatively: it came less than X ago."""
@@ -346,7 +343,7 @@ class SUnion:
     def trim(self, replay_from: int) -> None:
         """Keep memory within its bound: forget rows that every view is past and that no rollback would want again, which
         starts at `replay_from`; then, beyond the bound, the oldest."""
-        released = INFINITY if self.failure is Hold.SUSPEND else self.leading.position
+        released = INFINITY if self.policy.failure is Hold.SUSPEND else self.leading.position
         needed = [cursor.next_id for cursor in self.base.cursors]
         if self.live is not None:
             for at, (cursor, port) in enumerate(zip(self.live.cursors, self.ports, strict=True)):
@@ -389,7 +386,7 @@ class SUnion:
     # Tentative steps
 
     def _tentative_items(self, now: int) -> list[Item]:
-        hold = self.stabilization if self.redoing or self.standing_in else self.failure
+        hold = self.policy.stabilization if self.redoing or self.standing_in else self.policy.failure
         if hold is Hold.SUSPEND:
             return []
         target = max(self._due_through(now), self._complete_through(now))

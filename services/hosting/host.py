@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from kafka.errors import KafkaError
 
@@ -155,15 +155,16 @@ class InstanceHost:
     on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
     journal: Journal = field(default_factory=Journal)
     inbox: queue.SimpleQueue[Waiting] = field(default_factory=queue.SimpleQueue)
+    _held: deque[_Held] = field(init=False, default_factory=deque)
+    _first: Waiting | None = field(init=False, default=None)
+    _items: list[ControlItem] = field(init=False, default_factory=list)
+    _is_tentative: bool = field(init=False, default=False)
+    _is_checkpoint_held: bool = field(init=False, default=False)
+    _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=queue.SimpleQueue)
+    _stopping: threading.Event = field(init=False, default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._held: deque[_Held] = deque()
-        self._first: Waiting | None = None
-        self._items: list[ControlItem] = []
-        self._is_tentative = False
-        self._is_checkpoint_held = False
-        self._uploads: queue.SimpleQueue[StoreCheckpoint | None] = queue.SimpleQueue()
-        self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=str(self.me), daemon=True)]
         if self.store is not None:
             self._threads.append(threading.Thread(target=self._upload, name=f"{self.me}-checkpoints", daemon=True))
@@ -291,12 +292,14 @@ class InstanceHost:
                 _logger.info("%s has reconciled: %d input rows in %.3f s", self.me, tuples, seconds)
                 self.journal.reconciliations += 1
                 self.journal.last_reconciliation_s = seconds
+            case _:
+                assert_never(effect)
 
     def _tell_of_tentative(self, frame: Frame) -> None:
         """Say once, until an UNDO, that and why we answer tentatively."""
         if isinstance(frame, Boundary) and frame.tentative and not self._is_tentative:
             self._is_tentative = True
-            held_s = self.instance.sunion.alpha_x_us / 1e6
+            held_s = self.instance.status().alpha_x_us / 1e6
             missing = f" for {', '.join(frame.missing)}" if frame.missing else ""
             _logger.info("%s answers tentatively, having waited %.3f s%s", self.me, held_s, missing)
         elif isinstance(frame, Undo):

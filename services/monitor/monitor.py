@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, assert_never
 
 from boreal.model.errors import UserError
 from deployment.claims import Trim
@@ -47,6 +47,7 @@ class Monitor:
         self._controls: dict[str, ControlPlane] = {}
         self._earlier: dict[str, Report] | None = None
         self._statuses: StatusReader | None = None
+        self._reports: ReportWriter | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def serve(self, stopping: threading.Event) -> int:
@@ -110,7 +111,7 @@ class Monitor:
         if self.queries.pop(name, None) is not None:
             # It may have to wait for a cluster out of reach, and nobody has to wait for that.
             threading.Thread(target=self._controls.pop(name).close, daemon=True).start()
-            self._reports.say(name, None)
+            self._say(name, None)
 
     def _hear(self, name: str, items: list[ControlItem]) -> None:
         watched = self.queries.get(name)
@@ -143,7 +144,11 @@ class Monitor:
                 # Only once our last life's report is known: the journal goes on after it.
                 if name in self._earlier:
                     self._resume(watched, self._earlier.pop(name))
-                self._reports.say(name, {**watched.status(now_us()), "pid": os.getpid()})
+                self._say(name, {**watched.status(now_us()), "pid": os.getpid()})
+
+    def _say(self, name: str, report: Report | None) -> None:
+        assert self._reports is not None, "it serves"
+        self._reports.say(name, report)
 
     def _resume(self, watched: WatchedQuery, report: Report) -> None:
         try:
@@ -158,6 +163,8 @@ class Monitor:
                     self._controls[name].send([trim_item(needed)])
                 case JournalEntry(_, _, who, text, is_bad):
                     _logger.log(logging.WARNING if is_bad else logging.INFO, "%s: %s %s", name, who, text)
+                case _:
+                    assert_never(effect)
 
     def _own_status(self, sweeper: CheckpointSweeper) -> dict[str, Any]:
         return {

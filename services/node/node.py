@@ -81,6 +81,7 @@ class Node:
         self.hosts: dict[InstanceId, InstanceHost] = {}
         self.logs: list[KafkaLog] = []
         self.remote: RemoteHosts | None = None
+        self.trimmer: Trimmer | None = None
         self.ending = Ending()
 
     def serve(self, stopping: threading.Event) -> int:
@@ -96,7 +97,7 @@ class Node:
         if self.remote is not None:
             # Orders of our former life may still be answered: whom to tell must be known by now.
             self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
-        self.trimmer = Trimmer(self.logs)
+        self.trimmer = trimmer = Trimmer(self.logs)
         control.listen(self._hear)
         status = StatusPublisher(home, self.name, self._status)
         broken = BrokenFrames(home, self.layout)
@@ -107,7 +108,7 @@ class Node:
         self.ending.wait(stopping)
         for host in self.hosts.values():
             host.close()
-        for part in (control, self.trimmer, watch):
+        for part in (control, trimmer, watch):
             part.close()
         if self.remote is not None:
             self.remote.close()
@@ -129,7 +130,7 @@ class Node:
         host = host_of(
             instance, begun, self.clusters, self.layout, Appender(logs), send, self.store, self.ending.exit
         )
-        if self.remote is not None and instance.engine.host is None:
+        if self.remote is not None:
             host.give_order = partial(self.remote.give, who)
         return host
 
@@ -174,7 +175,7 @@ class Node:
                 # A node of an earlier shape of the query may still speak: no peer of ours.
                 if host is not None and message.sender in self.layout.everyone:
                     host.deliver(Received(message))
-            elif "trim" in item:
+            elif "trim" in item and self.trimmer is not None:
                 self.trimmer.take(item)
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
@@ -183,7 +184,7 @@ class Node:
             return
         threshold = record.query.delay_threshold
         for host in self.hosts.values():
-            if host.instance.delay_threshold_us != threshold:
+            if host.instance.status().delay_threshold_us != threshold:
                 host.deliver(Threshold(threshold))
 
     # What it says of itself
@@ -197,8 +198,7 @@ class Node:
         }
 
     def _instance_status(self, host: InstanceHost) -> dict[str, Any]:
-        instance, journal = host.instance, host.journal
-        sunion = instance.sunion
+        status, journal = host.instance.status(), host.journal
         return {
             "fragment": host.me.fragment,
             "replica": host.me.replica,
@@ -206,23 +206,23 @@ class Node:
             "engine": self.layout.plan.fragment(host.me.fragment).engine_of(self.replica),
             "state": journal.state.value if journal.state else None,
             "since_ms": journal.since_us / 1_000,
-            "x_ms": instance.delay_threshold_us / 1_000,
-            "alpha_x_ms": sunion.alpha_x_us / 1_000,
-            "least_x_ms": instance.least_threshold_us / 1_000,
-            "engine_ms": instance.engine.latency_us / 1_000,
-            "missing": list(instance.missing()),
-            "position": sunion.base.position,
+            "x_ms": status.delay_threshold_us / 1_000,
+            "alpha_x_ms": status.alpha_x_us / 1_000,
+            "least_x_ms": status.least_threshold_us / 1_000,
+            "engine_ms": status.engine_latency_us / 1_000,
+            "missing": list(status.missing),
+            "position": status.position,
             "inputs": [
                 {
-                    "name": link.port.key,
-                    "boundary": link.port.tape.boundary,
-                    "silent": link.port.silent,
-                    "failed": link.port.failed,
-                    "read_from": link.upstream.live.log.replica,
-                    "skew_ms": link.skew_us / 1_000,
-                    "silent_for_ms": max(now_us() - link.upstream.live.seen, 0) / 1_000,
+                    "name": entry.key,
+                    "boundary": entry.boundary,
+                    "silent": entry.silent,
+                    "failed": entry.failed,
+                    "read_from": entry.read_from,
+                    "skew_ms": entry.skew_us / 1_000,
+                    "silent_for_ms": max(now_us() - entry.heard_at, 0) / 1_000,
                 }
-                for link in instance.links
+                for entry in status.inputs
             ],
             "reconciliations": journal.reconciliations,
             "last_reconciliation_s": journal.last_reconciliation_s,
