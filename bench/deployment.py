@@ -32,7 +32,7 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.settings import KafkaSettings, RedisSettings, Settings
 from services.kafka.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 from services.stack.children import MONITOR, query_children
-from services.stack.links import Link
+from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer, RedisServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,16 +41,16 @@ PATIENCE_S = 60.0
 
 
 @dataclass
-class Service:
+class DeployedProcess:
     """One process of the deployment, over all its lives."""
 
     name: str
     command: tuple[str, ...]
     environment: dict[str, str]
-    links: dict[str, Link]
+    links: dict[str, ProxyLink]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    lives: int = 0
+    incarnation: int = 0
     codes: list[int] = field(default_factory=list)
     failpoint: str = ""
     is_wanted: bool = True
@@ -61,7 +61,7 @@ class Service:
             environment["BOREAL_FAILPOINT"], self.failpoint = self.failpoint, ""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, env=environment, cwd=ROOT, stderr=log, stdout=log)
-        self.lives += 1
+        self.incarnation += 1
 
     @property
     def pid(self) -> int:
@@ -100,7 +100,7 @@ class Deployment:
         self.layout = layout_of(self.spec, sites)
         self.kafka: dict[str, KafkaServer] = beside.kafka if beside else {s: KafkaServer(root / f"kafka-{s}") for s in sites}
         self.redis: RedisServer = beside.redis if beside else RedisServer(root / "redis")
-        self.services: dict[str, Service] = {}
+        self.services: dict[str, DeployedProcess] = {}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
@@ -161,7 +161,7 @@ class Deployment:
 
     def add(self, child: Child) -> None:
         """Start a process, and keep it running."""
-        links = {site: Link() for site in self.kafka} if self.has_links else {}
+        links = {site: ProxyLink() for site in self.kafka} if self.has_links else {}
         environment = {
             "BOREAL_REDIS__URL": self.redis.url,
             "BOREAL_DATA": str(self.root / "data"),
@@ -171,7 +171,7 @@ class Deployment:
             environment[f"BOREAL_SITES__{site.upper()}__BOOTSTRAP"] = kafka.bootstrap
             if site in links:
                 environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
-        service = Service(child.name, child.command, environment, links, self.root / f"{child.name}.log")
+        service = DeployedProcess(child.name, child.command, environment, links, self.root / f"{child.name}.log")
         with self._lock:
             service.start()
             self.services[child.name] = service
@@ -188,7 +188,7 @@ class Deployment:
 
     # Breaking things
 
-    def service(self, short: str) -> Service:
+    def service(self, short: str) -> DeployedProcess:
         """By the start and end of its name: 'node.r0', 'source.jfk', 'egress.a', 'monitor'."""
         kind, _, rest = short.partition(".")
         return self.services[f"{kind}.{self.spec.name}.{rest}" if rest else kind]
@@ -322,7 +322,7 @@ def wait_until(
 
 
 @dataclass
-class Feeder:
+class KafkaFeeder:
     """Feeds rows of the time that it is, in a thread: {at, key, value} into each stream's topic, in order of time."""
 
     deployment: Deployment
@@ -331,7 +331,7 @@ class Feeder:
     period_s: float = 0.02
     rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
 
-    def __enter__(self) -> Feeder:
+    def __enter__(self) -> KafkaFeeder:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -21,9 +21,9 @@ from kafka import TopicPartition
 
 from bench.deployment import Deployment, read_all, wait_until
 from bench.figures import Figure, as_report, print_table
-from bench.spark_orders import KEYS, ROW_US, Given, Orders
+from bench.spark_orders import KEYS, ROW_US, EncodedOrder, Orders
 from bench.spark_plain import rates
-from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, query_of
+from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, make_query
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from deployment.engines import orders_topic
 from reconcile.orders import Mark, Redone, RollBack, decode_order
@@ -57,7 +57,7 @@ def main() -> dict[str, Any]:
     """Measure all, and return the report. Needs a Java; takes about four minutes."""
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        query = query_of("orders", engine="spark", shards=SHARDS)
+        query = make_query("orders", engine="spark", shards=SHARDS)
         with Deployment(Path(folder), query, without=("source", "node", "egress", "monitor"), has_links=False) as job:
             job.wait_ready(READY_S)
             with Orders(job) as orders:
@@ -83,7 +83,7 @@ def _latency(orders: Orders, shards: int) -> list[Figure]:
     """Small orders at a steady rate, the shards in turn."""
     for shard in range(shards):
         orders.take([orders.begin(shard)])
-    given: list[Given] = []
+    given: list[EncodedOrder] = []
     started = time.perf_counter()
     while time.perf_counter() - started < WARM_UP_S + LATENCY_S:
         given.append(orders.step(len(given) % shards, ORDER_ROWS))
@@ -191,11 +191,11 @@ def _end(deployment: Deployment) -> None:
 
 def _node(beside: Deployment, root: Path, engine: str) -> list[Figure]:
     """A node with its egress, whose three inputs are logged for it: few rows first, then, in Spark, as many as it can take."""
-    query = query_of(engine, engine=engine)
+    query = make_query(engine, engine=engine)
     root.mkdir()
     with (
         Deployment(root, query, without=("source",), beside=beside, has_links=False) as deployment,
-        closing(_Logged(deployment)) as logged,
+        closing(_SourceLogs(deployment)) as logged,
     ):
         deployment.wait_ready(READY_S)
         started = time.monotonic()
@@ -207,7 +207,7 @@ def _node(beside: Deployment, root: Path, engine: str) -> list[Figure]:
         return figures + (_busy(deployment, logged) if engine == "spark" else [])
 
 
-def _busy(deployment: Deployment, logged: _Logged) -> list[Figure]:
+def _busy(deployment: Deployment, logged: _SourceLogs) -> list[Figure]:
     """What a node and its job manage together, and how large the orders are then."""
     started = time.perf_counter()
     for _ in range(BUSY_FRAMES // len(STREAMS)):
@@ -222,7 +222,7 @@ def _busy(deployment: Deployment, logged: _Logged) -> list[Figure]:
     ]
 
 
-class _Logged:
+class _SourceLogs:
     """The logs of a deployment's sources, into which frames are written as a source would; each key comes in its turn."""
 
     def __init__(self, deployment: Deployment) -> None:

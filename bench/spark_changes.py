@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from boreal.query.spec import load_query
 from deployment.layout import layout_of
 from reconcile.remote import RemoteHost
-from spark_jobs.worker import Task
+from spark_jobs.worker import ReplicaTask
 
 PIECE_BYTES = 1 << 20
 
@@ -30,7 +30,7 @@ _hosts: dict[int, tuple[int, RemoteHost]] = {}
 class StateAsChanges(StatefulProcessor):
     """Rows (partition, offset, value) in, answers (partition, value) out."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReplicaTask) -> None:
         self._task = task
 
     def init(self, handle: StatefulProcessorHandle) -> None:

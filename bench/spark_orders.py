@@ -32,7 +32,7 @@ _HEAR = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class EncodedOrder:
     """One order, encoded."""
 
     shard: int
@@ -41,8 +41,8 @@ class Given:
 
 
 @dataclass(slots=True)
-class _Shard:
-    life: int = 0
+class _ShardPosition:
+    incarnation: int = 0
     number: int = 0
     upto: int = 0
 
@@ -63,7 +63,7 @@ class Orders:
         fragment = plan.fragment(instances[0].fragment)
         [self.input] = fragment.inputs
         self._outputs = {entry.operator: entry.schema for entry in fragment.outputs}
-        self._shards = [_Shard() for _ in instances]
+        self._shards = [_ShardPosition() for _ in instances]
         self._orders, self._answers = orders_topic(query, self.replica), answers_topic(query, self.replica)
         bootstrap = self.deployment.kafka["a"].bootstrap
         self._chance = np.random.default_rng(0)
@@ -83,27 +83,27 @@ class Orders:
 
     # Making orders
 
-    def begin(self, shard: int, mode: Mode = Mode.CHECKPOINT_REDO) -> Given:
+    def begin(self, shard: int, mode: Mode = Mode.CHECKPOINT_REDO) -> EncodedOrder:
         """A new life, with no state."""
         found = self._shards[shard]
-        found.life, found.number, found.upto = found.life + 1, 0, 0
-        return self.order(shard, Begin(found.life, mode, None, None))
+        found.incarnation, found.number, found.upto = found.incarnation + 1, 0, 0
+        return self.order(shard, Begin(found.incarnation, mode, None, None))
 
-    def order(self, shard: int, order: Order) -> Given:
+    def order(self, shard: int, order: Order) -> EncodedOrder:
         """The next order of a shard's life."""
         found = self._shards[shard]
         found.number += 1
-        place = Place(found.life, found.number)
-        return Given(shard, place, encode_order(place, order))
+        place = Place(found.incarnation, found.number)
+        return EncodedOrder(shard, place, encode_order(place, order))
 
-    def step(self, shard: int, rows: int, tentative: bool = False) -> Given:
+    def step(self, shard: int, rows: int, tentative: bool = False) -> EncodedOrder:
         """The shard's next rows, ROW_US apart, each of one of KEYS keys."""
         found = self._shards[shard]
         times = found.upto + ROW_US * np.arange(rows)
         found.upto += ROW_US * rows
         return self._step_of(shard, times, self._chance.integers(0, KEYS, rows), tentative)
 
-    def touch(self, shard: int, keys: np.ndarray) -> Given:
+    def touch(self, shard: int, keys: np.ndarray) -> EncodedOrder:
         """A row for each of these keys, all at one moment, which is the next: no window ends for long."""
         self._shards[shard].upto += 1
         times = np.full(len(keys), self._shards[shard].upto - 1)
@@ -116,7 +116,7 @@ class Orders:
     def upto(self, shard: int) -> int:
         return self._shards[shard].upto
 
-    def _step_of(self, shard: int, times: np.ndarray, keys: np.ndarray, tentative: bool) -> Given:
+    def _step_of(self, shard: int, times: np.ndarray, keys: np.ndarray, tentative: bool) -> EncodedOrder:
         columns = {"time": times, "key": keys, "value": self._chance.random(len(keys))}
         schema = self.input.schema.arrow
         batch = pa.RecordBatch.from_arrays([pa.array(columns[c.name]).cast(c.type) for c in schema], schema=schema)
@@ -124,14 +124,14 @@ class Orders:
 
     # Giving and hearing
 
-    def give(self, orders: Iterable[Given]) -> None:
+    def give(self, orders: Iterable[EncodedOrder]) -> None:
         """All at once, in their order; returns when they are on their way."""
         for order in orders:
             self.given[order.shard, order.place] = time.perf_counter()
             self._producer.produce(self._orders, order.data, partition=order.shard)
             self._producer.poll(0)
 
-    def take(self, orders: Iterable[Given], within_s: float = 120.0) -> float:
+    def take(self, orders: Iterable[EncodedOrder], within_s: float = 120.0) -> float:
         """Give them, and wait until all are answered; the seconds from the first one given to the last answer."""
         orders = list(orders)
         self.give(orders)
@@ -143,7 +143,7 @@ class Orders:
             time.sleep(0.001)
         return self.answered[last.shard, last.place] - self.given[orders[0].shard, orders[0].place]
 
-    def latency(self, order: Given) -> float:
+    def latency(self, order: EncodedOrder) -> float:
         """Milliseconds from giving an order to its answer, which has come."""
         key = order.shard, order.place
         return 1e3 * (self.answered[key] - self.given[key])

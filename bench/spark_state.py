@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from services.kafka.clusters import Cluster
     from services.kafka.settings import Settings
-    from spark_jobs.worker import Task
+    from spark_jobs.worker import ReplicaTask
 
 STATES_MB = (1, 32)
 ROWS = 8_192
@@ -94,15 +94,15 @@ def main() -> dict[str, Any]:
     return as_report("spark_state", figures)
 
 
-def _in_the_worker(task: Task, orders: DataFrame) -> DataFrame:
+def _in_the_worker(task: ReplicaTask, orders: DataFrame) -> DataFrame:
     from spark_jobs import worker
-    from spark_jobs.progress import AddedUp
+    from spark_jobs.progress import ProgressAccumulator
 
-    progress = orders.sparkSession.sparkContext.accumulator({}, AddedUp())
+    progress = orders.sparkSession.sparkContext.accumulator({}, ProgressAccumulator())
     return orders.mapInArrow(partial(worker.obey, task, progress), worker.ANSWERS)
 
 
-def _as_changes(task: Task, orders: DataFrame) -> DataFrame:
+def _as_changes(task: ReplicaTask, orders: DataFrame) -> DataFrame:
     from bench.spark_changes import StateAsChanges
 
     grouped = orders.groupBy("partition")
@@ -118,13 +118,13 @@ def _running(
     from services.kafka.clusters import Cluster
     from services.kafka.topics import TopicSpec, ensure
     from spark_jobs.connector import sink_options, source_options
-    from spark_jobs.worker import ORDERS, Task
+    from spark_jobs.worker import ORDERS, ReplicaTask
 
     name = f"{QUERY['name']}{way.__name__}_{megabytes}"
     names = orders_topic(name, "r0"), answers_topic(name, "r0")
     cluster, kafka = Cluster("a", settings, "bench"), settings.sites["a"]
     ensure(cluster, [TopicSpec(topic, 1, {"max.message.bytes": str(64 << 20)}) for topic in names])
-    task = Task(json.dumps({**QUERY, "name": name}), "r0", ("a",), name)
+    task = ReplicaTask(json.dumps({**QUERY, "name": name}), "r0", ("a",), name)
     orders = session.readStream.format("kafka").options(**source_options(kafka, names[0])).load().select(*ORDERS)
     writer = way(task, orders).writeStream.format("kafka").options(**sink_options(kafka, names[1]))
     if way is _in_the_worker:

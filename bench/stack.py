@@ -24,7 +24,7 @@ import psutil
 import pyarrow as pa
 from kafka import TopicPartition
 
-from bench.deployment import Deployment, Feeder
+from bench.deployment import Deployment, KafkaFeeder
 from bench.figures import Figure, as_report
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from logs.checkpoints import Checkpoint
@@ -72,7 +72,7 @@ def main() -> dict[str, Any]:
     return as_report("stack", figures)
 
 
-def query_of(name: str, **options: Any) -> dict[str, Any]:
+def make_query(name: str, **options: Any) -> dict[str, Any]:
     """Three streams, counted and summed per key and second."""
     return {
         "name": name,
@@ -109,7 +109,7 @@ def deployed(query: dict[str, Any], has_links: bool = False, **options: Any) -> 
 
 def _throughput(replicas: int) -> list[Figure]:
     """Frames as a source would log them, made beforehand: from the first append to the last row in q.stable."""
-    with deployed(query_of("frames", replicas=replicas), without=("source",)) as deployment:
+    with deployed(make_query("frames", replicas=replicas), without=("source",)) as deployment:
         store = KafkaLogStore(deployment.clusters, deployment.layout)
         logs = {stream: store.open(LogId(stream, "", 0)) for stream in STREAMS}
         rows = FRAME_ROWS * FRAMES
@@ -162,7 +162,7 @@ def _await_rows(deployment: Deployment, expected: int) -> None:
 
 def _json() -> list[Figure]:
     """One JSON object a tuple, in the topics before the sources begin: what the sources take bounds this."""
-    query = query_of("records")
+    query = make_query("records")
     with deployed(query, without=("source",)) as deployment:
         producer = confluent_kafka.Producer({"bootstrap.servers": deployment.kafka["a"].bootstrap, **_IN_BULK})
         for number in range(JSON_RECORDS):
@@ -195,14 +195,14 @@ def _processor_s(deployment: Deployment, *kinds: str) -> float:
 
 def _latency() -> list[Figure]:
     """10,000 tuples a second, 10 ms buckets, one tuple in ten passes: from ingest to a reader of q.out, and of q.stable."""
-    query = query_of(
+    query = make_query(
         "latency",
         streams={"one": _stream("one")},
         operators={"kept": {"filter": "one", "where": "key = 0"}},
         output="kept",
         tuning={"bucket": "10ms", "boundary_interval": "10ms"},
     )
-    with deployed(query) as deployment, Feeder(deployment, rows_per_second=10_000, keys=10, period_s=0.005):
+    with deployed(query) as deployment, KafkaFeeder(deployment, rows_per_second=10_000, keys=10, period_s=0.005):
         time.sleep(BROKER_WARM_UP_S)
         before = _processor_s(deployment)
         readers = [
@@ -239,11 +239,11 @@ def isolation() -> list[Figure]:
     p99 = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        deployed(query_of("failing"), has_links=True) as failing,
-        Deployment(Path(folder), query_of("healthy"), beside=failing, has_links=False) as healthy,
+        deployed(make_query("failing"), has_links=True) as failing,
+        Deployment(Path(folder), make_query("healthy"), beside=failing, has_links=False) as healthy,
     ):
         healthy.wait_ready()
-        with Feeder(healthy, rows_per_second=300):
+        with KafkaFeeder(healthy, rows_per_second=300):
             time.sleep(BROKER_WARM_UP_S)
             p99["alive"] = _delay_p99(healthy)
             with failing.cut("source.one"):
@@ -297,7 +297,7 @@ class _Arrivals:
 def _death() -> list[Figure]:
     """The replica that the egress reads is killed, again and again: how long until its peer's next stable output."""
     gaps = []
-    with deployed(query_of("deaths", replicas=2)) as deployment, Feeder(deployment, rows_per_second=300):
+    with deployed(make_query("deaths", replicas=2)) as deployment, KafkaFeeder(deployment, rows_per_second=300):
         for _ in range(DEATHS):
             time.sleep(4)
             before = [r for r in deployment.changes() if r["type"] in ("stable", "boundary")][-1]

@@ -6,7 +6,7 @@ partition P of the user's topic T that ever held a record:
     T/P          the offset at which the batch begins: the records before it have had their effect
     T/P/until    the offset at which it ends; absent where it takes no record of this partition
     T/P/floor    the boundary of this partition before the batch; absent where there is none
-    T/P/posted   the number of the last record that was posted by way of this source (services.source.post); absent if none
+    T/P/posted   the number of the last record that was posted by way of this source (services.source.post_box); absent if none
 
 and for the topic as a whole:
 

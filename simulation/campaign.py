@@ -22,7 +22,7 @@ from simulation.families import make_scenario
 from simulation.invariants import Violation, check, check_operators
 from simulation.mutants import mutated
 from simulation.oracle import Oracle
-from simulation.run import Observed, observe
+from simulation.run import Observation, observe
 from simulation.scenario import Scenario, reference_of
 
 CHUNK = 10
@@ -30,7 +30,7 @@ CHUNK = 10
 
 
 @dataclass
-class Verdict:
+class SeedVerdict:
     """What one seed showed."""
 
     seed: int
@@ -39,7 +39,7 @@ class Verdict:
     coverage: Counter[str]
 
 
-class Measure:
+class ScenarioJudge:
     """What the runs of one scenario are judged by: the same inputs without failures and without any mutant, itself compared
     with the operators' oracle. It is made once, however many mutants are tried on it."""
 
@@ -48,9 +48,9 @@ class Measure:
         self._reference = observe(reference_of(scenario))
         self._oracle = Oracle(scenario.plan, scenario.feeds)
         self._faults = list(check_operators(self._oracle, self._reference))
-        self._plain: Verdict | None = None
+        self._plain: SeedVerdict | None = None
 
-    def judge(self, mutant: str | None = None) -> Verdict:
+    def judge(self, mutant: str | None = None) -> SeedVerdict:
         """Run it, with this seeded bug if there is one (`simulation.mutants`), and judge it."""
         if mutant is None and self._plain is not None:
             return self._plain
@@ -61,16 +61,16 @@ class Measure:
         if reference.error is not None or not reference.settled:
             violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
         observed.faults["clock_skew"] += bool(scenario.skews or scenario.walls)
-        verdict = Verdict(scenario.seed, violations, observed.faults, _coverage(scenario, observed, self._oracle))
+        verdict = SeedVerdict(scenario.seed, violations, observed.faults, _coverage(scenario, observed, self._oracle))
         if mutant is None:
             self._plain = verdict
         return verdict
 
 
-def run_seed(seed: int, mutant: str | None = None) -> Verdict:
+def run_seed(seed: int, mutant: str | None = None) -> SeedVerdict:
     """Run one seed and judge it. mutant: the name of a seeded bug to run with (`simulation.mutants`); the run without
     failures, which is the measure, runs without it."""
-    return Measure(make_scenario(seed)).judge(mutant)
+    return ScenarioJudge(make_scenario(seed)).judge(mutant)
 
 
 def simulate(
@@ -108,7 +108,7 @@ def simulate(
     }
 
 
-def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Iterator[list[Verdict]]:
+def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Iterator[list[SeedVerdict]]:
     """The seeds' verdicts in the order of the seeds, a chunk at a time."""
     chunks = [range(at, min(at + CHUNK, first + seeds)) for at in range(first, first + seeds, CHUNK)]
     if processes == 1 or len(chunks) <= 1:
@@ -119,7 +119,7 @@ def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Ite
         yield from pool.map(_run_chunk, chunks, [mutant] * len(chunks))
 
 
-def _run_chunk(chunk: range, mutant: str | None) -> list[Verdict]:
+def _run_chunk(chunk: range, mutant: str | None) -> list[SeedVerdict]:
     pa.set_cpu_count(1)  # batches are small, and there is a process for each core
     return [run_seed(seed, mutant) for seed in chunk]
 
@@ -137,7 +137,7 @@ def _readers(plan: Plan, stream: str) -> int:
     return sum(any(edge.source and edge.operator == stream for edge in fragment.edges) for fragment in plan.fragments)
 
 
-def _coverage(scenario: Scenario, observed: Observed, oracle: Oracle) -> Counter[str]:
+def _coverage(scenario: Scenario, observed: Observation, oracle: Oracle) -> Counter[str]:
     """What the run went through: messages and reads, transitions, frames, what it was made of, and the edges it met."""
     counts = Counter(observed.coverage) + oracle.seen
     plan = scenario.plan

@@ -13,7 +13,7 @@ from boreal.query.planner import plan
 from boreal.query.spec import Hold, Mode, Policy, load_query
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
-from simulation.feed import EPOCH_US, Feed, Shape, make_feed
+from simulation.feed import EPOCH_US, FeedShape, StreamFeed, make_feed
 from simulation.queries import SCHEMA, Menu, make_operators
 from simulation.scenario import MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
@@ -24,7 +24,7 @@ GRID_MS = 10
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlanOptions:
     """What a family wants of its query."""
 
     replicas: tuple[int, ...] = (1, 2, 2, 2, 3)
@@ -38,7 +38,7 @@ class Wish:
     shapes: tuple[str, ...] = ("single", "single", "chain", "chain", "diamond")
 
 
-def make_plan(rng: Random, wish: Wish) -> Plan:
+def make_plan(rng: Random, wish: PlanOptions) -> Plan:
     large = rng.random() < 1 / 12
     streams = list("abcdefgh")[: rng.choice(wish.streams)]
     shape = rng.choice(wish.shapes)
@@ -88,7 +88,7 @@ def _stream(rng: Random) -> dict[str, Any]:
     return {"time": "time", "schema": {name: SCHEMA[name] for name in columns}, "key": ["k"], "disorder": "0s"}
 
 
-def timing(rng: Random, wish: Wish) -> dict[str, Any]:
+def timing(rng: Random, wish: PlanOptions) -> dict[str, Any]:
     bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100, 100))
     if wish.is_comfortable:
         bucket, interval = min(bucket, 100), min(interval, 75)
@@ -109,18 +109,18 @@ def timing(rng: Random, wish: Wish) -> dict[str, Any]:
     return {"delay_threshold": f"{x}ms", "tuning": tuning}
 
 
-def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, Feed], int]:
+def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, StreamFeed], int]:
     """The streams' rows, ending at different times, and the event time at which they begin."""
     start = EPOCH_US + rng.randrange(10 * SECOND)
     start -= start % (rng.choice((1, GRID_MS)) * MILLISECOND) if rng.random() < 0.6 else 0
     interval = query.boundary_interval_us
     longest = int(rng.uniform(*seconds) * SECOND) // interval
     grid_us = rng.choice((0, GRID_MS * MILLISECOND, query.bucket_us))
-    feeds: dict[str, Feed] = {}
+    feeds: dict[str, StreamFeed] = {}
     for edge in query.sources:
         if edge.operator in feeds:
             continue
-        shape = Shape(
+        shape = FeedShape(
             start,
             interval,
             rng.randint(2, 6),
@@ -156,7 +156,7 @@ def skews(rng: Random, query: Plan) -> dict[InstanceId, int]:
     return {who: rng.randint(0, most) for who in instances(query)}
 
 
-def settle(seed: int, family: str, rng: Random, query: Plan, wish: Wish, **more: Any) -> Scenario:
+def settle(seed: int, family: str, rng: Random, query: Plan, wish: PlanOptions, **more: Any) -> Scenario:
     feeds, start = make_feeds(rng, query, wish.seconds)
     step_rows = rng.choice((1, 6, 30, None, None))
     poll_frames = rng.choice((1, 2, *([POLL_FRAMES] * 6)))

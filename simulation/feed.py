@@ -29,7 +29,7 @@ _MOST_ROWS = 24
 
 
 @dataclass(frozen=True)
-class Feed:
+class StreamFeed:
     """One stream: its rows in the order of the log, and how many of them the first n intervals hold (`counts[n]`)."""
 
     batch: pa.RecordBatch
@@ -40,35 +40,35 @@ class Feed:
         """The interval after which the stream has ended."""
         return len(self.counts) - 1
 
-    def with_ahead(self, row: int, ahead_us: int) -> Feed:
+    def with_ahead(self, row: int, ahead_us: int) -> StreamFeed:
         """The same, but that one row's time is so much later."""
         times = self.batch.column(0).to_numpy().copy()
         times[row] += ahead_us
         return self._at(times)
 
-    def lasting(self, intervals: int) -> Feed:
+    def lasting(self, intervals: int) -> StreamFeed:
         """The same, but that it ends after so many intervals."""
         more = max(intervals - self.intervals, 0)
         return replace(self, counts=(*self.counts[: intervals + 1], *(self.counts[-1:] * more)))
 
-    def without(self, since: int, until: int) -> Feed:
+    def without(self, since: int, until: int) -> StreamFeed:
         """The same, but without the rows of a span of time."""
         times = self.batch.column(0).to_numpy()
         keep = (times < since) | (times >= until)
         before = np.concatenate([[0], np.cumsum(keep)])
-        return Feed(self.batch.filter(pa.array(keep)), tuple(int(before[count]) for count in self.counts))
+        return StreamFeed(self.batch.filter(pa.array(keep)), tuple(int(before[count]) for count in self.counts))
 
-    def with_disorder(self, rng: Random, most_us: int) -> Feed:
+    def with_disorder(self, rng: Random, most_us: int) -> StreamFeed:
         """The same, but that each row's time is earlier, by up to so much."""
         times = self.batch.column(0).to_numpy()
         return self._at(times - np.array([rng.randint(0, most_us) for _ in times], dtype=np.int64))
 
-    def _at(self, times: np.ndarray) -> Feed:
+    def _at(self, times: np.ndarray) -> StreamFeed:
         return replace(self, batch=self.batch.set_column(0, self.batch.schema.field(0), pa.array(times)))
 
 
 @dataclass(frozen=True)
-class Shape:
+class FeedShape:
     """What the rows of a stream look like. interval_us: event time that one boundary interval covers; is_strange: whether
     its numbers include those at the edges of their types; grid_us: what most times are multiples of, 0 for any."""
 
@@ -82,7 +82,7 @@ class Shape:
     grid_us: int = 0
 
 
-def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed:
+def make_feed(rng: Random, schema: Schema, shape: FeedShape, intervals: int) -> StreamFeed:
     """The rows of one stream that lasts so many intervals."""
     times: list[int] = []
     counts = [0]
@@ -103,7 +103,7 @@ def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed
         counts.append(len(times))
     columns = [pa.array(_values(rng, kind, len(times), shape), kind.arrow) for _, kind in schema.columns]
     batch = pa.RecordBatch.from_arrays([pa.array(times, pa.int64()), *columns], schema=schema.arrow)
-    return Feed(batch, tuple(counts))
+    return StreamFeed(batch, tuple(counts))
 
 
 def _snapped(rng: Random, time: int, start: int, end: int, grid_us: int) -> int:
@@ -117,7 +117,7 @@ _STRANGE_INTS = ((1 << 63) - 1, -(1 << 63), (1 << 62) + 3, -(1 << 62), (1 << 53)
 STRANGE_CHANCE = 0.15
 
 
-def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
+def _values(rng: Random, kind: Type, count: int, shape: FeedShape) -> list[object]:
     values: list[object] = []
     for _ in range(count):
         if rng.random() < shape.null_chance:
@@ -139,7 +139,7 @@ def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
     return values
 
 
-class Feeder:
+class SourceFeeder:
     """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time. lag_us: how far the
     boundaries are behind the rows, as where a stream's `disorder` is waited for. jumps: by stream, the interval after which its
     boundary is at least at a time. A source may be away for a while: its next life begins with START and logs at once what has
@@ -149,7 +149,7 @@ class Feeder:
     def __init__(
         self,
         plan: Plan,
-        feeds: Mapping[str, Feed],
+        feeds: Mapping[str, StreamFeed],
         start_us: int,
         stride: int,
         lag_us: int = 0,
@@ -165,7 +165,7 @@ class Feeder:
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
         self.logged = dict.fromkeys(feeds, 0)
-        self.lives = dict.fromkeys(feeds, 1)
+        self.incarnations = dict.fromkeys(feeds, 1)
         self.absences: Counter[str] = Counter()
 
     @property
@@ -195,14 +195,14 @@ class Feeder:
         self.absences[stream] -= 1
         if self.absences[stream]:
             return
-        self.lives[stream] += 1
+        self.incarnations[stream] += 1
         for log in self._logs_of(stream):
             append(log, Start(self._origin(stream), 0, self.next_ids[log]))
 
     def write_late(self, stream: str, now: int, append: Callable[[LogId, Frame], None]) -> None:
         """A life that was thought dead writes what nobody may believe: rows under ids that are not its own any more, and a
         boundary far ahead."""
-        dead = Origin("", self.lives[stream] - 1)
+        dead = Origin("", self.incarnations[stream] - 1)
         feed = self.feeds[stream]
         for log in self._logs_of(stream):
             if feed.batch.num_rows:
@@ -215,7 +215,7 @@ class Feeder:
         return [LogId(edge.name, "", partition) for edge in edges for partition in range(edge.partitions)]
 
     def _origin(self, stream: str) -> Origin:
-        return Origin("", self.lives[stream])
+        return Origin("", self.incarnations[stream])
 
     def tick(self, now: int, append: Callable[[LogId, Frame], None]) -> None:
         """Log the next rows and a boundary on every stream; after a stream's end the boundary alone, as a heartbeat."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from simulation.campaign import Measure
+from simulation.campaign import ScenarioJudge
 from simulation.families import make_scenario
 from simulation.invariants import Violation
 
@@ -70,7 +70,7 @@ def _rounds(left: list[str], chunks: Iterator[range], processes: int) -> Iterato
 def _hunt_chunk(chunk: range, mutants: tuple[str, ...]) -> list[Catch]:
     catches: dict[str, Catch] = {}
     for seed in chunk:
-        measure = Measure(make_scenario(seed))
+        measure = ScenarioJudge(make_scenario(seed))
         for mutant in mutants:
             if mutant in catches:
                 continue

@@ -3,10 +3,10 @@
 A checker sees only what was observed: frames, times, states. It imports types, and nothing of the machines. Every
 anomaly has a name and a sentence (ANOMALIES) before it has a check.
 
-When I3 and I4 are owed, `simulation.owed` says. A new result must be given within X of the first tick at which some source
-had logged past its time: R8's ingest for a row as well as for the window that closes there. New is a result for which nothing
-spoke that the client was given before (R14): no stable boundary past its time, and no tentative one that came when its input
-had been logged.
+`simulation.obligations` says when I3 and I4 are owed. A new result must be given within X of the first tick at which some
+source had logged past its time: R8's ingest for a row as well as for the window that closes there. New is a result for
+which nothing spoke that the client was given before (R14): no stable boundary past its time, and no tentative one that came
+when its input had been logged.
 
 Where, beyond that, each result depends on one row only, what a run over the streams that were never cut gives must have
 been given within X too ('withheld'); and of several replicas one must be live at any time ('nobody-live'). That holds
@@ -44,7 +44,7 @@ from boreal.query.plan import EGRESS, Plan
 from boreal.query.spec import Aggregate, Distinct, Hold, Top
 from reconcile.events import InstanceId
 from simulation.oracle import Oracle, difference, shown
-from simulation.run import Observed
+from simulation.run import Observation
 from simulation.scenario import HELD_BACK_BYTES, Scenario
 from sunion.port import EARLY
 
@@ -119,13 +119,13 @@ class Violation:
         return f"{self.name}: {self.message}"
 
 
-def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[Violation]:
+def check(scenario: Scenario, observed: Observation, reference: Observation) -> list[Violation]:
     """All anomalies of a run. reference: the same input's run without failures."""
     found: list[Violation] = []
     may_skip = scenario.may_skip or scenario.loses_state
     output = scenario.plan.output.name
     histories = {
-        log: History.of(log, frames, may_skip and log.stream != output) for log, frames in observed.frames.items()
+        log: LogHistory.of(log, frames, may_skip and log.stream != output) for log, frames in observed.frames.items()
     }
     for history in histories.values():
         found += history.violations
@@ -166,7 +166,7 @@ def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[V
     return found
 
 
-def _errors(observed: Observed) -> Iterator[Violation]:
+def _errors(observed: Observation) -> Iterator[Violation]:
     if observed.error is not None:
         kind, message, where = observed.error
         name = {"Trimmed": "trimmed", "ProtocolError": "protocol"}.get(kind, "crash")
@@ -196,7 +196,7 @@ def readable(frames: list[tuple[int, Frame]]) -> Iterator[tuple[int, Frame]]:
 
 
 @dataclass(slots=True)
-class History:
+class LogHistory:
     """What one log's frames add up to, and what is wrong with them (I2, I6).
 
     may_skip: a new life may leave ids out, as its START says (R27), though never in the client's log; `stable` then has a
@@ -214,14 +214,14 @@ class History:
     correcting: bool = False
     stable_time: int = -INFINITY
     stable_through: int = -INFINITY
-    life_through: int = -INFINITY
+    incarnation_through: int = -INFINITY
     tentative_time: int = -INFINITY
     tentative_through: int = -INFINITY
     cause: str | None = None
 
     @staticmethod
-    def of(log: LogId, frames: list[tuple[int, Frame]], may_skip: bool = False) -> History:
-        history = History(log, may_skip)
+    def of(log: LogId, frames: list[tuple[int, Frame]], may_skip: bool = False) -> LogHistory:
+        history = LogHistory(log, may_skip)
         for when, frame in readable(frames):
             history.take(when, frame)
         return history
@@ -245,7 +245,7 @@ class History:
                 self._revoke()
             case Start():
                 # A new life may give lower boundaries for a while: they are true, and only rising ones count (R3).
-                self.life_through, self.correcting = -INFINITY, False
+                self.incarnation_through, self.correcting = -INFINITY, False
                 if self.may_skip and frame.next_id > self.next_id:
                     self.next_id = frame.next_id
                     self.stable.append((self.next_id, []))
@@ -292,11 +292,11 @@ class History:
         if frame.tentative:
             self.tentative_through = max(self.tentative_through, frame.time)
             return
-        if frame.time < self.life_through:
-            self._add("boundary-fell", when, f"from {self.life_through} to {frame.time}")
+        if frame.time < self.incarnation_through:
+            self._add("boundary-fell", when, f"from {self.incarnation_through} to {frame.time}")
         elif frame.time > self.stable_through and self.outstanding:
             self._add("boundary-fell", when, f"to {frame.time} over {self.outstanding} tentative rows")
-        self.life_through = frame.time
+        self.incarnation_through = frame.time
         self.stable_through = max(self.stable_through, frame.time)
 
     def _take_cause(self, when: int, cause: str) -> None:
@@ -316,8 +316,8 @@ class History:
 # I1: against the run without failures.
 
 
-def _compare(histories: Mapping[LogId, History], reference: Observed, is_settled: bool) -> Iterator[Violation]:
-    due = {log.key: History.of(log, frames) for log, frames in reference.frames.items()}
+def _compare(histories: Mapping[LogId, LogHistory], reference: Observation, is_settled: bool) -> Iterator[Violation]:
+    due = {log.key: LogHistory.of(log, frames) for log, frames in reference.frames.items()}
     whole = {key: (rows := _whole(history.stable), _bytes(rows)) for key, history in due.items()}
     for log, history in histories.items():
         expected, expected_bytes = whole[log.key]
@@ -356,10 +356,10 @@ def _first_difference(
         yield Violation("stable-differs", f"{log} has more stable rows than there are: {first_id + batch.num_rows}")
 
 
-def check_operators(oracle: Oracle, reference: Observed) -> Iterator[Violation]:
+def check_operators(oracle: Oracle, reference: Observation) -> Iterator[Violation]:
     """The run without failures against plain Python: the rows of every log, and their order (R5, R6)."""
     for log, frames in reference.frames.items():
-        differs = difference(oracle, log.key, _whole(History.of(log, frames).stable))
+        differs = difference(oracle, log.key, _whole(LogHistory.of(log, frames).stable))
         if differs is not None:
             yield Violation("oracle", f"{log}: {differs}")
 
@@ -367,7 +367,7 @@ def check_operators(oracle: Oracle, reference: Observed) -> Iterator[Violation]:
 # I5: convergence.
 
 
-def _settling(observed: Observed, clients: list[History], histories: Mapping[LogId, History]) -> Iterator[Violation]:
+def _settling(observed: Observation, clients: list[LogHistory], histories: Mapping[LogId, LogHistory]) -> Iterator[Violation]:
     if not observed.settled:
         yield Violation("unsettled", f"{observed.unsettled} at {observed.ended_at}, quiet since {observed.quiet_at}")
         return
@@ -381,7 +381,7 @@ def _settling(observed: Observed, clients: list[History], histories: Mapping[Log
             yield Violation("rec-done-missing", f"{log} at the end")
 
 
-def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+def _starvation(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
     """R16: beyond stable_lag_max only the redo itself, and the turns of the other replicas, may keep stable rows back.
     Owed where memory holds what is to be redone: else it may lie in a log that is out of reach just then."""
     plan = scenario.plan
@@ -397,7 +397,7 @@ def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
 
 
-def _hesitation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+def _hesitation(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
     """What could be corrected is, when it is the replica's turn (R16, R22): meanwhile it gives tentative results whose stable
     versions could have been sent."""
     plan = scenario.plan
@@ -411,13 +411,13 @@ def _hesitation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
             yield Violation("hesitant", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
 
 
-def _alpha_sharing(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+def _alpha_sharing(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
     """R9: who is nearer to the client has no less of X left than those it reads from."""
     for producer, reader, most, least in observed.unfair:
         yield Violation("alpha-shared-wrongly", f"{producer} has {most} us, its reader {reader} {least}")
 
 
-def _thrashing(observed: Observed) -> Iterator[Violation]:
+def _thrashing(observed: Observation) -> Iterator[Violation]:
     for log, frames in observed.frames.items():
         undone = [when for when, frame in frames if isinstance(frame, Undo)]
         for first, last in zip(undone, undone[MOST_UNDOS_A_SECOND:], strict=False):
@@ -426,7 +426,7 @@ def _thrashing(observed: Observed) -> Iterator[Violation]:
                 break
 
 
-def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+def _trimming(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
     """Owed once all has been quiet for longer than any window and the round of acknowledgements take. State that windows
     cannot rebuild waits for its own checkpoints."""
     calm = observed.ended_at - observed.quiet_at
@@ -437,7 +437,7 @@ def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
 # I3 and I4: what is owed to the client.
 
 
-def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[Violation]:
+def _delay(scenario: Scenario, observed: Observation, client: LogHistory) -> Iterator[Violation]:
     """R14: a row is new unless something of its time or later was given that spoke for it: a stable boundary, or a tentative
     one that was given when the row had been logged already. One that says 'early' speaks for what comes out of order, where
     anything does."""
@@ -478,7 +478,7 @@ def _in_cut(scenario: Scenario, logged: np.ndarray) -> np.ndarray:
     return sum(((logged >= cut.at_us) & (logged <= cut.end_us) for cut in cuts), np.zeros(len(logged), dtype=bool))
 
 
-def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.ndarray:
+def _available(scenario: Scenario, observed: Observation, times: np.ndarray) -> np.ndarray:
     """`_ingest`, or, where boundaries are behind rows, when the first row of such a time or a later one was logged, and a row
     of this very time."""
     known = _ingest(observed, times)
@@ -505,14 +505,14 @@ def _out_of_order(scenario: Scenario) -> np.ndarray:
     return np.concatenate([own[own < np.maximum.accumulate(own)] for own in times if len(own)] or [np.empty(0, np.int64)])
 
 
-def _ingest(observed: Observed, times: np.ndarray) -> np.ndarray:
+def _ingest(observed: Observation, times: np.ndarray) -> np.ndarray:
     """When some source had first logged past each of these times."""
     when = np.array([when for when, _ in observed.ticks], dtype=np.int64)
     reached = np.array([event for _, event in observed.ticks], dtype=np.int64)
     return when[np.minimum(np.searchsorted(reached, times, side="right"), len(when) - 1)]
 
 
-def _withholding(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+def _withholding(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
     """What the streams that were never cut give by themselves is given within X."""
     given: dict[str, int] = {}
     for when, frame in readable(observed.frames[client]):
@@ -530,8 +530,8 @@ def _withholding(scenario: Scenario, observed: Observed, client: LogId) -> Itera
             return
 
 
-def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterator[Violation]:
-    whole = _whole(History.of(client, reference.frames[replace(client, replica="r0")]).stable)
+def _invention(observed: Observation, reference: Observation, client: LogId) -> Iterator[Violation]:
+    whole = _whole(LogHistory.of(client, reference.frames[replace(client, replica="r0")]).stable)
     due = Counter(shown(whole) if whole is not None else [])
     stable: Counter[str] = Counter()
     given: Counter[str] = Counter()
@@ -550,7 +550,7 @@ def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _StreamCut:
     """A stream was cut off from all its readers. The event times that were logged meanwhile lie in [from_event, to_event)."""
 
     stream: str
@@ -560,7 +560,7 @@ class _Cut:
     to_event: int
 
 
-def _cuts(scenario: Scenario, observed: Observed) -> list[_Cut]:
+def _cuts(scenario: Scenario, observed: Observation) -> list[_StreamCut]:
     """Overlapping ones of one stream as one."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for strike in sorted(scenario.strikes, key=lambda strike: strike.at_us):
@@ -572,18 +572,18 @@ def _cuts(scenario: Scenario, observed: Observed) -> list[_Cut]:
         else:
             merged.append((strike.at_us, strike.end_us))
     return [
-        _Cut(stream, since, until, _reached(observed, since), _reached(observed, until + LATENESS_US))
+        _StreamCut(stream, since, until, _reached(observed, since), _reached(observed, until + LATENESS_US))
         for stream, merged in spans.items()
         for since, until in merged
     ]
 
 
-def _reached(observed: Observed, when: int) -> int:
+def _reached(observed: Observation, when: int) -> int:
     """The event time that the sources had logged by then."""
     return max((event for at, event in observed.ticks if at <= when), default=-INFINITY)
 
 
-def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+def _naming(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
     """Of a tentative result: each stream that was cut off from before its bucket's end until now is named; no stream is that
     was there for all of it. Where a later fragment did not wait for an earlier one, it names that one's operator instead."""
     plan, cuts = scenario.plan, _cuts(scenario, observed)
@@ -606,13 +606,13 @@ def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[V
                 return
 
 
-def _explains(scenario: Scenario, cut: _Cut, name: str, when: int, end: int) -> bool:
+def _explains(scenario: Scenario, cut: _StreamCut, name: str, when: int, end: int) -> bool:
     """Whether the cut is why a stream may be missing from a bucket. What was logged just before it may be held up, too."""
     begins, known = end - scenario.plan.bucket_us, cut.from_event - scenario.plan.boundary_interval_us
     return cut.stream == name and cut.since_us < when and known < end and (begins < cut.to_event or end >= INFINITY)
 
 
-def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
+def _holding(scenario: Scenario, observed: Observation, histories: Mapping[LogId, LogHistory]) -> Iterator[Violation]:
     """R11: `suspend` gives nothing tentative; `delay` gives each bucket at its deadline and no sooner."""
     plan, policy = scenario.plan, scenario.plan.policy
     tentative = [log for log, history in histories.items() if history.n_tentative]
@@ -635,7 +635,7 @@ def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
                     return
 
 
-def _processing(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+def _processing(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
     """R11: `process` holds back the first bucket of a failure; later ones leave once what is there has passed them."""
     plan, policy, cuts = scenario.plan, scenario.plan.policy, _cuts(scenario, observed)
     if {policy.failure, policy.stabilization} != {Hold.PROCESS} or len(cuts) != 1:
@@ -657,7 +657,7 @@ def _processing(scenario: Scenario, observed: Observed, client: LogId) -> Iterat
 WINDOWED = {"aggregate", "top"}
 
 
-def _partial_windows(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
+def _partial_windows(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
     """Of one fragment, while just one stream is cut: a window that lies wholly in the cut gives what the others' rows give."""
     plan, cuts = scenario.plan, _cuts(scenario, observed)
     nodes = plan.fragments[0].nodes
@@ -682,13 +682,13 @@ def _partial_windows(scenario: Scenario, observed: Observed, client: LogId) -> I
                 return
 
 
-def _settled(plan: Plan, cut: _Cut) -> int:
+def _settled(plan: Plan, cut: _StreamCut) -> int:
     """From when on a window depends on no row of the stream that was cut: those of operators before it may begin earlier."""
     windows = [node.spec.window for node in plan.fragments[0].nodes if isinstance(node.spec, Aggregate | Distinct | Top)]
     return cut.from_event + sum(window.size_us for window in windows[:-1] if window is not None)
 
 
-def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
+def _staggering(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
     """R22: with a policy that answers during the correction, replicas take turns. Left out is who corrects a step's worth of
     backlog at once, having been away itself."""
     if scenario.plan.policy.stabilization == "suspend":
@@ -714,7 +714,7 @@ def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
 
 
 def _masking(
-    scenario: Scenario, observed: Observed, clients: list[History], histories: Mapping[LogId, History]
+    scenario: Scenario, observed: Observation, clients: list[LogHistory], histories: Mapping[LogId, LogHistory]
 ) -> Iterator[Violation]:
     plan = scenario.plan
     if plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 + _slowness(scenario) >= _held_us(scenario, observed):
@@ -725,7 +725,7 @@ def _masking(
             yield Violation("unmasked", f"{history.log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
 
-def _earliness(observed: Observed, client: History) -> Iterator[Violation]:
+def _earliness(observed: Observation, client: LogHistory) -> Iterator[Violation]:
     """What comes out of order for longer than X is answered early and is no failure, and at a bounded cost."""
     for when, who, state in observed.states:
         if state is State.UP_FAILURE and when > SECOND_US // 2:
@@ -740,7 +740,7 @@ def _slowness(scenario: Scenario) -> int:
     return max(scenario.skews.values(), default=0) + scenario.lag_us + 2 * max((by for _, by in scenario.hops_us), default=0)
 
 
-def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
+def _silence(scenario: Scenario, observed: Observation, histories: Mapping[LogId, LogHistory]) -> Iterator[Violation]:
     plan = scenario.plan
     length = scenario.cut_us + plan.bucket_us + 2 * plan.boundary_interval_us + 20_000 + _slowness(scenario)
     if length >= _held_us(scenario, observed):
@@ -750,7 +750,7 @@ def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
             yield Violation("needless-tentative", f"{log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
 
-def _held_us(scenario: Scenario, observed: Observed) -> int:
+def _held_us(scenario: Scenario, observed: Observation) -> int:
     """The smallest alpha*X of any instance at any time. Where machines with wrong walls share a clock, no less than half of X:
     otherwise skew, which makes paths look long, would excuse itself."""
     plan = scenario.plan

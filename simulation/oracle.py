@@ -20,8 +20,8 @@ from boreal.model.partition import partition_of
 from boreal.model.schema import Schema
 from boreal.query.plan import Edge, Fragment, Node, Plan
 from boreal.query.spec import Aggregate, Distinct, Filter, Join, Map, Top, Union
-from simulation.feed import Feed
-from simulation.meanings import Row, aggregated, condition, is_about, selected
+from simulation.expressions import Row, aggregated, condition, is_about, selected
+from simulation.feed import StreamFeed
 
 Rows = list[Row]
 
@@ -29,7 +29,7 @@ Rows = list[Row]
 class Oracle:
     """The rows of every log that instances write, by `LogId.key`; `seen` counts the edges that rows lay on."""
 
-    def __init__(self, plan: Plan, feeds: Mapping[str, Feed]) -> None:
+    def __init__(self, plan: Plan, feeds: Mapping[str, StreamFeed]) -> None:
         self.rows: dict[str, Rows] = {}
         self.schemas: dict[str, Schema] = {}
         self.seen: Counter[str] = Counter()
@@ -42,7 +42,7 @@ class Oracle:
                 self._run(fragment, shard)
 
     def batch(self, key: str) -> pa.RecordBatch:
-        """A log's rows as they would be logged; not where there is `About`."""
+        """A log's rows as they would be logged; not where there is `ApproximateValue`."""
         schema = self.schemas[key].arrow
         named = zip(schema.names, schema.types, strict=True)
         columns = [pa.array([row[name] for row in self.rows[key]], kind) for name, kind in named]
@@ -150,7 +150,7 @@ class Oracle:
         return [row for *_, row in sorted(found, key=lambda entry: entry[:3])]
 
 
-class About:
+class ApproximateValue:
     """A value that is right if it is near; size: of what it was made of."""
 
     __slots__ = ("size", "value")
@@ -191,7 +191,7 @@ def _grouped(spec: Aggregate, panes: list[Rows]) -> Rows:
         result[name] = aggregated(text, panes)
         if text == "stddev(v)":
             sizes = [abs(row["v"]) for pane in panes for row in pane if row["v"] is not None]
-            result[name] = About(result[name], max(sizes, default=0.0))
+            result[name] = ApproximateValue(result[name], max(sizes, default=0.0))
     return [result]
 
 
@@ -226,7 +226,8 @@ def shown(batch: pa.RecordBatch) -> list[str]:
 
 
 def difference(oracle: Oracle, key: str, batch: pa.RecordBatch | None) -> str | None:
-    """The first row of a log that is not what it should be, or None. The bits of doubles count, but for what is `About`."""
+    """The first row of a log that is not what it should be, or None. The bits of doubles count, except in an
+    `ApproximateValue`."""
     due = oracle.rows[key]
     if (batch.num_rows if batch is not None else 0) != len(due):
         return f"{batch.num_rows if batch is not None else 0} rows instead of {len(due)}"
@@ -234,7 +235,7 @@ def difference(oracle: Oracle, key: str, batch: pa.RecordBatch | None) -> str | 
         return None
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         given, wanted = plain(column), [row[name] for row in due]
-        if wanted and isinstance(wanted[0], About):
+        if wanted and isinstance(wanted[0], ApproximateValue):
             wrong = [not is_about(one, other.value, other.size) for one, other in zip(given, wanted, strict=True)]
         elif repr(given) == repr(wanted):
             continue

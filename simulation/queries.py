@@ -1,7 +1,7 @@
 """Random small queries of every operator, in one fragment, a chain or a diamond.
 
 Rows that have not yet met a window all have one shape (k, v, n, t, b), so that any operator can follow any other. What
-expressions there are, and what they mean, is in `simulation.meanings`.
+expressions there are, and what they mean, is in `simulation.expressions`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from simulation.meanings import COMPUTED, CONDITIONS, SELECTED
+from simulation.expressions import COMPUTED, CONDITIONS, SELECTED
 
 PANE_MS = 20
 SCHEMA = {"k": "string", "v": "double", "n": "int", "t": "timestamp", "b": "bool"}

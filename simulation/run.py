@@ -23,7 +23,7 @@ from reconcile.events import InstanceId, StateChanged
 from reconcile.instance import Instance
 from simulation.client import Client, faults_of_records
 from simulation.clocks import MachineClock
-from simulation.feed import Feeder
+from simulation.feed import SourceFeeder
 from simulation.scenario import Scenario
 from simulation.store import SimulatedStore
 from simulation.strikes import Saboteur
@@ -40,7 +40,7 @@ MOST_EVENTS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Trailing:
+class InstanceSpan:
     """The longest span in which what was stable in an instance's input at its beginning, by a bucket or more, was not yet
     processed."""
 
@@ -50,7 +50,7 @@ class Trailing:
 
 
 @dataclass
-class Observed:
+class Observation:
     """What happened. frames: of every log but the sources', (when, frame) in order; ticks: (when, event time reached).
 
     states: entered when, None for dead. hesitant: spans in which a replica's failure had healed, and it had not begun to
@@ -65,8 +65,8 @@ class Observed:
     frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
     ticks: list[tuple[int, int]] = field(default_factory=list)
     states: list[tuple[int, InstanceId, State | None]] = field(default_factory=list)
-    trailing: list[Trailing] = field(default_factory=list)
-    hesitant: list[Trailing] = field(default_factory=list)
+    trailing: list[InstanceSpan] = field(default_factory=list)
+    hesitant: list[InstanceSpan] = field(default_factory=list)
     unfair: list[tuple[InstanceId, InstanceId, int, int]] = field(default_factory=list)
     alpha_x_us: int = INFINITY
     x_us_max: int = 0
@@ -86,7 +86,7 @@ class Observed:
     digest: str = ""
 
 
-def observe(scenario: Scenario, with_digest: bool = False, spy: Callable[[Simulation], None] | None = None) -> Observed:
+def observe(scenario: Scenario, with_digest: bool = False, spy: Callable[[Simulation], None] | None = None) -> Observation:
     """Run a scenario to its end. with_digest: hash every logged frame with its log and time; spy is handed the run before
     it begins."""
     simulation = Simulation(scenario, with_digest)
@@ -107,7 +107,7 @@ class Simulation:
     def __init__(self, scenario: Scenario, with_digest: bool) -> None:
         plan = scenario.plan
         self.scenario = scenario
-        self.observed = Observed(x_us_max=plan.delay_threshold_us)
+        self.observed = Observation(x_us_max=plan.delay_threshold_us)
         clock = ModelClock(scenario.copy_us)
         self.world = SimulatedWorld(
             plan,
@@ -120,7 +120,7 @@ class Simulation:
             scenario.limits,
             scenario.poll_frames,
         )
-        self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
+        self.feeder = SourceFeeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
         self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
         self.client = Client(plan, scenario.keeps_records)
         self.shown = LogId(plan.output.name, "r0", 0)
@@ -128,7 +128,7 @@ class Simulation:
         self.events = 0
         self.is_over = False
         self.stable_at: dict[InstanceId, deque[tuple[int, int]]] = {}
-        self.longest: dict[InstanceId, Trailing] = {}
+        self.longest: dict[InstanceId, InstanceSpan] = {}
         self.healed_since: dict[InstanceId, int] = {}
         self.unfair_since: dict[tuple[InstanceId, InstanceId], int] = {}
         self.digest = hashlib.sha256() if with_digest else None
@@ -148,7 +148,7 @@ class Simulation:
         self._tick_later()
         world.run(self._is_over)
 
-    def finish(self) -> Observed:
+    def finish(self) -> Observation:
         observed = self.observed
         observed.trailing = list(self.longest.values())
         for who in list(self.healed_since):
@@ -256,12 +256,12 @@ class Simulation:
             notes.popleft()
         longest = self.longest.get(who)
         if notes and (longest is None or self.world.now - notes[0][1] > longest.until_us - longest.since_us):
-            self.longest[who] = Trailing(who, notes[0][1], self.world.now)
+            self.longest[who] = InstanceSpan(who, notes[0][1], self.world.now)
 
     def _note_corrected(self, who: InstanceId) -> None:
         since = self.healed_since.pop(who, None)
         if since is not None:
-            self.observed.hesitant.append(Trailing(who, since, self.world.now))
+            self.observed.hesitant.append(InstanceSpan(who, since, self.world.now))
 
     def _look_at_shares(self) -> None:
         """Measures come with heartbeats, and only while nothing is cut off and both are STABLE: what one has too much is noted

@@ -15,7 +15,7 @@ from boreal.query.spec import Mode
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
 from reconcile.limits import PRODUCTION, Limits
-from simulation.feed import Feed
+from simulation.feed import StreamFeed
 from simulation.strikes import Strike
 
 MILLISECOND = 1_000
@@ -54,7 +54,7 @@ class Scenario:
     seed: int
     family: str
     plan: Plan
-    feeds: dict[str, Feed]
+    feeds: dict[str, StreamFeed]
     start_us: int
     strikes: tuple[Strike, ...]
     skews: dict[InstanceId, int]
@@ -114,7 +114,7 @@ class Scenario:
         return frozenset(strike.place for strike in self.strikes if strike.kind in kinds)
 
     @property
-    def uncut_feeds(self) -> dict[str, Feed]:
+    def uncut_feeds(self) -> dict[str, StreamFeed]:
         """The feeds, those of streams that some strike cuts off being empty."""
         return {n: replace(f, counts=(0, 0)) if n in self.cut_streams else f for n, f in self.feeds.items()}
 

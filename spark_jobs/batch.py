@@ -25,9 +25,9 @@ from boreal.query.plan import Edge, Fragment
 from boreal.query.spec import Query
 from deployment.layout import Layout
 from deployment.recompute import covering, within
-from services.egress.history import Held, Range
+from services.egress.history import ResultRange, SourceExtent
 from services.kafka.settings import Settings
-from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, Task, compute, cut
+from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, BatchTask, compute, cut
 from spark_jobs.connector import batch_options
 from sunion.tape import BEGINNING
 
@@ -37,13 +37,13 @@ class BatchFailed(BorealError):
 
 
 def recompute(
-    session: SparkSession, settings: Settings, query: Query, layout: Layout, held: Held, wanted: Range
+    session: SparkSession, settings: Settings, query: Query, layout: Layout, held: SourceExtent, wanted: ResultRange
 ) -> Iterator[pa.RecordBatch]:
     """The stable results of a range, which is one of `services.egress.history.range_of`, in their order, as batches of the
     output's schema. BatchFailed where Spark, or what runs in it, fails."""
     plan = layout.plan
-    task = Task(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
-    job = _Job(session, settings, layout, held, task)
+    task = BatchTask(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
+    job = _BatchJob(session, settings, layout, held, task)
     made: dict[str, DataFrame] = {}
     for fragment in plan.fragments:
         output = job.compute(fragment, made)
@@ -59,12 +59,12 @@ def recompute(
             elif isinstance(frame, Data):
                 yield within(frame.batch, wanted.since, wanted.until)
     except (Py4JError, PySparkException) as error:
-        raise BatchFailed(_told(str(error))) from None
+        raise BatchFailed(_failure_text(str(error))) from None
     assert reached >= task.until, f"the results reach to {reached}, and not to {task.until}"
 
 
-class _Job:
-    def __init__(self, session: SparkSession, settings: Settings, layout: Layout, held: Held, task: Task) -> None:
+class _BatchJob:
+    def __init__(self, session: SparkSession, settings: Settings, layout: Layout, held: SourceExtent, task: BatchTask) -> None:
         self._session = session
         self._sites = settings.sites
         self._layout = layout
@@ -93,7 +93,7 @@ class _Job:
         return reduce(DataFrame.unionByName, logs).mapInArrow(partial(cut, self._task), FRAMES)
 
 
-def _told(failure: str) -> str:
+def _failure_text(failure: str) -> str:
     """What an exception of Spark says: Python's own words, if it was Python that failed, else without the JVM's frames."""
     begin = failure.rfind("Traceback (most recent call last)")
     if begin < 0:

@@ -42,7 +42,7 @@ _Row = tuple[str, int, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BatchTask:
     """What is computed. spec: the query as JSON; since: of the results; until: of the rows that they are made of."""
 
     spec: str
@@ -52,11 +52,11 @@ class Task:
 
 
 @cache
-def _layout(task: Task) -> Layout:
+def _layout(task: BatchTask) -> Layout:
     return layout_of(load_query(json.loads(task.spec)), task.sites)
 
 
-def cut(task: Task, batches: Batches) -> Batches:
+def cut(task: BatchTask, batches: Batches) -> Batches:
     """For `DataFrame.mapInArrow`: RECORDS of sources' logs in, each log in order; what matters of them out, as FRAMES."""
     layout = _layout(task)
     needs = Spans(layout.plan).needs(task.since)
@@ -76,7 +76,7 @@ def cut(task: Task, batches: Batches) -> Batches:
     return _in_pieces(rows())
 
 
-def compute(task: Task, fragment: str, batches: Batches) -> Batches:
+def compute(task: BatchTask, fragment: str, batches: Batches) -> Batches:
     """For `DataFrame.mapInArrow`: FRAMES of all that one shard of a fragment reads in, in ORDER; those that it makes out."""
     plan = _layout(task).plan
     span = Spans(plan).since(task.since)[fragment]

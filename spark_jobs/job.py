@@ -32,13 +32,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from boreal.model.errors import BorealError, UserError
 from deployment.engines import answers_topic, orders_topic
 from deployment.layout import layout_of
-from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_part
+from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_query_process
 from services.kafka.clusters import FORGET_AFTER_MS, clusters
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import Settings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
-from spark_jobs.progress import AddedUp, Told, rss_bytes
+from spark_jobs.progress import ProgressAccumulator, ProgressByPartition, rss_bytes
 from spark_jobs.session import close_session, is_on_one_core, jvm_pid, open_session
 
 AT_REST_S = 0.3
@@ -62,14 +62,14 @@ _LOOK_CLOSELY_S = 0.05
 _logger = logging.getLogger("boreal.spark")
 
 
-Act = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class JobFailed(BorealError):
     """The streaming query has ended. The message begins with what was raised in Python, where it was Python that failed."""
 
 
-class Job:
+class JobProcess:
     """`serve` runs until it is stopped or broken, and returns the process's exit code."""
 
     def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
@@ -93,7 +93,7 @@ class Job:
         self._producer = self.cluster.producer(patient=False)
         self._progress: StreamingQueryProgress | None = None
         self._ends: dict[str, int] = {}
-        self._hosts: Accumulator[Told] | None = None
+        self._hosts: Accumulator[ProgressByPartition] | None = None
         self._jvm: int | None = None
         self._rows: deque[tuple[float, int]] = deque()
 
@@ -105,12 +105,12 @@ class Job:
         if topic_id is None:
             return EXIT_STOPPED
         place = self._own_place(topic_id)
-        task = worker.Task(json.dumps(self.record.spec), self.replica, self.layout.sites, f"{self.orders}@{topic_id}")
+        task = worker.ReplicaTask(json.dumps(self.record.spec), self.replica, self.layout.sites, f"{self.orders}@{topic_id}")
         self._note("topics")
         session = open_session(self.name, self.settings, place / "local", len(self.instances))
         try:
             self._jvm = jvm_pid(session)
-            self._hosts = session.sparkContext.accumulator({}, AddedUp())
+            self._hosts = session.sparkContext.accumulator({}, ProgressAccumulator())
             self._note("session")
             self._rehearse(session, task, place / "local" / "rehearsal", stopping)
             self._note("rehearsal")
@@ -161,7 +161,7 @@ class Job:
         (own / "local").mkdir(parents=True)
         return own
 
-    def _rehearse(self, session: SparkSession, task: worker.Task, place: Path, stopping: threading.Event) -> None:
+    def _rehearse(self, session: SparkSession, task: worker.ReplicaTask, place: Path, stopping: threading.Event) -> None:
         """Have batches go the whole way before there is an order in one: of records that are no orders, each of which the
         worker answers with another, to the topic that it came from. The first batch takes seconds, the fifth a moment.
 
@@ -178,7 +178,7 @@ class Job:
         query.stop()
 
     def _start(
-        self, session: SparkSession, act: Act, to: str, place: Path, every: str, firsts: dict[str, int] | None = None
+        self, session: SparkSession, act: BatchFunction, to: str, place: Path, every: str, firsts: dict[str, int] | None = None
     ) -> StreamingQuery:
         """From the orders, from the first one or from `firsts` on, through the worker to a topic."""
         kafka = self.settings.sites[self.site]
@@ -231,7 +231,7 @@ class Job:
         """Take note of how the query is; JobFailed says what has ended it."""
         failure = query.exception()
         if failure is not None:
-            raise JobFailed(_told(str(failure)))
+            raise JobFailed(_failure_text(str(failure)))
         self._progress = query.lastProgress
         if self._progress is None:
             return
@@ -282,7 +282,7 @@ class Job:
         return round((rows - before) / (now - since), 1) if now > since else 0.0
 
 
-def _told(failure: str) -> str:
+def _failure_text(failure: str) -> str:
     """What an exception of Spark says, without the plan; and without Java's frames where Python's tell all."""
     message, _, rest = failure.partition("\n=== Streaming Query ===")
     _, _, frames = rest.partition("\nJVM stacktrace:\n")
@@ -290,7 +290,7 @@ def _told(failure: str) -> str:
 
 
 def main() -> None:
-    run_part("spark", Job)
+    run_query_process("spark", JobProcess)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from reconcile.remote import Rebuild
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerUsage:
     """A Python worker, and the memory that it had when it last told. name: its machine and process."""
 
     name: str
@@ -28,7 +28,7 @@ class HostProgress:
     """How one operator host gets on. rows, rebuilds: since it last told, as it tells it; since the job began, as the driver
     adds it up. state_bytes: of the state; versions_bytes: of the copies and overlays beside it."""
 
-    worker: Worker
+    worker: WorkerUsage
     rows: int
     rebuilds: int
     last_rebuild: Rebuild | None
@@ -64,24 +64,24 @@ class HostProgress:
         }
 
 
-Told = Mapping[int, HostProgress]
+ProgressByPartition = Mapping[int, HostProgress]
 """By the partition of its orders."""
 
 
-class AddedUp(AccumulatorParam[Told]):
+class ProgressAccumulator(AccumulatorParam[ProgressByPartition]):
     """How what is told is added to what was told before."""
 
-    def zero(self, value: Told) -> Told:
+    def zero(self, value: ProgressByPartition) -> ProgressByPartition:
         return {}
 
-    def addInPlace(self, value1: Told, value2: Told) -> Told:
+    def addInPlace(self, value1: ProgressByPartition, value2: ProgressByPartition) -> ProgressByPartition:
         """Another mapping, for somebody may be reading the one there is."""
         later = {p: told.after(value1[p]) if p in value1 else told for p, told in value2.items()}
         return {**value1, **later}
 
 
-def this_worker() -> Worker:
-    return Worker(_name(), psutil.Process().memory_info().rss)
+def this_worker() -> WorkerUsage:
+    return WorkerUsage(_name(), psutil.Process().memory_info().rss)
 
 
 def rss_bytes(pid: int | None = None) -> int | None:

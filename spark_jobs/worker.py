@@ -32,8 +32,8 @@ from reconcile.remote import OrderedHost, Rebuild, RemoteHost
 from services.kafka.clusters import Cluster
 from services.kafka.settings import load_settings
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
-from spark_jobs.places import Keeper, StoredSnapshots, TopicOrders, fetch_from
-from spark_jobs.progress import HostProgress, Told, Worker, this_worker
+from spark_jobs.host_storage import CheckpointUploader, StoredSnapshots, TopicOrders, make_fetch
+from spark_jobs.progress import HostProgress, ProgressByPartition, WorkerUsage, this_worker
 from sunion.steps import Step
 
 ORDERS = ("partition", "offset", "value")
@@ -60,7 +60,7 @@ _logger = logging.getLogger("boreal.spark.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReplicaTask:
     """Whose operators these are. spec: the query as JSON; log: what tells the orders topic from one of the same name."""
 
     spec: str
@@ -69,7 +69,9 @@ class Task:
     log: str
 
 
-def obey(task: Task, progress: Accumulator[Told], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def obey(
+    task: ReplicaTask, progress: Accumulator[ProgressByPartition], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """For `DataFrame.mapInArrow`: ORDERS in, ANSWERS out. progress: is told how those hosts get on that have obeyed."""
     hosts = _hosts(task)
     made: list[tuple[int, bytes]] = []
@@ -83,7 +85,7 @@ def obey(task: Task, progress: Accumulator[Told], batches: Iterator[pa.RecordBat
     progress.add(hosts.tell())
 
 
-def rehearse(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def rehearse(task: ReplicaTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """As `obey`, before there is anything to obey: all code that it needs is loaded, and has run. A WARM_UP for each partition
     that had one, which makes the next batch; none after REHEARSALS, so that the job comes to rest."""
     hosts = _hosts(task)
@@ -105,13 +107,13 @@ def _rows(answers: list[tuple[int, bytes]]) -> pa.RecordBatch:
 
 
 @cache
-def _hosts(task: Task) -> Hosts:
+def _hosts(task: ReplicaTask) -> ReplicaHosts:
     """Those of this process: Spark hands us the same task with every batch."""
-    return Hosts(task)
+    return ReplicaHosts(task)
 
 
 @dataclass(slots=True)
-class _Shard:
+class _ShardHost:
     """A host, and what it has yet to tell."""
 
     host: OrderedHost
@@ -125,7 +127,7 @@ class _Shard:
     def note(self, rebuild: Rebuild, took_s: float) -> None:
         self.last_rebuild, self.last_rebuild_s = rebuild, round(took_s, 3)
 
-    def tell(self, worker: Worker) -> HostProgress:
+    def tell(self, worker: WorkerUsage) -> HostProgress:
         host = self.host
         self._maybe_measure()
         progress = HostProgress(
@@ -148,10 +150,10 @@ class _Shard:
             self.measure_at = ended + (ended - began) / MEASURED_SHARE
 
 
-class Hosts:
+class ReplicaHosts:
     """The hosts of a replica's instances, each made when its first order comes."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReplicaTask) -> None:
         logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
         settings = load_settings()
         self._log = task.log
@@ -161,8 +163,8 @@ class Hosts:
         self._topic = orders_topic(query, task.replica)
         self._cluster = Cluster(self._layout.site_of_replica(task.replica), settings, f"spark.{query}.{task.replica}")
         self._store = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
-        self._keeper = Keeper(self._store)
-        self._by_partition: dict[int, _Shard] = {}
+        self._keeper = CheckpointUploader(self._store)
+        self._by_partition: dict[int, _ShardHost] = {}
         self._have_news: set[int] = set()
         self._rehearsed: Counter[int] = Counter()
         # After every task Spark's worker has Python look for garbage, through all that was ever imported: 70 ms, for which the
@@ -173,7 +175,7 @@ class Hosts:
     def obey(self, partition: int, offset: int, data: bytes) -> list[bytes]:
         """The records that answer one of the orders topic."""
         if partition not in self._by_partition:
-            self._by_partition[partition] = _Shard(self._host(partition))
+            self._by_partition[partition] = _ShardHost(self._host(partition))
         shard, who = self._by_partition[partition], self._instances[partition]
         host = shard.host
         self._have_news.add(partition)
@@ -189,7 +191,7 @@ class Hosts:
             host.skip(offset)
             return []  # whoever gave it misses the answer, and begins a new life
 
-    def tell(self) -> Told:
+    def tell(self) -> ProgressByPartition:
         """How those hosts are that have obeyed since they last told."""
         worker = this_worker()
         told = {partition: self._by_partition[partition].tell(worker) for partition in sorted(self._have_news)}
@@ -199,7 +201,7 @@ class Hosts:
     def rehearse(self, partition: int) -> bool:
         """Have a host that is thrown away obey two orders. Whether that should be done again."""
         fragment = self._layout.plan.fragment(self._instances[partition].fragment)
-        host = RemoteHost(fragment, fetch_from(self._store))
+        host = RemoteHost(fragment, make_fetch(self._store))
         empty = {entry.name: entry.schema.empty() for entry in fragment.inputs}
         step = Step(empty, upto=0, tentative=False, muted=False, ingest=())
         orders: tuple[Order, ...] = (Begin(1, Mode.OVERLAY_REDO, None, None), step)
@@ -208,7 +210,7 @@ class Hosts:
         self._rehearsed[partition] += 1
         return self._rehearsed[partition] < REHEARSALS
 
-    def _seek(self, shard: _Shard, who: InstanceId, offset: int) -> None:
+    def _seek(self, shard: _ShardHost, who: InstanceId, offset: int) -> None:
         began = time.monotonic()
         rebuild = shard.host.seek(offset)
         if rebuild is not None:
@@ -220,7 +222,7 @@ class Hosts:
     def _host(self, partition: int) -> OrderedHost:
         who = self._instances[partition]
         fragment = self._layout.plan.fragment(who.fragment)
-        fetch = fetch_from(self._store)
+        fetch = make_fetch(self._store)
         orders = TopicOrders(self._cluster, self._topic, partition, partial(self._is_order, partition))
         snapshots = StoredSnapshots(self._store, self._keeper, host_owner(who), f"{self._log}/{partition}")
         return OrderedHost(fragment, fetch, orders, snapshots)

@@ -22,8 +22,8 @@ from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
-from services.hosting.host import InstanceHost, host_of
-from services.hosting.process import THREAD_SWITCH_S, Ending, StatusPublisher, now_us
+from services.hosting.host import InstanceHost, build_host
+from services.hosting.process import THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
 from services.kafka.clusters import clusters
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
@@ -35,7 +35,7 @@ from services.storage.kafka_log import KafkaLogStore
 _logger = logging.getLogger("boreal.egress")
 
 
-class Egress:
+class EgressProcess:
     """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
 
     def __init__(self, settings: Settings, name: str, query: str, site: str) -> None:
@@ -50,7 +50,7 @@ class Egress:
         self.plan = self.layout.egress_plan(site)
         self.me = self.layout.egress_instance(site)
         self.delays = RecentDelays(self.plan.delay_threshold_us)
-        self.ending = Ending()
+        self.exit_request = ExitRequest()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
@@ -71,13 +71,13 @@ class Egress:
         self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
         self.host.start()
         watch = self.registry.watch(self._take_change)
-        self.ending.wait(stopping)
+        self.exit_request.wait(stopping)
         for part in (self.host, control, watch, self.out, self.stable, self.latest):
             if part is not None:
                 part.close()
         status.now()
         status.close()
-        return self.ending.code
+        return self.exit_request.code
 
     # A new life
 
@@ -91,12 +91,12 @@ class Egress:
             return None
         query = self.plan.query
         cluster, writer = self.clusters[self.site], f"boreal.{query}.stable"
-        return StableTopic(cluster, stable_topic(query), writer, self._out_topic, self.ending.exit)
+        return StableTopic(cluster, stable_topic(query), writer, self._out_topic, self.exit_request.exit)
 
     def _latest_topic(self) -> LatestTopic | None:
         if self.site != self.layout.home or not self.plan.latest:
             return None
-        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.ending.exit)
+        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.exit_request.exit)
 
     def _restart(self, tail: OutTail) -> Restart:
         with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
@@ -119,13 +119,15 @@ class Egress:
             self.stable,
             self.latest,
             self.delays,
-            self.ending.exit,
+            self.exit_request.exit,
         )
 
     def _host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
         instance = Instance(self.plan, self.me, restart)
-        begun = instance.begin(now_us())
-        return host_of(instance, begun, self.clusters, self.layout, self.out, control.send, None, self.ending.exit)
+        first_effects = instance.begin(now_us())
+        return build_host(
+            instance, first_effects, self.clusters, self.layout, self.out, control.send, None, self.exit_request.exit
+        )
 
     def _read_replica(self) -> str:
         return self.host.instance.links[0].upstream.live.log.replica or "r0"
@@ -148,13 +150,13 @@ class Egress:
         if self.latest is not None:
             self.latest.look_for_others()
         place = self.out.changelog.place
-        journal, instance = self.host.journal, self.host.instance
+        status, instance = self.host.status, self.host.instance
         since_us = self.out.tentative_since_us
         return {
-            "ready": journal.state is not None and journal.state is not State.RECOVERING,
+            "ready": status.state is not None and status.state is not State.RECOVERING,
             "site": self.site,
-            "state": journal.state.value if journal.state else None,
-            "since_ms": journal.since_us / 1_000,
+            "state": status.state.value if status.state else None,
+            "since_ms": status.since_us / 1_000,
             "x_ms": self.delays.x_us / 1_000,
             "alpha_x_ms": instance.sunion.alpha_x_us / 1_000,
             "skew_ms": instance.skew_us / 1_000,

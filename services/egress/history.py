@@ -42,7 +42,7 @@ _LOOK_BEHIND = 16
 
 
 @dataclass(frozen=True)
-class Held:
+class SourceExtent:
     """What the logs of all sources hold. offsets: the first and the one after the last, by topic and partition. reach: by the
     name of a source's edge, the event time from which on no row is gone. complete: the event time, a bucket's start, up to
     which no row is still to come."""
@@ -52,7 +52,7 @@ class Held:
     complete: int
 
 
-def held_by(clusters: Mapping[str, Cluster], layout: Layout) -> Held:
+def read_source_extent(clusters: Mapping[str, Cluster], layout: Layout) -> SourceExtent:
     """What there is now. KafkaError if a site that is asked does not answer."""
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
     reach: dict[str, int] = {}
@@ -68,11 +68,16 @@ def held_by(clusters: Mapping[str, Cluster], layout: Layout) -> Held:
                 first_id = _first_id(partition, start, end)
                 if first_id > 0:
                     reach[edge.name] = max(reach[edge.name], logs.reach(log.key, first_id))
-    return Held(offsets, reach, max(complete, BEGINNING))
+    return SourceExtent(offsets, reach, max(complete, BEGINNING))
 
 
-def narrowed(clusters: Mapping[str, Cluster], layout: Layout, held: Held, wanted: Range) -> Held:
-    """Only the offsets that a range needs: a range of an hour does not read a history of weeks. KafkaError as `held_by`."""
+def narrow_extent(
+    clusters: Mapping[str, Cluster], layout: Layout, held: SourceExtent, wanted: ResultRange
+) -> SourceExtent:
+    """The extent with only the offsets that a range needs: a range of an hour does not read a history of weeks.
+
+    KafkaError as `read_source_extent`.
+    """
     until = covering(wanted.until, layout.plan.bucket_us)
     needs = Spans(layout.plan).needs(wanted.since)
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
@@ -192,7 +197,7 @@ def _heads(partition: Partition, start: int, end: int) -> Iterator[Head]:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ResultRange:
     """Results with since <= event time < until."""
 
     since: int
@@ -213,7 +218,9 @@ class Range:
         return f"from {first} to {moment(self.until) if self.until < INFINITY else 'the end'}"
 
 
-def range_of(query: Query, layout: Layout, held: Held, since: int | None, until: int | None, stable_to: int) -> Range:
+def resolve_range(
+    query: Query, layout: Layout, held: SourceExtent, since: int | None, until: int | None, stable_to: int
+) -> ResultRange:
     """The range that is asked for (None: as far as can be), if all of its results can be computed from what the logs hold
     and are final, which they are up to `stable_to`. UserError for the option that asks for more."""
     earliest = Spans(layout.plan).earliest(held.reach)
@@ -230,7 +237,7 @@ def range_of(query: Query, layout: Layout, held: Held, since: int | None, until:
     if until is not None and until > stable_to:
         problem = f"is after {moment(stable_to)}, up to which results are final"
         raise UserError("--to", moment(until), problem, f"write --to {moment(stable_to)} or earlier, or leave it out")
-    found = Range(earliest if since is None else since, stable_to if until is None else until)
+    found = ResultRange(earliest if since is None else since, stable_to if until is None else until)
     if found.since >= found.until:
         problem = f"leaves nothing {found}"
         raise UserError("--from", moment(found.since), problem, f"write a time before {moment(found.until)}")
@@ -241,7 +248,7 @@ def range_of(query: Query, layout: Layout, held: Held, since: int | None, until:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenRow:
+class DeliveredRow:
     """A row of q.stable. time: its event time; text: a line of JSON, as `formats.json_text` writes it."""
 
     id: int
@@ -257,7 +264,7 @@ def stable_extent(home: Cluster, layout: Layout) -> tuple[int, int]:
     return bucket_floor(tail.place.through, layout.plan.bucket_us), tail.place.next_stable_id
 
 
-def given_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[GivenRow]:
+def read_delivered_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[DeliveredRow]:
     """All that q.stable holds of the rows before an id, in order. UserError where it does not get so far."""
     topic = stable_topic(layout.plan.query)
     partition = TopicPartition(topic, 0)
@@ -269,23 +276,23 @@ def given_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[GivenRow
             for record in consumer.poll(timeout_ms=200).get(partition, ()):
                 last, deadline = int(dict(record.headers)[ID]), time.monotonic() + CAUGHT_UP_WITHIN_S
                 if last < next_id:
-                    yield _given(last, record.value.decode())
+                    yield _delivered_row(last, record.value.decode())
             if time.monotonic() > deadline:
                 problem = f"holds the stable rows before {last + 1} only, while {next_id} were given"
                 raise UserError(topic, None, problem, "see that the egress of the home site runs: boreal status")
 
 
-def given_from(home: Cluster, layout: Layout, next_id: int) -> int:
+def delivered_since(home: Cluster, layout: Layout, next_id: int) -> int:
     """The event time from which on q.stable holds all results that were given: Kafka deletes the oldest by age."""
-    first = next(given_rows(home, layout, next_id), None)
+    first = next(read_delivered_rows(home, layout, next_id), None)
     # Of the first row's own time some may be gone.
     return BEGINNING if first is None or first.id == 0 else first.time + 1
 
 
-def _given(id_: int, text: str) -> GivenRow:
+def _delivered_row(id_: int, text: str) -> DeliveredRow:
     row = json.loads(text)
     # A window's result is of the last microsecond before its end (R6).
-    return GivenRow(id_, time_us(row["window_end"]) - 1 if "window_end" in row else time_us(row["time"]), text)
+    return DeliveredRow(id_, time_us(row["window_end"]) - 1 if "window_end" in row else time_us(row["time"]), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +307,7 @@ class RowDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class HistoryComparison:
     """How many rows each side has, and where they first differ."""
 
     given: int
@@ -312,7 +319,7 @@ class Comparison:
         return self.first_difference is None
 
 
-def compare(given: Iterable[GivenRow], recomputed: Iterable[str]) -> Comparison:
+def compare(given: Iterable[DeliveredRow], recomputed: Iterable[str]) -> HistoryComparison:
     """Row by row, in their order, text by text."""
     counts = [0, 0]
     first: RowDifference | None = None
@@ -321,4 +328,4 @@ def compare(given: Iterable[GivenRow], recomputed: Iterable[str]) -> Comparison:
         counts[1] += text is not None
         if first is None and (row.text if row else None) != text:
             first = RowDifference(number, row.id if row else None, row.text if row else None, text)
-    return Comparison(counts[0], counts[1], first)
+    return HistoryComparison(counts[0], counts[1], first)

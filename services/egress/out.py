@@ -37,7 +37,7 @@ BATCH_BYTES = 256 << 10
 
 
 @dataclass(slots=True)
-class _Sent:
+class _FrameRecords:
     """The records of one frame. offset: where the first of them has to come to lie; given, stable: what they say, until they
     are given; last_id: of the last stable row, if there is one."""
 
@@ -86,7 +86,7 @@ class OutTopic:
         self._latest = latest
         self._delays = delays
         self._exit = exit
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_FrameRecords] = deque()
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
@@ -155,7 +155,7 @@ class OutTopic:
     ) -> None:
         last_id = stable[-1].id if stable else None
         nbytes = sum(map(len, records)) + len(records) * RECORD_BYTES
-        sent = _Sent(self.appended, self._end, len(records), nbytes, emitted_us, given, stable, last_id)
+        sent = _FrameRecords(self.appended, self._end, len(records), nbytes, emitted_us, given, stable, last_id)
         self._end = sent.end
         with self._changed:
             self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
@@ -168,7 +168,7 @@ class OutTopic:
 
     # What Kafka says, in the producer's thread
 
-    def _hear(self, sent: _Sent, metadata: Any) -> None:
+    def _hear(self, sent: _FrameRecords, metadata: Any) -> None:
         """What is raised here nobody would see: Kafka's client keeps it to itself."""
         try:
             self._give(sent, metadata)
@@ -176,7 +176,7 @@ class OutTopic:
             _logger.exception("what %s has cannot be handed on", self._topic)
             self._fail(error)
 
-    def _give(self, sent: _Sent, metadata: Any) -> None:
+    def _give(self, sent: _FrameRecords, metadata: Any) -> None:
         """Kafka has a frame's last record, and so all before it."""
         if self._is_closed:
             return
@@ -212,7 +212,7 @@ class OutTopic:
             _logger.error("%s %s", self._topic, why)
             self._exit(code)
 
-    def _is_safe(self, sent: _Sent) -> bool:
+    def _is_safe(self, sent: _FrameRecords) -> bool:
         if not sent.is_given or sent.last_id is None or self._stable is None:
             return sent.is_given
         return sent.last_id < self._stable.next_id

@@ -36,7 +36,7 @@ _logger = logging.getLogger("boreal.egress")
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
+class _PendingRows:
     """Rows that q.out has at the offsets from `offset` up to `end`."""
 
     rows: list[StableRow]
@@ -63,7 +63,7 @@ class StableTopic:
         self._place = 0
         self._known = 0
         self._is_behind = False
-        self._waiting: deque[_Chunk] = deque()
+        self._waiting: deque[_PendingRows] = deque()
         self._waiting_bytes = 0
         self._is_closed = False
         self._changed = threading.Condition()
@@ -82,7 +82,7 @@ class StableTopic:
         nbytes = sum(len(row.value) for row in rows)
         with self._changed:
             self._known = end
-            self._waiting.append(_Chunk(rows, offset, end, nbytes))
+            self._waiting.append(_PendingRows(rows, offset, end, nbytes))
             self._waiting_bytes += nbytes
             if self._waiting_bytes > WAITING_BYTES:
                 # They are in q.out, and will be read from there.
@@ -132,9 +132,9 @@ class StableTopic:
             self._copy(until)
         return True
 
-    def _take(self) -> list[_Chunk]:
+    def _take(self) -> list[_PendingRows]:
         """As much of what waits as one transaction takes."""
-        chunks: list[_Chunk] = []
+        chunks: list[_PendingRows] = []
         rows = 0
         while self._waiting and rows < TRANSACTION_ROWS:
             chunks.append(self._waiting.popleft())

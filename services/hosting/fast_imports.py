@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class _NotHere(MetaPathFinder):
+class _PandasBlocker(MetaPathFinder):
     """As if pandas were not installed, which pyarrow does well without."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -26,4 +26,4 @@ class _NotHere(MetaPathFinder):
 
 
 gc.disable()
-sys.meta_path.insert(0, _NotHere())
+sys.meta_path.insert(0, _PandasBlocker())

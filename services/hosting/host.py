@@ -67,9 +67,9 @@ COPY_LOOK_S = 0.1
 WAITING_EVENTS = 10_000
 """Where more wait, because Kafka takes no frames, signs of life and messages are forgotten: they are soon worth nothing."""
 
-Incoming = Event | Lacking | Broken | Failed
+InboxItem = Event | Lacking | Broken | Failed
 
-Waiting = tuple[int, Incoming]
+InboxEntry = tuple[int, InboxItem]
 """What has come, and when, in microseconds."""
 
 
@@ -89,9 +89,9 @@ class Outlet(Protocol):
         ...
 
 
-def host_of(
+def build_host(
     instance: Instance,
-    begun: Sequence[Effect],
+    first_effects: Sequence[Effect],
     clusters: Mapping[str, Cluster],
     layout: Layout,
     outlet: Outlet,
@@ -109,14 +109,14 @@ def host_of(
             except KafkaError:
                 return True
 
-    host = InstanceHost(instance, begun, {}, layout.site_of, outlet, send, store, holder, exit)
+    host = InstanceHost(instance, first_effects, {}, layout.site_of, outlet, send, store, holder, exit)
     sites = {layout.site_of(log) for logs in layout.input_logs(instance.me).values() for log in logs}
     host.readers = {site: LogReader(clusters[site], layout, host.deliver) for site in sorted(sites)}
     return host
 
 
 @dataclass
-class Journal:
+class InstanceStatus:
     """What an instance has told of itself, for its status."""
 
     state: State | None = None
@@ -126,7 +126,7 @@ class Journal:
 
 
 @dataclass
-class _Held:
+class _PendingAction:
     """Something that waits until so many of our frames are confirmed."""
 
     after: int
@@ -135,14 +135,14 @@ class _Held:
 
 @dataclass
 class InstanceHost:
-    """`begun`: what the instance's `begin` returned. `readers`: by site; `site_of` tells which of them reads a log. `send`
+    """`first_effects`: what the instance's `begin` returned. `readers`: by site; `site_of` tells which reads a log. `send`
     says items on the control topic; `exit` ends the process with a code. `holder(log, first_id)`: whether some replica's
     log still has the stable rows from an id on. `on_broken` is told of records that are no frames. `give_order` sends
     orders to an operator host in another process, where the instance has one.
     """
 
     instance: Instance
-    begun: Sequence[Effect]
+    first_effects: Sequence[Effect]
     readers: Mapping[str, LogReader]
     site_of: Callable[[LogId], str]
     outlet: Outlet
@@ -153,15 +153,15 @@ class InstanceHost:
     give_order: Callable[[Place, Order], None] = lambda place, order: None
     on_change: Callable[[], None] = lambda: None
     on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
-    journal: Journal = field(default_factory=Journal)
-    inbox: queue.SimpleQueue[Waiting] = field(default_factory=queue.SimpleQueue)
+    status: InstanceStatus = field(default_factory=InstanceStatus)
+    inbox: queue.SimpleQueue[InboxEntry] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        self._held: deque[_Held] = deque()
-        self._first: Waiting | None = None
+        self._pending: deque[_PendingAction] = deque()
+        self._first: InboxEntry | None = None
         self._items: list[Item] = []
         self._is_tentative = False
-        self._is_checkpoint_held = False
+        self._is_checkpoint_pending = False
         self._uploads: queue.SimpleQueue[StoreCheckpoint | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=str(self.me), daemon=True)]
@@ -176,7 +176,7 @@ class InstanceHost:
         for thread in self._threads:
             thread.start()
 
-    def deliver(self, event: Incoming) -> None:
+    def deliver(self, event: InboxItem) -> None:
         """Hand over an event, from any thread."""
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
             self.inbox.put((now_us(), event))
@@ -194,7 +194,7 @@ class InstanceHost:
 
     def _run(self) -> None:
         try:
-            self._perform_all(self.begun)
+            self._perform_all(self.first_effects)
             while not self._stopping.is_set():
                 self._turn()
         except HostFailed as failure:
@@ -216,7 +216,7 @@ class InstanceHost:
         if isinstance(event, Frames):
             self._reader(event.log).taken(event.log)
 
-    def _next(self) -> Incoming:
+    def _next(self) -> InboxItem:
         """What the instance is to be told next: the first of what has come, but for a Tick that cannot wait for its turn."""
         if self._first is None:
             wait_us = self.instance.next_deadline() - now_us()
@@ -279,18 +279,18 @@ class InstanceHost:
                 self.give_order(place, order)
             case StoreCheckpoint():
                 # One at a time, for each is a whole state: while Kafka takes nothing, a new one is made at every interval.
-                if not self._is_checkpoint_held:
-                    self._is_checkpoint_held = True
+                if not self._is_checkpoint_pending:
+                    self._is_checkpoint_pending = True
                     self._hold(lambda: self._hand_up(effect))
             case StateChanged(state):
                 _logger.info("%s is %s", self.me, state.value if state else "dead")
-                self.journal.state, self.journal.since_us = state, now_us()
+                self.status.state, self.status.since_us = state, now_us()
                 self.on_change()
             case Reconciled(started, tuples, _):
                 seconds = (now_us() - started) / 1e6
                 _logger.info("%s has reconciled: %d input rows in %.3f s", self.me, tuples, seconds)
-                self.journal.reconciliations += 1
-                self.journal.last_reconciliation_s = seconds
+                self.status.reconciliations += 1
+                self.status.last_reconciliation_s = seconds
 
     def _tell_of_tentative(self, frame: Frame) -> None:
         """Say once, until an UNDO, that and why we answer tentatively."""
@@ -306,15 +306,15 @@ class InstanceHost:
         return self.readers[self.site_of(log)]
 
     def _hold(self, release: Callable[[], None]) -> None:
-        self._held.append(_Held(self.outlet.appended, release))
+        self._pending.append(_PendingAction(self.outlet.appended, release))
 
     def _release(self) -> None:
         """Steps 3 and 4 of the module's header, as far as step 2 has come."""
-        while self._held and self._held[0].after <= self.outlet.confirmed:
-            self._held.popleft().release()
+        while self._pending and self._pending[0].after <= self.outlet.confirmed:
+            self._pending.popleft().release()
 
     def _hand_up(self, effect: StoreCheckpoint) -> None:
-        self._is_checkpoint_held = False
+        self._is_checkpoint_pending = False
         self._uploads.put(effect)
 
     def _acknowledge(self, positions: tuple[tuple[str, int], ...]) -> None:

@@ -30,10 +30,10 @@ _POLL_MS = 200
 
 _logger = logging.getLogger("boreal.remote")
 
-Deliver = Callable[[InstanceId, Answered], None]
+AnswerCallback = Callable[[InstanceId, Answered], None]
 
 
-class RemoteHosts:
+class OrderChannel:
     """The hosts of a replica's instances, each at a partition of its own. `begin` before the first order. `exit` ends the
     process with a code: an order that Kafka refuses, or an answer that is deleted unheard, is missed for good."""
 
@@ -54,7 +54,7 @@ class RemoteHosts:
         self._store = store
         self._exit = exit
         self._parts = [Parts() for _ in instances]
-        self._deliver: Deliver = lambda who, answered: None
+        self._deliver: AnswerCallback = lambda who, answered: None
         self._producer: KafkaProducer = cluster.producer(linger_ms=0)
         self._next: dict[TopicPartition, int] = {}
         self._stopping = threading.Event()
@@ -63,7 +63,7 @@ class RemoteHosts:
             for work, name in ((self._listen, "answers"), (self._trim, "orders-trimmer"))
         ]
 
-    def begin(self, deliver: Deliver) -> None:
+    def begin(self, deliver: AnswerCallback) -> None:
         """Hear answers from now on. KafkaError where the cluster is out of reach."""
         self._deliver = deliver
         partitions = [TopicPartition(self._answers, at) for at in range(len(self._instances))]

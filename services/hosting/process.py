@@ -50,7 +50,7 @@ def set_clock(settings: Settings, name: str) -> None:
     _timekeeper.begin(Cluster(settings.home, settings, name))
 
 
-class Ending:
+class ExitRequest:
     """How a process comes to its end: it is told to, or a part of it says that it can go on no more."""
 
     def __init__(self) -> None:
@@ -142,13 +142,13 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
     os._exit(code)
 
 
-class Part(Protocol):
+class QueryProcess(Protocol):
     """One process of a query; `serve` runs until it is stopped or can go on no more, and returns the exit code."""
 
     def serve(self, stopping: threading.Event) -> int: ...
 
 
-def run_part(kind: str, make: Callable[[Settings, str, str, str], Part]) -> None:
+def run_query_process(kind: str, make: Callable[[Settings, str, str, str], QueryProcess]) -> None:
     """The main function of a process that is called with a query and a part of it, such as a replica: see `run_process`.
     make(settings, name, query, part) is called once logging, signals and the clock are as they should be."""
     query, part = sys.argv[1:]

@@ -37,7 +37,7 @@ STOP_WITHIN_US = 100_000
 _logger = logging.getLogger("boreal.monitor")
 
 
-class Monitor:
+class MonitorProcess:
     """`serve` runs until it is stopped, and returns the process's exit code."""
 
     def __init__(self, settings: Settings) -> None:
@@ -110,7 +110,7 @@ class Monitor:
         if self.queries.pop(name, None) is not None:
             # It may have to wait for a cluster out of reach, and nobody has to wait for that.
             threading.Thread(target=self._controls.pop(name).close, daemon=True).start()
-            self._reports.say(name, None)
+            self._reports.publish(name, None)
 
     def _hear(self, name: str, items: list[Item]) -> None:
         watched = self.queries.get(name)
@@ -143,7 +143,7 @@ class Monitor:
                 # Only once our last life's report is known: the journal goes on after it.
                 if name in self._earlier:
                     self._resume(watched, self._earlier.pop(name))
-                self._reports.say(name, {**watched.status(now_us()), "pid": os.getpid()})
+                self._reports.publish(name, {**watched.status(now_us()), "pid": os.getpid()})
 
     def _resume(self, watched: WatchedQuery, report: Report) -> None:
         try:

@@ -24,7 +24,7 @@ class ReportWriter:
     def __init__(self, home: Cluster) -> None:
         self._outbox = Outbox(home, STATUS, compression_type="gzip")
 
-    def say(self, query: str, report: Report | None) -> None:
+    def publish(self, query: str, report: Report | None) -> None:
         """Returns at once."""
         self._outbox.put(json.dumps(report).encode() if report is not None else None, OF_QUERIES + query.encode())
 

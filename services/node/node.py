@@ -22,9 +22,9 @@ from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Saved
-from services.hosting.host import InstanceHost, host_of
-from services.hosting.order_channel import RemoteHosts
-from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, Ending, StatusPublisher, now_us
+from services.hosting.host import InstanceHost, build_host
+from services.hosting.order_channel import OrderChannel
+from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
 from services.hosting.trimmer import Trimmer
 from services.kafka.clusters import clusters
 from services.kafka.control import ControlPlane
@@ -38,7 +38,7 @@ from services.storage.redis_checkpoints import RedisCheckpointStore, connect_red
 _logger = logging.getLogger("boreal.node")
 
 
-class Appender:
+class KafkaOutlet:
     """An instance's own logs, as its host's outlet. `confirmed` may be asked for from any thread."""
 
     def __init__(self, logs: Sequence[KafkaLog]) -> None:
@@ -63,7 +63,7 @@ class Appender:
             return min((places[0] for places in self._places.values() if places), default=self.appended)
 
 
-class Node:
+class NodeProcess:
     """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
 
     def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
@@ -80,8 +80,8 @@ class Node:
         self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
         self.hosts: dict[InstanceId, InstanceHost] = {}
         self.logs: list[KafkaLog] = []
-        self.remote: RemoteHosts | None = None
-        self.ending = Ending()
+        self.remote: OrderChannel | None = None
+        self.exit_request = ExitRequest()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
@@ -89,8 +89,8 @@ class Node:
         control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
         elsewhere = self.layout.remote_instances(self.replica)
         if elsewhere:
-            plan, exit = self.layout.plan, self.ending.exit
-            self.remote = RemoteHosts(self.clusters[self.site], plan, self.replica, elsewhere, self.store, exit)
+            plan, exit = self.layout.plan, self.exit_request.exit
+            self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, elsewhere, self.store, exit)
         for who in self.layout.instances(self.replica):
             self.hosts[who] = self._host(who, control.send)
         if self.remote is not None:
@@ -104,7 +104,7 @@ class Node:
             host.on_change, host.on_broken = status.now, broken.report
             host.start()
         watch = self.registry.watch(self._take_change)
-        self.ending.wait(stopping)
+        self.exit_request.wait(stopping)
         for host in self.hosts.values():
             host.close()
         for part in (control, self.trimmer, watch):
@@ -115,19 +115,19 @@ class Node:
             log.flush(2.0)
         status.now()
         status.close()
-        return self.ending.code
+        return self.exit_request.code
 
     # Making instances
 
     def _host(self, who: InstanceId, send: Callable[[list[Item]], None]) -> InstanceHost:
         store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)
-        instance, begun = self._new_life(who, store)
+        instance, first_effects = self._new_life(who, store)
         logs = [store.open(log) for log in self.layout.own_logs(who)]
         for log in logs:
             log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
         self.logs += logs
-        host = host_of(
-            instance, begun, self.clusters, self.layout, Appender(logs), send, self.store, self.ending.exit
+        host = build_host(
+            instance, first_effects, self.clusters, self.layout, KafkaOutlet(logs), send, self.store, self.exit_request.exit
         )
         if self.remote is not None and instance.engine.host is None:
             host.give_order = partial(self.remote.give, who)
@@ -140,12 +140,12 @@ class Node:
         for restart in restarts(who, lives, self.layout.input_logs(who), logs.open, logs.is_held):
             instance = Instance(self.layout.plan, who, restart)
             try:
-                begun = instance.begin(now_us())
+                first_effects = instance.begin(now_us())
             except CorruptError as error:
                 _logger.error("a checkpoint of %s cannot be used, so an older place serves: %s", who, error)
                 continue
             _logger.info("%s begins life %d at %d", who, restart.incarnation, restart.position)
-            return instance, begun
+            return instance, first_effects
         raise UserError(
             f"instance {who}",
             None,
@@ -162,8 +162,8 @@ class Node:
             return None
 
     def _fenced(self, log: KafkaLog) -> None:
-        _logger.error("%s has another writer: a later life of ours has begun", log.id)
-        self.ending.exit(EXIT_FENCED)
+        _logger.error("%s has another writer: a later life of ours has first_effects", log.id)
+        self.exit_request.exit(EXIT_FENCED)
 
     # What comes from outside
 
@@ -189,7 +189,7 @@ class Node:
     # What it says of itself
 
     def _status(self) -> dict[str, Any]:
-        states = [host.journal.state for host in self.hosts.values()]
+        states = [host.status.state for host in self.hosts.values()]
         return {
             "ready": all(state is not None and state is not State.RECOVERING for state in states),
             "site": self.site,
@@ -197,15 +197,15 @@ class Node:
         }
 
     def _instance_status(self, host: InstanceHost) -> dict[str, Any]:
-        instance, journal = host.instance, host.journal
+        instance, status = host.instance, host.status
         sunion = instance.sunion
         return {
             "fragment": host.me.fragment,
             "replica": host.me.replica,
             "shard": host.me.shard,
             "engine": self.layout.plan.fragment(host.me.fragment).engine_of(self.replica),
-            "state": journal.state.value if journal.state else None,
-            "since_ms": journal.since_us / 1_000,
+            "state": status.state.value if status.state else None,
+            "since_ms": status.since_us / 1_000,
             "x_ms": instance.delay_threshold_us / 1_000,
             "alpha_x_ms": sunion.alpha_x_us / 1_000,
             "least_x_ms": instance.least_threshold_us / 1_000,
@@ -224,7 +224,7 @@ class Node:
                 }
                 for link in instance.links
             ],
-            "reconciliations": journal.reconciliations,
-            "last_reconciliation_s": journal.last_reconciliation_s,
+            "reconciliations": status.reconciliations,
+            "last_reconciliation_s": status.last_reconciliation_s,
             "unconfirmed_frames": host.outlet.appended - host.outlet.confirmed,
         }

@@ -9,7 +9,7 @@ One thread reads and writes, in this order; a batch is what one look at the topi
 
 So after a crash one batch may be incomplete, the one announced last; it is done again from the user's topic, and each log
 is given what it lacks (logs.source_restart). While Kafka is out of reach nothing is read: the records wait in the
-topic, and what is posted waits in a spool (services.source.post).
+topic, and what is posted waits in a spool (services.source.post_box).
 
 A boundary follows each batch; one goes to every log each boundary interval where evidence of what could be read moves it on
 (intake.progress), and otherwise as a sign of life.
@@ -48,9 +48,9 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.settings import Settings
 from services.kafka.topics import control_topic, dead_letter_topic
 from services.source.options import SourceOptions
-from services.source.post import STALLED_S, PostBox
+from services.source.post_box import STALLED_S, PostBox
 from services.source.spool import Spool
-from services.source.topic import UserTopic
+from services.source.user_topic import UserTopic
 from services.source.web import WebServer, create_app
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from sunion.tape import BEGINNING
@@ -64,11 +64,11 @@ Answer = TypeVar("Answer")
 _logger = logging.getLogger("boreal.source")
 
 
-class Stopped(Exception):
+class StopRequest(Exception):
     """The process is to end: it was told to, or another life of it has begun."""
 
 
-class Source:
+class SourceProcess:
     """`serve` runs until it is stopped or fenced, and returns the process's exit code."""
 
     def __init__(self, settings: Settings, options: SourceOptions, name: str, query: str, stream: str) -> None:
@@ -131,7 +131,7 @@ class Source:
                 control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
                 while True:
                     self._turn()
-            except Stopped:
+            except StopRequest:
                 return EXIT_FENCED if self._is_fenced else EXIT_STOPPED
 
     # A new life
@@ -353,7 +353,7 @@ class Source:
     def _wait(self, seconds: float) -> None:
         """Stopped, if it is time to stop."""
         if self._stopping.wait(seconds) or self._is_fenced:
-            raise Stopped
+            raise StopRequest
 
     def _fenced(self) -> None:
         _logger.error("the logs have another writer: a later life of this source has begun")

@@ -22,7 +22,7 @@ from services.storage.file_log import FileLog
 _SEGMENT_BYTES = 4 << 20
 """Small: only whole segments are given back to the disk."""
 _CHUNKS = 64
-_NUMBERS_OF_A_LIFE = 1 << 28
+_NUMBERS_PER_INCARNATION = 1 << 28
 _SCHEMA = pa.schema([("time", pa.int64()), ("record", pa.string())])
 _DRAINED = "drained"
 
@@ -38,7 +38,7 @@ class SpoolFull(BorealError):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class SpoolChunk:
     """Records that lie together; `first` is the number of the first, `end` the offset after them."""
 
     first: int
@@ -61,9 +61,9 @@ class Spool:
         anchor = self._log.last_anchor()
         self._drained = max(dict(anchor.inputs)[_DRAINED] if anchor else 0, self._log.start)
         # Where disk and clock agree to forget former lives, a second has passed since.
-        life = max(self._log.last_incarnation + 1, int(time.time()))
-        self._origin = Origin("", life)
-        self._next = life * _NUMBERS_OF_A_LIFE
+        incarnation = max(self._log.last_incarnation + 1, int(time.time()))
+        self._origin = Origin("", incarnation)
+        self._next = incarnation * _NUMBERS_PER_INCARNATION
         self._log.append(Start(self._origin, 0))
         self._log.sync()
         self._bytes = sum(chunk.size for chunk in self._rest())
@@ -95,12 +95,12 @@ class Spool:
         self._bytes += size
         self._log.sync()
 
-    def head(self) -> list[Chunk]:
+    def head(self) -> list[SpoolChunk]:
         """The oldest records that are still to be drained, some at a time; none if the spool is empty. OSError or CorruptError
         where they cannot be read."""
         return list(islice(self._rest(), _CHUNKS))
 
-    def drained(self, chunks: list[Chunk]) -> None:
+    def drained(self, chunks: list[SpoolChunk]) -> None:
         """The records of `head` are safe elsewhere. OSError where the disk does not take that: they are drained all the same,
         but a later life may hand them out again."""
         last = chunks[-1]
@@ -112,11 +112,11 @@ class Spool:
     def close(self) -> None:
         self._log.close()
 
-    def _rest(self) -> Iterator[Chunk]:
+    def _rest(self) -> Iterator[SpoolChunk]:
         offset = self._drained
         while frames := self._log.read(offset, _CHUNKS, max_bytes=_SEGMENT_BYTES):
             for offset, frame in frames:
                 if isinstance(frame, Data):
                     texts = frame.batch.column(1).to_pylist()
-                    yield Chunk(frame.first_id, [text.encode() for text in texts], offset + 1)
+                    yield SpoolChunk(frame.first_id, [text.encode() for text in texts], offset + 1)
             offset += 1

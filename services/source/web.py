@@ -25,7 +25,7 @@ from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
 
 from formats.record_parsing import Shape, read_records
-from services.source.post import PostBox
+from services.source.post_box import PostBox
 from services.source.spool import SpoolFull
 
 LARGEST_BODY = 16 << 20

@@ -97,8 +97,10 @@ def feed(
     """
     schedule = merge_schedule(dict(rows))
     with ExitStack() as stack:
-        producers = {cluster: _Producer(_made(stack, cluster, linger_ms=5)) for cluster in {clusters[name] for name in rows}}
-        topics = {name: _topic(clusters[name], producers, name, streams[name], found) for name, found in rows.items()}
+        producers = {
+            cluster: _Producer(_make_producer(stack, cluster, linger_ms=5)) for cluster in {clusters[name] for name in rows}
+        }
+        topics = {name: _make_topic(clusters[name], producers, name, streams[name], found) for name, found in rows.items()}
         sent = dict.fromkeys(topics, 0)
         started = time.monotonic()
         heartbeat_at = 0.0
@@ -130,7 +132,7 @@ def end(cluster: Cluster, topic: str) -> None:
     """Say in every partition of a topic that its stream has ended. UserError: there is no such topic. KafkaError as `feed`."""
     partitions = _partitions(cluster, topic, "topic")
     with ExitStack() as stack:
-        producer = _Producer(_made(stack, cluster))
+        producer = _Producer(_make_producer(stack, cluster))
         _send_boundary(producer, topic, partitions, END)
         producer.flush()
 
@@ -150,14 +152,14 @@ def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
     return [key.encode() for key in joined(key_parts(stream.key, texts)).to_pylist()]
 
 
-def _made(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:
+def _make_producer(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:
     """A producer that ends with `stack`. Who is not interrupted has seen to it that Kafka has all records."""
     producer = cluster.producer(**options)
     stack.callback(end_producer, producer, _ENDED_WITHIN_S)
     return producer
 
 
-def _topic(
+def _make_topic(
     cluster: Cluster, producers: Mapping[Cluster, _Producer], name: str, stream: Stream, rows: SourceRows
 ) -> _Topic:
     field = f"streams.{name}.topic"

@@ -35,7 +35,7 @@ from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, Settings, load_settings
 from services.stack.servers import HOST, Server
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
-from services.stack.supervisor import local_servers
+from services.stack.supervisor import make_local_servers
 
 VERSION = 1
 DEFAULT_SITES = 1
@@ -49,7 +49,7 @@ LOG_LINES_SHOWN = 8
 DOWN_WITHIN_S = 90.0
 _LOOK_S = 0.05
 
-Progress = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 """Called with a line for people whenever there is something new to say."""
 
 
@@ -141,7 +141,7 @@ class LocalStack:
 
     def servers(self) -> dict[str, Server]:
         """Its Kafkas and its Redis, by the names of their processes."""
-        return local_servers(self.data, self.sites)
+        return make_local_servers(self.data, self.sites)
 
     # How it is
 
@@ -171,7 +171,7 @@ class LocalStack:
 
     # Up
 
-    def up(self, sites: int | None, port: int | None, allow_chaos: bool, on_progress: Progress) -> bool:
+    def up(self, sites: int | None, port: int | None, allow_chaos: bool, on_progress: ProgressCallback) -> bool:
         """Start it, and return once all is ready; False if it was up already.
 
         sites, port: None for what it had, or the defaults. UserError where it has other sites, or something is missing
@@ -207,7 +207,7 @@ class LocalStack:
             self.servers()
 
     @contextlib.contextmanager
-    def _one_at_a_time(self, on_progress: Progress) -> Iterator[None]:
+    def _one_at_a_time(self, on_progress: ProgressCallback) -> Iterator[None]:
         """A second `up` waits: what the first has started it would take for leftovers."""
         path = self.data / "run" / "up.lock"
         with self._writing():
@@ -276,7 +276,7 @@ class LocalStack:
         lines = log.read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:] if log.is_file() else []
         return f"{log} ends with:\n" + "\n".join(lines)
 
-    def _await_ready(self, on_progress: Progress) -> None:
+    def _await_ready(self, on_progress: ProgressCallback) -> None:
         """Until all processes are ready. Those of queries, which may wait for much, are not waited for longer than a while, and
         a query that cannot run at all is only told of."""
         started = time.monotonic()
@@ -317,7 +317,7 @@ class LocalStack:
 
     # Down
 
-    def down(self, on_progress: Progress) -> bool:
+    def down(self, on_progress: ProgressCallback) -> bool:
         """Stop all that `up` started, and nothing else; False if nothing of it ran."""
         state = read_state(self.data)
         supervisor = None if state is None else living(state["supervisor"])

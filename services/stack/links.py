@@ -29,7 +29,7 @@ _SUCCEEDED, _UNREACHABLE, _NOT_SUPPORTED = 0, 4, 7
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 
 
-class Link:
+class ProxyLink:
     """A proxy that listens from the start on, in a thread of its own. All methods may be called from any thread, and hold
     when they return. As a context: closed at the end."""
 
@@ -37,7 +37,7 @@ class Link:
         """port: to listen on at 127.0.0.1; 0 for any free one; OSError where it is taken."""
         self.port = port or free_port()
         self._loop = asyncio.new_event_loop()
-        self._flow = _Flow(self.port)
+        self._flow = _ProxyServer(self.port)
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"link-{self.port}", daemon=True)
         self._thread.start()
         try:
@@ -86,7 +86,7 @@ class Link:
         asyncio.run_coroutine_threadsafe(act, self._loop).result()
 
 
-class _Flow:
+class _ProxyServer:
     """What happens inside the thread of a link."""
 
     def __init__(self, port: int) -> None:

@@ -2,7 +2,7 @@
 
 What such a process imports is most of its start, and on a busy machine takes longer than a client may have to wait for
 anything. So the supervisor keeps a spare for the next one that dies. It waits for one line of JSON on stdin, which
-`services.stack.spares` makes; at the end of stdin it ends.
+`services.stack.spare_keeper` makes; at the end of stdin it ends.
 """
 
 from __future__ import annotations

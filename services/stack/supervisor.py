@@ -40,9 +40,9 @@ from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
 from services.stack import parent_death as tied
 from services.stack.children import MONITOR, query_children
-from services.stack.links import Link
+from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer, RedisServer, Server
-from services.stack.spares import COMMAND, Spare
+from services.stack.spare_keeper import COMMAND, SpareKeeper
 from services.stack.state import created, identity, only_one, write_state
 
 EXIT_FAILED = 1
@@ -61,7 +61,7 @@ _logger = logging.getLogger("boreal.supervisor")
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _Readiness:
     """The process `pid` says, or shows, whether it is ready."""
 
     name: str
@@ -70,26 +70,26 @@ class _Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _ProcessExit:
     name: str
     code: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class _ServerSetup:
     """A server's directory is as the server needs it."""
 
     child: Child
 
 
 @dataclass(frozen=True, slots=True)
-class _Queries:
+class _QueryRecords:
     """All queries, as they are wanted now."""
 
     records: dict[str, QueryRecord]
 
 
-_Happening = _Heard | _Ended | _Prepared | _Queries
+_Notification = _Readiness | _ProcessExit | _ServerSetup | _QueryRecords
 
 
 class Supervisor:
@@ -100,9 +100,9 @@ class Supervisor:
         self._settings = settings
         self._own = own
         self._servers = servers
-        self._runner = Runner(settings, allow_chaos, self._tell)
+        self._runner = ProcessRunner(settings, allow_chaos, self._tell)
         self._supervision = Supervision()
-        self._happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
+        self._happenings: queue.SimpleQueue[_Notification] = queue.SimpleQueue()
         self._static: dict[str, Child] = {MONITOR.name: MONITOR} if settings.home in own else {}
         self._records: dict[str, QueryRecord] | None = None
         self._of_query: dict[str, list[Child]] = {}
@@ -143,28 +143,28 @@ class Supervisor:
         deadline = self._supervision.next_deadline()
         left = _LOOK_S if deadline is None else min(max((deadline - now_us()) / 1e6, 0.0), _LOOK_S)
         try:
-            happening: _Happening | None = self._happenings.get(timeout=left)
+            happening: _Notification | None = self._happenings.get(timeout=left)
         except queue.Empty:
             happening = None
         event = self._understood(happening)
         if event is not None:
             self._perform(event)
 
-    def _understood(self, happening: _Happening | None) -> Event | None:
+    def _understood(self, happening: _Notification | None) -> Event | None:
         match happening:
             case None:
                 return Tick()
-            case _Heard(name, pid, ready):
+            case _Readiness(name, pid, ready):
                 # What an earlier life said tells nothing of this one.
                 return Answered(name, ready) if self._runner.pid(name) == pid else None
-            case _Ended(name, code):
+            case _ProcessExit(name, code):
                 asked = self._ending.is_set() or name not in self._wanted_names()
                 _logger.log(logging.INFO if asked else logging.WARNING, "%s has ended: %s", name, _ending_of(code))
                 self._runner.forget(name)
                 return Exited(name)
-            case _Prepared(child):
+            case _ServerSetup(child):
                 self._static[child.name] = child
-            case _Queries(records):
+            case _QueryRecords(records):
                 self._take(records)
         return None if self._ending.is_set() else self._wanted()
 
@@ -204,12 +204,12 @@ class Supervisor:
     # Threads: each tells the main one what it finds
 
     def _tell(self, name: str, code: int) -> None:
-        self._happenings.put(_Ended(name, code))
+        self._happenings.put(_ProcessExit(name, code))
 
     def _hear(self, status: Status) -> None:
         """What was said before we began is of other processes, whatever their pids: in containers those repeat."""
         if self._statuses is not None and self._statuses.is_current.is_set():
-            self._happenings.put(_Heard(status["process"], status["pid"], bool(status["ready"])))
+            self._happenings.put(_Readiness(status["process"], status["pid"], bool(status["ready"])))
 
     def _in_thread(self, act: Callable[[], None]) -> None:
         """What fails there for good, such as a topic that has other settings, ends the supervisor: a person must see to it."""
@@ -226,14 +226,14 @@ class Supervisor:
     def _keep_server(self, name: str, server: Server) -> None:
         """Prepare it, and then look whether it answers, whenever it has been started anew."""
         server.prepare()
-        self._happenings.put(_Prepared(Child(name, name.partition(".")[0], None, tuple(server.command))))
+        self._happenings.put(_ServerSetup(Child(name, name.partition(".")[0], None, tuple(server.command))))
         answered: int | None = None
         while not self._ending.is_set():
             pid = self._runner.pid(name)
             try:
                 if pid is not None and pid != answered and server.is_ready():
                     answered = pid
-                    self._happenings.put(_Heard(name, pid, True))
+                    self._happenings.put(_Readiness(name, pid, True))
             except _SHORTAGES as error:
                 _logger.debug("%s cannot be asked whether it is ready: %s", name, error)
             self._ending.wait(_LOOK_S)
@@ -244,7 +244,7 @@ class Supervisor:
         self._until_reached(lambda: ensure(clusters(self._settings, "supervisor")[self._settings.home], system_topics()))
         registry.watch(lambda name, record: changed.set())
         while not self._ending.is_set():
-            self._until_reached(lambda: self._happenings.put(_Queries(registry.load())))
+            self._until_reached(lambda: self._happenings.put(_QueryRecords(registry.load())))
             changed.wait()
             changed.clear()
 
@@ -300,7 +300,7 @@ class Supervisor:
         return True
 
 
-class Runner:
+class ProcessRunner:
     """The processes themselves: starts, signals and logs. Called by the main thread only, but for `pid`. What this machine has
     not enough of at a moment (processes, memory, files, disk) costs only the process that is started then.
 
@@ -312,8 +312,8 @@ class Runner:
         self._on_end = on_end
         self._logs = settings.data / "logs"
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
-        self._links: dict[str, dict[str, Link]] = {}
-        self._spare = Spare(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
+        self._links: dict[str, dict[str, ProxyLink]] = {}
+        self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
         self._told: set[str] = set()
 
     def pid(self, name: str) -> int | None:
@@ -423,7 +423,7 @@ class Runner:
         if not self._allow_chaos or child.kind in ("kafka", "redis"):
             return {}
         if child.name not in self._links:
-            self._links[child.name] = {site: Link() for site in self._settings.site_names}
+            self._links[child.name] = {site: ProxyLink() for site in self._settings.site_names}
         return {f"BOREAL_PROXIES__{site.upper()}": link.url for site, link in self._links[child.name].items()}
 
 
@@ -445,13 +445,13 @@ def main() -> None:
             raise UserError("--site", arguments.site, "is not among the sites of BOREAL_SITES", fix)
         own = settings.site_names if arguments.site is None else (arguments.site,)
         with only_one(settings.data):
-            servers = local_servers(settings.data, own) if arguments.local else {}
+            servers = make_local_servers(settings.data, own) if arguments.local else {}
             return Supervisor(settings, own, servers, allow_chaos=arguments.allow_chaos).serve(stopping)
 
     run_process("supervisor", serve)
 
 
-def local_servers(data: Path, sites: tuple[str, ...]) -> dict[str, Server]:
+def make_local_servers(data: Path, sites: tuple[str, ...]) -> dict[str, Server]:
     """The local stack's own Kafkas and its Redis, by the names of their processes; their directories keep their ports."""
     brokers: dict[str, Server] = {f"kafka.{site}": KafkaServer(data / "kafka" / site) for site in sites}
     return {**brokers, "redis": RedisServer(data / "redis")}

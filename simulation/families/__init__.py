@@ -9,7 +9,7 @@ from random import Random
 
 from simulation.families import basic, clocks, limits, partial, paths
 from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote, maybe_second_site
-from simulation.owed import with_what_is_owed
+from simulation.obligations import with_obligations
 from simulation.scenario import Families, Scenario
 
 FAMILIES: Families = {
@@ -26,9 +26,9 @@ def make_scenario(seed: int) -> Scenario:
     rng = Random(seed)
     family = rng.choices(list(FAMILIES), [weight for weight, _ in FAMILIES.values()])[0]
     drawn = maybe_second_site(FAMILIES[family][1](seed, family, rng))
-    return with_what_is_owed(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
+    return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 
 def scenario_of(family: str, seed: int) -> Scenario:
     """The scenario that a family draws from a seed, whatever other families there are, and without anything besides."""
-    return with_what_is_owed(FAMILIES[family][1](seed, family, Random(seed)))
+    return with_obligations(FAMILIES[family][1](seed, family, Random(seed)))

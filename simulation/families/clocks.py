@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 from reconcile.events import InstanceId
-from simulation.drawing import Wish, instances, make_plan, settle
+from simulation.drawing import PlanOptions, instances, make_plan, settle
 from simulation.families.basic import available, masked, short
 from simulation.scenario import SECOND, Families, Scenario
 
@@ -26,7 +26,7 @@ def _wrong_walls(seed: int, family: str, rng: Random) -> Scenario:
 
 def _calm(seed: int, family: str, rng: Random) -> Scenario:
     """Nothing fails: no row is tentative. Buckets may be longer than the grace of backlogs (R8), which hides small skews."""
-    wish = Wish(x_ms=(900, 2000), seconds=(1.5, 2.5))
+    wish = PlanOptions(x_ms=(900, 2000), seconds=(1.5, 2.5))
     return settle(seed, family, rng, make_plan(rng, wish), wish, owes_silence=True)
 
 

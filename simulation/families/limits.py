@@ -8,7 +8,7 @@ from random import Random
 from boreal.query.plan import Plan
 from boreal.query.spec import Mode
 from reconcile.limits import Limits
-from simulation.drawing import Wish, cut_stream, instances, make_plan, settle, skews
+from simulation.drawing import PlanOptions, cut_stream, instances, make_plan, settle, skews
 from simulation.queries import Menu
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
@@ -36,7 +36,9 @@ def with_small_limits(rng: Random, scenario: Scenario) -> Scenario:
 def _long(seed: int, family: str, rng: Random) -> Scenario:
     """A failure that is long for what is noted: a stream is cut until well after the notes of the others have run over, and
     replicas die after it has healed, or in its midst."""
-    wish = Wish(replicas=(1, 2, 2), streams=(2, 3), seconds=(2.5, 4.0), holds=("delay", "process", "process"), x_ms=(400, 900))
+    wish = PlanOptions(
+        replicas=(1, 2, 2), streams=(2, 3), seconds=(2.5, 4.0), holds=("delay", "process", "process"), x_ms=(400, 900)
+    )
     query = make_plan(rng, wish)
     if rng.random() < 0.6:
         query = replace(query, checkpoint_interval_us=rng.randint(150, 500) * MILLISECOND)
@@ -55,7 +57,7 @@ def _long(seed: int, family: str, rng: Random) -> Scenario:
 def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     """An instance that reads many streams was away for long, and has much to read on a slow machine with little memory. It
     must be heard all the while, and keep within its memory."""
-    wish = Wish(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
+    wish = PlanOptions(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
     query = make_plan(rng, wish)
     query = replace(query, memory_bytes=rng.choice((2_000, 6_000, 20_000, query.memory_bytes)))
     scenario = replace(settle(seed, family, rng, query, wish), limits=small_limits(rng), poll_frames=rng.choice((1, 1, 2, 4)))
@@ -67,7 +69,7 @@ def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=(away, drag))
 
 
-_ROW_BY_ROW = Wish(
+_ROW_BY_ROW = PlanOptions(
     replicas=(2,),
     streams=(2, 3),
     menu=Menu(joins=False, unbounded=False, stateful=False),
@@ -76,7 +78,7 @@ _ROW_BY_ROW = Wish(
 )
 
 
-def _sharded_plan(rng: Random, wish: Wish) -> Plan:
+def _sharded_plan(rng: Random, wish: PlanOptions) -> Plan:
     """The first that is drawn with shards whose results depend on one row each."""
     query = make_plan(rng, wish)
     while not _is_sharded_row_by_row(query):
@@ -101,7 +103,7 @@ def _shared(seed: int, family: str, rng: Random) -> Scenario:
 
 def _heavy(seed: int, family: str, rng: Random) -> Scenario:
     """A state so large that to copy it takes longer than X leaves at the deadline; one stream is cut, and I3 is owed."""
-    wish = Wish(
+    wish = PlanOptions(
         replicas=(2, 2, 3),
         streams=(2, 3),
         menu=Menu(joins=False, unbounded=False),

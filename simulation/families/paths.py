@@ -7,12 +7,12 @@ from random import Random
 
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Mode
-from simulation.drawing import Wish, is_chain, make_plan, settle
+from simulation.drawing import PlanOptions, is_chain, make_plan, settle
 from simulation.queries import Menu
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
 
-_ANSWERING = Wish(
+_ANSWERING = PlanOptions(
     replicas=(2, 2, 3),
     streams=(2, 3, 3),
     menu=Menu(joins=False, unbounded=False),
@@ -23,7 +23,7 @@ _ANSWERING = Wish(
 )
 
 
-def _settled(seed: int, family: str, rng: Random, wish: Wish) -> Scenario:
+def _settled(seed: int, family: str, rng: Random, wish: PlanOptions) -> Scenario:
     """A scenario where I3 is owed, and about every second time for each row."""
     is_rowwise = rng.random() < 0.5
     query = make_plan(rng, replace(wish, menu=replace(wish.menu, stateful=not is_rowwise)))

@@ -26,13 +26,13 @@ from simulation.mutants import (
     sunion,
     upstream,
 )
-from simulation.mutants.registry import NOTED, Mutant, Owner, Patch
+from simulation.mutants.registry import MUTANTS_BY_MODULE, Mutant, Owner, Patch
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "mutated"]
 
 _ROOMS = (sunion, ports, upstream, path, host, soutput, stagger, recovery, remote, clocks, operators, egress)
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant in NOTED[room.__name__]}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant in MUTANTS_BY_MODULE[room.__name__]}
 
 
 @contextmanager

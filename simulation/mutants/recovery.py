@@ -187,7 +187,7 @@ def store_an_undo_without_its_windows(patch: Patch) -> None:
 
 def _without_needs(original: Any) -> Any:
     def without(self: Claims, *given: Any) -> Any:
-        graph, self.graph = self.graph, _Needless(self.graph.unbounded)
+        graph, self.graph = self.graph, _GraphWithoutNeeds(self.graph.unbounded)
         made = original(self, *given)
         self.graph = graph
         return made
@@ -195,7 +195,7 @@ def _without_needs(original: Any) -> Any:
     return without
 
 
-class _Needless(Graph):
+class _GraphWithoutNeeds(Graph):
     """A graph whose operators need no row from before."""
 
     def __init__(self, unbounded: bool) -> None:

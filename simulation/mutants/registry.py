@@ -24,7 +24,7 @@ class Mutant:
     caught_by: str | None = None
 
 
-NOTED: dict[str, list[Mutant]] = {}
+MUTANTS_BY_MODULE: dict[str, list[Mutant]] = {}
 """The mutants of each module, in their order there."""
 
 
@@ -41,5 +41,5 @@ def caught_by(file: str, test: str) -> Callable[[Callable[[Patch], None]], Calla
 def _note(apply: Callable[[Patch], None], test: str | None) -> Callable[[Patch], None]:
     assert apply.__doc__ is not None
     prose = " ".join(apply.__doc__.split())
-    NOTED.setdefault(apply.__module__, []).append(Mutant(apply.__name__, prose, apply, test))
+    MUTANTS_BY_MODULE.setdefault(apply.__module__, []).append(Mutant(apply.__name__, prose, apply, test))
     return apply

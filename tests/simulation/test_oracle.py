@@ -10,9 +10,9 @@ import pytest
 from operators.join import Join
 from operators.keys import Keys
 from operators.windows import Windows
+from simulation.expressions import aggregated, condition, selected
 from simulation.families import make_scenario
 from simulation.invariants import check_operators
-from simulation.meanings import aggregated, condition, selected
 from simulation.oracle import Oracle
 from simulation.run import observe
 from simulation.scenario import reference_of

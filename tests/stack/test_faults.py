@@ -175,9 +175,10 @@ for _failpoint, _who in (
 ):
 
     def _dies(bench: Bench, who: str = _who, failpoint: str = _failpoint) -> None:
-        lives = bench.deployment.service(who).lives
+        what = f"{who} has died at {failpoint}"
+        incarnation = bench.deployment.service(who).incarnation
         bench.deployment.dies_at(who, failpoint)
-        wait_until(lambda: bench.deployment.service(who).lives >= lives + 2, f"{who} has died at {failpoint}", within_s=30)
+        wait_until(lambda: bench.deployment.service(who).incarnation >= incarnation + 2, what, within_s=30)
 
     SCENARIOS[f"dies at {_failpoint.partition(':')[0]}"] = _dies
 
@@ -195,12 +196,12 @@ for _failpoint in ("node.before_checkpoint", "node.after_checkpoint"):
     def _dies_at_checkpoint(bench: Bench, failpoint: str = _failpoint) -> None:
         """A checkpoint is made where a failure begins to be answered tentatively."""
         service = bench.deployment.service("node.r0")
-        lives = service.lives
+        incarnation = service.incarnation
         bench.deployment.dies_at("node.r0", failpoint)
-        wait_until(lambda: service.lives > lives, "the life that will die has begun")
+        wait_until(lambda: service.incarnation > incarnation, "the life that will die has begun")
         bench.deployment.wait_ready()
         with bench.deployment.cut("source.left"):
-            wait_until(lambda: service.lives >= lives + 2, f"node.r0 has died at {failpoint}", within_s=30)
+            wait_until(lambda: service.incarnation >= incarnation + 2, f"node.r0 has died at {failpoint}", within_s=30)
 
     SCENARIOS[f"dies at {_failpoint}"] = _dies_at_checkpoint
 

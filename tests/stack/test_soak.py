@@ -19,7 +19,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from bench.deployment import Deployment, Feeder, wait_until
+from bench.deployment import Deployment, KafkaFeeder, wait_until
 from bench.stack import isolation
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from services.hosting.process import now_us
@@ -153,7 +153,7 @@ def test_nobody_is_taken_for_dead_in_ten_loaded_minutes(tmp_path: Path) -> None:
     query = {**QUERY, "operators": {**QUERY["operators"], "counted": counted}}
     with (
         Deployment(tmp_path, query, has_links=False) as deployment,
-        Feeder(deployment, rows_per_second=1_500) as feeder,
+        KafkaFeeder(deployment, rows_per_second=1_500) as feeder,
         Ear(deployment) as ear,
     ):
         deployment.wait_ready()
@@ -169,7 +169,7 @@ def test_nobody_is_taken_for_dead_in_ten_loaded_minutes(tmp_path: Path) -> None:
                 # Another is read only where the one before has said of itself that it is not STABLE: it was kept from its work.
                 log = tmp_path / f"node.soak.{left['replica']}.log"
                 assert any(0 <= taken["emitted_ms"] - moment <= WHY_MS for moment in unwell_at(log)), (left, taken)
-        assert {name: service.lives for name, service in deployment.services.items() if service.lives > 1} == {}
+        assert {name: service.incarnation for name, service in deployment.services.items() if service.incarnation > 1} == {}
         if stall_s < LEAST_ALPHA_X_S:
             assert {record["type"] for record in given} == {"stable", "boundary"}
             assert not [record for record in given if record["type"] == "boundary" and record["tentative"]]

@@ -17,9 +17,9 @@ from logs.source_restart import FormerLife
 from services.kafka.settings import KafkaSettings, Settings
 from services.source import source as source_module
 from services.source.options import SourceOptions
-from services.source.post import PostBox
-from services.source.source import Source
-from services.source.topic import UserTopic
+from services.source.post_box import PostBox
+from services.source.source import SourceProcess
+from services.source.user_topic import UserTopic
 from sunion.tape import BEGINNING
 
 QUERY = load_query(
@@ -33,7 +33,7 @@ QUERY = load_query(
         "engine": "native",
     }
 )
-Make = Callable[..., Source]
+Make = Callable[..., SourceProcess]
 
 
 class Topic:
@@ -63,9 +63,9 @@ def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(source_module, "clusters", lambda settings, name: {"a": None})
     monkeypatch.setattr(source_module, "QueryRegistry", lambda cluster: registry)
 
-    def make(topic: Topic, said: list[tuple[bool, str]], **options: Any) -> Source:
+    def make(topic: Topic, said: list[tuple[bool, str]], **options: Any) -> SourceProcess:
         settings = Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=tmp_path)
-        source = Source(settings, SourceOptions(**options), "source.q.s", "q", "s")
+        source = SourceProcess(settings, SourceOptions(**options), "source.q.s", "q", "s")
         source.logs = {}
         source.topic = cast(UserTopic, topic)
         source.box = None
@@ -80,7 +80,7 @@ def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 FIRST = FormerLife(0, Place({"s/0": 0}), {}, {"s/0": 0}, BEGINNING)
 
 
-def how(source: Source) -> tuple[bool, str]:
+def how(source: SourceProcess) -> tuple[bool, str]:
     status = source._status()
     return status["ready"], status["state"]
 

@@ -28,7 +28,7 @@ from services.stack import parent_death as tied
 from services.stack import state, supervisor
 from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
-from services.stack.supervisor import Runner, Supervisor, _Heard
+from services.stack.supervisor import ProcessRunner, Supervisor, _Readiness
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 PATIENCE_S = 20.0
@@ -67,8 +67,8 @@ def children() -> Callable[[], list[psutil.Process]]:
 @pytest.fixture
 def runner(
     tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]], children: Callable[[], list[psutil.Process]]
-) -> Iterator[Runner]:
-    made = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
+) -> Iterator[ProcessRunner]:
+    made = ProcessRunner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
     yield made
     for child in children():
         child.kill()
@@ -98,7 +98,7 @@ def test_a_process_whose_parent_is_gone_already_does_not_begin() -> None:
 
 
 def test_a_process_is_started_logged_and_its_end_is_told(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
 ) -> None:
     program = "import os, sys; print('said', os.environ['BOREAL_TEST']); sys.exit(7)"
     os.environ["BOREAL_TEST"] = "this"
@@ -115,7 +115,7 @@ def test_a_process_is_started_logged_and_its_end_is_told(
 
 
 def test_a_frozen_process_ends_when_it_is_asked_to(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
 ) -> None:
     program = """
 import signal, sys, time
@@ -133,7 +133,7 @@ time.sleep(600)
 
 
 def test_a_long_log_begins_anew_and_its_end_is_kept(
-    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "LOG_BYTES_MAX", 1_000)
     go = tmp_path / "go"
@@ -156,7 +156,7 @@ time.sleep(600)
     assert log.read_text() == "after\n"
 
 
-def test_a_log_that_somebody_has_removed_ends_nothing(runner: Runner, tmp_path: Path) -> None:
+def test_a_log_that_somebody_has_removed_ends_nothing(runner: ProcessRunner, tmp_path: Path) -> None:
     runner.start(Child("monitor", "monitor", None, SLEEP))
     (tmp_path / "logs" / "monitor.log").unlink()
     runner.shorten_logs()
@@ -168,7 +168,7 @@ def no_more(*arguments: Any, **options: Any) -> NoReturn:
 
 @pytest.mark.parametrize("what", ["subprocess.Popen", "psutil.Process"])
 def test_a_process_that_cannot_be_started_has_ended_at_once(
-    runner: Runner,
+    runner: ProcessRunner,
     ended: queue.SimpleQueue[tuple[str, int]],
     children: Callable[[], list[psutil.Process]],
     monkeypatch: pytest.MonkeyPatch,
@@ -188,7 +188,7 @@ def test_a_process_that_cannot_be_started_has_ended_at_once(
 
 
 def test_a_spare_that_cannot_be_kept_is_told_of_once(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", no_more)
     runner.keep_spare()
@@ -198,7 +198,7 @@ def test_a_spare_that_cannot_be_kept_is_told_of_once(
 
 
 def test_logs_that_were_removed_are_made_anew(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
 ) -> None:
     runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", "")))
     ended.get(timeout=PATIENCE_S)
@@ -210,7 +210,7 @@ def test_logs_that_were_removed_are_made_anew(
 
 
 def test_a_process_whose_log_cannot_be_opened_runs_without(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "logs" / "monitor.log").mkdir(parents=True)
     for _ in range(2):
@@ -246,7 +246,7 @@ def test_a_server_that_cannot_be_asked_for_want_of_something_is_asked_again(tmp_
     made._in_thread(lambda: made._keep_server("redis", cast(Server, server)))
     made._happenings.get(timeout=PATIENCE_S)
     heard = made._happenings.get(timeout=PATIENCE_S)
-    assert isinstance(heard, _Heard) and (heard.pid, heard.ready) == (7, True)
+    assert isinstance(heard, _Readiness) and (heard.pid, heard.ready) == (7, True)
     assert not made._has_failed.is_set()
     made._ending.set()
 
@@ -280,7 +280,7 @@ def test_a_full_disk_ends_nothing_and_the_state_is_written_once_there_is_room(
 def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
     tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]]
 ) -> None:
-    runner = Runner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
+    runner = ProcessRunner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
     program = "import os; print(os.environ.get('BOREAL_PROXIES__A'))"
     for name, kind in (("node.q.r0", "node"), ("node.q.r1", "node"), ("node.q.r0", "node"), ("redis", "redis")):
         runner.start(Child(name, kind, None, (sys.executable, "-c", program)))
@@ -304,7 +304,7 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BOREAL_SITES__A__BOOTSTRAP", "127.0.0.1:1")
-    runner = Runner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
+    runner = ProcessRunner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
     runner.keep_spare()
     runner.keep_spare()
     [spare] = children()
@@ -327,7 +327,7 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
 def test_without_a_spare_or_with_a_dead_one_a_process_is_started_as_ever(
     ended: queue.SimpleQueue[tuple[str, int]], children: Callable[[], list[psutil.Process]], tmp_path: Path
 ) -> None:
-    runner = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
+    runner = ProcessRunner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
     runner.start(EGRESS)
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     runner.forget(EGRESS.name)

@@ -60,7 +60,7 @@ class StoredSnapshots:
     """The `Snapshots` of one host. log: the name of the very log that its orders come from; a snapshot that another log's
     orders have made, under the same owner, is none of ours."""
 
-    def __init__(self, store: CheckpointStore, keeper: Keeper, owner: str, log: str) -> None:
+    def __init__(self, store: CheckpointStore, keeper: CheckpointUploader, owner: str, log: str) -> None:
         self._store = store
         self._keeper = keeper
         self._owner = owner
@@ -88,7 +88,7 @@ class StoredSnapshots:
         return found if found.inputs == ((self._log, number),) else None
 
 
-class Keeper:
+class CheckpointUploader:
     """Brings checkpoints to the store, in a thread: the newest of each owner, for UPLOAD_S at most."""
 
     def __init__(self, store: CheckpointStore) -> None:
@@ -125,7 +125,7 @@ class Keeper:
         _logger.warning("checkpoint %d of %s is given up", number, owner)
 
 
-def fetch_from(store: CheckpointStore) -> Callable[[str, int], bytes]:
+def make_fetch(store: CheckpointStore) -> Callable[[str, int], bytes]:
     """A `reconcile.remote.Fetch`."""
 
     def fetch(owner: str, number: int) -> bytes:

@@ -17,7 +17,7 @@ COMMAND = (sys.executable, "-m", "services.stack.spare")
 END_S = 5.0
 
 
-class Spare:
+class SpareKeeper:
     """At most one at a time. spawn: starts COMMAND with a pipe as its stdin. For the thread that may start processes."""
 
     def __init__(self, spawn: Callable[[], subprocess.Popen[bytes]]) -> None:
@@ -32,7 +32,7 @@ class Spare:
     def become(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | None:
         """The spare as a process of this command, with these variables too, and its output in a log. None where there is no
         spare, or it cannot be that."""
-        if self._process is None or not _is_one(command):
+        if self._process is None or not _can_become(command):
             return None
         process, self._process = self._process, None
         told = {"module": command[2], "arguments": command[3:], "environment": dict(environment), "log": str(log)}
@@ -56,7 +56,7 @@ class Spare:
                 process.wait()
 
 
-def _is_one(command: Sequence[str]) -> bool:
+def _can_become(command: Sequence[str]) -> bool:
     return tuple(command[:2]) == COMMAND[:2] and command[2] in MODULES
 
 

@@ -26,7 +26,7 @@ ASK_SILENT_AGAIN_S = 1.0
 
 _logger = logging.getLogger("boreal.source")
 
-Found = dict[int, list[ConsumerRecord]]
+RecordsByPartition = dict[int, list[ConsumerRecord]]
 """Records by partition, in the order of their offsets."""
 
 
@@ -70,11 +70,11 @@ class UserTopic:
             if partition.partition not in place.partitions and starts[partition] < ends[partition]
         }
 
-    def poll(self, timeout_ms: int, most: int) -> Found:
+    def poll(self, timeout_ms: int, most: int) -> RecordsByPartition:
         """The next records, `most` at most. OffsetOutOfRangeError: `find_again` says what to do."""
         return {partition.partition: found for partition, found in self._consumer.poll(timeout_ms, max_records=most).items()}
 
-    def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> Found | None:
+    def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> RecordsByPartition | None:
         """Like `poll`, but no record at or after these offsets, one for each partition that is read; None once all before
         them were returned."""
         behind = [number for number, end in until.items() if self._consumer.position(self._of(number)) < end]

@@ -27,7 +27,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from boreal.model.errors import CorruptError
 from intake.intake import POSTED_HEADER
 from services.kafka.clusters import Cluster, end_producer
-from services.source.spool import Chunk, Spool, SpoolFull
+from services.source.spool import Spool, SpoolChunk, SpoolFull
 
 STALLED_S = 1.0
 """How long Kafka may take for what is posted before it is spooled."""
@@ -126,7 +126,7 @@ class PostBox:
             for number, record in enumerate(records, start=first)
         ]
 
-    def _deliver(self, chunk: Chunk) -> bool:
+    def _deliver(self, chunk: SpoolChunk) -> bool:
         """Whether what is spooled has its place: in Kafka, or, where a record is larger than the topic takes, among the dead
         letters, since nobody is there any more who could be told. It is handed over once, however long an outage lasts; what
         Kafka refuses otherwise (it may not let us write now) is tried again."""
@@ -209,7 +209,7 @@ class PostBox:
                     self.is_full = False
                     _logger.info("the spool is drained")
 
-    def _head(self) -> list[Chunk]:
+    def _head(self) -> list[SpoolChunk]:
         """What is to be sent next; nothing while it cannot be read."""
         try:
             chunks = self._spool.head()

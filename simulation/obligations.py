@@ -30,7 +30,7 @@ APART_US = SECOND
 """So long after the end of one failure the next one finds everybody calm."""
 
 
-def with_what_is_owed(scenario: Scenario) -> Scenario:
+def with_obligations(scenario: Scenario) -> Scenario:
     """The scenario, with what follows from the rules besides what its family claims."""
     owes_delay = scenario.owes_delay or owes_delay_by_rule(scenario)
     cut_us = longest_short_cut_us(scenario)
