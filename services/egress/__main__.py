@@ -1,4 +1,4 @@
-"""`python -m services.egress QUERY SITE`: runs the egress of a query at one site until it is told to stop."""
+"""`python -m services.egress QUERY SITE`: runs the egress of a query at one site until it is stopped."""
 
 from __future__ import annotations
 

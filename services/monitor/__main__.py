@@ -1,4 +1,4 @@
-"""`python -m services.monitor`: watches all queries until it is told to stop."""
+"""`python -m services.monitor`: watches all queries until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m services.node QUERY REPLICA`: runs one replica of a query until it is told to stop."""
+"""`python -m services.node QUERY REPLICA`: runs one replica of a query until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m services.source QUERY STREAM`: runs the source of one stream of a query until it is told to stop."""
+"""`python -m services.source QUERY STREAM`: runs the source of one stream of a query until it is stopped."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_journal_that_is_not_understood_begins_anew_and_ends_nothing(caplog: p
     monitor._earlier = {"p": {"v": 1, "journal": [{"at_ms": "never"}], "seen": []}}
     monitor._tick()
     assert said.names == ["p", "q"]
-    assert "the journal of p is not understood" in caplog.text
+    assert "the journal of p cannot be read" in caplog.text
 
 
 def test_a_report_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

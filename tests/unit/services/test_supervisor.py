@@ -315,7 +315,7 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     assert runner.created(EGRESS.name) == pytest.approx(state.created(spare))
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     log = (tmp_path / "logs" / f"{EGRESS.name}.log").read_text()
-    assert "ERROR egress.q.z boreal.process: egress.q.z cannot go on" in log
+    assert "ERROR egress.q.z boreal.process: egress.q.z failed" in log
     assert "is not known" in log
     assert (tmp_path / "logs" / "spare.log").read_text() == ""
     runner.signal("monitor", signal.SIGKILL)
