@@ -1,4 +1,4 @@
-"""The egress of one site as a process: its instance, and the topics that clients read."""
+"""The egress of one site as a process: its instance, and the topics that it writes for clients."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class EgressProcess:
         needed = min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
         tail = read_out_tail(self.clusters[self.site], self._out_topic, needed)
         restart = self._restart(tail)
-        self.out = self._outlet(tail, restart)
+        self.out = self._build_outlet(tail, restart)
         if self.stable is not None:
             self.stable.begin(restart.incarnation, tail.lacking_from, tail.end)
         if self.latest is not None:
             self.latest.begin(tail.lacking_from, tail.end)
         control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
-        self.host = self._host(restart, control)
+        self.host = self._build_host(restart, control)
         status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
         self.host.on_change = status.now
         self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
@@ -79,14 +79,14 @@ class EgressProcess:
         status.close()
         return self.exit_request.code
 
-    # A new life
+    # A new incarnation
 
     @property
     def _out_topic(self) -> str:
         return out_topic(self.plan.query, self.site, self.layout.sites)
 
     def _stable_topic(self) -> StableTopic | None:
-        """Made before anything is read: from then on no earlier life can change q.stable (R28)."""
+        """The writer of q.stable, made before anything is read: it fences the earlier incarnations (R28)."""
         if self.site != self.layout.home:
             return None
         query = self.plan.query
@@ -102,11 +102,11 @@ class EgressProcess:
         with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
             restart, is_lossy = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open, logs.is_held)
             if is_lossy:
-                _logger.error("inputs that the egress has not given yet are trimmed: it begins where its inputs begin")
-        _logger.info("%s begins life %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
+                _logger.error("inputs that the egress has not delivered yet are trimmed: it begins at the first rows left")
+        _logger.info("%s begins incarnation %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
         return restart
 
-    def _outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
+    def _build_outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
         output = self.plan.output
         changelog = Changelog(self.plan.query, output.schema, self.plan.output_key, self.plan.bucket_us, place=tail.place)
         return OutTopic(
@@ -122,7 +122,7 @@ class EgressProcess:
             self.exit_request.exit,
         )
 
-    def _host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
+    def _build_host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
         instance = Instance(self.plan, self.me, restart)
         first_effects = instance.begin(now_us())
         return build_host(
@@ -132,10 +132,10 @@ class EgressProcess:
     def _read_replica(self) -> str:
         return self.host.instance.links[0].upstream.live.log.replica or "r0"
 
-    # What comes from outside
+    # Changes of the query
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
-        """A new X holds at once; all else is a matter for a new life, which is the supervisor's to begin."""
+        """Apply a new X at once. For all other changes the supervisor restarts the process."""
         if record is None or name != self.plan.query:
             return
         threshold = record.query.delay_threshold
@@ -143,10 +143,10 @@ class EgressProcess:
         if self.host.instance.delay_threshold_us != threshold:
             self.host.deliver(Threshold(threshold))
 
-    # What it says of itself
+    # Status
 
     def _status(self) -> dict[str, Any]:
-        self._tell_latency()
+        self._report_latency()
         if self.latest is not None:
             self.latest.look_for_others()
         place = self.out.changelog.place
@@ -176,8 +176,9 @@ class EgressProcess:
             "unconfirmed_frames": self.out.appended - self.out.confirmed,
         }
 
-    def _tell_latency(self) -> None:
-        """R9: what Kafka takes to confirm a record comes after the last SUnion too. An outage is no measure of that."""
+    def _report_latency(self) -> None:
+        """Report how long Kafka takes to confirm a record: it counts as a part of the path after the last SUnion (R9). The
+        value is limited to a quarter of X, because an outage is not a measure of it."""
         took_ms = self.out.latency.summary_ms(now_us())["p99"]
         if took_ms is not None:
             micros = min(int(took_ms * 1_000), self.plan.delay_threshold_us // 4)

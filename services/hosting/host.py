@@ -293,7 +293,8 @@ class InstanceHost:
                 failpoint("node.before_order")
                 self.give_order(place, order)
             case StoreCheckpoint():
-                # One at a time, because each is a whole state, and one is made at every interval even while Kafka takes nothing.
+                # One at a time, because each is a whole state, and one is made at every interval even while Kafka takes
+                # nothing.
                 if not self._is_checkpoint_pending:
                     self._is_checkpoint_pending = True
                     self._defer(lambda: self._start_upload(effect))

@@ -140,8 +140,8 @@ class OrderChannel:
     # Trimming of orders that no host needs again
 
     def _trim(self) -> None:
-        """Delete the orders before the older of the two newest snapshots: a restarted job repeats its last batch, which began no
-        earlier."""
+        """Delete the orders before the older of the two newest snapshots: a restarted job repeats its last batch, which began
+        no earlier."""
         while not self._stopping.wait(TRIM_S):
             needed = {}
             try:

@@ -41,8 +41,8 @@ _timekeeper = Timekeeper()
 
 
 def now_us() -> int:
-    """The services' clock: microseconds since the epoch, an estimate of the clock of the home site's broker. It is monotonic and
-    does not jump while the process lives."""
+    """The services' clock: microseconds since the epoch, an estimate of the clock of the home site's broker. It is monotonic
+    and does not jump while the process lives."""
     return _timekeeper.now_us()
 
 
@@ -107,7 +107,8 @@ class StatusPublisher:
             except (KafkaError, OSError) as error:
                 tell_of_trying_again(_logger, "the status cannot be published", error)
             except Exception:
-                # Other threads change the same data meanwhile. This thread must go on: a process without a status counts as dead.
+                # Other threads change the same data meanwhile. This thread must go on: a process without a status counts as
+                # dead.
                 _logger.exception("the status cannot be made now")
             self._wake.wait(STATUS_INTERVAL_S)
             self._wake.clear()

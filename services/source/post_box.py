@@ -40,8 +40,9 @@ class PostBox:
     """`post` may be called from any thread; the box has a thread that drains the spool."""
 
     def __init__(self, cluster: Cluster, topic: str, spool: Spool, refuse: Callable[[bytes, str], Any]) -> None:
-        """refuse(record, reason): sends a dead letter and returns its future; `refused` counts them. `failure`: why no record is
-        taken, while the spool cannot be read; else None. `is_full`: the spool has refused records since it was last empty."""
+        """refuse(record, reason): sends a dead letter and returns its future; `refused` counts them. `failure`: why no record
+        is taken, while the spool cannot be read; else None. `is_full`: the spool has refused records since it was last
+        empty."""
         self._topic = topic
         self._spool = spool
         self._refuse = refuse
@@ -126,9 +127,9 @@ class PostBox:
         ]
 
     def _deliver(self, chunk: SpoolChunk) -> bool:
-        """Send a spooled chunk; whether Kafka has all of it. A record that is larger than the topic takes becomes a dead letter,
-        because the client that posted it no longer waits. The chunk is passed to the producer once, however long an outage
-        lasts; records that Kafka refuses for other reasons (such as a missing permission) are tried again."""
+        """Send a spooled chunk; whether Kafka has all of it. A record that is larger than the topic takes becomes a dead
+        letter, because the client that posted it no longer waits. The chunk is passed to the producer once, however long an
+        outage lasts; records that Kafka refuses for other reasons (such as a missing permission) are tried again."""
         try:
             sent = self._hand_over(chunk.first, chunk.records)
             refused: list[tuple[int, bytes]] = []
@@ -215,8 +216,8 @@ class PostBox:
         except (OSError, CorruptError) as error:
             if self.failure is None:
                 self.failure = (
-                    f"the spool in {self._spool.directory} cannot be read, and nothing more is taken: {error}; repair the disk, "
-                    "or stop the source and move the directory away (its rows are not in Kafka)"
+                    f"the spool in {self._spool.directory} cannot be read, and nothing more is taken: {error}; repair "
+                    "the disk, or stop the source and move the directory away (its rows are not in Kafka)"
                 )
                 _logger.error("%s", self.failure)
             return []

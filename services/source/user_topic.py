@@ -99,8 +99,8 @@ class UserTopic:
             moved[partition.partition] = starts[partition]
             self.lost_records += max(starts[partition] - position, 0)
             _logger.error(
-                "%s/%d: the next record would be %d, but the topic holds those from %d to %d; the records between are lost, and "
-                "reading continues at %d",
+                "%s/%d: the next record would be %d, but the topic holds those from %d to %d; the records between are lost, "
+                "and reading continues at %d",
                 *(self.name, partition.partition, position, starts[partition], ends[partition], starts[partition]),
             )
         return moved
