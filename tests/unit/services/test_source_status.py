@@ -128,6 +128,6 @@ def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
     source.box = source._make_box()
     assert source.box is None
     [told] = [record.getMessage() for record in caplog.records if record.name == "boreal.source"]
-    assert str(source.spool_directory) in told and "mend the disk, or move the directory away" in told
+    assert str(source.spool_directory) in told and "repair the disk, or move the directory away" in told
     source._begin(FIRST)
     assert said == [(True, "idle")] and source._status()["spooled_bytes"] == 0
