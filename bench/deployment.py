@@ -1,7 +1,7 @@
-"""A query deployed for a test or a bench: real servers, the real processes, a link of its own from each process to each site.
+"""A query deployed for a test or a benchmark: real servers, the real processes, and a link from each process to each site.
 
-Processes run by the very commands that the supervisor gives them, and are started again when they die, as the supervisor
-would; the test feeds rows, breaks things, and compares what clients were given with what the rows come to.
+Processes run with the supervisor's commands, and are restarted when they die, as by the supervisor; the test feeds rows,
+injects faults, and compares the clients' results with those of the rows.
 """
 
 from __future__ import annotations
@@ -42,18 +42,28 @@ PATIENCE_S = 60.0
 
 @dataclass
 class DeployedProcess:
-    """One process of the deployment, over all its lives."""
+    """One process of the deployment, over all its incarnations."""
 
     name: str
+    """As the supervisor names it: KIND.QUERY.PART."""
     command: tuple[str, ...]
+    """The program and its arguments."""
     environment: dict[str, str]
+    """Variables in addition to our own."""
     links: dict[str, ProxyLink]
+    """By site; empty if the process reaches its sites directly."""
     log: Path
+    """Gets its output."""
     process: subprocess.Popen[bytes] | None = None
+    """None before the first start."""
     incarnation: int = 0
+    """How often it was started."""
     codes: list[int] = field(default_factory=list)
+    """The exit codes of former incarnations."""
     failpoint: str = ""
+    """Where the next incarnation dies; "" for nowhere."""
     is_wanted: bool = True
+    """Whether it is restarted when it ends."""
 
     def start(self) -> None:
         environment = {**os.environ, **self.environment}
@@ -76,9 +86,9 @@ class DeployedProcess:
 class Deployment:
     """See the module's header. Use as a context.
 
-    sites: names in order, the home site first; without: kinds of processes that are not to run, since the user of the
-    deployment plays their part; beside: another deployment, whose servers and monitor serve this query too; has_links: whether
-    processes reach their sites through links, which takes processor time and can be cut; partitions: of the streams' topics.
+    sites: names in order, the home site first; without: kinds of processes that do not run, because the user of the deployment
+    replaces them; beside: another deployment, whose servers and monitor serve this query too; has_links: whether processes
+    reach their sites through links, which can be cut and take processor time; partitions: of the streams' topics.
     """
 
     def __init__(
@@ -120,7 +130,7 @@ class Deployment:
                 server.stop()
 
     def end_services(self) -> None:
-        """Kill all processes for good; the servers, and what is in them, stay."""
+        """Kill all processes for good; the servers and their data stay."""
         self._stopping.set()
         with self._lock:
             for service in self.services.values():
@@ -160,7 +170,7 @@ class Deployment:
         self._keeper.start()
 
     def add(self, child: Child) -> None:
-        """Start a process, and keep it running."""
+        """Start a process, and restart it whenever it ends."""
         links = {site: ProxyLink() for site in self.kafka} if self.has_links else {}
         environment = {
             "BOREAL_REDIS__URL": self.redis.url,
@@ -186,10 +196,10 @@ class Deployment:
                         time.sleep(RESTART_AFTER_S)
                         service.start()
 
-    # Breaking things
+    # Faults
 
     def service(self, short: str) -> DeployedProcess:
-        """By the start and end of its name: 'node.r0', 'source.jfk', 'egress.a', 'monitor'."""
+        """A process by its name without the query: 'node.r0', 'source.jfk', 'egress.a', 'monitor'."""
         kind, _, rest = short.partition(".")
         return self.services[f"{kind}.{self.spec.name}.{rest}" if rest else kind]
 
@@ -198,7 +208,7 @@ class Deployment:
 
     @contextmanager
     def dead(self, short: str) -> Iterator[None]:
-        """Killed, and kept from coming back meanwhile."""
+        """Kill a process, and restart it only at the end of the context."""
         service = self.service(short)
         with self._lock:
             service.is_wanted = False
@@ -221,7 +231,7 @@ class Deployment:
 
     @contextmanager
     def cut(self, short: str, *sites: str) -> Iterator[None]:
-        """The process reaches none of these sites (default: none at all)."""
+        """Cut a process off from these sites (default: all sites)."""
         links = [link for site, link in self.service(short).links.items() if not sites or site in sites]
         for link in links:
             link.cut()
@@ -232,13 +242,13 @@ class Deployment:
                 link.heal()
 
     def dies_at(self, short: str, failpoint: str) -> None:
-        """Its next life dies at a failpoint; this one is ended for it."""
+        """Kill a process; its next incarnation dies at a failpoint."""
         service = self.service(short)
         with self._lock:
             service.failpoint = failpoint
             service.signal(signal.SIGKILL)
 
-    # Watching
+    # Status
 
     def statuses(self) -> dict[str, dict[str, Any]]:
         """The newest status of each process."""
@@ -258,7 +268,7 @@ class Deployment:
         }
 
     def wait_ready(self, within_s: float = PATIENCE_S) -> None:
-        """Until every process is up and every instance STABLE."""
+        """Wait until every process is ready and every instance STABLE."""
         pids = {service.name: service.pid for service in self.services.values()}
 
         def is_ready() -> bool:
@@ -275,10 +285,10 @@ class Deployment:
                 parts.append(f"--- {service.name} codes {service.codes}\n{service.log.read_text()[-3000:]}")
         return "\n".join(parts)
 
-    # What clients were given
+    # Results
 
     def stable(self) -> list[dict[str, Any]]:
-        """All rows of q.stable, for a reader of what is committed; ids contiguous and without repeats."""
+        """All rows of q.stable, as a read_committed reader sees them; asserts that ids are contiguous and do not repeat."""
         records = read_all(self.clusters[self.layout.home], stable_topic(self.spec.name), read_committed=True)
         ids = [int(dict(record.headers)["id"]) for record in records]
         assert ids == list(range(ids[0] if ids else 0, (ids[0] if ids else 0) + len(ids))), "q.stable repeats or skips"
@@ -292,7 +302,7 @@ class Deployment:
 
 
 def read_all(cluster: Cluster, topic: str, read_committed: bool = False) -> list[Any]:
-    """Every record of a topic's one partition, up to its present end."""
+    """All records of a topic's only partition, up to its current end."""
     consumer = cluster.consumer(read_committed=read_committed)
     try:
         partition = TopicPartition(topic, 0)
@@ -313,7 +323,7 @@ def read_all(cluster: Cluster, topic: str, read_committed: bool = False) -> list
 def wait_until(
     condition: Callable[[], bool], what: str, explain: Callable[[], str] = str, within_s: float = PATIENCE_S
 ) -> float:
-    """Wait until it holds; the seconds that it took."""
+    """Wait until a condition holds; returns the seconds that it took. what: the condition, for the error message."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < within_s, f"after {within_s} s it does not hold that {what}\n{explain()}"
@@ -323,13 +333,18 @@ def wait_until(
 
 @dataclass
 class KafkaFeeder:
-    """Feeds rows of the time that it is, in a thread: {at, key, value} into each stream's topic, in order of time."""
+    """Feeds rows {at, key, value} with the current time, in a thread, into each stream's topic. Use as a context."""
 
     deployment: Deployment
+    """Its streams get the rows."""
     rows_per_second: int = 200
+    """For each stream."""
     keys: int = 5
+    """The number of different keys."""
     period_s: float = 0.02
+    """The time between writes, in seconds."""
     rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """All rows so far, by stream: (time in microseconds, key, value)."""
 
     def __enter__(self) -> KafkaFeeder:
         self._stopping = threading.Event()
@@ -342,7 +357,7 @@ class KafkaFeeder:
         self._thread.join()
 
     def _run(self) -> None:
-        # A client in C, so that feeding takes little of what is to be measured.
+        # A client in C, so that feeding takes little of the processor time that is measured.
         options = {"linger.ms": 1, "enable.idempotence": True, "log_level": 0}
         producers = {
             site: confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, **options})
@@ -370,7 +385,7 @@ class KafkaFeeder:
             producer.flush()
 
     def windows(self, until_us: int, window_us: int) -> Counter[tuple[int, int, int, int]]:
-        """(window's start, key, rows, sum of values) of all windows that end by a time, over all streams."""
+        """(window's start, key, rows, sum of values) of all windows that end at or before `until_us`, over all streams."""
         found: dict[tuple[int, int], list[int]] = {}
         for rows in self.rows.values():
             for at, key, value in rows:

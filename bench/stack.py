@@ -1,7 +1,7 @@
 """`boreal bench stack`: the services over a real broker and a real Redis, all on this machine's cores.
 
-Each figure's deployment is its own, so that nothing of one weighs on the next. Broker, Redis, services, the generator of
-input and the reader of output share the cores, and the figures say what all of them manage together.
+Each figure has a separate deployment, so that none influences the next. Broker, Redis, services, the generator of input and the
+reader of output share the cores, and the figures include the work of all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ JSON_RECORDS = 600_000
 LATENCY_S = 20.0
 DEATHS = 8
 BROKER_WARM_UP_S = 20.0
-"""Kafka's machine is slow until it has compiled what it does most."""
+"""Kafka's JVM is slow until it has compiled its most used code."""
 WARM_UP_S = 5.0
 ISOLATION_S = 15.0
 HEARTBEAT_MS = 100
@@ -73,7 +73,7 @@ def main() -> dict[str, Any]:
 
 
 def make_query(name: str, **options: Any) -> dict[str, Any]:
-    """Three streams, counted and summed per key and second."""
+    """A query over three streams that counts and sums rows per key and second."""
     return {
         "name": name,
         "streams": {stream: _stream(stream) for stream in STREAMS},
@@ -100,7 +100,7 @@ def _stream(name: str) -> dict[str, Any]:
 
 @contextmanager
 def deployed(query: dict[str, Any], has_links: bool = False, **options: Any) -> Iterator[Deployment]:
-    """Without links, unless they are to be cut: all would run in this very process."""
+    """A ready deployment, by default without links: they would all run in this process."""
     options["has_links"] = has_links
     with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder), query, **options) as deployment:
         deployment.wait_ready()
@@ -108,7 +108,7 @@ def deployed(query: dict[str, Any], has_links: bool = False, **options: Any) -> 
 
 
 def _throughput(replicas: int) -> list[Figure]:
-    """Frames as a source would log them, made beforehand: from the first append to the last row in q.stable."""
+    """Frames as a source writes them, made beforehand: from the first append to the last row in q.stable."""
     with deployed(make_query("frames", replicas=replicas), without=("source",)) as deployment:
         store = KafkaLogStore(deployment.clusters, deployment.layout)
         logs = {stream: store.open(LogId(stream, "", 0)) for stream in STREAMS}
@@ -148,7 +148,7 @@ def _throughput(replicas: int) -> list[Figure]:
 
 
 def _await_rows(deployment: Deployment, expected: int) -> None:
-    """Until q.stable holds so many rows, read as they come."""
+    """Wait until q.stable holds so many rows."""
     consumer = deployment.clusters["a"].consumer(read_committed=True)
     partition = TopicPartition(stable_topic(deployment.spec.name), 0)
     consumer.assign([partition])
@@ -161,7 +161,7 @@ def _await_rows(deployment: Deployment, expected: int) -> None:
 
 
 def _json() -> list[Figure]:
-    """One JSON object a tuple, in the topics before the sources begin: what the sources take bounds this."""
+    """JSON records that are in the topics before the sources start: the sources limit this rate."""
     query = make_query("records")
     with deployed(query, without=("source",)) as deployment:
         producer = confluent_kafka.Producer({"bootstrap.servers": deployment.kafka["a"].bootstrap, **_IN_BULK})
@@ -229,13 +229,13 @@ def _latency() -> list[Figure]:
 
 
 def moment_ms(text: str) -> float:
-    """Milliseconds since the epoch of a time as records have it."""
+    """Milliseconds since the epoch of a time in a record (ISO 8601)."""
     return datetime.fromisoformat(text).timestamp() * 1_000
 
 
 def isolation() -> list[Figure]:
-    """What a query whose input is dead costs another one beside it: the other's delay, without the failure and with it. Both
-    read the same topics, through sources of their own."""
+    """The effect of a query with a dead input on another one beside it: the other's delay, without the failure and with it.
+    Both read the same topics, through separate sources."""
     p99 = {}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -256,7 +256,7 @@ def isolation() -> list[Figure]:
 
 
 def _delay_p99(deployment: Deployment) -> float:
-    """Of what a query gives in the next seconds, from ingest to the egress."""
+    """The delay of a query's stable rows in the next seconds, from ingest to the egress, in ms."""
     time.sleep(WARM_UP_S)
     seen = len(deployment.changes())
     time.sleep(ISOLATION_S)
@@ -266,7 +266,7 @@ def _delay_p99(deployment: Deployment) -> float:
 
 
 class _Arrivals:
-    """Reads a topic as it grows, and notes when each record came. A client in C: it takes little of what is measured."""
+    """Reads a topic as it grows, and notes when each record arrived. A client in C, which takes little processor time."""
 
     def __init__(self, deployment: Deployment, topic: str) -> None:
         self._consumer = confluent_kafka.Consumer({"bootstrap.servers": deployment.kafka["a"].bootstrap, **_AS_IT_GROWS})
@@ -290,12 +290,12 @@ class _Arrivals:
         self._consumer.close()
 
     def by_id(self) -> dict[int, tuple[float, bytes]]:
-        """When each stable row came, in ms, and its record's value."""
+        """When each stable row arrived, in ms since the epoch, and its record's value, by id."""
         return {int(headers["id"]): (now, value) for now, value, headers in self._arrived if "id" in headers}
 
 
 def _death() -> list[Figure]:
-    """The replica that the egress reads is killed, again and again: how long until its peer's next stable output."""
+    """The time from the death of the replica that the egress reads to its peer's next stable output, repeated."""
     gaps = []
     with deployed(make_query("deaths", replicas=2)) as deployment, KafkaFeeder(deployment, rows_per_second=300):
         for _ in range(DEATHS):
@@ -314,7 +314,7 @@ def _death() -> list[Figure]:
 
 
 def _outputs_of_another(deployment: Deployment, replica: str, after_ms: float) -> Iterator[float]:
-    """When stable output came of another replica than this one."""
+    """When other replicas gave stable output after a time, in ms."""
     for record in deployment.changes():
         is_stable = record["type"] == "stable" or (record["type"] == "boundary" and not record["tentative"])
         if is_stable and record["emitted_ms"] > after_ms and record["replica"] != replica:
@@ -322,7 +322,7 @@ def _outputs_of_another(deployment: Deployment, replica: str, after_ms: float) -
 
 
 def _up() -> list[Figure]:
-    """`boreal up`, everything fetched already."""
+    """`boreal up`, after all downloads."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "boreal"]
         started = time.perf_counter()

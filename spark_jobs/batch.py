@@ -1,9 +1,9 @@
-"""Results computed anew, in one Spark batch job over the logs of a query's sources (spark_jobs.batch_worker).
+"""Recomputes results in one Spark batch job over the logs of a query's sources (spark_jobs.batch_worker).
 
     sources' logs in Kafka ──> cut ──> compute, a task for each shard of a fragment ──> ... ──> compute, the egress ──> rows
 
-What is in the logs between two fragments when the query runs is here what Spark shuffles between two stages, by the shard
-that reads it. The last stage has one task, which puts the results in the order that clients were given them in.
+Rows that a running query logs between two fragments are here shuffled by Spark between two stages, by the shard that reads
+them. The last stage has one task, which restores the order in which clients were given the results.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from sunion.tape import BEGINNING
 
 
 class BatchFailed(BorealError):
-    """The job has ended without its results. The message says what Python raised, where it was Python that failed."""
+    """The job has ended without its results. The message holds the Python traceback, if Python failed."""
 
 
 def recompute(
     session: SparkSession, settings: Settings, query: Query, layout: Layout, held: SourceExtent, wanted: ResultRange
 ) -> Iterator[pa.RecordBatch]:
-    """The stable results of a range, which is one of `services.egress.history.range_of`, in their order, as batches of the
-    output's schema. BatchFailed where Spark, or what runs in it, fails."""
+    """The stable results of a range, in order, as batches of the output's schema. wanted: a range that
+    `services.egress.history.resolve_range` returned. BatchFailed if the job fails."""
     plan = layout.plan
     task = BatchTask(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
     job = _BatchJob(session, settings, layout, held, task)
@@ -64,6 +64,8 @@ def recompute(
 
 
 class _BatchJob:
+    """Builds the data frames of one job."""
+
     def __init__(self, session: SparkSession, settings: Settings, layout: Layout, held: SourceExtent, task: BatchTask) -> None:
         self._session = session
         self._sites = settings.sites
@@ -72,7 +74,7 @@ class _BatchJob:
         self._task = task
 
     def compute(self, fragment: Fragment, made: Mapping[str, DataFrame]) -> DataFrame:
-        """What a fragment writes, of what its sources and the fragments before it have made."""
+        """The output of a fragment. made: the outputs of the fragments before it, by edge."""
         sources = [edge for edge in fragment.edges if edge.source]
         read = [made[edge.name].where(sf.col("stream") == edge.name) for edge in fragment.edges if not edge.source]
         if sources:
@@ -94,7 +96,7 @@ class _BatchJob:
 
 
 def _failure_text(failure: str) -> str:
-    """What an exception of Spark says: Python's own words, if it was Python that failed, else without the JVM's frames."""
+    """The text of an exception of Spark: the Python traceback if Python failed, else the message without the JVM's frames."""
     begin = failure.rfind("Traceback (most recent call last)")
     if begin < 0:
         return failure.partition("\n\tat ")[0]

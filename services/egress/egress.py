@@ -36,7 +36,7 @@ _logger = logging.getLogger("boreal.egress")
 
 
 class EgressProcess:
-    """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
+    """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""
 
     def __init__(self, settings: Settings, name: str, query: str, site: str) -> None:
         if site not in settings.site_names:

@@ -64,7 +64,7 @@ class KafkaOutlet:
 
 
 class NodeProcess:
-    """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
+    """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""
 
     def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
         self.name = name

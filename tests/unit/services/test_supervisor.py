@@ -24,8 +24,7 @@ from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 from services.kafka.settings import KafkaSettings, Settings
 from services.kafka.statuses import StatusReader
-from services.stack import parent_death as tied
-from services.stack import state, supervisor
+from services.stack import parent_death, state, supervisor
 from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
 from services.stack.supervisor import ProcessRunner, Supervisor, _Readiness
@@ -79,7 +78,7 @@ def test_a_process_dies_with_the_one_that_looks_after_it() -> None:
     """Killed at once, so that nobody could tell the child."""
     program = f"""
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-IS", {tied.__file__!r}, str(os.getpid()), *{SLEEP!r}])
+child = subprocess.Popen([sys.executable, "-IS", {parent_death.__file__!r}, str(os.getpid()), *{SLEEP!r}])
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -92,9 +91,10 @@ time.sleep(600)
 
 
 def test_a_process_whose_parent_is_gone_already_does_not_begin() -> None:
-    run = subprocess.run([sys.executable, "-IS", tied.__file__, "1", *SLEEP], stderr=subprocess.PIPE, text=True, timeout=20)
+    command = [sys.executable, "-IS", parent_death.__file__, "1", *SLEEP]
+    run = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=20)
     assert run.returncode == 1
-    assert "is gone" in run.stderr
+    assert "has ended" in run.stderr
 
 
 def test_a_process_is_started_logged_and_its_end_is_told(
@@ -244,8 +244,8 @@ def test_a_server_that_cannot_be_asked_for_want_of_something_is_asked_again(tmp_
 
     server = SimpleNamespace(prepare=lambda: None, command=["redis-server"], is_ready=look)
     made._in_thread(lambda: made._keep_server("redis", cast(Server, server)))
-    made._happenings.get(timeout=PATIENCE_S)
-    heard = made._happenings.get(timeout=PATIENCE_S)
+    made._notifications.get(timeout=PATIENCE_S)
+    heard = made._notifications.get(timeout=PATIENCE_S)
     assert isinstance(heard, _Readiness) and (heard.pid, heard.ready) == (7, True)
     assert not made._has_failed.is_set()
     made._ending.set()
@@ -256,10 +256,10 @@ def test_what_was_said_before_the_supervisor_began_is_no_word_of_its_processes(t
     made._statuses = cast(StatusReader, SimpleNamespace(is_current=is_current))
     said = {"process": "node.q.r0", "pid": 57, "at_ms": 1.0, "ready": True}
     made._hear(said)
-    assert made._happenings.empty()
+    assert made._notifications.empty()
     is_current.set()
     made._hear(said)
-    assert not made._happenings.empty()
+    assert not made._notifications.empty()
 
 
 def test_a_full_disk_ends_nothing_and_the_state_is_written_once_there_is_room(
