@@ -31,17 +31,21 @@ CHUNK = 10
 
 @dataclass
 class SeedVerdict:
-    """What one seed showed."""
+    """The result of one seed."""
 
     seed: int
+    """The seed."""
     violations: list[Violation]
+    """All anomalies; empty if every invariant held."""
     faults: Counter[str]
+    """How many faults of each kind took place."""
     coverage: Counter[str]
+    """How often the run went through each counted situation."""
 
 
 class ScenarioJudge:
-    """What the runs of one scenario are judged by: the same inputs without failures and without any mutant, itself compared
-    with the operators' oracle. It is made once, however many mutants are tried on it."""
+    """Judges the runs of one scenario. The reference is a run of the same inputs without failures and mutants, which itself is
+    compared with the operators' oracle. It is made once, however many mutants are tried."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -51,7 +55,7 @@ class ScenarioJudge:
         self._plain: SeedVerdict | None = None
 
     def judge(self, mutant: str | None = None) -> SeedVerdict:
-        """Run it, with this seeded bug if there is one (`simulation.mutants`), and judge it."""
+        """Run the scenario and judge the run. mutant: the name of a seeded bug (`simulation.mutants`); None for none."""
         if mutant is None and self._plain is not None:
             return self._plain
         scenario, reference = self._scenario, self._reference
@@ -68,8 +72,7 @@ class ScenarioJudge:
 
 
 def run_seed(seed: int, mutant: str | None = None) -> SeedVerdict:
-    """Run one seed and judge it. mutant: the name of a seeded bug to run with (`simulation.mutants`); the run without
-    failures, which is the measure, runs without it."""
+    """Run one seed and judge it. mutant: the name of a seeded bug (`simulation.mutants`); the reference runs without it."""
     return ScenarioJudge(make_scenario(seed)).judge(mutant)
 
 
@@ -80,8 +83,8 @@ def simulate(
     processes: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Run `seeds` seeds from `first` on (contract: boreal simulate). The result does not depend on `processes`, but for
-    the seconds that it took; None: one a core. on_progress(done, violations) is called after every few seeds."""
+    """Run `seeds` seeds from `first` on (contract: boreal simulate). The result does not depend on `processes`,
+    except for its duration; None: one per core. on_progress(done, violations) is called after every few seeds."""
     started = time.perf_counter()
     violations: list[dict[str, Any]] = []
     faults: Counter[str] = Counter()
@@ -125,7 +128,7 @@ def _run_chunk(chunk: range, mutant: str | None) -> list[SeedVerdict]:
 
 
 def _joins_itself(plan: Plan, node: Node) -> bool:
-    """Whether both sides of a join are the same stream, or made of one."""
+    """Whether both sides of a join come from the same stream."""
     return isinstance(node.spec, Join) and len({edge.operator for edge in plan.sources}) == 1
 
 
@@ -138,7 +141,7 @@ def _readers(plan: Plan, stream: str) -> int:
 
 
 def _coverage(scenario: Scenario, observed: Observation, oracle: Oracle) -> Counter[str]:
-    """What the run went through: messages and reads, transitions, frames, what it was made of, and the edges it met."""
+    """Counts of what occurred in the run: messages and reads, transitions, frames, operators and patterns, edge cases."""
     counts = Counter(observed.coverage) + oracle.seen
     plan = scenario.plan
     counts.update(("family " + scenario.family, f"mode {plan.mode}", f"policy {plan.policy}"))

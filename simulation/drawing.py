@@ -1,4 +1,4 @@
-"""What scenarios are drawn from: queries, rows, clocks and strikes. A family puts them together."""
+"""Draws the parts of scenarios: queries, rows, clocks and strikes. A family combines them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,32 @@ from simulation.strikes import Strike
 
 ANYTHING = Menu()
 GRID_MS = 10
-"""Where times lie on a grid: rows then lie on the edges of buckets and windows, and at exactly a join's `within`."""
+"""The grid of times, if they have one: rows then lie on the edges of buckets and windows, and at exactly a join's
+`within`."""
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What a family wants of its query."""
+    """The choices for the query of a family. A tuple of values is drawn from, a pair of bounds is a range."""
 
     replicas: tuple[int, ...] = (1, 2, 2, 2, 3)
+    """Numbers of replicas of a fragment."""
     streams: tuple[int, ...] = (1, 2, 2, 3, 3)
+    """Numbers of streams."""
     menu: Menu = ANYTHING
+    """The allowed operators."""
     holds: tuple[str, ...] = ("suspend", "delay", "process", "process")
+    """Policies, for failures and for stabilization."""
     x_ms: tuple[int, int] = (400, 2000)
+    """The bounds of X, in milliseconds."""
     is_comfortable: bool = False
+    """Whether buckets and boundary intervals are short in relation to X."""
     seconds: tuple[float, float] = (1.6, 3.2)
+    """The bounds of the streams' length, in seconds."""
     lag_ms: tuple[int, ...] = (0, 0, 700, 1500)
+    """Values of stable_lag_max, in milliseconds; 0 for the default."""
     shapes: tuple[str, ...] = ("single", "single", "chain", "chain", "diamond")
+    """How operators are divided into fragments."""
 
 
 def make_plan(rng: Random, wish: PlanOptions) -> Plan:
@@ -74,14 +84,14 @@ def make_plan(rng: Random, wish: PlanOptions) -> Plan:
     try:
         return plan(load_query(file))
     except UserError:
-        # The streams' key would tear apart what some operator groups by something else.
+        # The streams' key conflicts with the key of an operator.
         for stream in file["streams"].values():
             stream["key"] = []
         return plan(load_query(file))
 
 
 def _stream(rng: Random) -> dict[str, Any]:
-    """Its columns are in any order: a union takes the first one's."""
+    """A stream's specification. Columns are in any order, because a union takes the order of its first input."""
     columns = list(SCHEMA)
     if rng.random() < 0.3:
         rng.shuffle(columns)
@@ -110,7 +120,7 @@ def timing(rng: Random, wish: PlanOptions) -> dict[str, Any]:
 
 
 def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, StreamFeed], int]:
-    """The streams' rows, ending at different times, and the event time at which they begin."""
+    """The streams' rows, which end at different times, and the event time at which they begin."""
     start = EPOCH_US + rng.randrange(10 * SECOND)
     start -= start % (rng.choice((1, GRID_MS)) * MILLISECOND) if rng.random() < 0.6 else 0
     interval = query.boundary_interval_us
@@ -250,7 +260,7 @@ def resend(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def cut_and_wait(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """A failure long enough to need a correction, and a crash in the midst of it."""
+    """A failure that is long enough to need a correction, and a crash during the correction."""
     kind = rng.choice(("on_stabilization", "on_lease_request", "on_lease_grant"))
     long = max(length, query.delay_threshold_us + 200_000)
     trap = Strike(kind, at, rng.choice((1, 30, 200, 700)) * MILLISECOND, amount=rng.randrange(2))
@@ -258,7 +268,7 @@ def cut_and_wait(rng: Random, query: Plan, at: int, length: int) -> list[Strike]
 
 
 def cut_and_cut_in_correction(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """A second failure just when the first one is being corrected."""
+    """A second failure while the first one is corrected."""
     long = max(length, query.delay_threshold_us + 200_000)
     first, second = rng.choice(query.sources).operator, rng.choice(query.sources).operator
     again = at + long + rng.randrange(-5_000, 15_000)
@@ -333,7 +343,7 @@ _DRAWS: tuple[tuple[int, Draw], ...] = (
 
 
 def draw(rng: Random, query: Plan, end: int) -> tuple[str, list[Strike]]:
-    """(name, strikes) of one pattern somewhere in a run of this length."""
+    """(name, strikes) of one pattern at a random time in a run that lasts `end` microseconds."""
     draw = rng.choices([draw for _, draw in _DRAWS], [weight for weight, _ in _DRAWS])[0]
     at = rng.randrange(150_000, max(end, 300_000))
     length = int(min(rng.choice((0.05, 0.2, 0.6, 1.2)) * rng.uniform(0.5, 1.5), 2.0) * SECOND)

@@ -1,8 +1,9 @@
-"""The operators' oracle: what every log of a query should hold, by all rows at once and a few lines of plain Python each.
+"""The operators' oracle: the expected rows of every log of a query, computed from all rows at once in a few lines of plain
+Python for each operator.
 
-It shares no code with operators/, sunion/ or reconcile/: a row is a dict, an operator a function of lists of rows. It is
-told the plan (which fragment reads what, by which key) and the whole feeds; failures do not exist. Rows of one log are in
-the order that R5 and R6 ask for.
+It shares no code with operators/, sunion/ or reconcile/: a row is a dict, an operator a function of lists of rows. Its input is
+the plan (which fragment reads what, by which key) and the complete feeds; there are no failures. Rows of one log are in the
+order that R5 and R6 require.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Rows = list[Row]
 
 
 class Oracle:
-    """The rows of every log that instances write, by `LogId.key`; `seen` counts the edges that rows lay on."""
+    """The rows of every log that instances write, by `LogId.key`; `seen` counts edge cases, such as rows on a window's edge."""
 
     def __init__(self, plan: Plan, feeds: Mapping[str, StreamFeed]) -> None:
         self.rows: dict[str, Rows] = {}
@@ -42,14 +43,14 @@ class Oracle:
                 self._run(fragment, shard)
 
     def batch(self, key: str) -> pa.RecordBatch:
-        """A log's rows as they would be logged; not where there is `ApproximateValue`."""
+        """A log's rows as a batch. Not for logs with an `ApproximateValue`."""
         schema = self.schemas[key].arrow
         named = zip(schema.names, schema.types, strict=True)
         columns = [pa.array([row[name] for row in self.rows[key]], kind) for name, kind in named]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _lay_out(self, edge: Edge, shard: int, rows: Rows) -> None:
-        """Split what one shard makes over the readers' partitions."""
+        """Split the output of one shard over the readers' partitions."""
         parts: list[Rows] = [[] for _ in range(edge.partitions)]
         if edge.partitions == 1:
             parts[0] = rows
@@ -127,7 +128,7 @@ class Oracle:
         return found
 
     def _join(self, node: Node, left: Rows, right: Rows, spec: Join) -> Rows:
-        """Every pair of rows is looked at; what is found is ordered by (time, the left row's place, the right one's)."""
+        """Check every pair of rows; results are ordered by (time, the left row's place, the right one's)."""
         theirs: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
         for place, row in enumerate(right):
             theirs.setdefault(tuple(sort_key(row[name]) for name in spec.on), []).append((place, row))
@@ -151,7 +152,7 @@ class Oracle:
 
 
 class ApproximateValue:
-    """A value that is right if it is near; size: of what it was made of."""
+    """A value that may differ by rounding; size: the magnitude of the values that it was computed from."""
 
     __slots__ = ("size", "value")
 
@@ -160,7 +161,7 @@ class ApproximateValue:
 
 
 def by_time(rows: Rows) -> Rows:
-    """In order of time; at equal times as they stand."""
+    """In order of time; rows of equal times keep their order."""
     return sorted(rows, key=lambda row: row["time"])
 
 
@@ -169,8 +170,8 @@ _NAN = (1,)
 
 
 def sort_key(value: Any) -> tuple[Any, ...]:
-    """One value's place among others of its column, as groups are ordered: null, NaN, then the rest. Equal ones are the same
-    key."""
+    """A value's sort key in its column, in the order of groups: null, NaN, then the other values. Equal values have equal
+    keys."""
     if value is None:
         return NULL
     if value != value:
@@ -179,7 +180,7 @@ def sort_key(value: Any) -> tuple[Any, ...]:
 
 
 def comparable(value: Any) -> Any:
-    """A value as a group shows it: there is one zero."""
+    """A value as it appears in a group's key: -0.0 becomes 0.0."""
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -196,7 +197,7 @@ def _grouped(spec: Aggregate, panes: list[Rows]) -> Rows:
 
 
 def _ranked(spec: Top, panes: list[Rows]) -> Rows:
-    """Sorted by each term in turn, the last one first, as sorts are stable; NaN and nulls come last."""
+    """The first k rows. Sorts by each term in turn, the last one first, because sorts are stable; NaN and nulls come last."""
     rows = [row for pane in panes for row in pane]
     for term in reversed(spec.order_by.split(",")):
         column, _, direction = term.strip().partition(" ")
@@ -221,7 +222,7 @@ def plain(column: pa.Array) -> list[Any]:
 
 
 def shown(batch: pa.RecordBatch) -> list[str]:
-    """Each row as text, which is the same for the same values."""
+    """Each row as text; equal rows have equal texts."""
     return list(map(repr, zip(*map(plain, batch.columns), strict=True)))
 
 

@@ -7,7 +7,7 @@ from logs.memory_checkpoints import MemoryCheckpointStore
 
 
 class SimulatedStore(MemoryCheckpointStore):
-    """A `CheckpointStore` that nobody reaches while `outages`, the number of what keeps it away, is not zero."""
+    """A `CheckpointStore` that cannot be reached while `outages`, the number of current outages, is not zero."""
 
     def __init__(self) -> None:
         super().__init__()
