@@ -1,4 +1,4 @@
-"""The families of scenarios, a module for each kind of question; and how a seed becomes a scenario.
+"""The families of scenarios, with a module for each kind of question; and the scenario of a seed.
 
 A family is `(seed, its name, rng) -> Scenario`; a module's FAMILIES gives each its weight.
 """
@@ -30,5 +30,5 @@ def make_scenario(seed: int) -> Scenario:
 
 
 def scenario_of(family: str, seed: int) -> Scenario:
-    """The scenario that a family draws from a seed, whatever other families there are, and without anything besides."""
+    """The scenario that a family draws from a seed, without the additions of `simulation.hindrances`."""
     return with_obligations(FAMILIES[family][1](seed, family, Random(seed)))

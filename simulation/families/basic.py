@@ -1,4 +1,4 @@
-"""The families that have been there from the start."""
+"""The basic families: storms, and single failures with obligations."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, 
 from simulation.strikes import Strike
 
 LONG_SHARE = 0.02
-"""Of the storms, those that last for long."""
+"""The share of storms that last long."""
 
 
 def _storm(seed: int, family: str, rng: Random) -> Scenario:
-    """Anything, at any time, several at once."""
+    """Any strikes, at any time, several at once."""
     wish = PlanOptions(seconds=(7.0, 10.0) if rng.random() < LONG_SHARE else PlanOptions.seconds)
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish)
@@ -41,7 +41,7 @@ def _storm(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _rolling(seed: int, family: str, rng: Random) -> Scenario:
-    """One stream after the other is cut, so that for a while not all are there at once."""
+    """One stream after the other is cut, so that for a while some stream is always missing."""
     wish = PlanOptions(streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800))
     query = make_plan(rng, wish)
     if rng.random() < 0.5:
@@ -57,7 +57,7 @@ def _rolling(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _staggered(seed: int, family: str, rng: Random) -> Scenario:
-    """Replicas that must take turns to reconcile, and lose each other while they arrange it."""
+    """Replicas must take turns to reconcile, and lose contact while they arrange it."""
     wish = PlanOptions(replicas=(2, 3), streams=(2, 3), holds=("delay", "process", "process"), seconds=(2.0, 3.2))
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish)
@@ -71,7 +71,7 @@ def _staggered(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def available(seed: int, family: str, rng: Random) -> Scenario:
-    """Streams are cut, never all of them, and someone can always answer: I3 is owed."""
+    """Streams are cut, never all of them, and some replica can always answer: I3 is owed."""
     is_rowwise = rng.random() < 0.5
     wish = PlanOptions(
         replicas=(1, 2, 2, 3),
@@ -99,7 +99,7 @@ def available(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def masked(seed: int, family: str, rng: Random) -> Scenario:
-    """One of several replicas fails, and all else is well: another stands in before alpha*X is over."""
+    """One of several replicas fails, and nothing else: another one replaces it before alpha*X is over."""
     wish = PlanOptions(replicas=(2, 2, 3), x_ms=(900, 1500), is_comfortable=True, seconds=(1.8, 2.8))
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish, owes_delay=True, owes_masking=True)
@@ -113,7 +113,7 @@ def masked(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _exiled(seed: int, family: str, rng: Random) -> Scenario:
-    """A replica is away for longer than its claim on the logs lasts (R27), while the others go on."""
+    """A replica is away for longer than its claim on the logs lasts (R27), while the others continue."""
     wish = PlanOptions(replicas=(2, 2, 3), seconds=(2.4, 3.4), menu=Menu(unbounded=False))
     query = make_plan(rng, wish)
     retention = rng.randint(450, 800) * MILLISECOND

@@ -1,4 +1,4 @@
-"""Families whose bounds are small, so that a short run meets what else takes hours, a large state or a slow machine."""
+"""Families with small limits, so that short runs reach situations that would take hours, a large state or a slow machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulation.strikes import Strike
 
 
 def small_limits(rng: Random) -> Limits:
-    """Some of the limits small, others as ever."""
+    """Limits of which some are small, others the defaults."""
     return Limits(
         notes=rng.choice((4, 6, 6, 12)),
         step_bytes=rng.choice((400, 5_000, Limits().step_bytes)),
@@ -34,8 +34,8 @@ def with_small_limits(rng: Random, scenario: Scenario) -> Scenario:
 
 
 def _long(seed: int, family: str, rng: Random) -> Scenario:
-    """A failure that is long for what is noted: a stream is cut until well after the notes of the others have run over, and
-    replicas die after it has healed, or in its midst."""
+    """A failure that is long for the limits on notes: a stream is cut until well after the notes of the others are full, and
+    replicas die after it has healed, or during it."""
     wish = PlanOptions(
         replicas=(1, 2, 2), streams=(2, 3), seconds=(2.5, 4.0), holds=("delay", "process", "process"), x_ms=(400, 900)
     )
@@ -56,7 +56,7 @@ def _long(seed: int, family: str, rng: Random) -> Scenario:
 
 def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     """An instance that reads many streams was away for long, and has much to read on a slow machine with little memory. It
-    must be heard all the while, and keep within its memory."""
+    must give signs of life all the time, and keep within its memory."""
     wish = PlanOptions(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
     query = make_plan(rng, wish)
     query = replace(query, memory_bytes=rng.choice((2_000, 6_000, 20_000, query.memory_bytes)))
@@ -79,7 +79,7 @@ _ROW_BY_ROW = PlanOptions(
 
 
 def _sharded_plan(rng: Random, wish: PlanOptions) -> Plan:
-    """The first that is drawn with shards whose results depend on one row each."""
+    """Draw plans until one has shards and results that depend on one row each."""
     query = make_plan(rng, wish)
     while not _is_sharded_row_by_row(query):
         query = make_plan(rng, wish)

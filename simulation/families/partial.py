@@ -1,4 +1,4 @@
-"""What tentative results are made of: are they those of the rows that were there, and do they name what was not?"""
+"""The content of tentative results: are they the results of the rows that were there, and do they name the missing streams?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a path exists X holds: replicas that have lost some of their inputs, streams that end, jump, or are out of order."""
+"""X holds as long as a path exists: replicas that lost some inputs, streams that end, jump, or are out of order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANSWERING = PlanOptions(
 
 
 def _settled(seed: int, family: str, rng: Random, wish: PlanOptions) -> Scenario:
-    """A scenario where I3 is owed, and about every second time for each row."""
+    """A scenario where I3 is owed, in about half of the cases for each row."""
     is_rowwise = rng.random() < 0.5
     query = make_plan(rng, replace(wish, menu=replace(wish.menu, stateful=not is_rowwise)))
     if any(len(fragment.replicas) < 2 for fragment in query.fragments if fragment.name != EGRESS):
@@ -34,7 +34,7 @@ def _settled(seed: int, family: str, rng: Random, wish: PlanOptions) -> Scenario
 
 
 def _unequal(seed: int, family: str, rng: Random) -> Scenario:
-    """Streams are cut to single replicas while one replica of each fragment has all that there is: readers must find it."""
+    """Streams are cut to single replicas while one replica of each fragment has all inputs: readers must find it."""
     wish = replace(_ANSWERING, x_ms=(700, 900), seconds=(2.8, 3.6), shapes=("single", "chain"))
     scenario = _settled(seed, family, rng, wish)
     query, x = scenario.plan, scenario.plan.delay_threshold_us
