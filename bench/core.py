@@ -91,7 +91,7 @@ def _frames(count: int, tuples_per_bucket: int, seed: int = 0) -> list[list[tupl
 
 
 def _steps(streams: list[list[tuple[Data, Boundary]]]) -> Iterator[Step]:
-    """The stable steps that a SUnion makes of the frames, fed round robin."""
+    """The stable steps of a SUnion that gets the streams' frames in turn."""
     ports = [Port(f"s{at}/0", f"s{at}", BUCKET_US, 0) for at in range(STREAMS)]
     settings = Settings(BUCKET_US, 0, 1 << 60, 1 << 30)
     merges = (Merge("all", tuple(range(STREAMS)), SCHEMA),)
@@ -200,7 +200,7 @@ def _join() -> list[Figure]:
 
 
 def _feed(instance: Instance, logs: LogStore, effects: list[Effect], now: int) -> None:
-    """Perform what an instance asks of its logs, until it asks for nothing more."""
+    """Perform the reads of an instance until it has no more work."""
     pending = list(effects)
     while pending or instance.has_more:
         follow_up: list[Effect] = []

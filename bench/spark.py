@@ -101,7 +101,7 @@ def _latency(orders: Orders, shards: int) -> list[Figure]:
 
 
 def _throughput(orders: Orders, rows: int) -> list[Figure]:
-    """Orders of so many rows, as fast as one shard executes them, and the processor time that they take."""
+    """Orders of `rows` rows, as fast as one shard executes them, and the processor time that they take."""
     orders.take([orders.begin(0)])
     orders.take([orders.step(0, rows) for _ in range(WARM_UP_ROWS // rows)])
     prepared = [orders.step(0, rows) for _ in range(BULK_ROWS // rows)]
@@ -241,7 +241,7 @@ class _SourceLogs:
         return pa.RecordBatch.from_arrays(columns, names=["time", *SCHEMA])
 
     def append(self, rows: int) -> None:
-        """Append so many rows to each stream, and the boundary after them."""
+        """Append `rows` rows to each stream, and the boundary after them."""
         first, self._rows = self._rows, self._rows + rows
         batch, last = self._batch(first, rows), ROW_US * (self._rows - 1)
         now = now_us()
@@ -261,7 +261,7 @@ class _SourceLogs:
 
 
 def _await_rows(deployment: Deployment, expected: int) -> None:
-    """Wait until q.stable holds so many rows."""
+    """Wait until q.stable holds the expected number of rows."""
     there = TopicPartition(stable_topic(deployment.spec.name), 0)
     with closing(deployment.clusters["a"].consumer(read_committed=True)) as consumer:
         consumer.assign([there])

@@ -148,7 +148,7 @@ def _throughput(replicas: int) -> list[Figure]:
 
 
 def _await_rows(deployment: Deployment, expected: int) -> None:
-    """Wait until q.stable holds so many rows."""
+    """Wait until q.stable holds the expected number of rows."""
     consumer = deployment.clusters["a"].consumer(read_committed=True)
     partition = TopicPartition(stable_topic(deployment.spec.name), 0)
     consumer.assign([partition])
@@ -194,7 +194,7 @@ def _processor_s(deployment: Deployment, *kinds: str) -> float:
 
 
 def _latency() -> list[Figure]:
-    """10,000 tuples a second, 10 ms buckets, one tuple in ten passes: from ingest to a reader of q.out, and of q.stable."""
+    """From ingest to a reader of q.out, and of q.stable: 10,000 tuples per second, 10 ms buckets, one tuple in ten passes."""
     query = make_query(
         "latency",
         streams={"one": _stream("one")},

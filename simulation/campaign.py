@@ -23,7 +23,7 @@ from simulation.invariants import Violation, check, check_operators
 from simulation.mutants import mutated
 from simulation.oracle import Oracle
 from simulation.run import Observation, observe
-from simulation.scenario import Scenario, reference_of
+from simulation.scenario import Scenario, make_reference
 
 CHUNK = 10
 """Seeds that a process takes at a time."""
@@ -49,7 +49,7 @@ class ScenarioJudge:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._reference = observe(reference_of(scenario))
+        self._reference = observe(make_reference(scenario))
         self._oracle = Oracle(scenario.plan, scenario.feeds)
         self._faults = list(check_operators(self._oracle, self._reference))
         self._plain: SeedVerdict | None = None

@@ -60,7 +60,7 @@ def make_plan(rng: Random, wish: PlanOptions) -> Plan:
     blocks = [block for block in sketch.blocks if block]
     shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
     if not large and len(blocks) == 2 and rng.random() < 0.25:
-        # Each fragment by a key of its own, where its operators have another.
+        # Fragments may be sharded by different keys.
         shards, most_instances = 2, 8
     fragments = {}
     left = most_instances
@@ -181,7 +181,7 @@ def settle(seed: int, family: str, rng: Random, query: Plan, wish: PlanOptions, 
 
 
 def is_chain(query: Plan) -> bool:
-    """Whether no SUnion reads from two instances: each result has come by one path."""
+    """Whether no SUnion reads from two instances, so that each result comes by one path."""
     return all(sum(edge.producers for edge in f.edges if not edge.source) <= 1 for f in query.fragments)
 
 
@@ -211,7 +211,7 @@ def control_loss(rng: Random, query: Plan, at: int, length: int) -> list[Strike]
 
 
 def partition(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """Between two replicas of a fragment, or any two places."""
+    """A cut between two replicas of a fragment, or between any two places."""
     everywhere = places(query)
     first = rng.choice(everywhere)
     siblings = [place for place in everywhere if place != first and place.split(".")[0] == first.split(".")[0]]
@@ -241,7 +241,7 @@ def all_but_one(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def heal_and_cut_again(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """Within one boundary interval."""
+    """A cut that heals, and a second one within a boundary interval."""
     place = rng.choice(query.sources).operator
     gap = rng.randrange(1_000, query.boundary_interval_us)
     again = at + length + gap
@@ -281,7 +281,7 @@ def threshold(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def cut_one_way(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """One place hears the other, and is not heard by it."""
+    """A cut in one direction: one place receives from the other, but cannot send to it."""
     first = rng.choice(places(query))
     other = rng.choice(["*", *(place for place in places(query) if place != first)])
     return [Strike("cut_one_way", at, length, first, other)]
@@ -302,7 +302,7 @@ def pause(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def replan(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """Often while a stream is cut."""
+    """A change of the plan, often while a stream is cut."""
     holds = list(Hold)
     is_unbounded = any(getattr(node.spec, "window", True) is None for f in query.fragments for node in f.nodes)
     choice: dict[str, Callable[[], object]] = {

@@ -70,7 +70,7 @@ class MicroBatches:
         self._orders += in_parts(place, encode_order(place, order), self._part_bytes)
         self._maybe_run()
 
-    # What the host reads and keeps
+    # The storage of the host: orders and snapshots
 
     def read(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
         for offset in range(max(first, self._start), end):
@@ -155,7 +155,7 @@ class MicroBatches:
         self._host = self._new_host()
 
     def crash(self, kept: int, for_us: int) -> None:
-        """The job dies at the end of a batch, before the commit, when so many per mille of its answers are written."""
+        """The job dies at the end of a batch, before the commit, when `kept` per mille of its answers are written."""
         self._dying = (kept, for_us)
         if not self._is_busy:
             self._dying = None

@@ -165,7 +165,7 @@ def _wide(values: list[int]) -> float:
 
 
 def _least(panes: list[list[Any]], values: list[Any]) -> Any:
-    """NaN is the largest double; there is one zero."""
+    """The minimum. NaN is the largest double; there is one zero."""
     known = [value for value in values if value == value]
     return _plus_zero(min(known)) if known else values[0] if values else None
 

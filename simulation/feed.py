@@ -43,13 +43,13 @@ class StreamFeed:
         return len(self.counts) - 1
 
     def with_ahead(self, row: int, ahead_us: int) -> StreamFeed:
-        """The same, with one row's time so much later."""
+        """The same, with one row's time later by `ahead_us`."""
         times = self.batch.column(0).to_numpy().copy()
         times[row] += ahead_us
         return self._at(times)
 
     def lasting(self, intervals: int) -> StreamFeed:
-        """The same, but it ends after so many intervals."""
+        """The same, but it ends after `intervals` intervals."""
         more = max(intervals - self.intervals, 0)
         return replace(self, counts=(*self.counts[: intervals + 1], *(self.counts[-1:] * more)))
 
@@ -61,7 +61,7 @@ class StreamFeed:
         return StreamFeed(self.batch.filter(pa.array(keep)), tuple(int(before[count]) for count in self.counts))
 
     def with_disorder(self, rng: Random, most_us: int) -> StreamFeed:
-        """The same, with each row's time earlier by up to so much."""
+        """The same, with each row's time earlier by up to `most_us`."""
         times = self.batch.column(0).to_numpy()
         return self._at(times - np.array([rng.randint(0, most_us) for _ in times], dtype=np.int64))
 
@@ -92,7 +92,7 @@ class FeedShape:
 
 
 def make_feed(rng: Random, schema: Schema, shape: FeedShape, intervals: int) -> StreamFeed:
-    """Draw the rows of one stream that lasts so many intervals."""
+    """Draw the rows of one stream that lasts `intervals` intervals."""
     times: list[int] = []
     counts = [0]
     mood, left = shape.rate, 0
@@ -143,7 +143,7 @@ def _values(rng: Random, kind: Type, count: int, shape: FeedShape) -> list[objec
         elif kind is Type.INT:
             values.append(rng.randrange(-2, 9))
         else:
-            # Magnitudes far apart, so that a sum in another order has other bits.
+            # Very different magnitudes, so that a sum in another order has other bits.
             values.append(rng.choice((0.1, 0.3, 1.7, 1e9, -1e-7)) * rng.randrange(1, 60))
     return values
 

@@ -116,7 +116,7 @@ def _disorder(rng: Random, scenario: Scenario) -> Scenario:
 
 
 def _drag(rng: Random, scenario: Scenario) -> Scenario:
-    """A machine is so slow that each piece of its work takes as long as a heartbeat may."""
+    """A machine is so slow that each piece of its work takes as long as a heartbeat interval."""
     who = rng.choice(instances(scenario.plan))
     at, length = some_time(rng, scenario), rng.randint(200, 1_500) * MILLISECOND
     drag = Strike("drag", at, length, who=who, amount=rng.choice((500, 3_000, 20_000)))

@@ -63,7 +63,7 @@ ANOMALIES = {
     "invented": ("I6", "The client got a tentative row that the run without failures does not have, or has less often."),
     "late": ("I3", "A new result took longer than X, though an input path was available."),
     "withheld": ("I3", "A row whose inputs were all there was not given within X."),
-    "nobody-live": ("I3", "All replicas of a fragment reconciled at once, though they reached each other (R22)."),
+    "nobody-live": ("I3", "All replicas of a fragment reconciled at once, although they could reach each other (R22)."),
     "needless-tentative": ("I4", "A failure shorter than alpha*X left a tentative row."),
     "unmasked": ("I4", "One of several replicas failed for a while, and the client got a tentative row."),
     "misnamed": ("I4", "A tentative result did not name a stream that was cut off, or named one that was not cut off."),
@@ -101,7 +101,7 @@ SECOND_US = 1_000_000
 LATENESS_US = 300_000
 """How long after a heal readers may still be catching up."""
 MOST_UNDOS_A_SECOND = 12
-"""A failure needs a boundary interval to be noticed and another to heal, so honest logs have fewer."""
+"""A failure needs a boundary interval to be noticed and another to heal, so correct logs have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Violation:
 
 
 def check(scenario: Scenario, observed: Observation, reference: Observation) -> list[Violation]:
-    """All anomalies of a run. reference: the same input's run without failures."""
+    """All anomalies of a run. reference: the run of the same input without failures."""
     found: list[Violation] = []
     may_skip = scenario.may_skip or scenario.loses_state
     output = scenario.plan.output.name
@@ -326,7 +326,7 @@ class LogHistory:
         self.violations.append(Violation(name, f"{self.log} at {when}: {message}"))
 
 
-# I1: against the run without failures.
+# I1: comparison with the run without failures.
 
 
 def _compare(histories: Mapping[LogId, LogHistory], reference: Observation, is_settled: bool) -> Iterator[Violation]:
@@ -512,7 +512,7 @@ def _available(scenario: Scenario, observed: Observation, times: np.ndarray) -> 
 
 
 def _out_of_order(scenario: Scenario) -> np.ndarray:
-    """The times of rows that come after a later one of their stream."""
+    """The times of rows that come after a row of a later time of their stream."""
     times = (feed.batch.column(0).to_numpy() for feed in scenario.feeds.values())
     return np.concatenate([own[own < np.maximum.accumulate(own)] for own in times if len(own)] or [np.empty(0, np.int64)])
 
@@ -568,7 +568,7 @@ class _StreamCut:
     stream: str
     since_us: int  # run time
     until_us: int
-    from_event: int  # the event times that were logged meanwhile lie in [from_event, to_event)
+    from_event: int  # the event times that were logged in the span lie in [from_event, to_event)
     to_event: int
 
 

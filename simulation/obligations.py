@@ -22,7 +22,7 @@ OF_ONE_STREAM = {"cut_stream", "cut_stream_to_replica"}
 
 ROWWISE = ("filter", "map", "union")
 LEAST_STEPS = 4
-"""X is comfortable if it is at least so many times a bucket and a boundary interval."""
+"""X is comfortable if it is at least this many times a bucket and a boundary interval."""
 LONGEST_BATCH_US = 60 * MILLISECOND
 REJOINING_US = 400 * MILLISECOND
 """How long after a heal a stream may still be catching up."""
@@ -66,7 +66,7 @@ def gives_row_by_row(scenario: Scenario) -> bool:
     reads_once = all(len({edge.name for edge in plan.sources if edge.operator == name}) == 1 for name in scenario.feeds)
     only_cuts = all(strike.kind == "cut_stream" for strike in failures(scenario))
     plain = is_chain and reads_once and kinds(plan) <= set(ROWWISE)
-    # A row that is out of order for longer than X is in the final answer only.
+    # A row that is out of order by more than X appears only in the final answer.
     return plain and only_cuts and plan.memory_bytes >= HELD_BACK_BYTES and not scenario.owes_early
 
 

@@ -75,7 +75,7 @@ def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> t
 
 
 def _diamond(sketch: Sketch, streams: list[str]) -> str:
-    """Two arms over one base, which may be a stream that both read; or one over all streams, and one over the first alone."""
+    """Two arms over one base, which may be a stream that both read; or one arm over all streams, and one over the first."""
     rng, menu = sketch.rng, sketch.menu
     is_lopsided = len(streams) > 1 and rng.random() < 0.25
     base = _merge(sketch, streams, False)

@@ -34,7 +34,7 @@ UNFAIR_US = 10_000
 """How much more than its reader's an instance's alpha*X may be, because the two are not measured at the same moment."""
 UNFAIR_HEARTBEATS = 6
 PATIENCE_US = 20_000_000
-"""How long, beyond four times X, everything may take to settle after the last fault and the last input."""
+"""How long, beyond four times X, a run may take to settle after the last fault and the last input."""
 MOST_EVENTS = 200_000
 """More than any run needs: a run with more is in an endless loop."""
 

@@ -137,7 +137,7 @@ class Scenario:
         return intervals * self.plan.boundary_interval_us // self.stride
 
 
-def reference_of(scenario: Scenario) -> Scenario:
+def make_reference(scenario: Scenario) -> Scenario:
     """The same source logs without failures, with one replica and other steps: many intervals at once."""
     given = scenario.plan
     calm = replace(

@@ -1,4 +1,4 @@
-"""The simulator's checkpoint store: one that can be out of reach, and come back without what it held."""
+"""The simulator's checkpoint store: it can be out of reach, and come back empty."""
 
 from __future__ import annotations
 

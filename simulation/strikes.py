@@ -71,7 +71,7 @@ class Strike:
 
 WAITING = ("on_stabilization", "on_lease_request", "on_lease_grant", "engine_on_stabilization")
 REPLAN_TURN_US, REPLAN_DOWN_US = 250_000, 60_000
-"""How long after one instance the next one is restarted, and how long that takes."""
+"""The time from the restart of one instance to that of the next one, and the duration of each."""
 LATE_US = 2_000
 """How long after its successor's start a zombie writes."""
 WAITING_SPAN_US = 3_000_000

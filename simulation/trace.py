@@ -28,7 +28,7 @@ from simulation.invariants import check, check_operators
 from simulation.mutants import mutated
 from simulation.oracle import Oracle
 from simulation.run import Simulation, observe
-from simulation.scenario import Scenario, reference_of
+from simulation.scenario import Scenario, make_reference
 
 
 def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
@@ -36,7 +36,7 @@ def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
     scenario = make_scenario(seed)
     yield from _describe(scenario)
     lines: list[str] = []
-    reference = observe(reference_of(scenario))
+    reference = observe(make_reference(scenario))
     with mutated(mutant):
         observed = observe(scenario, spy=lambda simulation: _listen(simulation, lines.append))
     yield from lines

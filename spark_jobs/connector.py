@@ -1,7 +1,7 @@
 """Options with which Spark's connector reaches a site's Kafka: the same settings as in `services.kafka.clusters`, by the names
 of Kafka's Java clients.
 
-The password is in no file and on no command line; Spark and Kafka show stars in its place wherever they print options.
+The password is neither in a file nor on a command line; Spark and Kafka mask it when they print options.
 """
 
 from __future__ import annotations

@@ -44,14 +44,14 @@ class TopicOrders:
         with closing(self._cluster.consumer()) as consumer:
             consumer.assign([self._partition])
             consumer.seek(self._partition, max(first, consumer.beginning_offsets([self._partition])[self._partition]))
-            heard = time.monotonic()
+            answered_at = time.monotonic()
             while consumer.position(self._partition) < end:
                 for records in consumer.poll(timeout_ms=200).values():
-                    heard = time.monotonic()
+                    answered_at = time.monotonic()
                     for record in records:
                         if record.offset < end and self._is_order(record.offset, record.value):
                             yield record.offset, record.value
-                if time.monotonic() - heard > ASK_S:
+                if time.monotonic() - answered_at > ASK_S:
                     raise KafkaTimeoutError(f"{self._partition} could not be read up to {end}")
 
 

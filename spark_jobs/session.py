@@ -36,24 +36,24 @@ ONE_CORE = "local[1,4]"
 """On this machine: one task at a time. A failed task, for example when its Python worker was killed, is tried four times."""
 
 TUNED: dict[str, str] = {
-    # An instance's state lives in a Python worker, and Spark gives a task to any that is idle. With one core for each
+    # An instance's state is in a Python worker, and Spark gives a task to any that is idle. With one core for each
     # executor there is one worker, so that an instance always finds its state (measured with two cores: every other time).
     "spark.executor.cores": "1",
     "spark.task.cpus": "1",
     "spark.dynamicAllocation.enabled": "false",
     # On a cluster a partition should wait for the executor that has its state: a rebuild costs more than this.
     "spark.locality.wait": "1s",
-    # A file of the checkpoint is written without asking first whether it is there, and without a checksum beside it: without
-    # Hadoop's native library each such question forks a process (two commits: 80 ms with the default, 26 ms with this).
+    # A file of the checkpoint is written without a check whether it exists, and without a checksum file: without Hadoop's
+    # native library each such check forks a process (two commits: 80 ms with the default, 26 ms with this).
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # Old files of the checkpoint are deleted rarely: few are needed, since a lost one costs a few answers given twice.
+    # Old files of the checkpoint are deleted rarely: few are needed, since a lost one costs only a few repeated answers.
     "spark.sql.streaming.minBatchesToRetain": "10",
-    # Batches go to the Python worker in pieces of so many bytes, so that it works on one while the JVM reads the next.
+    # Batches go to the Python worker in pieces of this size, so that it works on one while the JVM reads the next.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
-    # Orders are opaque to the JVM, so there is nothing to adapt, and no code worth generating for one column.
+    # Orders are opaque to the JVM, so there is no plan to adapt, and generated code for one column saves nothing.
     "spark.sql.adaptive.enabled": "false",
-    # The worker and the JVM talk through a socket that is a file of ours, and not through a port.
+    # The worker and the JVM use a Unix domain socket and not a port.
     "spark.python.unix.domain.socket.enabled": "true",
     # The status is published to boreal.status: a web server for each replica would only take ports and memory.
     "spark.ui.enabled": "false",
@@ -148,7 +148,7 @@ def _stop(session: SparkSession) -> None:
 
 
 def _own_jvm(jars: Path, is_local: bool) -> dict[str, str]:
-    """Settings with which a JVM of ours finds the jars; a local one by its class path, without copies for executors."""
+    """Settings with which our own JVM finds the jars; a local one by its class path, without copies for executors."""
     if is_local:
         return {"spark.driver.extraClassPath": str(jars / "*")}
     return {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}

@@ -179,7 +179,7 @@ class ReplicaHosts:
     def obey(self, partition: int, offset: int, data: bytes) -> list[bytes]:
         """Execute one record of the orders topic; returns the records of its answer."""
         if partition not in self._by_partition:
-            self._by_partition[partition] = _ShardHost(self._host(partition))
+            self._by_partition[partition] = _ShardHost(self._build_host(partition))
         shard, who = self._by_partition[partition], self._instances[partition]
         host = shard.host
         self._have_news.add(partition)
@@ -223,7 +223,7 @@ class ReplicaHosts:
             what = f"after {took_s:.3f} s and {rebuild.orders} orders ({rebuild.cause})"
             _logger.info("%s: the state before order %d is ready, %s", who, offset, what)
 
-    def _host(self, partition: int) -> OrderedHost:
+    def _build_host(self, partition: int) -> OrderedHost:
         who = self._instances[partition]
         fragment = self._layout.plan.fragment(who.fragment)
         fetch = make_fetch(self._store)

@@ -136,7 +136,7 @@ class InstanceStatus:
 class _PendingAction:
     """An action that waits until Kafka has confirmed enough of our frames."""
 
-    after: int  # so many frames, counted from the first
+    after: int  # how many frames, counted from the first
     release: Callable[[], None]  # performs the action
 
 
@@ -145,6 +145,7 @@ class InstanceHost:
     """One instance, and the threads that run it: one for its events, and one for checkpoints if it has a store."""
 
     instance: Instance
+    """The instance that runs here."""
     first_effects: Sequence[Effect]
     """What the instance's `begin` returned."""
     readers: Mapping[str, LogReader]
@@ -170,6 +171,7 @@ class InstanceHost:
     status: InstanceStatus = field(default_factory=InstanceStatus)
     """Written by the host's thread, read by the thread that publishes the status."""
     inbox: queue.SimpleQueue[InboxEntry] = field(default_factory=queue.SimpleQueue)
+    """Events that wait, in order of arrival."""
 
     def __post_init__(self) -> None:
         self._pending: deque[_PendingAction] = deque()
@@ -337,7 +339,7 @@ class InstanceHost:
         failpoint("node.before_acknowledge")
         self._items.append(acknowledge_item(self.me, positions))
 
-    # Checkpoints, written in a thread of their own (R19)
+    # Checkpoints, written in a separate thread (R19)
 
     def _upload(self) -> None:
         try:

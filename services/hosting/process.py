@@ -107,7 +107,7 @@ class StatusPublisher:
             except (KafkaError, OSError) as error:
                 tell_of_trying_again(_logger, "the status cannot be published", error)
             except Exception:
-                # Other threads change the same data meanwhile. This thread must go on: a process without a status counts as
+                # Other threads change the same data meanwhile. This thread must continue: a process without a status counts as
                 # dead.
                 _logger.exception("the status cannot be made now")
             self._wake.wait(STATUS_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Trims a process's own logs up to the ids that the monitor publishes. It has a thread of its own, because a trim is a request
+"""Trims a process's own logs up to the ids that the monitor publishes. It has a thread, because a trim is a request
 to the broker.
 
 From time to time it tries all logs: the boundaries of an idle log can be trimmed without any message from the monitor.
@@ -61,5 +61,5 @@ class Trimmer:
             # The monitor will send a later id again.
             tell_of_trying_again(_logger, f"{log.id} is not trimmed", error)
         except BorealError as error:
-            # For example a damaged record: the frames before it stay, and the other logs are trimmed all the same.
+            # For example a damaged record: the frames before it stay, and the other logs are still trimmed.
             _logger.error("%s cannot be trimmed: %s", log.id, error)

@@ -1,6 +1,6 @@
 """The monitor's driver: passes messages and the time to one `WatchedQuery` for each query, and carries out their effects.
 
-All events go through one queue to one thread. While Kafka or Redis is out of reach no events come, and the thread goes on;
+All events go through one queue to one thread. While Kafka or Redis is out of reach no events come, and the thread continues;
 reports and trims that cannot be sent are sent again later.
 """
 

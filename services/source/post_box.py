@@ -5,7 +5,7 @@ same guarantees. So the spool only has to bring records into the topic:
 
     1. a record gets a number                             below those of all later records
     2. it is sent; or, if earlier ones are spooled or Kafka does not answer, it is spooled
-    3. the client that posted it gets its answer          the record survives a crash of ours
+    3. the client that posted it gets its answer          the record survives a crash of this process
     4. spooled records are sent, oldest first             they may have been sent before
     5. records that Kafka has acknowledged leave the spool
 
@@ -194,7 +194,7 @@ class PostBox:
                 if not (chunks := self._head()):
                     self._pause()
                     continue
-            # Without the lock: records that are posted meanwhile are spooled, as long as the spool is not empty.
+            # Without the lock: records that are posted now are spooled, as long as the spool is not empty.
             for chunk in chunks:
                 while not self._deliver(chunk):
                     if self._is_closed:

@@ -107,7 +107,7 @@ class Spool:
         return list(islice(self._rest(), _CHUNKS))
 
     def drained(self, chunks: list[SpoolChunk]) -> None:
-        """Drop the chunks that `head` returned. OSError if the disk fails: they are dropped all the same, but a later
+        """Drop the chunks that `head` returned. OSError if the disk fails: they are dropped too, but a later
         incarnation may return them again."""
         last = chunks[-1]
         self._drained = last.end

@@ -64,7 +64,7 @@ class _Producer:
         self._producer.send(topic, value, **options).add_callback(self._note, None).add_errback(self._note)
 
     def flush(self) -> None:
-        """Returns once Kafka has all records."""
+        """Return when Kafka has all records."""
         with self._changed:
             self._changed.wait_for(lambda: not self._under_way or self._refusal is not None)
             self._check()

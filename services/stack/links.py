@@ -56,7 +56,7 @@ class ProxyLink:
         self._do(self._flow.cut(reset))
 
     def slow(self, delay_s: float) -> None:
-        """Delay all bytes, in both directions, by so many seconds; 0 for no delay. The throughput stays the same."""
+        """Delay all bytes, in both directions, by `delay_s` seconds; 0 for no delay. The throughput stays the same."""
         self._do(self._flow.slow(delay_s))
 
     def narrow(self, bytes_per_s: float) -> None:

@@ -343,7 +343,7 @@ class KafkaServer(Server):
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "CLIENTS",
             "log.dirs": self.data,
-            # One broker: every topic of its own has one replica, and few partitions start faster.
+            # One broker: its internal topics have one replica, and few partitions start faster.
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 4,
             "transaction.state.log.replication.factor": 1,

@@ -407,7 +407,7 @@ class ProcessRunner:
         return self._logs / f"{name}.log"
 
     def _output(self, name: str) -> Path:
-        """The file for a process's output: its log, or /dev/null while that cannot be opened: the process runs all the same."""
+        """The file for a process's output: its log, or /dev/null while that cannot be opened: the process runs nevertheless."""
         log, what = self._log(name), f"{name} runs without a log"
         try:
             log.parent.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,6 @@ def make_scenario(seed: int) -> Scenario:
     return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 
-def scenario_of(family: str, seed: int) -> Scenario:
+def make_family_scenario(family: str, seed: int) -> Scenario:
     """The scenario that a family draws from a seed, without the additions of `simulation.hindrances`."""
     return with_obligations(FAMILIES[family][1](seed, family, Random(seed)))

@@ -88,7 +88,7 @@ def _sharded_plan(rng: Random, wish: PlanOptions) -> Plan:
 
 def _shared(seed: int, family: str, rng: Random) -> Scenario:
     """Two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must have time left for the
-    second shard, be alpha*X fixed or measured. I3 is owed, since one stream is always there."""
+    second shard, whether alpha*X is fixed or measured. I3 is owed, since one stream is always there."""
     wish = replace(_ROW_BY_ROW, x_ms=(900, 1600), seconds=(2.2, 3.2))
     query = _sharded_plan(rng, wish)
     alpha_x_us = rng.choice((None, int(query.delay_threshold_us * rng.uniform(0.4, 0.6))))
@@ -102,7 +102,7 @@ def _shared(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _heavy(seed: int, family: str, rng: Random) -> Scenario:
-    """A state so large that to copy it takes longer than X leaves at the deadline; one stream is cut, and I3 is owed."""
+    """A state so large that a copy takes longer than the time that X leaves at the deadline; one stream is cut; I3 is owed."""
     wish = PlanOptions(
         replicas=(2, 2, 3),
         streams=(2, 3),
@@ -121,7 +121,7 @@ def _heavy(seed: int, family: str, rng: Random) -> Scenario:
         memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES),
     )
     scenario = settle(seed, family, rng, query, wish, owes_delay=True)
-    # Shorter than what counts as silence: replicas that copy at once would seem to be cut off from their reader.
+    # Shorter than the silence timeout: otherwise replicas that copy at once would seem to be cut off from their reader.
     copy_us = min(int(query.delay_threshold_us * rng.uniform(0.12, 0.25)), query.silence_us - query.boundary_interval_us)
     at, length = rng.randrange(300_000, 700_000), query.delay_threshold_us + rng.randint(100, 900) * MILLISECOND
     victim = rng.choice(sorted(scenario.feeds)[1:])
@@ -131,7 +131,7 @@ def _heavy(seed: int, family: str, rng: Random) -> Scenario:
 def _overtaken(seed: int, family: str, rng: Random) -> Scenario:
     """A failure heals when the first tentative rows are out. One shard lags, so the egress still holds back the other's
     tentative frames, of several buckets, while that one's other replica corrects, a bucket at a time: its stable boundary
-    comes to lie inside them."""
+    then lies inside them."""
     wish = replace(_ROW_BY_ROW, x_ms=(900, 1400), seconds=(2.0, 3.0))
     query = _sharded_plan(rng, wish)
     alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.3, 0.5))
@@ -151,7 +151,7 @@ def _overtaken(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _is_sharded_row_by_row(query: Plan) -> bool:
-    """One fragment in shards, and the egress, which merges them."""
+    """Whether the plan has one fragment in shards, and the egress, which merges them."""
     return len(query.fragments) == 2 and query.fragments[0].shards > 1
 
 

@@ -74,8 +74,8 @@ def _ended(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _jumps(seed: int, family: str, rng: Random) -> Scenario:
-    """The boundary of one stream jumps far ahead, as after a gap, or by a producer whose clock is off; others may be cut off
-    or end meanwhile."""
+    """The boundary of one stream jumps far ahead, as after a gap, or because a producer's clock is wrong; others may be cut
+    off or end at the same time."""
     scenario = _settled(seed, family, rng, replace(_ANSWERING, replicas=(1, 2, 2), x_ms=(600, 1_200)))
     names = sorted(scenario.feeds)
     name = rng.choice(names)
@@ -92,7 +92,7 @@ def _jumps(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _early(seed: int, family: str, rng: Random) -> Scenario:
-    """Rows come out of order for longer than X: every answer comes early within X, and is final when the disorder is over."""
+    """Rows are out of order by more than X: every answer comes early, within X, and is final when the disorder is over."""
     wish = replace(_ANSWERING, replicas=(1, 2, 2), x_ms=(500, 900), seconds=(2.4, 3.6))
     scenario = _settled(seed, family, rng, wish)
     lag = int(scenario.plan.delay_threshold_us * rng.uniform(1.1, 3.0))

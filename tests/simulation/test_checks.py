@@ -20,7 +20,7 @@ from simulation.families.partial import FAMILIES
 from simulation.invariants import check
 from simulation.obligations import HARMLESS, with_obligations
 from simulation.run import observe
-from simulation.scenario import Scenario, reference_of
+from simulation.scenario import Scenario, make_reference
 from sunion.sunion import SUnion
 
 Spoil = Callable[[pytest.MonkeyPatch], None]
@@ -34,7 +34,7 @@ def _scenario(seed: int, hold: Hold = Hold.PROCESS) -> Scenario:
 
 
 def _anomalies(scenario: Scenario) -> set[str]:
-    reference = observe(reference_of(scenario))
+    reference = observe(make_reference(scenario))
     return {violation.name for violation in check(scenario, observe(scenario), reference)}
 
 
