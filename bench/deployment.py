@@ -24,12 +24,12 @@ import confluent_kafka
 from kafka import TopicPartition
 
 from boreal.query.spec import load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.kafka.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 from services.stack.children import MONITOR, query_children
 from services.stack.links import ProxyLink
@@ -56,7 +56,7 @@ class DeployedProcess:
     """Gets its output."""
     process: subprocess.Popen[bytes] | None = None
     """None before the first start."""
-    incarnation: int = 0
+    starts: int = 0
     """How often it was started."""
     codes: list[int] = field(default_factory=list)
     """The exit codes of former incarnations."""
@@ -71,12 +71,16 @@ class DeployedProcess:
             environment["BOREAL_FAILPOINT"], self.failpoint = self.failpoint, ""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, env=environment, cwd=ROOT, stderr=log, stdout=log)
-        self.incarnation += 1
+        self.starts += 1
 
     @property
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def signal(self, number: int) -> None:
         assert self.process is not None
@@ -107,7 +111,7 @@ class Deployment:
         self.without = (*without, "monitor") if beside else without
         self.owns_servers = beside is None
         self.spec = load_query(query)
-        self.layout = layout_of(self.spec, sites)
+        self.layout = make_layout(self.spec, sites)
         self.kafka: dict[str, KafkaServer] = beside.kafka if beside else {s: KafkaServer(root / f"kafka-{s}") for s in sites}
         self.redis: RedisServer = beside.redis if beside else RedisServer(root / "redis")
         self.services: dict[str, DeployedProcess] = {}
@@ -146,7 +150,7 @@ class Deployment:
     def _start(self) -> None:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda server: server.start(), (*self.kafka.values(), self.redis)))
-        self.settings = Settings(
+        self.settings = ServiceSettings(
             sites={site: KafkaSettings(bootstrap=kafka.bootstrap) for site, kafka in self.kafka.items()},
             redis=RedisSettings(url=self.redis.url),
             data=self.root,
@@ -268,12 +272,18 @@ class Deployment:
         }
 
     def wait_ready(self, within_s: float = PATIENCE_S) -> None:
-        """Wait until every process is ready and every instance STABLE."""
-        pids = {service.name: service.pid for service in self.services.values()}
+        """Until every process is up and every instance STABLE. A process that has died is not, though its last status says so;
+        one that is not to run is not waited for."""
 
         def is_ready() -> bool:
             found = self.statuses()
-            return all(name in found and found[name]["pid"] == pid and found[name]["ready"] for name, pid in pids.items())
+            with self._lock:
+                wanted = [service for service in self.services.values() if service.is_wanted]
+                return all(
+                    service.is_alive and (status := found.get(service.name)) is not None and status["ready"]
+                    and status["pid"] == service.pid
+                    for service in wanted
+                )  # fmt: skip
 
         wait_until(is_ready, "all processes are ready", self.explain, within_s)
 
@@ -303,7 +313,7 @@ class Deployment:
 
 def read_all(cluster: Cluster, topic: str, read_committed: bool = False) -> list[Any]:
     """All records of a topic's only partition, up to its current end."""
-    consumer = cluster.consumer(read_committed=read_committed)
+    consumer = cluster.make_consumer(read_committed=read_committed)
     try:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])

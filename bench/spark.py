@@ -26,7 +26,7 @@ from bench.spark_orders import KEYS, ROW_US, EncodedOrder, Orders
 from bench.spark_plain import rates
 from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, make_query
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
-from deployment.engines import orders_topic
+from deployment.operator_hosts import orders_topic
 from reconcile.orders import Mark, Redone, RollBack, decode_order
 from services.hosting.process import now_us
 from services.kafka.topics import stable_topic
@@ -263,7 +263,7 @@ class _SourceLogs:
 def _await_rows(deployment: Deployment, expected: int) -> None:
     """Wait until q.stable holds the expected number of rows."""
     there = TopicPartition(stable_topic(deployment.spec.name), 0)
-    with closing(deployment.clusters["a"].consumer(read_committed=True)) as consumer:
+    with closing(deployment.clusters["a"].make_consumer(read_committed=True)) as consumer:
         consumer.assign([there])
         consumer.seek_to_beginning(there)
         found, deadline = 0, time.monotonic() + READY_S

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bench.deployment import Deployment
 from boreal.query.spec import Mode
-from deployment.engines import answers_topic, orders_topic
+from deployment.operator_hosts import answers_topic, orders_topic
 from reconcile.orders import Begin, Order, Place, decode_answer, encode_order
 from services.kafka.clusters import MAX_FRAME_BYTES
 from sunion.steps import Step

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deployment.layout import Layout
     from deployment.query_record import QueryRecord
     from services.egress.history import HistoryComparison, ResultRange, SourceExtent
-    from services.kafka.settings import Settings
+    from services.kafka.settings import ServiceSettings
 
 From = Annotated[
     str | None,
@@ -185,7 +185,7 @@ def _among_given(wanted: ResultRange, oldest: int, since: int | None) -> ResultR
 
 @contextmanager
 def _recomputed(
-    settings: Settings, record: QueryRecord, layout: Layout, held: SourceExtent, wanted: ResultRange
+    settings: ServiceSettings, record: QueryRecord, layout: Layout, held: SourceExtent, wanted: ResultRange
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """The results, while Spark runs."""
     from spark_jobs.batch import recompute

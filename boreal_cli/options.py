@@ -78,6 +78,15 @@ Seed = Annotated[
         show_default=False,
     ),
 ]
+RunData = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Keep logs and checkpoints in files, DIR/logs and DIR/checkpoints, and leave them there. Default: in memory.",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an older run wrote to DIR.")]
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout, and errors as JSON to stderr.")]

@@ -32,10 +32,10 @@ def changes(cluster: Cluster, topic: str, with_control: bool) -> Iterator[Record
     newest = (0, 0)
     for record, made_anew in _follow(cluster, topic, read_committed=False):
         # What an earlier life of the writer still says after a later one has begun is void (R25).
-        life = made_anew, int(dict(record.headers)["incarnation"])
-        if life < newest:
+        incarnation = made_anew, int(dict(record.headers)["incarnation"])
+        if incarnation < newest:
             continue
-        newest = life
+        newest = incarnation
         fields = json.loads(record.value)
         if with_control or fields["type"] in ("stable", "tentative", "undo"):
             yield fields
@@ -45,7 +45,7 @@ def _follow(cluster: Cluster, topic: str, *, read_committed: bool) -> Iterator[t
     """The records, each with how often the topic was made anew before it."""
     partition = TopicPartition(topic, 0)
     made_anew = 0
-    with closing(cluster.consumer(read_committed=read_committed)) as consumer:
+    with closing(cluster.make_consumer(read_committed=read_committed)) as consumer:
         consumer.assign([partition])
         first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
         consumer.seek(partition, max(first, end - SHOWN_FIRST))

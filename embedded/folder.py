@@ -1,17 +1,25 @@
-"""The folder that a run writes: which files are its own, and how an older run's make room without touching others'."""
+"""The folders that a run writes: which files are its own, and how an older run's make room without touching others'."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from boreal.model.errors import UserError
+from embedded.file_checkpoints import FileCheckpointStore
+from embedded.file_log import FileLogStore
+from logs.checkpoints import CheckpointStore
+from logs.log import LogStore
+from logs.memory_checkpoints import MemoryCheckpointStore
+from logs.memory_log import MemoryLogStore
 
 STREAM_FILES = ("stable.jsonl", "changes.jsonl", "dlq.jsonl")
 REPORT = "report.json"
 RUN_FILES = (*STREAM_FILES, REPORT)
+LOGS, CHECKPOINTS = "logs", "checkpoints"
 
 
 def check(out: Path, force: bool, field: str = "--out") -> None:
@@ -37,6 +45,32 @@ def make(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = (),
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
         raise UserError(field, str(error.filename or out), problem, "name a directory that can be written") from None
+
+
+def check_data(data: Path, field: str = "--data") -> None:
+    """UserError where a run cannot keep its logs and checkpoints in `data`: another's are there, or it is no directory."""
+    if os.path.lexists(data) and not data.is_dir():
+        raise UserError(field, str(data), "is not a directory", "name a directory")
+    if any((data / name).exists() for name in (LOGS, CHECKPOINTS)):
+        raise UserError(field, str(data), "holds logs already", "name a new directory, or remove that one")
+
+
+@contextmanager
+def stores(data: Path | None, field: str = "--data") -> Iterator[tuple[LogStore, CheckpointStore]]:
+    """A run's logs and checkpoints: new files in `data`, which stay, or in memory where it is None."""
+    logs: LogStore
+    checkpoints: CheckpointStore
+    if data is None:
+        logs, checkpoints = MemoryLogStore(), MemoryCheckpointStore()
+    else:
+        check_data(data, field)
+        try:
+            logs, checkpoints = FileLogStore(data / LOGS), FileCheckpointStore(data / CHECKPOINTS)
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise UserError(field, str(data), problem, "name a directory that can be written") from None
+    with closing(logs), closing(checkpoints):
+        yield logs, checkpoints
 
 
 def _remove(out: Path, names: Iterable[str]) -> None:

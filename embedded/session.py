@@ -28,8 +28,6 @@ from embedded.file_sources import DeadLetter, SourceRows, read_source
 from embedded.run import Outcome, Run
 from embedded.sources import Pace
 from embedded.world import Clock, ModelClock, RealClock, SkipClock
-from logs.memory_checkpoints import MemoryCheckpointStore
-from logs.memory_log import MemoryLogStore
 
 ClockName = Literal["skip", "real"]
 Watch = Callable[[Run], None]
@@ -91,6 +89,7 @@ class Session:
         self,
         out: Path,
         *,
+        data: Path | None = None,
         mode: Mode | None = None,
         policy: Policy | None = None,
         watch: Watch | None = None,
@@ -98,7 +97,8 @@ class Session:
     ) -> Outcome:
         """Run to the end, and leave stable.jsonl, changes.jsonl, dlq.jsonl and, last, report.json in the folder `out`.
 
-        The folder exists and holds none of these files. `watch(run)` is called several times a boundary interval;
+        The folder exists and holds none of these files. data: where logs and checkpoints are kept in files, and stay; None
+        for memory. UserError where it holds some already. `watch(run)` is called several times a boundary interval;
         `tap(changes)` may put itself between the client and its changelog, to show what passes.
         """
         with ExitStack() as files:
@@ -111,8 +111,7 @@ class Session:
                 self.pace,
                 self.faults,
                 self._new_clock(),
-                MemoryLogStore(),
-                MemoryCheckpointStore(),
+                *files.enter_context(folder.stores(data)),
                 seed=self.seed,
                 changes=tap(changes) if tap else changes,
                 stable=stable,

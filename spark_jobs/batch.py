@@ -26,7 +26,7 @@ from boreal.query.spec import Query
 from deployment.layout import Layout
 from deployment.recompute import covering, within
 from services.egress.history import ResultRange, SourceExtent
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, BatchTask, compute, cut
 from spark_jobs.connector import batch_options
 from sunion.tape import BEGINNING
@@ -37,7 +37,7 @@ class BatchFailed(BorealError):
 
 
 def recompute(
-    session: SparkSession, settings: Settings, query: Query, layout: Layout, held: SourceExtent, wanted: ResultRange
+    session: SparkSession, settings: ServiceSettings, query: Query, layout: Layout, held: SourceExtent, wanted: ResultRange
 ) -> Iterator[pa.RecordBatch]:
     """The stable results of a range, in order, as batches of the output's schema. wanted: a range that
     `services.egress.history.resolve_range` returned. BatchFailed if the job fails."""
@@ -66,7 +66,9 @@ def recompute(
 class _BatchJob:
     """Builds the data frames of one job."""
 
-    def __init__(self, session: SparkSession, settings: Settings, layout: Layout, held: SourceExtent, task: BatchTask) -> None:
+    def __init__(
+        self, session: SparkSession, settings: ServiceSettings, layout: Layout, held: SourceExtent, task: BatchTask
+    ) -> None:
         self._session = session
         self._sites = settings.sites
         self._layout = layout

@@ -15,7 +15,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from boreal.model.errors import CorruptError
-from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailable
+from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailableError
 from reconcile.remote import Unreachable
 from services.kafka.clusters import Cluster
 
@@ -41,7 +41,7 @@ class TopicOrders:
         self._is_order = is_order
 
     def read(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-        with closing(self._cluster.consumer()) as consumer:
+        with closing(self._cluster.make_consumer()) as consumer:
             consumer.assign([self._partition])
             consumer.seek(self._partition, max(first, consumer.beginning_offsets([self._partition])[self._partition]))
             answered_at = time.monotonic()
@@ -71,7 +71,7 @@ class StoredSnapshots:
                 found = self._sound(number)
                 if found is not None:
                     return number, found.state
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             _logger.warning("no snapshot of %s can be read: %s", self._owner, error)
         return None
 
@@ -118,7 +118,7 @@ class CheckpointUploader:
                 self._store.put(checkpoint)
                 self._store.drop(owner, below=min(number, *self._store.numbers(owner)[-count:]))
                 return
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 _logger.warning("checkpoint %d of %s waits for the store: %s", number, owner, error)
                 time.sleep(RETRY_S)
         _logger.warning("checkpoint %d of %s is not stored: the store does not answer", number, owner)
@@ -132,7 +132,7 @@ def make_fetch(store: CheckpointStore) -> Callable[[str, int], bytes]:
         while True:
             try:
                 return store.get(owner, number).state
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 if time.monotonic() > given_up:
                     raise Unreachable(f"checkpoint {number} of {owner} cannot be read: {error}") from None
                 _logger.warning("checkpoint %d of %s cannot be read yet: %s", number, owner, error)

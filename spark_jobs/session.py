@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from services.hosting.fetch import java, spark_jars
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 
 END_S = 3.0
 """How long Spark may take to stop, and then its JVM to end, before the JVM is killed."""
@@ -79,7 +79,7 @@ TUNED: dict[str, str] = {
 }
 
 
-def open_session(name: str, settings: Settings, directory: Path, executors: int = 1) -> SparkSession:
+def open_session(name: str, settings: ServiceSettings, directory: Path, executors: int = 1) -> SparkSession:
     """Open the session of this process. directory: for Spark's temporary files; executors: how many to request from a cluster.
     UserError if there is no Java, or the jars cannot be fetched."""
     conf = SparkConf()
@@ -162,6 +162,7 @@ def _prepare_launch(directory: Path) -> None:
     """Set the environment for the JVM and the Python workers that it starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).parents[1])
+    os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     os.environ["JAVA_HOME"] = str(java_home(java(), directory))
 

@@ -11,10 +11,10 @@ EGRESS = "egress"
 """The name of the fragment that every plan ends in: it merges the output's partitions into the client's one stream."""
 
 SIGNS_OF_LIFE = 6
+"""How often an idle stream repeats its boundary, at most, within the time after which it would count as silent."""
 
 STABLE_LAG_FACTOR = 10
 """`stable_lag_max` as a multiple of the delay threshold, where the query does not say (R16)."""
-"""What a stream says of itself, at most, within the time after which it would count as silent."""
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from boreal.model.frames import INFINITY, Boundary, LogId
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Query
 from deployment.layout import Layout
-from deployment.recompute import Spans, covering
-from formats.headers import ID
+from deployment.recompute import FragmentSpans, covering
+from formats.client_headers import ID
 from formats.json_text import moment
-from logs.log import Trimmed
+from logs.log import TrimmedError
 from services.egress.tail import read_out_tail, time_us, windows
 from services.kafka.clusters import Cluster
 from services.kafka.topics import out_topic, stable_topic
-from services.storage.partition import Partition, consumer_of
+from services.storage.log_partition import LogPartition, make_log_consumer
 from sunion.buckets import bucket_floor
 from sunion.tape import BEGINNING
 
@@ -80,7 +80,7 @@ def narrow_extent(
     KafkaError as `read_source_extent`.
     """
     until = covering(wanted.until, layout.plan.bucket_us)
-    needs = Spans(layout.plan).needs(wanted.since)
+    needs = FragmentSpans(layout.plan).needs(wanted.since)
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
     with _Logs(clusters, layout) as logs:
         for edge in layout.plan.sources:
@@ -91,7 +91,7 @@ def narrow_extent(
                 if start < end:
                     end = min(_first_boundary(partition, start, end, until) + 1, end)
                     first_id, next_id = logs.place_of(log.key, needs[edge.name]), partition.one(end - 1).next_id
-                    with suppress(Trimmed):  # the place is before the log's start
+                    with suppress(TrimmedError):  # the place is before the log's start
                         first = min(partition.offset_after(first_id - 1, start, end, next_id), end)
                         # A START shortly before shows which frames are a zombie's (R25).
                         start = max(first - _LOOK_BEHIND, start)
@@ -115,11 +115,11 @@ class _Logs:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def open(self, log: LogId) -> Partition:
+    def open(self, log: LogId) -> LogPartition:
         site = self._layout.site_of(log)
         if site not in self._consumers:
-            self._consumers[site] = self._stack.enter_context(closing(consumer_of(self._clusters[site])))
-        return Partition(self._consumers[site], log, self._layout.topic_of(log))
+            self._consumers[site] = self._stack.enter_context(closing(make_log_consumer(self._clusters[site])))
+        return LogPartition(self._consumers[site], log, self._layout.topic_of(log))
 
     def reach(self, key: str, first_id: int) -> int:
         """The least known time such that no row at or after it lies before an id of 'stream/partition'; INFINITY if none is
@@ -149,7 +149,7 @@ class _Logs:
         return 0
 
 
-def _first_boundary(partition: Partition, start: int, end: int, time: int) -> int:
+def _first_boundary(partition: LogPartition, start: int, end: int, time: int) -> int:
     """The offset of a log's first stable boundary of this time or a later one, or one a few later; its end if there is none."""
 
     def has_come(offset: int) -> bool:
@@ -159,7 +159,7 @@ def _first_boundary(partition: Partition, start: int, end: int, time: int) -> in
     return bisect_left(range(start, end), True, key=has_come) + start
 
 
-def _first_anchor(partition: Partition, key: str, first_id: int) -> int:
+def _first_anchor(partition: LogPartition, key: str, first_id: int) -> int:
     """The `needs` of a log's first anchor that needs no row before an id; INFINITY if there is none."""
     for head in _heads(partition, *partition.bounds()):
         if isinstance(head, Boundary) and head.anchor and dict(head.anchor.inputs).get(key, 0) >= first_id:
@@ -167,7 +167,7 @@ def _first_anchor(partition: Partition, key: str, first_id: int) -> int:
     return INFINITY
 
 
-def _first_id(partition: Partition, start: int, end: int) -> int:
+def _first_id(partition: LogPartition, start: int, end: int) -> int:
     """The first stable id that a log holds, or will hold next."""
     if start == end:
         return INFINITY if end else 0
@@ -176,7 +176,7 @@ def _first_id(partition: Partition, start: int, end: int) -> int:
     return head.first_id if isinstance(head, DataHead) else record.next_id
 
 
-def _last_boundary(partition: Partition, start: int, end: int) -> int:
+def _last_boundary(partition: LogPartition, start: int, end: int) -> int:
     """The event time up to which a source's log is complete."""
     for first in windows(start, end):
         incarnation, boundary = 0, BEGINNING
@@ -190,7 +190,7 @@ def _last_boundary(partition: Partition, start: int, end: int) -> int:
     return BEGINNING
 
 
-def _heads(partition: Partition, start: int, end: int) -> Iterator[Head]:
+def _heads(partition: LogPartition, start: int, end: int) -> Iterator[Head]:
     for records in partition.read(start, end):
         yield from map(partition.head, records)
 
@@ -227,7 +227,7 @@ def resolve_range(
 ) -> ResultRange:
     """The requested range (None: as far as possible), if all of its results can be computed from the logs and are final.
     stable_to: the time up to which results are final. UserError for the option that asks for more."""
-    earliest = Spans(layout.plan).earliest(held.reach)
+    earliest = FragmentSpans(layout.plan).earliest(held.reach)
     if stable_to <= BEGINNING:
         raise UserError("NAME", query.name, "has no stable results yet", "feed it, and check what it waits for: boreal status")
     if earliest is None:
@@ -276,7 +276,7 @@ def read_delivered_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator
     """The rows before an id that q.stable holds, in order. UserError if it does not reach that id in time."""
     topic = stable_topic(layout.plan.query)
     partition = TopicPartition(topic, 0)
-    with closing(home.consumer(read_committed=True)) as consumer:
+    with closing(home.make_consumer(read_committed=True)) as consumer:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
         last, deadline = -1, time.monotonic() + CAUGHT_UP_WITHIN_S

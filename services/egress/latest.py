@@ -25,11 +25,12 @@ from contextlib import suppress
 from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from formats.changelog import Control, Rows
-from formats.headers import ID, Headers, number
+from formats.changelog import ControlRecord, RowRecords
+from formats.client_headers import ID, number
+from formats.frame_records import Headers
 from services.egress.tail import read_range, stable_rows
 from services.hosting.process import EXIT_FENCED
-from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, end_producer, silence_producer
+from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, close_producer, silence_producer
 
 NEXT_ID = "next_id"
 STABLE = "stable"
@@ -61,9 +62,9 @@ class LatestTopic:
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        self._consumer = cluster.consumer()
+        self._consumer = cluster.make_consumer()
         self._end = self._read()
-        self._producer = cluster.producer()
+        self._producer = cluster.make_producer()
 
     def begin(self, lacking_from: int, end: int) -> None:
         """Correct the keys that earlier incarnations left tentative or wrong, then write the stable rows that q.out holds
@@ -77,7 +78,7 @@ class LatestTopic:
                     return
                 self._put_stable({row.key or b"": (row.id, row.value)}, row.id + 1)
 
-    def take(self, given: Rows | Control) -> None:
+    def take(self, given: RowRecords | ControlRecord) -> None:
         """Write the effect of rows or a control record that q.out has. Returns at once."""
         if self._is_closed:
             return
@@ -85,7 +86,7 @@ class LatestTopic:
             waiting = f"{self._on_the_way >> 20} MB wait"
             self._stop(1, f"is too slow for q.out: {waiting}; check that its partition has a leader")
             return
-        if isinstance(given, Control):
+        if isinstance(given, ControlRecord):
             if given.kind == "undo":
                 self._revoke()
             return
@@ -111,7 +112,7 @@ class LatestTopic:
         with suppress(KafkaTimeoutError):
             self._producer.flush(timeout=2)
         self._is_closed = True
-        end_producer(self._producer, 0)
+        close_producer(self._producer, 0)
         self._consumer.close()
 
     def _read(self) -> int:

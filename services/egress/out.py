@@ -18,15 +18,16 @@ import numpy as np
 from kafka.errors import KafkaTimeoutError
 
 from boreal.model.frames import Boundary, Data, Frame, LogId
-from formats.changelog import Changelog, Control, Rows
-from formats.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
+from formats.changelog import Changelog, ControlRecord, RowRecords
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, encode_anchor, encode_place, number
+from formats.frame_records import Headers
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, now_us
-from services.kafka.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
+from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
 
 _logger = logging.getLogger("boreal.egress")
 
@@ -45,7 +46,7 @@ class _FrameRecords:
     count: int
     nbytes: int
     emitted_us: int  # when the frame was appended
-    given: Rows | Control | None  # what the records say; None once they are delivered
+    given: RowRecords | ControlRecord | None  # what the records say; None once they are delivered
     stable: list[StableRow]  # its stable rows; empty once they are delivered
     last_id: int | None  # of the last stable row; None if there is none
     is_given: bool = False  # whether Kafka has all records
@@ -93,7 +94,7 @@ class OutTopic:
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        self._producer = cluster.producer(batch_size=BATCH_BYTES)
+        self._producer = cluster.make_producer(batch_size=BATCH_BYTES)
 
     def append(self, log: LogId, frame: Frame) -> None:
         """Send a frame's records. Returns at once, unless ON_THE_WAY_BYTES wait for Kafka."""
@@ -101,7 +102,7 @@ class OutTopic:
         self.appended += 1
         given = self.changelog.take(frame, emitted_us, self._replica())
         failpoint("egress.before_out")
-        if isinstance(given, Rows):
+        if isinstance(given, RowRecords):
             self._send_rows(given, emitted_us)
         elif given is not None:
             self._send_control(given, frame, emitted_us)
@@ -120,11 +121,11 @@ class OutTopic:
         with suppress(KafkaTimeoutError):
             self._producer.flush(timeout=2)
         self._is_closed = True
-        end_producer(self._producer, 0)
+        close_producer(self._producer, 0)
 
     # Sending
 
-    def _send_rows(self, rows: Rows, emitted_us: int) -> None:
+    def _send_rows(self, rows: RowRecords, emitted_us: int) -> None:
         frame = rows.frame
         records: list[bytes] = rows.records.view("binary").to_pylist()
         keys: list[bytes | None] = rows.keys.view("binary").to_pylist() if rows.keys is not None else [None] * len(records)
@@ -139,7 +140,7 @@ class OutTopic:
                 stable = [StableRow(*row, frame.epoch) for row in zip(ids, keys, data, strict=True)]
         self._send(records, keys, headers, emitted_us, rows, stable)
 
-    def _send_control(self, control: Control, frame: Frame, emitted_us: int) -> None:
+    def _send_control(self, control: ControlRecord, frame: Frame, emitted_us: int) -> None:
         headers: Headers = [self._incarnation]
         if isinstance(frame, Boundary) and frame.anchor is not None:
             headers += [(ANCHOR, encode_anchor(frame.anchor)), (PLACE, encode_place(self.changelog.place))]
@@ -153,7 +154,7 @@ class OutTopic:
         keys: list[bytes | None],
         headers: list[Headers],
         emitted_us: int,
-        given: Rows | Control,
+        given: RowRecords | ControlRecord,
         stable: list[StableRow],
     ) -> None:
         last_id = stable[-1].id if stable else None
@@ -192,7 +193,7 @@ class OutTopic:
         self.latency.add(given_us, np.array([took_us]))
         # A frame stays queued until q.stable has its rows, which may take long: so its rows are released here.
         given, stable, sent.given, sent.stable = sent.given, sent.stable, None, []
-        if isinstance(given, Rows):
+        if isinstance(given, RowRecords):
             self._delays.add(given_us, given.delays_us + took_us)
         if stable and self._stable is not None:
             self._stable.put(stable, sent.offset)

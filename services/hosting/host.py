@@ -24,10 +24,10 @@ from kafka.errors import KafkaError
 
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Frame, LogId, State, Undo
-from deployment.engines import copy_owner
 from deployment.layout import Layout
-from formats.control_messages import Item, acknowledge_item, message_item
-from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailable
+from deployment.operator_hosts import copy_owner
+from formats.control_messages import ControlItem, acknowledge_item, message_item
+from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailableError
 from reconcile.engine import HostFailed
 from reconcile.events import (
     Acknowledge,
@@ -56,8 +56,8 @@ from reconcile.orders import Order, Place
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
 from services.kafka.clusters import Cluster
-from services.storage.follow import Broken, Failed, Lacking, LogReader
 from services.storage.kafka_log import KafkaLogStore
+from services.storage.log_reader import LogGap, LogReader, ReaderFailure, UnreadableRecord
 
 _logger = logging.getLogger("boreal.host")
 
@@ -67,7 +67,7 @@ COPY_LOOK_S = 0.1
 WAITING_EVENTS = 10_000
 """If more events wait, because Kafka takes no frames, heartbeats and messages are dropped: they are soon out of date."""
 
-InboxItem = Event | Lacking | Broken | Failed
+InboxItem = Event | LogGap | UnreadableRecord | ReaderFailure
 
 InboxEntry = tuple[int, InboxItem]
 """When an item arrived, in microseconds, and the item."""
@@ -95,7 +95,7 @@ def build_host(
     clusters: Mapping[str, Cluster],
     layout: Layout,
     outlet: Outlet,
-    send: Callable[[list[Item]], None],
+    send: Callable[[list[ControlItem]], None],
     store: CheckpointStore | None,
     exit: Callable[[int], None],
 ) -> InstanceHost:
@@ -154,7 +154,7 @@ class InstanceHost:
     """The site that holds a log."""
     outlet: Outlet
     """Takes the frames that the instance appends."""
-    send: Callable[[list[Item]], None]
+    send: Callable[[list[ControlItem]], None]
     """Publishes items on the control topic."""
     store: CheckpointStore | None
     """None: the instance makes no checkpoints."""
@@ -176,7 +176,7 @@ class InstanceHost:
     def __post_init__(self) -> None:
         self._pending: deque[_PendingAction] = deque()
         self._first: InboxEntry | None = None
-        self._items: list[Item] = []
+        self._items: list[ControlItem] = []
         self._is_tentative = False
         self._is_checkpoint_pending = False
         self._uploads: queue.SimpleQueue[StoreCheckpoint | None] = queue.SimpleQueue()
@@ -224,7 +224,7 @@ class InstanceHost:
     def _turn(self) -> None:
         """Handle the next event; if there is none, wait until the instance's deadline."""
         incoming = self._next()
-        if isinstance(incoming, Failed):
+        if isinstance(incoming, ReaderFailure):
             raise incoming.error
         event = self._translate(incoming)
         if event is None:
@@ -247,16 +247,16 @@ class InstanceHost:
         self._first = None
         return incoming
 
-    def _translate(self, incoming: Event | Lacking | Broken) -> Event | None:
+    def _translate(self, incoming: Event | LogGap | UnreadableRecord) -> Event | None:
         """Translate what a reader reports: rows that a log lacks mean another replica's log, or a restart (R27)."""
         match incoming:
-            case Lacking(log, needed):
+            case LogGap(log, needed):
                 if self.holder(log, needed):
                     return Unavailable(log)
                 _logger.error("no log of %s holds id %d any more: restarting", log.key, needed)
                 self.exit(EXIT_BEGIN_ANEW)
                 return None
-            case Broken(log, offset, error):
+            case UnreadableRecord(log, offset, error):
                 self.on_broken(log, offset, error)
                 return Unavailable(log)
         return incoming
@@ -366,7 +366,7 @@ class InstanceHost:
                     Checkpoint(str(self.me), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, state)
                 )
                 return True
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 _logger.warning("checkpoint %d of %s waits for the store: %s", effect.number, self.me, error)
                 self._stopping.wait(UPLOAD_RETRY_S)
         return False

@@ -14,10 +14,10 @@ from typing import Any
 
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import Frame, LogId, State
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
-from formats.control_messages import Item, instance_of, message_of
-from logs.checkpoints import CheckpointStore, StoreUnavailable
+from formats.control_messages import ControlItem, instance_of, message_of
+from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
@@ -26,11 +26,11 @@ from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
 from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
 from services.hosting.trimmer import Trimmer
-from services.kafka.clusters import clusters
+from services.kafka.clusters import make_clusters
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
@@ -66,13 +66,13 @@ class KafkaOutlet:
 class NodeProcess:
     """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""
 
-    def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
+    def __init__(self, settings: ServiceSettings, name: str, query: str, replica: str) -> None:
         self.name = name
         self.replica = replica
-        self.clusters = clusters(settings, name)
+        self.clusters = make_clusters(settings, name)
         self.registry = QueryRegistry(self.clusters[settings.home])
         record = self.registry.find(query)
-        self.layout = layout_of(record.query, settings.site_names)
+        self.layout = make_layout(record.query, settings.site_names)
         self.history_us = record.query.tuning.history
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query} has no such replica", f"name one of {self.layout.replicas}")
@@ -119,7 +119,7 @@ class NodeProcess:
 
     # Instances
 
-    def _build_host(self, who: InstanceId, send: Callable[[list[Item]], None]) -> InstanceHost:
+    def _build_host(self, who: InstanceId, send: Callable[[list[ControlItem]], None]) -> InstanceHost:
         store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)
         instance, first_effects = self._begin_incarnation(who, store)
         logs = [store.open(log) for log in self.layout.own_logs(who)]
@@ -158,7 +158,7 @@ class NodeProcess:
         """The instance's checkpoints; None if Redis is out of reach: it then restarts from its log alone (R19)."""
         try:
             return saved_by(self.store, who)
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             _logger.warning("no checkpoint of %s: %s", who, error)
             return None
 
@@ -168,7 +168,7 @@ class NodeProcess:
 
     # Messages and changes
 
-    def _hear(self, sender: str, items: list[Item]) -> None:
+    def _hear(self, sender: str, items: list[ControlItem]) -> None:
         for item in items:
             if "message" in item:
                 host, message = self.hosts.get(instance_of(item["to"])), message_of(item)

@@ -11,8 +11,8 @@ from kafka import TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from intake.place import Place
-from services.kafka.clusters import Cluster, tell_of_trying_again
+from intake.place import SourcePlace
+from services.kafka.clusters import Cluster, log_retry
 
 FETCH_BYTES = 1 << 20
 """The most that is fetched from a partition at a time: small, so that a backlog is read evenly from all partitions."""
@@ -40,7 +40,7 @@ class UserTopic:
         self.name = name
         self.lost_records = 0
         self._silent: dict[int | None, float] = {}
-        self._consumer = cluster.consumer(
+        self._consumer = cluster.make_consumer(
             # Records of an aborted transaction are not part of the stream.
             read_committed=True,
             max_partition_fetch_bytes=FETCH_BYTES,
@@ -57,7 +57,7 @@ class UserTopic:
         """All partitions of the topic; none while it does not exist."""
         return sorted(self._consumer.partitions_for_topic(self.name) or ())
 
-    def begin(self, partitions: list[int], place: Place) -> dict[int, int]:
+    def begin(self, partitions: list[int], place: SourcePlace) -> dict[int, int]:
         """Read these partitions from the offsets in `place` on. Returns the first offsets of those partitions that hold records
         and are not in `place`."""
         ours = [self._of(number) for number in partitions]
@@ -105,7 +105,7 @@ class UserTopic:
             )
         return moved
 
-    def is_gone(self, place: Place, until: Mapping[int, int]) -> bool:
+    def is_gone(self, place: SourcePlace, until: Mapping[int, int]) -> bool:
         """Whether some of the records between `place` and `until` no longer exist: deleted, or of an earlier topic of the same
         name."""
         ours = [self._of(number) for number in until]
@@ -129,7 +129,7 @@ class UserTopic:
             try:
                 ends = self._consumer.end_offsets(ours, END_WITHIN_MS if asked_again_at is None else SILENT_END_WITHIN_MS)
             except KafkaError as error:
-                tell_of_trying_again(_logger, f"the ends of {self.name} cannot be read", error)
+                log_retry(_logger, f"the ends of {self.name} cannot be read", error)
                 self._silent[leader] = time.monotonic() + ASK_SILENT_AGAIN_S
                 continue
             self._silent.pop(leader, None)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
+import sysconfig
 from collections.abc import Collection
+from pathlib import Path
 
 from boreal.query.spec import load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 
@@ -17,6 +20,15 @@ CHANGED_LIVE = ("delay_threshold",)
 
 CHANGED_IN_TURN = ("reconcile", "policy", "replicas", "engine")
 """The fields of a query that may differ between replicas for a while: they change no stable tuple, and no source's log."""
+
+def python_environment() -> dict[str, str]:
+    """Variables with which a Python process finds the packages that this one runs, and never a folder of the same name in the
+    current directory: an empty entry of PYTHONPATH means that directory too."""
+    root = str(Path(__file__).resolve().parents[2])
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", root)]
+    paths = others if root == sysconfig.get_path("purelib") else [root, *others]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
 
 MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.monitor"))
 
@@ -27,7 +39,7 @@ def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[
     if record.paused:
         return []
     query = load_query(record.spec)
-    layout = layout_of(query, sites)
+    layout = make_layout(query, sites)
     structure = _digest(record, (*CHANGED_LIVE, *CHANGED_IN_TURN))
     manner = _digest(record, CHANGED_LIVE)
     operators = _digest(record, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))

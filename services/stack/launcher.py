@@ -21,7 +21,6 @@ import secrets
 import signal
 import socket
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +31,8 @@ import psutil
 
 from boreal.model.errors import BorealError, UserError
 from services.hosting.fetch import java, kafka_jars, redis_server
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings, load_settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, load_settings
+from services.stack.children import python_environment
 from services.stack.servers import HOST, Server
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
 from services.stack.supervisor import make_local_servers
@@ -71,15 +71,31 @@ def is_local(data: Path | None) -> bool:
     return data is not None or not any(name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")) for name in os.environ)
 
 
-def reach(data: Path | None) -> Settings:
+def reach(data: Path | None) -> ServiceSettings:
     """The settings to reach the stack that a command refers to (see `is_local`). UserError if none is running."""
     if not is_local(data):
         return load_settings()
     stack = LocalStack((data or default_data()).absolute())
     if stack.state() is None:
-        fix = "run boreal up; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
+        fix = f"{fix_for_nothing_up()}; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
         raise UserError("--data", str(stack.data), "no stack is up there", fix)
     return stack.settings
+
+
+def stacks_up() -> list[Path]:
+    """The directories of this user's local stacks that are up, by their supervisors."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:4] == supervisor_command(allow_chaos=False)[1:4]:
+                found.add(process.environ().get("BOREAL_DATA"))
+    return sorted(Path(data) for data in found if data)
+
+
+def fix_for_nothing_up() -> str:
+    """What to do where a directory holds no stack that is up, as when `boreal up` was given another one."""
+    others = " or ".join(f"--data {data}" for data in stacks_up())
+    return f"give {others}, where a stack is up" if others else "run boreal up"
 
 
 @dataclass(frozen=True)
@@ -111,10 +127,10 @@ class LocalStack:
         return path.read_text().strip() if path.is_file() else None
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ServiceSettings:
         """The settings to reach it: its own addresses, whatever the environment says."""
         servers = self.servers()
-        return Settings.model_construct(
+        return ServiceSettings.model_construct(
             sites={site: KafkaSettings(bootstrap=f"{HOST}:{servers[f'kafka.{site}'].port}") for site in self.sites},
             redis=RedisSettings(url=f"redis://{HOST}:{servers['redis'].port}/0"),
             data=self.data,
@@ -255,7 +271,7 @@ class LocalStack:
 
     def _spawn(self, allow_chaos: bool) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
-        environment = {**inherited, **_python_environment(), **self.environment()}
+        environment = {**inherited, **python_environment(), **self.environment()}
         log = self._log("supervisor")
         log.parent.mkdir(exist_ok=True)
         files = [
@@ -355,16 +371,6 @@ NOTHING_YET: dict[str, Any] = {"ready": False, "processes": [], "queries": None}
 def supervisor_command(allow_chaos: bool) -> list[str]:
     chaos = ["--allow-chaos"] if allow_chaos else []
     return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos]
-
-
-def _python_environment() -> dict[str, str]:
-    """Variables that make the supervisor import the packages that this process runs, and not a folder of the caller's that has
-    the same name."""
-    root = str(Path(__file__).parents[2])
-    others = os.environ.get("PYTHONPATH")
-    paths = [] if root == sysconfig.get_path("purelib") else [root]
-    path = os.pathsep.join([*paths, *([others] if others else [])])
-    return {"PYTHONSAFEPATH": "1", **({"PYTHONPATH": path} if path else {})}
 
 
 def _are_of_queries(state: dict[str, Any], names: list[str]) -> bool:

@@ -14,14 +14,15 @@ from boreal.model.durations import format_duration
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
-from deployment.engines import expected_threshold_us, facts_of_job
-from deployment.layout import Layout, internal_topics, layout_of
+from deployment.layout import Layout, internal_topics, make_layout
+from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.query_record import QueryRecord
 from deployment.skew import clock_warnings
-from logs.checkpoints import StoreUnavailable
-from services.kafka.clusters import Cluster, clusters
+from deployment.status_fields import SOURCE_OF_STACK
+from logs.checkpoints import StoreUnavailableError
+from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import Status, Statuses
 from services.kafka.topics import (
     TopicSpec,
@@ -58,7 +59,6 @@ one still has its processes, and their data must not be deleted."""
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
-_SOURCE_FACTS = ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
 
 Item = TypeVar("Item")
 
@@ -90,9 +90,9 @@ class Operations:
     """The operations on one installation. UserError if an operation is not possible, or a site is out of reach. `close` ends
     its clients."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self.clusters = clusters(settings, "boreal")
+        self.clusters = make_clusters(settings, "boreal")
         self.home = self.clusters[settings.home]
         self._registry = QueryRegistry(self.home)
         self._statuses: Statuses | None = None
@@ -165,7 +165,7 @@ class Operations:
         self.await_ended(name, on_wait)
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
-                with closing(cluster.admin()) as admin:
+                with closing(cluster.make_admin()) as admin:
                     topics = self._topics_of(old, site, admin.list_topics())
                 delete(cluster, topics)
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
@@ -179,7 +179,7 @@ class Operations:
         return {stream: self.clusters[layout.site_of_stream(stream)] for stream in query.streams}
 
     def layout(self, query: Query) -> Layout:
-        return layout_of(query, self.settings.site_names)
+        return make_layout(query, self.settings.site_names)
 
     def _put(self, wanted: QueryRecord, old: QueryRecord | None) -> QueryRecord:
         if old is not None:
@@ -193,7 +193,7 @@ class Operations:
 
     def _create_inputs(self, site: str, names: list[str]) -> None:
         """Create the input topics that do not exist; those that exist are not changed."""
-        with closing(self.clusters[site].admin()) as admin:
+        with closing(self.clusters[site].make_admin()) as admin:
             known = set(admin.list_topics())
         ensure(self.clusters[site], [TopicSpec(name, 1) for name in names if name not in known])
 
@@ -261,7 +261,7 @@ class Operations:
         statuses = dict(sorted(self.statuses().items()))
         by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in ("source", "spark")}
         sources = {
-            name.removeprefix("source."): {field: status.get(field) for field in _SOURCE_FACTS}
+            name.removeprefix("source."): {field: status.get(field) for field in SOURCE_OF_STACK}
             for name, status in by_kind["source"].items()
         }
         jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
@@ -342,7 +342,7 @@ def _refuse_other_structure(old: Query, new: Query) -> None:
 
 
 @contextmanager
-def reaching(settings: Settings) -> Iterator[None]:
+def reaching(settings: ServiceSettings) -> Iterator[None]:
     """Turn errors of Kafka clients into a UserError that names the sites."""
     try:
         yield
@@ -352,7 +352,7 @@ def reaching(settings: Settings) -> Iterator[None]:
         raise UserError("BOREAL_SITES", None, problem, "check that every site is up and can be reached") from None
 
 
-def reached(settings: Settings, items: Iterable[Item]) -> Iterator[Item]:
+def reached(settings: ServiceSettings, items: Iterable[Item]) -> Iterator[Item]:
     """As `reaching`, for items that are fetched one after another; errors of their consumer are not changed."""
     with reaching(settings):
         yield from items
@@ -362,6 +362,6 @@ def reached(settings: Settings, items: Iterable[Item]) -> Iterator[Item]:
 def _reaching_redis() -> Iterator[None]:
     try:
         yield
-    except StoreUnavailable as error:
+    except StoreUnavailableError as error:
         problem = f"cannot be reached, and still holds checkpoints: {error}"
         raise UserError("BOREAL_REDIS__URL", None, problem, "check that it is up, and delete again") from None

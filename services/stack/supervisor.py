@@ -31,15 +31,26 @@ from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
 from deployment.query_record import QueryRecord
-from deployment.supervision import Answered, Child, Event, Exited, Kill, Start, Supervision, Terminate, Tick, Wanted
+from deployment.supervision import (
+    Child,
+    KillProcess,
+    ProcessExit,
+    ProcessTargets,
+    ReadinessReport,
+    StartProcess,
+    Supervision,
+    SupervisionEvent,
+    SupervisionTick,
+    TerminateProcess,
+)
 from services.hosting.process import EXIT_STOPPED, StatusPublisher, now_us, run_process
-from services.kafka.clusters import clusters, tell_of_trying_again
+from services.kafka.clusters import log_retry, make_clusters
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings, load_settings
+from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
 from services.stack import parent_death
-from services.stack.children import MONITOR, query_children
+from services.stack.children import MONITOR, python_environment, query_children
 from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer, RedisServer, Server
 from services.stack.spare_keeper import COMMAND, SpareKeeper
@@ -97,7 +108,9 @@ _Notification = _Readiness | _ProcessExit | _ServerSetup | _QueryRecords
 class Supervisor:
     """`serve` runs until it is stopped; it then ends all processes that it started, and returns the exit code."""
 
-    def __init__(self, settings: Settings, own: tuple[str, ...], servers: dict[str, Server], *, allow_chaos: bool) -> None:
+    def __init__(
+        self, settings: ServiceSettings, own: tuple[str, ...], servers: dict[str, Server], *, allow_chaos: bool
+    ) -> None:
         """own: the sites whose processes run here. servers: by the names of their processes. allow_chaos: put a link between
         each process and each site."""
         self._settings = settings
@@ -116,7 +129,7 @@ class Supervisor:
         self._written: dict[str, Any] = {}
 
     def serve(self, stopping: threading.Event) -> int:
-        home = clusters(self._settings, "supervisor")[self._settings.home]
+        home = make_clusters(self._settings, "supervisor")[self._settings.home]
         name = "supervisor" if self._own == self._settings.site_names else f"supervisor.{'.'.join(self._own)}"
         for server_name, server in self._servers.items():
             self._in_thread(lambda name=server_name, server=server: self._keep_server(name, server))  # type: ignore[misc]
@@ -125,10 +138,10 @@ class Supervisor:
         publisher = StatusPublisher(home, name, lambda: {"query": None, "ready": self._is_ready(), **self._written})
         self._perform(self._wanted())
         looked_at_logs = now_us()
-        while not self._ending.is_set() or self._supervision.lives:
+        while not self._ending.is_set() or self._supervision.processes:
             if (stopping.is_set() or self._has_failed.is_set()) and not self._ending.is_set():
                 self._ending.set()
-                self._perform(Wanted(()))
+                self._perform(ProcessTargets(()))
             self._wait()
             if self._write_state():
                 publisher.now()
@@ -154,40 +167,40 @@ class Supervisor:
         if event is not None:
             self._perform(event)
 
-    def _event_of(self, notification: _Notification | None) -> Event | None:
+    def _event_of(self, notification: _Notification | None) -> SupervisionEvent | None:
         match notification:
             case None:
-                return Tick()
+                return SupervisionTick()
             case _Readiness(name, pid, ready):
                 # A status of an earlier incarnation says nothing about this one.
-                return Answered(name, ready) if self._runner.pid(name) == pid else None
+                return ReadinessReport(name, ready) if self._runner.pid(name) == pid else None
             case _ProcessExit(name, code):
                 asked = self._ending.is_set() or name not in self._wanted_names()
                 _logger.log(logging.INFO if asked else logging.WARNING, "%s has ended: %s", name, _ending_of(code))
                 self._runner.forget(name)
-                return Exited(name)
+                return ProcessExit(name)
             case _ServerSetup(child):
                 self._static[child.name] = child
             case _QueryRecords(records):
                 self._take(records)
         return None if self._ending.is_set() else self._wanted()
 
-    def _perform(self, event: Event) -> None:
+    def _perform(self, event: SupervisionEvent) -> None:
         for effect in self._supervision.handle(event, now_us()):
             match effect:
-                case Start(child):
+                case StartProcess(child):
                     self._runner.start(child)
-                case Terminate(name):
+                case TerminateProcess(name):
                     self._runner.signal(name, signal.SIGTERM)
-                case Kill(name):
+                case KillProcess(name):
                     _logger.warning("%s does not end and is killed", name)
                     self._runner.signal(name, signal.SIGKILL)
 
     # What is wanted
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self) -> ProcessTargets:
         of_queries = (child for children in self._of_query.values() for child in children)
-        return Wanted((*self._static.values(), *of_queries))
+        return ProcessTargets((*self._static.values(), *of_queries))
 
     def _wanted_names(self) -> set[str]:
         return {child.name for child in self._wanted().children}
@@ -247,7 +260,7 @@ class Supervisor:
     def _follow_queries(self, registry: QueryRegistry) -> None:
         """Read all records after each change: a watch may report old records again before it reaches the newest."""
         changed = threading.Event()
-        self._until_reached(lambda: ensure(clusters(self._settings, "supervisor")[self._settings.home], system_topics()))
+        self._until_reached(lambda: ensure(make_clusters(self._settings, "supervisor")[self._settings.home], system_topics()))
         registry.watch(lambda name, record: changed.set())
         while not self._ending.is_set():
             self._until_reached(lambda: self._notifications.put(_QueryRecords(registry.load())))
@@ -259,7 +272,7 @@ class Supervisor:
             try:
                 return act()
             except (KafkaError, *_SHORTAGES) as error:
-                tell_of_trying_again(_logger, "the home site cannot be asked which queries there are", error)
+                log_retry(_logger, "the home site cannot be asked which queries there are", error)
                 self._ending.wait(_RETRY_S)
 
     # State and status
@@ -283,14 +296,14 @@ class Supervisor:
             "processes": [
                 {
                     "name": name,
-                    "kind": life.child.kind,
-                    "query": life.child.query,
+                    "kind": process.child.kind,
+                    "query": process.child.query,
                     "pid": self._runner.pid(name),
                     "created": self._runner.created(name),
-                    "state": life.state,
-                    "restarts": life.restarts,
+                    "state": process.state,
+                    "restarts": process.restarts,
                 }
-                for name, life in sorted(self._supervision.lives.items())
+                for name, process in sorted(self._supervision.processes.items())
             ],
             "queries": None if self._records is None else {name: self._query_state(name) for name in sorted(self._records)},
         }
@@ -312,7 +325,7 @@ class ProcessRunner:
 
     All methods but `pid` must be called from the main thread: the kernel ties a process to the thread that started it."""
 
-    def __init__(self, settings: Settings, allow_chaos: bool, on_end: Callable[[str, int], None]) -> None:
+    def __init__(self, settings: ServiceSettings, allow_chaos: bool, on_end: Callable[[str, int], None]) -> None:
         self._settings = settings
         self._allow_chaos = allow_chaos
         self._on_end = on_end
@@ -368,7 +381,7 @@ class ProcessRunner:
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
-        environment = {**os.environ, **environment}
+        environment = {**os.environ, **python_environment(), **environment}
         with log.open("ab") as output:
             return subprocess.Popen(
                 command, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True

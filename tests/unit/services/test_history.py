@@ -9,7 +9,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.model.frames import INFINITY
 from boreal.query.spec import Query, load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from services.egress.history import (
     DeliveredRow,
     HistoryComparison,
@@ -33,7 +33,7 @@ def asked(
 ) -> ResultRange:
     streams = dict.fromkeys(query.streams, BEGINNING)
     extent = SourceExtent({}, {**streams, "a": reach}, stable_to)
-    return resolve_range(query, layout_of(query, ("a",)), extent, since, until, stable_to)
+    return resolve_range(query, make_layout(query, ("a",)), extent, since, until, stable_to)
 
 
 def refusal(*given: Any, **more: Any) -> UserError:

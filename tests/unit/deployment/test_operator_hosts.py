@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from boreal.query.planner import SPARK_ORDER_US, plan
+from boreal.query.notes import SPARK_ORDER_US
+from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from deployment.engines import expected_threshold_us
+from deployment.operator_hosts import expected_threshold_us
 from reconcile.engine import LATENCY_GUESS_US
 from tests.harness import chain_of, query_of
 
