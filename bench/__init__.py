@@ -1,4 +1,4 @@
-"""What is measured, and how: `boreal bench`.
+"""Benchmarks: `boreal bench`.
 
 Touches clocks, processes, Kafka, Redis and Spark on this machine.
 """

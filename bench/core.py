@@ -1,4 +1,4 @@
-"""`boreal bench core`: what the pure machines and the embedded driver do on one core.
+"""`boreal bench core`: the pure machines and the embedded driver on one core.
 
 Each rate is the best of three rounds in this process, after a warm-up round, on synthetic frames made beforehand: three
 streams of (time, int key of 1,000, double value), 8,192 tuples a frame, times jittered within a stream's bucket and
@@ -55,7 +55,7 @@ SOURCE = Origin("", 1)
 
 
 def main() -> dict[str, Any]:
-    """Measure everything on one core; the contract's shape."""
+    """Measure everything on one core, and return the report."""
     example = flights_example()
     with tempfile.TemporaryDirectory() as folder:
         prepare_flights(example, Path(folder))
@@ -95,7 +95,7 @@ def _best(work: Callable[[], float]) -> float:
 
 
 def _frames(count: int, tuples_per_bucket: int, seed: int = 0) -> list[list[tuple[Data, Boundary]]]:
-    """Per stream `count` frames, each with its boundary; over the streams together so many tuples fall in a bucket."""
+    """For each stream `count` frames, each with its boundary; a bucket has `tuples_per_bucket` tuples over all streams."""
     random = np.random.default_rng(seed)
     span = max(FRAME_ROWS * STREAMS * BUCKET_US // tuples_per_bucket, 1)
     streams = []
@@ -113,7 +113,7 @@ def _frames(count: int, tuples_per_bucket: int, seed: int = 0) -> list[list[tupl
 
 
 def _steps(streams: list[list[tuple[Data, Boundary]]]) -> Iterator[Step]:
-    """The stable steps that a SUnion makes of the frames, fed round robin."""
+    """The stable steps of a SUnion that gets the streams' frames in turn."""
     ports = [Port(f"s{at}/0", f"s{at}", BUCKET_US, 0) for at in range(STREAMS)]
     settings = Settings(BUCKET_US, 0, 1 << 60, 1 << 30)
     merges = (Merge("all", tuple(range(STREAMS)), SCHEMA),)
@@ -222,7 +222,7 @@ def _join() -> list[Figure]:
 
 
 def _feed(instance: Instance, logs: LogStore, effects: list[Effect], now: int) -> None:
-    """Perform what an instance asks of its logs, until it asks for nothing more."""
+    """Perform the reads of an instance until it has no more work."""
     pending = list(effects)
     while pending or instance.has_more:
         follow_up: list[Effect] = []
@@ -237,7 +237,7 @@ def _feed(instance: Instance, logs: LogStore, effects: list[Effect], now: int) -
 
 
 def _redo_rate(logs: LogStore, memory: str) -> float:
-    """Tuples a second that an instance redoes after a cut of one of its three streams, everything else at rest."""
+    """Millions of tuples per second that an instance redoes after a cut of one of its three streams, without other load."""
     tuning = f"tuning: {{bucket: 10ms, boundary_interval: 10ms, memory: {memory}}}\nreconcile: overlay_redo\n"
     streams = "\n".join(f"  s{at}: {{time: time, schema: {{k: int, v: double}}, disorder: 0s}}" for at in range(STREAMS))
     text = (
@@ -309,8 +309,8 @@ def _redo() -> list[Figure]:
 def _rollback() -> list[Figure]:
     """MARK and ROLLBACK time against state size; undo_redo's includes the rebuild, from rows in memory.
 
-    Two kinds of state: a join's, which is its input rows, and an aggregate's, of which each row stands for many input rows
-    that a rebuild has to go through again.
+    Two kinds of state: a join's, which is its input rows, and an aggregate's, in which each row stands for many input rows
+    that a rebuild must process again.
     """
     join, aggregate = _join_graph("1h"), _graph(WIDE, "sums")
     figures = []
@@ -331,7 +331,7 @@ def _rollback() -> list[Figure]:
 
 
 def _state_rows(rows: int, keys: int) -> list[pa.RecordBatch]:
-    """Rows of 24 bytes each, in batches as steps would bring them."""
+    """Rows of 24 bytes each, in batches of the size of steps."""
     batches = []
     for first in range(0, rows, STATE_BATCH):
         times = np.arange(first, min(first + STATE_BATCH, rows))
@@ -378,8 +378,8 @@ def _run(planned: Plan, rows: dict[str, Any], pace: Pace) -> tuple[dict[str, Any
 
 
 def _latency() -> list[Figure]:
-    """Ingest to client at 10,000 tuples/s with 10 ms buckets, work charged what it takes. A bucket's own wait: a row logged
-    at its bucket's start waits for the bucket's end, and for the boundary past it, which comes once a boundary interval."""
+    """Ingest to client at 10,000 tuples/s with 10 ms buckets, on a clock that counts the real time of all work. A row logged at
+    its bucket's start must wait for the bucket's end, and for the boundary after it, which comes once a boundary interval."""
     text = """
 name: bench
 streams: {s0: {time: time, schema: {k: int, v: double}, disorder: 0s}}

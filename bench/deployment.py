@@ -1,7 +1,7 @@
-"""A query deployed for a test or a bench: real servers, the real processes, a link of its own from each process to each site.
+"""A query deployed for a test or a benchmark: real servers, the real processes, and a link from each process to each site.
 
-Processes run by the very commands that the supervisor gives them, and are started again when they die, as the supervisor
-would; the test feeds rows, breaks things, and compares what clients were given with what the rows come to.
+Processes run with the supervisor's commands, and are restarted when they die, as by the supervisor; the test feeds rows,
+injects faults, and compares the clients' results with those of the rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.kafka.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 from services.stack.children import MONITOR, query_children
-from services.stack.links import Link
+from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer, RedisServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,19 +41,29 @@ PATIENCE_S = 60.0
 
 
 @dataclass
-class Service:
-    """One process of the deployment, over all its lives."""
+class DeployedProcess:
+    """One process of the deployment, over all its incarnations."""
 
     name: str
+    """As the supervisor names it: KIND.QUERY.PART."""
     command: tuple[str, ...]
+    """The program and its arguments."""
     environment: dict[str, str]
-    links: dict[str, Link]
+    """Variables in addition to our own."""
+    links: dict[str, ProxyLink]
+    """By site; empty if the process reaches its sites directly."""
     log: Path
+    """Gets its output."""
     process: subprocess.Popen[bytes] | None = None
+    """None before the first start."""
     starts: int = 0
+    """How often it was started."""
     codes: list[int] = field(default_factory=list)
+    """The exit codes of former incarnations."""
     failpoint: str = ""
+    """Where the next incarnation dies; "" for nowhere."""
     is_wanted: bool = True
+    """Whether it is restarted when it ends."""
 
     def start(self) -> None:
         environment = {**os.environ, **self.environment}
@@ -80,9 +90,9 @@ class Service:
 class Deployment:
     """See the module's header. Use as a context.
 
-    sites: names in order, the home site first; without: kinds of processes that are not to run, since the user of the
-    deployment plays their part; beside: another deployment, whose servers and monitor serve this query too; has_links: whether
-    processes reach their sites through links, which takes processor time and can be cut; partitions: of the streams' topics.
+    sites: names in order, the home site first; without: kinds of processes that do not run, because the user of the deployment
+    replaces them; beside: another deployment, whose servers and monitor serve this query too; has_links: whether processes
+    reach their sites through links, which can be cut and take processor time; partitions: of the streams' topics.
     """
 
     def __init__(
@@ -104,7 +114,7 @@ class Deployment:
         self.layout = make_layout(self.spec, sites)
         self.kafka: dict[str, KafkaServer] = beside.kafka if beside else {s: KafkaServer(root / f"kafka-{s}") for s in sites}
         self.redis: RedisServer = beside.redis if beside else RedisServer(root / "redis")
-        self.services: dict[str, Service] = {}
+        self.services: dict[str, DeployedProcess] = {}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
@@ -124,7 +134,7 @@ class Deployment:
                 server.stop()
 
     def end_services(self) -> None:
-        """Kill all processes for good; the servers, and what is in them, stay."""
+        """Kill all processes for good; the servers and their data stay."""
         self._stopping.set()
         with self._lock:
             for service in self.services.values():
@@ -164,8 +174,8 @@ class Deployment:
         self._keeper.start()
 
     def add(self, child: Child) -> None:
-        """Start a process, and keep it running."""
-        links = {site: Link() for site in self.kafka} if self.has_links else {}
+        """Start a process, and restart it whenever it ends."""
+        links = {site: ProxyLink() for site in self.kafka} if self.has_links else {}
         environment = {
             "BOREAL_REDIS__URL": self.redis.url,
             "BOREAL_DATA": str(self.root / "data"),
@@ -175,7 +185,7 @@ class Deployment:
             environment[f"BOREAL_SITES__{site.upper()}__BOOTSTRAP"] = kafka.bootstrap
             if site in links:
                 environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
-        service = Service(child.name, child.command, environment, links, self.root / f"{child.name}.log")
+        service = DeployedProcess(child.name, child.command, environment, links, self.root / f"{child.name}.log")
         with self._lock:
             service.start()
             self.services[child.name] = service
@@ -190,10 +200,10 @@ class Deployment:
                         time.sleep(RESTART_AFTER_S)
                         service.start()
 
-    # Breaking things
+    # Faults
 
-    def service(self, short: str) -> Service:
-        """By the start and end of its name: 'node.r0', 'source.jfk', 'egress.a', 'monitor'."""
+    def service(self, short: str) -> DeployedProcess:
+        """A process by its name without the query: 'node.r0', 'source.jfk', 'egress.a', 'monitor'."""
         kind, _, rest = short.partition(".")
         return self.services[f"{kind}.{self.spec.name}.{rest}" if rest else kind]
 
@@ -202,7 +212,7 @@ class Deployment:
 
     @contextmanager
     def dead(self, short: str) -> Iterator[None]:
-        """Killed, and kept from coming back meanwhile."""
+        """Kill a process, and restart it only at the end of the context."""
         service = self.service(short)
         with self._lock:
             service.is_wanted = False
@@ -225,7 +235,7 @@ class Deployment:
 
     @contextmanager
     def cut(self, short: str, *sites: str) -> Iterator[None]:
-        """The process reaches none of these sites (default: none at all)."""
+        """Cut a process off from these sites (default: all sites)."""
         links = [link for site, link in self.service(short).links.items() if not sites or site in sites]
         for link in links:
             link.cut()
@@ -236,13 +246,13 @@ class Deployment:
                 link.heal()
 
     def dies_at(self, short: str, failpoint: str) -> None:
-        """Its next life dies at a failpoint; this one is ended for it."""
+        """Kill a process; its next incarnation dies at a failpoint."""
         service = self.service(short)
         with self._lock:
             service.failpoint = failpoint
             service.signal(signal.SIGKILL)
 
-    # Watching
+    # Status
 
     def statuses(self) -> dict[str, dict[str, Any]]:
         """The newest status of each process."""
@@ -285,10 +295,10 @@ class Deployment:
                 parts.append(f"--- {service.name} codes {service.codes}\n{service.log.read_text()[-3000:]}")
         return "\n".join(parts)
 
-    # What clients were given
+    # Results
 
     def stable(self) -> list[dict[str, Any]]:
-        """All rows of q.stable, for a reader of what is committed; ids contiguous and without repeats."""
+        """All rows of q.stable, as a read_committed reader sees them; asserts that ids are contiguous and do not repeat."""
         records = read_all(self.clusters[self.layout.home], stable_topic(self.spec.name), read_committed=True)
         ids = [int(dict(record.headers)["id"]) for record in records]
         assert ids == list(range(ids[0] if ids else 0, (ids[0] if ids else 0) + len(ids))), "q.stable repeats or skips"
@@ -302,7 +312,7 @@ class Deployment:
 
 
 def read_all(cluster: Cluster, topic: str, read_committed: bool = False) -> list[Any]:
-    """Every record of a topic's one partition, up to its present end."""
+    """All records of a topic's only partition, up to its current end."""
     consumer = cluster.make_consumer(read_committed=read_committed)
     try:
         partition = TopicPartition(topic, 0)
@@ -323,7 +333,7 @@ def read_all(cluster: Cluster, topic: str, read_committed: bool = False) -> list
 def wait_until(
     condition: Callable[[], bool], what: str, explain: Callable[[], str] = str, within_s: float = PATIENCE_S
 ) -> float:
-    """Wait until it holds; the seconds that it took."""
+    """Wait until a condition holds; returns the seconds that it took. what: the condition, for the error message."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < within_s, f"after {within_s} s it does not hold that {what}\n{explain()}"
@@ -332,16 +342,21 @@ def wait_until(
 
 
 @dataclass
-class Feeder:
-    """Feeds rows of the time that it is, in a thread: {at, key, value} into each stream's topic, in order of time."""
+class KafkaFeeder:
+    """Feeds rows {at, key, value} with the current time, in a thread, into each stream's topic. Use as a context."""
 
     deployment: Deployment
+    """Its streams get the rows."""
     rows_per_second: int = 200
+    """For each stream."""
     keys: int = 5
+    """The number of different keys."""
     period_s: float = 0.02
+    """The time between writes, in seconds."""
     rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """All rows so far, by stream: (time in microseconds, key, value)."""
 
-    def __enter__(self) -> Feeder:
+    def __enter__(self) -> KafkaFeeder:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -352,7 +367,7 @@ class Feeder:
         self._thread.join()
 
     def _run(self) -> None:
-        # A client in C, so that feeding takes little of what is to be measured.
+        # A client in C, so that feeding takes little of the processor time that is measured.
         options = {"linger.ms": 1, "enable.idempotence": True, "log_level": 0}
         producers = {
             site: confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, **options})
@@ -380,7 +395,7 @@ class Feeder:
             producer.flush()
 
     def windows(self, until_us: int, window_us: int) -> Counter[tuple[int, int, int, int]]:
-        """(window's start, key, rows, sum of values) of all windows that end by a time, over all streams."""
+        """(window's start, key, rows, sum of values) of all windows that end at or before `until_us`, over all streams."""
         found: dict[tuple[int, int], list[int]] = {}
         for rows in self.rows.values():
             for at, key, value in rows:

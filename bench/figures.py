@@ -1,4 +1,4 @@
-"""What every benchmark prints: named figures with a unit and, where one was set, a target and whether it holds."""
+"""The output of every benchmark: named figures with a unit and, if one is set, a target and whether it is met."""
 
 from __future__ import annotations
 
@@ -14,23 +14,29 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. target: 'at least' for rates, 'at most' where `lower_is_better`; None: no target was set."""
+    """One measured number."""
 
     name: str
+    """What was measured, for people."""
     value: float
+    """In `unit`."""
     unit: str
+    """Such as "ms" or "tuples/s"."""
     target: float | None = None
+    """The least allowed value, or the largest if `lower_is_better`; None: there is no target."""
     lower_is_better: bool = False
+    """False for rates, True for times."""
 
     @property
     def holds(self) -> bool | None:
+        """Whether the target is met; None if there is none."""
         if self.target is None:
             return None
         return self.value <= self.target if self.lower_is_better else self.value >= self.target
 
 
 def as_report(name: str, figures: list[Figure]) -> dict[str, Any]:
-    """The contract's shape of a benchmark's result."""
+    """A benchmark's result as JSON, as the contract defines it."""
     return {
         "name": name,
         "machine": platform.processor() or platform.machine(),
@@ -43,7 +49,7 @@ def as_report(name: str, figures: list[Figure]) -> dict[str, Any]:
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """The same as a table on standard output."""
+    """Print a report as a table on standard output."""
     table = Table(title=f"bench {report['name']}  ({report['cores']} core(s), {report['date']})")
     for column in ("figure", "value", "unit", "target", "holds"):
         table.add_column(column, justify="right" if column in ("value", "target") else "left")

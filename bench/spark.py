@@ -1,8 +1,9 @@
-"""`boreal bench spark`: operators in a Spark job, all on this machine's cores with the broker, Redis and who gives the orders.
+"""`boreal bench spark`: operators in a Spark job; the job, the broker, Redis and the sender of the orders share this
+machine's cores.
 
-One job of four shards serves for nearly all: its one-shard figures are through the first of them, since a shard without orders
-has no task. The orders are those of a node, made beforehand, and an order is answered when its answer was read from Kafka. Two
-figures are of whole nodes: the smallest X, by what the node itself has measured, and what a busy one gives its job.
+One job of four shards serves for nearly all figures: those of one shard use only the first, since a shard without orders has no
+task. The orders are like a node's and made beforehand; an order is answered when its answer was read from Kafka. Two figures
+are of whole nodes: the smallest X, as the node has measured it, and the throughput of a node and its job.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from kafka import TopicPartition
 
 from bench.deployment import Deployment, read_all, wait_until
 from bench.figures import Figure, as_report, print_table
-from bench.spark_orders import KEYS, ROW_US, Given, Orders
+from bench.spark_orders import KEYS, ROW_US, EncodedOrder, Orders
 from bench.spark_plain import rates
-from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, query_of
+from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, make_query
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from deployment.operator_hosts import orders_topic
 from reconcile.orders import Mark, Redone, RollBack, decode_order
@@ -36,7 +37,7 @@ from sunion.steps import Step
 SHARDS = 4
 READY_S = 120.0
 STEP_ROWS = (FRAME_ROWS, 16 * FRAME_ROWS)
-"""A frame's, and about the most that a step has."""
+"""The rows of a frame, and about the most rows of a step."""
 
 BULK_ROWS = 10 << 20
 WARM_UP_ROWS = 3 << 20
@@ -57,7 +58,7 @@ def main() -> dict[str, Any]:
     """Measure all, and return the report. Needs a Java; takes about four minutes."""
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        query = query_of("orders", engine="spark", shards=SHARDS)
+        query = make_query("orders", engine="spark", shards=SHARDS)
         with Deployment(Path(folder), query, without=("source", "node", "egress", "monitor"), has_links=False) as job:
             job.wait_ready(READY_S)
             with Orders(job) as orders:
@@ -80,10 +81,10 @@ def main() -> dict[str, Any]:
 
 
 def _latency(orders: Orders, shards: int) -> list[Figure]:
-    """Small orders at a steady rate, the shards in turn."""
+    """Small orders at a constant rate, to the shards in turn."""
     for shard in range(shards):
         orders.take([orders.begin(shard)])
-    given: list[Given] = []
+    given: list[EncodedOrder] = []
     started = time.perf_counter()
     while time.perf_counter() - started < WARM_UP_S + LATENCY_S:
         given.append(orders.step(len(given) % shards, ORDER_ROWS))
@@ -100,7 +101,7 @@ def _latency(orders: Orders, shards: int) -> list[Figure]:
 
 
 def _throughput(orders: Orders, rows: int) -> list[Figure]:
-    """Orders of so many rows, as fast as one shard obeys them; and the processor time that they took."""
+    """Orders of `rows` rows, as fast as one shard executes them, and the processor time that they take."""
     orders.take([orders.begin(0)])
     orders.take([orders.step(0, rows) for _ in range(WARM_UP_ROWS // rows)])
     prepared = [orders.step(0, rows) for _ in range(BULK_ROWS // rows)]
@@ -115,7 +116,7 @@ def _throughput(orders: Orders, rows: int) -> list[Figure]:
 
 
 def _redo(orders: Orders, rows: int) -> list[Figure]:
-    """From ROLLBACK to the answer to REDONE: what was tentative comes again, stable."""
+    """From ROLLBACK to the answer to REDONE: the tentative rows again, as stable ones."""
     count = REDO_ROWS // rows
     orders.take([orders.begin(0), *(orders.step(0, rows) for _ in range(count))])
     marked = orders.upto(0)
@@ -127,7 +128,7 @@ def _redo(orders: Orders, rows: int) -> list[Figure]:
 
 
 def _states(orders: Orders) -> list[Figure]:
-    """Two shards, one with little state and one with much, are given an order in turn, each once the last is answered."""
+    """Orders in turn to two shards, one with a small state and one with a large one, each after the last is answered."""
     keys = [(megabytes << 20) // BYTES_PER_KEY for megabytes in STATES_MB]
     taken: list[list[float]] = [[] for _ in keys]
     for shard, count in enumerate(keys):
@@ -146,7 +147,7 @@ def _states(orders: Orders) -> list[Figure]:
 
 
 def _memory(deployment: Deployment) -> list[Figure]:
-    """What is resident after all that."""
+    """The resident memory after the other measurements."""
     sizes = {name: sum(p.memory_info().rss for p in found) / 1e6 for name, found in _processes(deployment).items()}
     del sizes["broker"]
     return [
@@ -156,7 +157,7 @@ def _memory(deployment: Deployment) -> list[Figure]:
 
 
 def _restart(orders: Orders) -> list[Figure]:
-    """The driver and its JVM are killed, and started again as the supervisor would: to the next answer."""
+    """From the kill of the driver and its JVM to the next answer; they are restarted as by the supervisor."""
     deployment = orders.deployment
     [name] = deployment.services
     taken, parts = [], []
@@ -166,7 +167,7 @@ def _restart(orders: Orders) -> list[Figure]:
         for process in _family(deployment):
             process.kill()
         taken.append(orders.take([orders.step(0, FRAME_ROWS)]))
-        wait_until(partial(_is_anew, deployment, name, pid), "the job is ready again", deployment.explain)
+        wait_until(partial(_is_restarted, deployment, name, pid), "the job is ready again", deployment.explain)
         parts.append(deployment.statuses()[name]["start_s"])
     return [
         Figure("killed driver and JVM, to the next answer", max(taken), "s"),
@@ -174,13 +175,13 @@ def _restart(orders: Orders) -> list[Figure]:
     ]
 
 
-def _is_anew(deployment: Deployment, name: str, pid: int) -> bool:
+def _is_restarted(deployment: Deployment, name: str, pid: int) -> bool:
     status = deployment.statuses().get(name, {})
     return bool(status.get("ready")) and status["pid"] != pid
 
 
 def _end(deployment: Deployment) -> None:
-    """Of its processes; its servers go on."""
+    """End the processes of a deployment; its servers keep running."""
     family = _family(deployment)
     for service in deployment.services.values():
         service.is_wanted = False
@@ -190,12 +191,12 @@ def _end(deployment: Deployment) -> None:
 
 
 def _node(beside: Deployment, root: Path, engine: str) -> list[Figure]:
-    """A node with its egress, whose three inputs are logged for it: few rows first, then, in Spark, as many as it can take."""
-    query = query_of(engine, engine=engine)
+    """A node with its egress, with three inputs: few rows first, then, in Spark, as many as it can take."""
+    query = make_query(engine, engine=engine)
     root.mkdir()
     with (
         Deployment(root, query, without=("source",), beside=beside, has_links=False) as deployment,
-        closing(_Logged(deployment)) as logged,
+        closing(_SourceLogs(deployment)) as logged,
     ):
         deployment.wait_ready(READY_S)
         started = time.monotonic()
@@ -207,8 +208,8 @@ def _node(beside: Deployment, root: Path, engine: str) -> list[Figure]:
         return figures + (_busy(deployment, logged) if engine == "spark" else [])
 
 
-def _busy(deployment: Deployment, logged: _Logged) -> list[Figure]:
-    """What a node and its job manage together, and how large the orders are then."""
+def _busy(deployment: Deployment, logged: _SourceLogs) -> list[Figure]:
+    """The throughput of a node with its job, and the size of the orders under this load."""
     started = time.perf_counter()
     for _ in range(BUSY_FRAMES // len(STREAMS)):
         logged.append(FRAME_ROWS)
@@ -222,8 +223,8 @@ def _busy(deployment: Deployment, logged: _Logged) -> list[Figure]:
     ]
 
 
-class _Logged:
-    """The logs of a deployment's sources, into which frames are written as a source would; each key comes in its turn."""
+class _SourceLogs:
+    """Writes frames to the logs of a deployment's sources, as a source does; the keys come in turn."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._store = KafkaLogStore(deployment.clusters, deployment.layout)
@@ -240,7 +241,7 @@ class _Logged:
         return pa.RecordBatch.from_arrays(columns, names=["time", *SCHEMA])
 
     def append(self, rows: int) -> None:
-        """So many rows of each stream, and the boundary after them."""
+        """Append `rows` rows to each stream, and the boundary after them."""
         first, self._rows = self._rows, self._rows + rows
         batch, last = self._batch(first, rows), ROW_US * (self._rows - 1)
         now = now_us()
@@ -250,7 +251,7 @@ class _Logged:
             log.append_later(Boundary(self._origin, 0, last, False, now, now))
 
     def end(self) -> int:
-        """No rows come after this; how many there will be in q.stable."""
+        """End the streams; returns how many rows q.stable will have."""
         for log in self._logs.values():
             log.append_later(Boundary(self._origin, 0, INFINITY, False, now_us(), now_us()))
         return KEYS * -(-self._rows * ROW_US // 1_000_000)
@@ -260,7 +261,7 @@ class _Logged:
 
 
 def _await_rows(deployment: Deployment, expected: int) -> None:
-    """Until q.stable holds so many rows, read as they come."""
+    """Wait until q.stable holds the expected number of rows."""
     there = TopicPartition(stable_topic(deployment.spec.name), 0)
     with closing(deployment.clusters["a"].make_consumer(read_committed=True)) as consumer:
         consumer.assign([there])
@@ -272,7 +273,7 @@ def _await_rows(deployment: Deployment, expected: int) -> None:
 
 
 def _step_sizes(deployment: Deployment) -> list[int]:
-    """How many rows each step had that the node gave its job, as far as the orders are still there."""
+    """The number of rows of each step that the node sent to its job, for the orders that still exist."""
     [who] = deployment.layout.remote_instances("r0")
     inputs = {entry.name: entry.schema for entry in deployment.layout.plan.fragment(who.fragment).inputs}
     found = []
@@ -285,7 +286,7 @@ def _step_sizes(deployment: Deployment) -> list[int]:
 
 
 def _processes(deployment: Deployment) -> dict[str, list[psutil.Process]]:
-    """The job's processes and the broker's, by what they are."""
+    """The processes of the job and of the broker, by kind."""
     found: dict[str, list[psutil.Process]] = {"driver": [], "JVM": [], "Python workers": [], "broker": []}
     driver, *others = _family(deployment)
     found["driver"] = [driver]

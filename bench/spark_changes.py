@@ -1,8 +1,8 @@
-"""The operator host with its state kept by Spark, as changes: what `bench.spark_state` measures our own way against.
+"""The operator host with its state kept by Spark, as a list of changes: `bench.spark_state` compares our own way with it.
 
-transformWithStateInPandas, one key for each instance. Spark's state is a list of what has changed, here the orders themselves,
-and the whole state as it was before them, in pieces; once the changes are larger than that, the whole is written anew. The host
-lives in the Python worker, and is made of both where the worker is another one.
+It uses transformWithStateInPandas, with one key for each instance. Spark's state is the whole state in pieces, and a list of
+later changes, here the orders themselves; when the changes are larger than the state, the state is written again. The host
+stays in the Python worker, and is rebuilt from both in another worker.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from boreal.query.spec import load_query
 from deployment.layout import make_layout
 from reconcile.remote import RemoteHost
-from spark_jobs.worker import Task
+from spark_jobs.worker import ReplicaTask
 
 PIECE_BYTES = 1 << 20
 
 _hosts: dict[int, tuple[int, RemoteHost]] = {}
-"""By partition: how many orders the host has obeyed, and the host."""
+"""By partition: how many orders the host has executed, and the host."""
 
 
 class StateAsChanges(StatefulProcessor):
-    """Rows (partition, offset, value) in, answers (partition, value) out."""
+    """Takes rows (partition, offset, value), returns answers (partition, value)."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReplicaTask) -> None:
         self._task = task
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -56,7 +56,7 @@ class StateAsChanges(StatefulProcessor):
         yield pd.DataFrame({"partition": [partition] * len(answers), "value": answers}).astype({"partition": "int32"})
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     def _host(self, partition: int, obeyed: int) -> RemoteHost:
         count, host = _hosts.get(partition, (-1, None))
@@ -75,7 +75,7 @@ class StateAsChanges(StatefulProcessor):
 
 @cache
 def _settle() -> None:
-    """As `spark_jobs.worker` does: what is loaded by now is not looked through for garbage after every task."""
+    """As in `spark_jobs.worker`: exclude the objects that exist now from garbage collection."""
     gc.collect()
     gc.freeze()
 

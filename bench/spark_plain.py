@@ -1,7 +1,7 @@
-"""The bench's aggregate as Structured Streaming has it by itself: what `boreal bench spark` sets its own figures beside.
+"""The benchmark's aggregate in plain Structured Streaming, for comparison in `boreal bench spark`.
 
-Spark's own operators and state store, on two cores, with all that Spark compiles: rows come from Kafka as JSON records, or
-from Parquet files, and each batch's windows go to Kafka. The first batches are left out, as they are cold.
+It runs Spark's own operators and state store, on two cores, with Spark's code generation: rows come from Kafka as JSON records,
+or from Parquet files, and each batch's windows go to Kafka. The first batches, which are slower, are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IN_BULK = {"linger.ms": 20, "batch.size": 1 << 20, "queue.buffering.max.message
 
 
 def rates(cluster: Cluster, bootstrap: str, root: Path) -> dict[str, float]:
-    """Tuples a second, by where they come from. In this process no other Spark may run."""
+    """Tuples per second, by source. No other Spark session may run in this process."""
     from pyspark.sql import SparkSession
 
     from services.hosting.fetch import java, spark_jars

@@ -1,12 +1,12 @@
-"""`boreal bench spark_state`: where an operator host's state can live under Spark, and what each way costs a batch.
+"""`boreal bench spark_state`: two ways to keep an operator host's state under Spark, and the cost of each per batch.
 
-Two ways, the same operators, orders and answers, through Kafka both, on one partition:
+Both have the same operators, orders and answers, through Kafka, on one partition:
 
-    worker     mapInArrow: the host in the Python worker, made anew from Redis and the log where it is lost (spark_jobs)
+    worker     mapInArrow: the host is in the Python worker, and is rebuilt from Redis and the log when it is lost (spark_jobs)
     changes    transformWithStateInPandas: Spark keeps the state, as a list of changes that is compacted (bench.spark_changes)
 
-For a state of 1 MB and one of 32 MB: an order of 8,192 rows is given, and the next one once it is answered. `batch` is how long
-Spark says that its batch took, `answer` the time from giving to hearing.
+For a state of 1 MB and one of 32 MB: orders of 8,192 rows are sent, each after the last is answered. `batch` is the duration of
+the batch according to Spark, `answer` the time from the order to its answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from services.kafka.clusters import Cluster
     from services.kafka.settings import ServiceSettings
-    from spark_jobs.worker import Task
+    from spark_jobs.worker import ReplicaTask
 
 STATES_MB = (1, 32)
 ROWS = 8_192
@@ -63,11 +63,11 @@ ROCKSDB = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.shuffle.partitions": "1",
 }
-"""What transformWithState needs, and the one setting of its store that was worth it."""
+"""The store that transformWithState needs, and the one setting of it that made it faster."""
 
 
 def main() -> dict[str, Any]:
-    """The contract's shape of a benchmark's result. Needs a Java; takes about two minutes."""
+    """Measure both ways, and return the report. Needs a Java; takes about two minutes."""
     from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, SparkSettings
     from services.stack.servers import KafkaServer, RedisServer
     from spark_jobs.session import close_session, open_session
@@ -94,15 +94,15 @@ def main() -> dict[str, Any]:
     return as_report("spark_state", figures)
 
 
-def _in_the_worker(task: Task, orders: DataFrame) -> DataFrame:
+def _in_the_worker(task: ReplicaTask, orders: DataFrame) -> DataFrame:
     from spark_jobs import worker
-    from spark_jobs.progress import AddedUp
+    from spark_jobs.progress import ProgressAccumulator
 
-    progress = orders.sparkSession.sparkContext.accumulator({}, AddedUp())
+    progress = orders.sparkSession.sparkContext.accumulator({}, ProgressAccumulator())
     return orders.mapInArrow(partial(worker.obey, task, progress), worker.ANSWERS)
 
 
-def _as_changes(task: Task, orders: DataFrame) -> DataFrame:
+def _as_changes(task: ReplicaTask, orders: DataFrame) -> DataFrame:
     from bench.spark_changes import StateAsChanges
 
     grouped = orders.groupBy("partition")
@@ -113,22 +113,22 @@ def _as_changes(task: Task, orders: DataFrame) -> DataFrame:
 def _running(
     session: SparkSession, settings: ServiceSettings, way: Any, megabytes: int, root: Path
 ) -> Iterator[tuple[StreamingQuery, Cluster, tuple[str, str]]]:
-    """A streaming query over topics of its own."""
+    """Run a streaming query over new topics: (the query, the cluster, the names of both topics)."""
     from deployment.operator_hosts import answers_topic, orders_topic
     from services.kafka.clusters import Cluster
     from services.kafka.topics import TopicSpec, ensure
     from spark_jobs.connector import sink_options, source_options
-    from spark_jobs.worker import ORDERS, Task
+    from spark_jobs.worker import ORDERS, ReplicaTask
 
     name = f"{QUERY['name']}{way.__name__}_{megabytes}"
     names = orders_topic(name, "r0"), answers_topic(name, "r0")
     cluster, kafka = Cluster("a", settings, "bench"), settings.sites["a"]
     ensure(cluster, [TopicSpec(topic, 1, {"max.message.bytes": str(64 << 20)}) for topic in names])
-    task = Task(json.dumps({**QUERY, "name": name}), "r0", ("a",), name)
+    task = ReplicaTask(json.dumps({**QUERY, "name": name}), "r0", ("a",), name)
     orders = session.readStream.format("kafka").options(**source_options(kafka, names[0])).load().select(*ORDERS)
     writer = way(task, orders).writeStream.format("kafka").options(**sink_options(kafka, names[1]))
     if way is _in_the_worker:
-        writer = writer.option("asyncProgressTrackingEnabled", "true")  # Spark refuses it where it keeps state
+        writer = writer.option("asyncProgressTrackingEnabled", "true")  # Spark refuses it for a stateful query
     query = writer.option("checkpointLocation", str(root / name)).trigger(processingTime="0 seconds").start()
     try:
         yield query, cluster, names
@@ -176,7 +176,7 @@ def _measure(query: StreamingQuery, cluster: Cluster, names: tuple[str, str], wa
 
 
 def _orders(fragment: Fragment, keys: int) -> Iterator[Order]:
-    """The state first, in one order; then steps that each touch what is there."""
+    """One order that fills the state; then steps that change existing keys."""
     [entry] = fragment.inputs
     chance = np.random.default_rng(1)
 

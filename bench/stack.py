@@ -1,7 +1,7 @@
 """`boreal bench stack`: the services over a real broker and a real Redis, all on this machine's cores.
 
-Each figure's deployment is its own, so that nothing of one weighs on the next. Broker, Redis, services, the generator of
-input and the reader of output share the cores, and the figures say what all of them manage together.
+Each figure has a separate deployment, so that none influences the next. Broker, Redis, services, the generator of input and the
+reader of output share the cores, and the figures include the work of all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psutil
 import pyarrow as pa
 from kafka import TopicPartition
 
-from bench.deployment import Deployment, Feeder, wait_until
+from bench.deployment import Deployment, KafkaFeeder, wait_until
 from bench.figures import Figure, as_report
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from logs.checkpoints import Checkpoint
@@ -43,7 +43,7 @@ JSON_RECORDS = 600_000
 LATENCY_S = 20.0
 DEATHS = 8
 BROKER_WARM_UP_S = 20.0
-"""Kafka's machine is slow until it has compiled what it does most."""
+"""Kafka's JVM is slow until it has compiled its most used code."""
 WARM_UP_S = 5.0
 ISOLATION_S = 15.0
 HEARTBEAT_MS = 100
@@ -75,8 +75,8 @@ def main() -> dict[str, Any]:
     return as_report("stack", figures)
 
 
-def query_of(name: str, **options: Any) -> dict[str, Any]:
-    """Three streams, counted and summed per key and second."""
+def make_query(name: str, **options: Any) -> dict[str, Any]:
+    """A query over three streams that counts and sums rows per key and second."""
     return {
         "name": name,
         "streams": {stream: _stream(stream) for stream in STREAMS},
@@ -103,7 +103,7 @@ def _stream(name: str) -> dict[str, Any]:
 
 @contextmanager
 def deployed(query: dict[str, Any], has_links: bool = False, **options: Any) -> Iterator[Deployment]:
-    """Without links, unless they are to be cut: all would run in this very process."""
+    """A ready deployment, by default without links: they would all run in this process."""
     options["has_links"] = has_links
     with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder), query, **options) as deployment:
         deployment.wait_ready()
@@ -111,8 +111,8 @@ def deployed(query: dict[str, Any], has_links: bool = False, **options: Any) -> 
 
 
 def _throughput(replicas: int) -> list[Figure]:
-    """Frames as a source would log them, made beforehand: from the first append to the last row in q.stable."""
-    with deployed(query_of("frames", replicas=replicas), without=("source",)) as deployment:
+    """Frames as a source writes them, made beforehand: from the first append to the last row in q.stable."""
+    with deployed(make_query("frames", replicas=replicas), without=("source",)) as deployment:
         store = KafkaLogStore(deployment.clusters, deployment.layout)
         logs = {stream: store.open(LogId(stream, "", 0)) for stream in STREAMS}
         rows = FRAME_ROWS * FRAMES
@@ -164,8 +164,8 @@ def _await_rows(deployment: Deployment, expected: int) -> None:
 
 
 def _json() -> list[Figure]:
-    """One JSON object a tuple, in the topics before the sources begin: what the sources take bounds this."""
-    query = query_of("records")
+    """JSON records that are in the topics before the sources start: the sources limit this rate."""
+    query = make_query("records")
     with deployed(query, without=("source",)) as deployment:
         producer = confluent_kafka.Producer({"bootstrap.servers": deployment.kafka["a"].bootstrap, **_IN_BULK})
         for number in range(JSON_RECORDS):
@@ -197,15 +197,15 @@ def _processor_s(deployment: Deployment, *kinds: str) -> float:
 
 
 def _latency() -> list[Figure]:
-    """10,000 tuples a second, 10 ms buckets, one tuple in ten passes: from ingest to a reader of q.out, and of q.stable."""
-    query = query_of(
+    """From ingest to a reader of q.out, and of q.stable: 10,000 tuples per second, 10 ms buckets, one tuple in ten passes."""
+    query = make_query(
         "latency",
         streams={"one": _stream("one")},
         operators={"kept": {"filter": "one", "where": "key = 0"}},
         output="kept",
         tuning={"bucket": "10ms", "boundary_interval": "10ms"},
     )
-    with deployed(query) as deployment, Feeder(deployment, rows_per_second=10_000, keys=10, period_s=0.005):
+    with deployed(query) as deployment, KafkaFeeder(deployment, rows_per_second=10_000, keys=10, period_s=0.005):
         time.sleep(BROKER_WARM_UP_S)
         before = _processor_s(deployment)
         readers = [
@@ -232,21 +232,21 @@ def _latency() -> list[Figure]:
 
 
 def moment_ms(text: str) -> float:
-    """Milliseconds since the epoch of a time as records have it."""
+    """Milliseconds since the epoch of a time in a record (ISO 8601)."""
     return datetime.fromisoformat(text).timestamp() * 1_000
 
 
 def isolation() -> list[Figure]:
-    """What a query whose input is dead costs another one beside it: the other's delay, without the failure and with it. Both
-    read the same topics, through sources of their own."""
+    """The effect of a query with a dead input on another one beside it: the other's delay, without the failure and with it.
+    Both read the same topics, through separate sources."""
     p99 = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        deployed(query_of("failing"), has_links=True) as failing,
-        Deployment(Path(folder), query_of("healthy"), beside=failing, has_links=False) as healthy,
+        deployed(make_query("failing"), has_links=True) as failing,
+        Deployment(Path(folder), make_query("healthy"), beside=failing, has_links=False) as healthy,
     ):
         healthy.wait_ready()
-        with Feeder(healthy, rows_per_second=300):
+        with KafkaFeeder(healthy, rows_per_second=300):
             time.sleep(BROKER_WARM_UP_S)
             p99["alive"] = _delay_p99(healthy)
             with failing.cut("source.one"):
@@ -259,7 +259,7 @@ def isolation() -> list[Figure]:
 
 
 def _delay_p99(deployment: Deployment) -> float:
-    """Of what a query gives in the next seconds, from ingest to the egress."""
+    """The delay of a query's stable rows in the next seconds, from ingest to the egress, in ms."""
     time.sleep(WARM_UP_S)
     seen = len(deployment.changes())
     time.sleep(ISOLATION_S)
@@ -300,7 +300,7 @@ class Arrivals:
 def _death() -> list[Figure]:
     """The replica that the egress reads is killed, again and again: how long until a client is given output again."""
     gaps = []
-    with deployed(query_of("deaths", replicas=2)) as deployment, Feeder(deployment, rows_per_second=300):
+    with deployed(make_query("deaths", replicas=2)) as deployment, KafkaFeeder(deployment, rows_per_second=300):
         output = Arrivals(deployment, out_topic("deaths", "a", deployment.layout.sites))
         for _ in range(DEATHS):
             time.sleep(4)
@@ -338,7 +338,7 @@ def given_after_death(arrived: list[Arrival], replica: str, killed_ms: float) ->
 
 
 def _up() -> list[Figure]:
-    """`boreal up`, everything fetched already."""
+    """`boreal up`, after all downloads."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "boreal"]
         started = time.perf_counter()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from deployment.layout import Layout
     from deployment.query_record import QueryRecord
-    from services.egress.history import Comparison, Held, Range
+    from services.egress.history import HistoryComparison, ResultRange, SourceExtent
     from services.kafka.settings import ServiceSettings
 
 From = Annotated[
@@ -73,7 +73,7 @@ def backfill(
     The logs reach back as far as the query itself still needs them, and by `tuning.history` further.
     """
     from boreal_cli import rows
-    from services.egress.history import held_by, narrowed, range_of
+    from services.egress.history import narrow_extent, read_source_extent, resolve_range
     from services.hosting import fetch
     from services.stack.launcher import reach
     from services.stack.operations import Operations, reaching
@@ -87,9 +87,9 @@ def backfill(
         record = operations.query(name)
         layout = operations.layout(record.query)
         with reaching(settings):
-            held = held_by(operations.clusters, layout)
-            wanted = range_of(record.query, layout, held, since, until, held.complete)
-            held = narrowed(operations.clusters, layout, held, wanted)
+            held = read_source_extent(operations.clusters, layout)
+            wanted = resolve_range(record.query, layout, held, since, until, held.complete)
+            held = narrow_extent(operations.clusters, layout, held, wanted)
         with (
             rows.writing(out, layout.plan.output.schema) as write,
             _recomputed(settings, record, layout, held, wanted) as batches,
@@ -107,7 +107,15 @@ def backfill(
 def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | None, as_json: bool) -> None:
     """`boreal verify NAME`: whether q.stable holds what comes of the sources' logs. Exit status 1: it does not."""
     from boreal_cli import rows
-    from services.egress.history import compare, given_from, given_rows, held_by, narrowed, range_of, stable_extent
+    from services.egress.history import (
+        compare,
+        delivered_since,
+        narrow_extent,
+        read_delivered_rows,
+        read_source_extent,
+        resolve_range,
+        stable_extent,
+    )
     from services.hosting import fetch
     from services.stack.launcher import reach
     from services.stack.operations import Operations, reaching
@@ -123,13 +131,13 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
         with reaching(settings):
             # What clients were given first: all that it rests on is in the logs by now.
             stable_to, next_id = stable_extent(operations.home, layout)
-            oldest = given_from(operations.home, layout, next_id)
-            held = held_by(operations.clusters, layout)
-            wanted = _among_given(range_of(record.query, layout, held, since, until, stable_to), oldest, since)
-            held = narrowed(operations.clusters, layout, held, wanted)
+            oldest = delivered_since(operations.home, layout, next_id)
+            held = read_source_extent(operations.clusters, layout)
+            wanted = _among_given(resolve_range(record.query, layout, held, since, until, stable_to), oldest, since)
+            held = narrow_extent(operations.clusters, layout, held, wanted)
             with _recomputed(settings, record, layout, held, wanted) as batches:
                 lines = (line for batch in batches for line in rows.json_lines(schema, batch).splitlines())
-                given = (row for row in given_rows(operations.home, layout, next_id) if wanted.holds(row.time))
+                given = (row for row in read_delivered_rows(operations.home, layout, next_id) if wanted.holds(row.time))
                 found = compare(given, lines)
     seconds = round(time.monotonic() - started, 1)
     if as_json:
@@ -161,10 +169,10 @@ def parse_time(field: str, text: str | None) -> int | None:
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-def _among_given(wanted: Range, oldest: int, since: int | None) -> Range:
+def _among_given(wanted: ResultRange, oldest: int, since: int | None) -> ResultRange:
     """The range, as far as q.stable still holds it: what Kafka has deleted by age cannot be compared."""
     from formats.json_text import moment
-    from services.egress.history import Range
+    from services.egress.history import ResultRange
 
     if wanted.since >= oldest:
         return wanted
@@ -172,12 +180,12 @@ def _among_given(wanted: Range, oldest: int, since: int | None) -> Range:
         problem = f"is before what the topic of stable results still holds: all from {moment(oldest)} on"
         fix = "write a later time; the topic's retention.ms says how long Kafka keeps it"
         raise UserError("--from", moment(wanted.since), problem, fix)
-    return Range(oldest, wanted.until)
+    return ResultRange(oldest, wanted.until)
 
 
 @contextmanager
 def _recomputed(
-    settings: ServiceSettings, record: QueryRecord, layout: Layout, held: Held, wanted: Range
+    settings: ServiceSettings, record: QueryRecord, layout: Layout, held: SourceExtent, wanted: ResultRange
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """The results, while Spark runs."""
     from spark_jobs.batch import recompute
@@ -193,7 +201,7 @@ def _recomputed(
             close_session(session)
 
 
-def _shape(found: Comparison) -> dict[str, object]:
+def _shape(found: HistoryComparison) -> dict[str, object]:
     first = found.first_difference
     return {
         "same": found.same,
@@ -205,7 +213,7 @@ def _shape(found: Comparison) -> dict[str, object]:
     }
 
 
-def _show(found: Comparison, topic: str, wanted: Range) -> None:
+def _show(found: HistoryComparison, topic: str, wanted: ResultRange) -> None:
     from rich.console import Console
     from rich.text import Text
 

@@ -6,7 +6,7 @@ each partition P of the user's topic T that ever held a record:
     T/P          the offset where the batch begins: all records before it have been processed
     T/P/until    the offset where the batch ends; absent if it has no record of this partition
     T/P/floor    the floor of this partition before the batch; absent if there is none
-    T/P/posted   the number of the last record that was posted through this source (services.source.post); absent if none
+    T/P/posted   the number of the last record that was posted through this source (services.source.post_box); absent if none
 
 and for the whole topic:
 

@@ -1,5 +1,5 @@
 """The simulator: random queries and faults over the production objects, an oracle, the invariants, and mutants that it must
 catch.
 
-Touches nothing but processor time; one seed gives one trace.
+No input or output; one seed always gives the same trace.
 """

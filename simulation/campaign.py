@@ -22,36 +22,40 @@ from simulation.families import make_scenario
 from simulation.invariants import Violation, check, check_operators
 from simulation.mutants import mutated
 from simulation.oracle import Oracle
-from simulation.run import Observed, observe
-from simulation.scenario import Scenario, reference_of
+from simulation.run import Observation, observe
+from simulation.scenario import Scenario, make_reference
 
 CHUNK = 10
 """Seeds that a process takes at a time."""
 
 
 @dataclass
-class Verdict:
-    """What one seed showed."""
+class SeedVerdict:
+    """The result of one seed."""
 
     seed: int
+    """The seed."""
     violations: list[Violation]
+    """All anomalies; empty if every invariant held."""
     faults: Counter[str]
+    """How many faults of each kind took place."""
     coverage: Counter[str]
+    """How often the run went through each counted situation."""
 
 
-class Measure:
-    """What the runs of one scenario are judged by: the same inputs without failures and without any mutant, itself compared
-    with the operators' oracle. It is made once, however many mutants are tried on it."""
+class ScenarioJudge:
+    """Judges the runs of one scenario. The reference is a run of the same inputs without failures and mutants, which itself is
+    compared with the operators' oracle. It is made once, however many mutants are tried."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._reference = observe(reference_of(scenario))
+        self._reference = observe(make_reference(scenario))
         self._oracle = Oracle(scenario.plan, scenario.feeds)
         self._faults = list(check_operators(self._oracle, self._reference))
-        self._plain: Verdict | None = None
+        self._plain: SeedVerdict | None = None
 
-    def judge(self, mutant: str | None = None) -> Verdict:
-        """Run it, with this seeded bug if there is one (`simulation.mutants`), and judge it."""
+    def judge(self, mutant: str | None = None) -> SeedVerdict:
+        """Run the scenario and judge the run. mutant: the name of a seeded bug (`simulation.mutants`); None for none."""
         if mutant is None and self._plain is not None:
             return self._plain
         scenario, reference = self._scenario, self._reference
@@ -61,16 +65,15 @@ class Measure:
         if reference.error is not None or not reference.settled:
             violations.append(Violation("crash", f"the run without failures: {reference.error or reference.unsettled}"))
         observed.faults["clock_skew"] += bool(scenario.skews or scenario.walls)
-        verdict = Verdict(scenario.seed, violations, observed.faults, _coverage(scenario, observed, self._oracle))
+        verdict = SeedVerdict(scenario.seed, violations, observed.faults, _coverage(scenario, observed, self._oracle))
         if mutant is None:
             self._plain = verdict
         return verdict
 
 
-def run_seed(seed: int, mutant: str | None = None) -> Verdict:
-    """Run one seed and judge it. mutant: the name of a seeded bug to run with (`simulation.mutants`); the run without
-    failures, which is the measure, runs without it."""
-    return Measure(make_scenario(seed)).judge(mutant)
+def run_seed(seed: int, mutant: str | None = None) -> SeedVerdict:
+    """Run one seed and judge it. mutant: the name of a seeded bug (`simulation.mutants`); the reference runs without it."""
+    return ScenarioJudge(make_scenario(seed)).judge(mutant)
 
 
 def simulate(
@@ -80,8 +83,8 @@ def simulate(
     processes: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Run `seeds` seeds from `first` on (contract: boreal simulate). The result does not depend on `processes`, but for
-    the seconds that it took; None: one a core. on_progress(done, violations) is called after every few seeds."""
+    """Run `seeds` seeds from `first` on (contract: boreal simulate). The result does not depend on `processes`,
+    except for its duration; None: one per core. on_progress(done, violations) is called after every few seeds."""
     started = time.perf_counter()
     violations: list[dict[str, Any]] = []
     faults: Counter[str] = Counter()
@@ -108,7 +111,7 @@ def simulate(
     }
 
 
-def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Iterator[list[Verdict]]:
+def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Iterator[list[SeedVerdict]]:
     """The seeds' verdicts in the order of the seeds, a chunk at a time."""
     chunks = [range(at, min(at + CHUNK, first + seeds)) for at in range(first, first + seeds, CHUNK)]
     if processes == 1 or len(chunks) <= 1:
@@ -119,13 +122,13 @@ def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Ite
         yield from pool.map(_run_chunk, chunks, [mutant] * len(chunks))
 
 
-def _run_chunk(chunk: range, mutant: str | None) -> list[Verdict]:
+def _run_chunk(chunk: range, mutant: str | None) -> list[SeedVerdict]:
     pa.set_cpu_count(1)  # batches are small, and there is a process for each core
     return [run_seed(seed, mutant) for seed in chunk]
 
 
 def _joins_itself(plan: Plan, node: Node) -> bool:
-    """Whether both sides of a join are the same stream, or made of one."""
+    """Whether both sides of a join come from the same stream."""
     return isinstance(node.spec, Join) and len({edge.operator for edge in plan.sources}) == 1
 
 
@@ -137,8 +140,8 @@ def _readers(plan: Plan, stream: str) -> int:
     return sum(any(edge.source and edge.operator == stream for edge in fragment.edges) for fragment in plan.fragments)
 
 
-def _coverage(scenario: Scenario, observed: Observed, oracle: Oracle) -> Counter[str]:
-    """What the run went through: messages and reads, transitions, frames, what it was made of, and the edges it met."""
+def _coverage(scenario: Scenario, observed: Observation, oracle: Oracle) -> Counter[str]:
+    """Counts of what occurred in the run: messages and reads, transitions, frames, operators and patterns, edge cases."""
     counts = Counter(observed.coverage) + oracle.seen
     plan = scenario.plan
     counts.update(("family " + scenario.family, f"mode {plan.mode}", f"policy {plan.policy}"))

@@ -1,4 +1,5 @@
-"""A client of a simulated run: the production changelog, its records, and what replaying them must leave."""
+"""A client of a simulated run: the production changelog, its records, and the check that a replay of them gives the stable
+rows."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from formats.json_text import lines
 
 
 class Client:
-    """Is given every frame of an egress. Each life of the egress goes on from the place where the one before stood (R28).
+    """Takes every frame of an egress. Each incarnation of the egress continues from the place of the one before (R28).
 
     keeps_records: collect the records and the stable lines, as changes.jsonl and stable.jsonl have them.
     """
@@ -27,7 +28,7 @@ class Client:
         self.stable: list[str] = []
 
     def take(self, frame: Frame, now: int) -> None:
-        """It reads the egress's log, and so ignores what a dead incarnation wrote (R25)."""
+        """Take a frame of the egress's log. Frames that a dead incarnation wrote are ignored (R25)."""
         incarnation = frame.origin.incarnation
         if incarnation < self._incarnation:
             return
@@ -46,7 +47,7 @@ class Client:
 
 
 def faults_of_records(records: list[str], stable: list[str], is_settled: bool) -> Iterator[str]:
-    """What is wrong with a client's records: each says what it must, and replaying them leaves the stable lines."""
+    """The errors in a client's records: of each record, and of their replay, which must give the stable lines."""
     seq = stable_seq = epoch = 0
     is_correcting = False
     through: dict[bool, str] = {}

@@ -1,7 +1,7 @@
-"""The clocks of a simulated machine: one that runs steadily, but not quite as fast as the others'; a wall that is off; and in
-front of them the production `deployment.clock`, which asks a simulated broker for the time, as far as the network lets it.
+"""The clocks of a simulated machine: a steady clock with some drift, a wall clock with an error, and on top of them the
+production `deployment.clock`, which asks a simulated broker for the time when the network allows it.
 
-The broker's time is run time, which is also what sources stamp and what invariants judge by.
+The broker's time is run time, by which sources stamp rows and invariants judge delays.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from deployment.clock import SharedClock, pause_us
 from embedded.world import Process, World
 
 BROKER = "broker"
-"""Its place in the network."""
+"""The broker's place in the network."""
 RESOLUTION_US = 1_000
 MOST_DRIFT = 100
-"""Millionths, to either side."""
+"""The largest drift, fast or slow, in millionths."""
 
 
 class MachineClock:
-    """Sets its process's clock, and begins again with each of its lives. walls_us: how far the wall is off in each life in
-    turn; after the last the first comes again."""
+    """Sets a process's clock, again for each incarnation. walls_us: the error of the wall clock in each incarnation in turn, in
+    microseconds; after the last value the first is used again."""
 
     def __init__(self, world: World, process: Process, walls_us: Sequence[int]) -> None:
         self._world, self._process, self._walls_us = world, process, walls_us
@@ -32,7 +32,7 @@ class MachineClock:
         self._clock = SharedClock(self._steady(world.now), self._wall(world.now))
 
     def begin(self) -> None:
-        """A new life: it asks the broker before it stamps anything, if it can."""
+        """Begin a new incarnation. It asks the broker before it stamps anything, if it can."""
         now = self._world.now
         self._incarnation += 1
         self._questions = 0

@@ -1,4 +1,4 @@
-"""What scenarios are drawn from: queries, rows, clocks and strikes. A family puts them together."""
+"""Draws the parts of scenarios: queries, rows, clocks and strikes. A family combines them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,42 @@ from boreal.query.planner import plan
 from boreal.query.spec import Hold, Mode, Policy, load_query
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
-from simulation.feed import EPOCH_US, Feed, Shape, make_feed
+from simulation.feed import EPOCH_US, FeedShape, StreamFeed, make_feed
 from simulation.queries import SCHEMA, Menu, make_operators
 from simulation.scenario import MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
 
 ANYTHING = Menu()
 GRID_MS = 10
-"""Where times lie on a grid: rows then lie on the edges of buckets and windows, and at exactly a join's `within`."""
+"""The grid of times, if they have one: rows then lie on the edges of buckets and windows, and at exactly a join's
+`within`."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a family wants of its query."""
+class PlanOptions:
+    """The choices for the query of a family. A tuple of values is drawn from, a pair of bounds is a range."""
 
     replicas: tuple[int, ...] = (1, 2, 2, 2, 3)
+    """Numbers of replicas of a fragment."""
     streams: tuple[int, ...] = (1, 2, 2, 3, 3)
+    """Numbers of streams."""
     menu: Menu = ANYTHING
+    """The allowed operators."""
     holds: tuple[str, ...] = ("suspend", "delay", "process", "process")
+    """Policies, for failures and for stabilization."""
     x_ms: tuple[int, int] = (400, 2000)
+    """The bounds of X, in milliseconds."""
     is_comfortable: bool = False
+    """Whether buckets and boundary intervals are short in relation to X."""
     seconds: tuple[float, float] = (1.6, 3.2)
+    """The bounds of the streams' length, in seconds."""
     lag_ms: tuple[int, ...] = (0, 0, 700, 1500)
+    """Values of stable_lag_max, in milliseconds; 0 for the default."""
     shapes: tuple[str, ...] = ("single", "single", "chain", "chain", "diamond")
+    """How operators are divided into fragments."""
 
 
-def make_plan(rng: Random, wish: Wish) -> Plan:
+def make_plan(rng: Random, wish: PlanOptions) -> Plan:
     large = rng.random() < 1 / 12
     streams = list("abcdefgh")[: rng.choice(wish.streams)]
     shape = rng.choice(wish.shapes)
@@ -50,7 +60,7 @@ def make_plan(rng: Random, wish: Wish) -> Plan:
     blocks = [block for block in sketch.blocks if block]
     shards = rng.choice((1, 1, 2, 3)) if large or len(blocks) == 1 else 1
     if not large and len(blocks) == 2 and rng.random() < 0.25:
-        # Each fragment by a key of its own, where its operators have another.
+        # Fragments may be sharded by different keys.
         shards, most_instances = 2, 8
     fragments = {}
     left = most_instances
@@ -74,21 +84,21 @@ def make_plan(rng: Random, wish: Wish) -> Plan:
     try:
         return plan(load_query(file))
     except UserError:
-        # The streams' key would tear apart what some operator groups by something else.
+        # The streams' key conflicts with the key of an operator.
         for stream in file["streams"].values():
             stream["key"] = []
         return plan(load_query(file))
 
 
 def _stream(rng: Random) -> dict[str, Any]:
-    """Its columns are in any order: a union takes the first one's."""
+    """A stream's specification. Columns are in any order, because a union takes the order of its first input."""
     columns = list(SCHEMA)
     if rng.random() < 0.3:
         rng.shuffle(columns)
     return {"time": "time", "schema": {name: SCHEMA[name] for name in columns}, "key": ["k"], "disorder": "0s"}
 
 
-def timing(rng: Random, wish: Wish) -> dict[str, Any]:
+def timing(rng: Random, wish: PlanOptions) -> dict[str, Any]:
     bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100, 100))
     if wish.is_comfortable:
         bucket, interval = min(bucket, 100), min(interval, 75)
@@ -109,18 +119,18 @@ def timing(rng: Random, wish: Wish) -> dict[str, Any]:
     return {"delay_threshold": f"{x}ms", "tuning": tuning}
 
 
-def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, Feed], int]:
-    """The streams' rows, ending at different times, and the event time at which they begin."""
+def make_feeds(rng: Random, query: Plan, seconds: tuple[float, float]) -> tuple[dict[str, StreamFeed], int]:
+    """The streams' rows, which end at different times, and the event time at which they begin."""
     start = EPOCH_US + rng.randrange(10 * SECOND)
     start -= start % (rng.choice((1, GRID_MS)) * MILLISECOND) if rng.random() < 0.6 else 0
     interval = query.boundary_interval_us
     longest = int(rng.uniform(*seconds) * SECOND) // interval
     grid_us = rng.choice((0, GRID_MS * MILLISECOND, query.bucket_us))
-    feeds: dict[str, Feed] = {}
+    feeds: dict[str, StreamFeed] = {}
     for edge in query.sources:
         if edge.operator in feeds:
             continue
-        shape = Shape(
+        shape = FeedShape(
             start,
             interval,
             rng.randint(2, 6),
@@ -156,7 +166,7 @@ def skews(rng: Random, query: Plan) -> dict[InstanceId, int]:
     return {who: rng.randint(0, most) for who in instances(query)}
 
 
-def settle(seed: int, family: str, rng: Random, query: Plan, wish: Wish, **more: Any) -> Scenario:
+def settle(seed: int, family: str, rng: Random, query: Plan, wish: PlanOptions, **more: Any) -> Scenario:
     feeds, start = make_feeds(rng, query, wish.seconds)
     step_rows = rng.choice((1, 6, 30, None, None))
     poll_frames = rng.choice((1, 2, *([POLL_FRAMES] * 6)))
@@ -171,7 +181,7 @@ def settle(seed: int, family: str, rng: Random, query: Plan, wish: Wish, **more:
 
 
 def is_chain(query: Plan) -> bool:
-    """Whether no SUnion reads from two instances: each result has come by one path."""
+    """Whether no SUnion reads from two instances, so that each result comes by one path."""
     return all(sum(edge.producers for edge in f.edges if not edge.source) <= 1 for f in query.fragments)
 
 
@@ -201,7 +211,7 @@ def control_loss(rng: Random, query: Plan, at: int, length: int) -> list[Strike]
 
 
 def partition(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """Between two replicas of a fragment, or any two places."""
+    """A cut between two replicas of a fragment, or between any two places."""
     everywhere = places(query)
     first = rng.choice(everywhere)
     siblings = [place for place in everywhere if place != first and place.split(".")[0] == first.split(".")[0]]
@@ -231,7 +241,7 @@ def all_but_one(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def heal_and_cut_again(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """Within one boundary interval."""
+    """A cut that heals, and a second one within a boundary interval."""
     place = rng.choice(query.sources).operator
     gap = rng.randrange(1_000, query.boundary_interval_us)
     again = at + length + gap
@@ -250,7 +260,7 @@ def resend(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def cut_and_wait(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """A failure long enough to need a correction, and a crash in the midst of it."""
+    """A failure that is long enough to need a correction, and a crash during the correction."""
     kind = rng.choice(("on_stabilization", "on_lease_request", "on_lease_grant"))
     long = max(length, query.delay_threshold_us + 200_000)
     trap = Strike(kind, at, rng.choice((1, 30, 200, 700)) * MILLISECOND, amount=rng.randrange(2))
@@ -258,7 +268,7 @@ def cut_and_wait(rng: Random, query: Plan, at: int, length: int) -> list[Strike]
 
 
 def cut_and_cut_in_correction(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """A second failure just when the first one is being corrected."""
+    """A second failure while the first one is corrected."""
     long = max(length, query.delay_threshold_us + 200_000)
     first, second = rng.choice(query.sources).operator, rng.choice(query.sources).operator
     again = at + long + rng.randrange(-5_000, 15_000)
@@ -271,7 +281,7 @@ def threshold(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def cut_one_way(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """One place hears the other, and is not heard by it."""
+    """A cut in one direction: one place receives from the other, but cannot send to it."""
     first = rng.choice(places(query))
     other = rng.choice(["*", *(place for place in places(query) if place != first)])
     return [Strike("cut_one_way", at, length, first, other)]
@@ -292,7 +302,7 @@ def pause(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 
 
 def replan(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
-    """Often while a stream is cut."""
+    """A change of the plan, often while a stream is cut."""
     holds = list(Hold)
     is_unbounded = any(getattr(node.spec, "window", True) is None for f in query.fragments for node in f.nodes)
     choice: dict[str, Callable[[], object]] = {
@@ -333,7 +343,7 @@ _DRAWS: tuple[tuple[int, Draw], ...] = (
 
 
 def draw(rng: Random, query: Plan, end: int) -> tuple[str, list[Strike]]:
-    """(name, strikes) of one pattern somewhere in a run of this length."""
+    """(name, strikes) of one pattern at a random time in a run that lasts `end` microseconds."""
     draw = rng.choices([draw for _, draw in _DRAWS], [weight for weight, _ in _DRAWS])[0]
     at = rng.randrange(150_000, max(end, 300_000))
     length = int(min(rng.choice((0.05, 0.2, 0.6, 1.2)) * rng.uniform(0.5, 1.5), 2.0) * SECOND)

@@ -1,8 +1,8 @@
-"""A model of the engine that runs operator hosts in micro-batches: what may come late, twice, or after a loss.
+"""A model of the engine that runs operator hosts in micro-batches: answers may come late, twice, or after a loss of state.
 
-Orders are logged; a batch takes all that there are, obeys them, and writes their answers; then it is committed. A job that
-dies comes back and does the same batch again, so answers may come twice; its state is lost with it, and made anew from
-snapshots and orders, as `reconcile.remote` says. The order log is trimmed to the older of the two newest snapshots.
+Orders are logged; a batch takes all new ones, executes them, writes their answers, and is then committed. A job that dies is
+restarted and repeats its last batch, so answers may come twice; its state is lost, and rebuilt from snapshots and orders (see
+`reconcile.remote`). The order log is trimmed to the older of the two newest snapshots.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from reconcile.parts import Parts, in_parts
 from reconcile.remote import Fetch, OrderedHost, Unreachable
 
 At = Callable[[int, Callable[[], None]], None]
-"""at(delay_us, action): do it after so long."""
+"""at(delay_us, action): performs the action after a delay."""
 
 SNAPSHOT_BYTES = 5_000
 LONG_BATCH_US = 100_000
 PART_BYTES = 700
-"""How large a record may be, for jobs whose batches are long."""
+"""The largest record, for jobs whose batches are long."""
 UPLOAD_US = 5_000
 UPLOAD_TRIES = 40
 RESTART_US = 20_000
@@ -32,8 +32,8 @@ ANSWER_US = 2_000
 
 
 class MicroBatches:
-    """The job of one instance. batch_us: about how long a batch takes; fetch: of the checkpoint store, which `reaches` tells
-    whether it can be asked; deliver: hands an answer to the instance."""
+    """The job of one instance. batch_us: about how long a batch takes; fetch: reads from the checkpoint store; reaches: whether
+    the store can be reached; deliver: passes an answer to the instance."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class MicroBatches:
         self._orders += in_parts(place, encode_order(place, order), self._part_bytes)
         self._maybe_run()
 
-    # What the host reads and keeps
+    # The storage of the host: orders and snapshots
 
     def read(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
         for offset in range(max(first, self._start), end):
@@ -148,35 +148,35 @@ class MicroBatches:
             place, answer = decode_answer(whole, self._outputs)
             self._at(ANSWER_US, lambda place=place, answer=answer: self._deliver(Answered(place, answer)))  # type: ignore[misc]
 
-    # What may befall it
+    # Faults
 
     def lose_worker(self) -> None:
-        """The process that holds the state dies; the batch under way is not affected, for it has not begun there."""
+        """The process that holds the state dies; the current batch is not affected, because it has not begun there."""
         self._host = self._new_host()
 
     def crash(self, kept: int, for_us: int) -> None:
-        """The job dies at the end of a batch, when so many per mille of its answers are out and it is not yet committed."""
+        """The job dies at the end of a batch, before the commit, when `kept` per mille of its answers are written."""
         self._dying = (kept, for_us)
         if not self._is_busy:
             self._dying = None
             self._die(for_us)
 
     def forget(self, for_us: int) -> None:
-        """The job dies, and its own notes of what it has done are deleted: it begins with the oldest order there is."""
+        """The job dies, and its own progress is deleted: it restarts with the oldest order that exists."""
         self._die(for_us)
         self._committed, self._planned = self._start, None
 
     def lose_snapshots(self) -> None:
-        """The store comes back without them."""
+        """The store has lost the snapshots."""
         self._snapshots.clear()
 
     def wipe(self, for_us: int) -> None:
-        """The job dies, and its snapshots are gone."""
+        """The job dies, and its snapshots are lost."""
         self.lose_snapshots()
         self._die(for_us)
 
     def run_twin(self) -> None:
-        """A second job, thought dead, does again what was done and what comes next."""
+        """A second job that was believed dead executes all orders again, including the next batch."""
         first, end = self._start, len(self._orders)
         if first < end:
             with suppress(Unreachable):

@@ -1,8 +1,8 @@
-"""What the sources of a simulated run log: rows at a pace of event time = run time, with bursts, gaps, nulls, disorder.
+"""The rows that the sources of a simulated run log: event time runs as fast as run time, with bursts, gaps, nulls, disorder.
 
-Rows of one boundary interval may come in any order of time, as a source with several producers would log them; their
-order, and so their ids, is the same however the run is stepped. A feed is cut into intervals; a run logs `stride` of
-them at a time, so that a reference run sees the same source logs in other pieces.
+Rows of one boundary interval may come in any order of time, as from a source with several producers; their order, and so
+their ids, does not depend on the run's steps. A feed is divided into intervals; a run logs `stride` of them at a time, so
+that a reference run sees the same source logs in other pieces.
 """
 
 from __future__ import annotations
@@ -29,61 +29,70 @@ _MOST_ROWS = 24
 
 
 @dataclass(frozen=True)
-class Feed:
-    """One stream: its rows in the order of the log, and how many of them the first n intervals hold (`counts[n]`)."""
+class StreamFeed:
+    """The rows of one stream."""
 
     batch: pa.RecordBatch
+    """All rows, in the order of the log."""
     counts: tuple[int, ...]
+    """counts[n]: how many rows the first n intervals hold."""
 
     @property
     def intervals(self) -> int:
-        """The interval after which the stream has ended."""
+        """The number of intervals after which the stream has ended."""
         return len(self.counts) - 1
 
-    def with_ahead(self, row: int, ahead_us: int) -> Feed:
-        """The same, but that one row's time is so much later."""
+    def with_ahead(self, row: int, ahead_us: int) -> StreamFeed:
+        """The same, with one row's time later by `ahead_us`."""
         times = self.batch.column(0).to_numpy().copy()
         times[row] += ahead_us
         return self._at(times)
 
-    def lasting(self, intervals: int) -> Feed:
-        """The same, but that it ends after so many intervals."""
+    def lasting(self, intervals: int) -> StreamFeed:
+        """The same, but it ends after `intervals` intervals."""
         more = max(intervals - self.intervals, 0)
         return replace(self, counts=(*self.counts[: intervals + 1], *(self.counts[-1:] * more)))
 
-    def without(self, since: int, until: int) -> Feed:
-        """The same, but without the rows of a span of time."""
+    def without(self, since: int, until: int) -> StreamFeed:
+        """The same without the rows at times since <= time < until."""
         times = self.batch.column(0).to_numpy()
         keep = (times < since) | (times >= until)
         before = np.concatenate([[0], np.cumsum(keep)])
-        return Feed(self.batch.filter(pa.array(keep)), tuple(int(before[count]) for count in self.counts))
+        return StreamFeed(self.batch.filter(pa.array(keep)), tuple(int(before[count]) for count in self.counts))
 
-    def with_disorder(self, rng: Random, most_us: int) -> Feed:
-        """The same, but that each row's time is earlier, by up to so much."""
+    def with_disorder(self, rng: Random, most_us: int) -> StreamFeed:
+        """The same, with each row's time earlier by up to `most_us`."""
         times = self.batch.column(0).to_numpy()
         return self._at(times - np.array([rng.randint(0, most_us) for _ in times], dtype=np.int64))
 
-    def _at(self, times: np.ndarray) -> Feed:
+    def _at(self, times: np.ndarray) -> StreamFeed:
         return replace(self, batch=self.batch.set_column(0, self.batch.schema.field(0), pa.array(times)))
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the rows of a stream look like. interval_us: event time that one boundary interval covers; is_strange: whether
-    its numbers include those at the edges of their types; grid_us: what most times are multiples of, 0 for any."""
+class FeedShape:
+    """Parameters of the rows of a stream."""
 
     start_us: int
+    """The event time at which it begins."""
     interval_us: int
+    """The event time that one boundary interval covers."""
     keys: int
+    """The number of different keys."""
     rate: float
+    """The average number of rows of an interval."""
     null_chance: float
+    """The share of values that are null."""
     disordered: bool
+    """Whether the rows of an interval are out of order."""
     is_strange: bool = False
+    """Whether numbers include the limits of their types."""
     grid_us: int = 0
+    """Most times are multiples of this; 0: any times."""
 
 
-def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed:
-    """The rows of one stream that lasts so many intervals."""
+def make_feed(rng: Random, schema: Schema, shape: FeedShape, intervals: int) -> StreamFeed:
+    """Draw the rows of one stream that lasts `intervals` intervals."""
     times: list[int] = []
     counts = [0]
     mood, left = shape.rate, 0
@@ -103,11 +112,11 @@ def make_feed(rng: Random, schema: Schema, shape: Shape, intervals: int) -> Feed
         counts.append(len(times))
     columns = [pa.array(_values(rng, kind, len(times), shape), kind.arrow) for _, kind in schema.columns]
     batch = pa.RecordBatch.from_arrays([pa.array(times, pa.int64()), *columns], schema=schema.arrow)
-    return Feed(batch, tuple(counts))
+    return StreamFeed(batch, tuple(counts))
 
 
 def _snapped(rng: Random, time: int, start: int, end: int, grid_us: int) -> int:
-    """On the grid, or a microsecond beside it, if that is still in [start, end)."""
+    """The time on the grid, or a microsecond beside it, if that is in [start, end)."""
     moved = time // grid_us * grid_us + rng.choice((0, 0, 0, 0, -1, 1))
     return moved if start <= moved < end else time
 
@@ -117,7 +126,7 @@ _STRANGE_INTS = ((1 << 63) - 1, -(1 << 63), (1 << 62) + 3, -(1 << 62), (1 << 53)
 STRANGE_CHANCE = 0.15
 
 
-def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
+def _values(rng: Random, kind: Type, count: int, shape: FeedShape) -> list[object]:
     values: list[object] = []
     for _ in range(count):
         if rng.random() < shape.null_chance:
@@ -134,22 +143,23 @@ def _values(rng: Random, kind: Type, count: int, shape: Shape) -> list[object]:
         elif kind is Type.INT:
             values.append(rng.randrange(-2, 9))
         else:
-            # Magnitudes far apart, so that a sum in another order has other bits.
+            # Very different magnitudes, so that a sum in another order has other bits.
             values.append(rng.choice((0.1, 0.3, 1.7, 1e9, -1e-7)) * rng.randrange(1, 60))
     return values
 
 
-class Feeder:
-    """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time. lag_us: how far the
-    boundaries are behind the rows, as where a stream's `disorder` is waited for. jumps: by stream, the interval after which its
-    boundary is at least at a time. A source may be away for a while: its next life begins with START and logs at once what has
-    come meanwhile."""
+class SourceFeeder:
+    """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time.
 
+    lag_us: how far the boundaries are behind the rows, as with a stream's `disorder`. jumps: by stream, (an interval, a time):
+    after this interval the boundary is at least at the time. A source may be away for a while: its next incarnation begins
+    with START and logs at once the rows of the meantime.
+    """
 
     def __init__(
         self,
         plan: Plan,
-        feeds: Mapping[str, Feed],
+        feeds: Mapping[str, StreamFeed],
         start_us: int,
         stride: int,
         lag_us: int = 0,
@@ -174,7 +184,7 @@ class Feeder:
 
     @property
     def reached_us(self) -> int:
-        """The event time that the furthest boundary has reached."""
+        """The highest event time that a boundary has reached."""
         return self._reached_us(max(self.logged.values()))
 
     def _reached_us(self, interval: int) -> int:
@@ -191,7 +201,7 @@ class Feeder:
         self.absences[stream] += 1
 
     def come_back(self, stream: str, append: Callable[[LogId, Frame], None]) -> None:
-        """Its next life begins, unless something else keeps it away."""
+        """The source's next incarnation begins, unless another fault keeps it away."""
         self.absences[stream] -= 1
         if self.absences[stream]:
             return
@@ -200,8 +210,8 @@ class Feeder:
             append(log, Start(self._origin(stream), 0, self.next_ids[log]))
 
     def write_late(self, stream: str, now: int, append: Callable[[LogId, Frame], None]) -> None:
-        """A life that was thought dead writes what nobody may believe: rows under ids that are not its own any more, and a
-        boundary far ahead."""
+        """An incarnation that was believed dead writes frames that readers must ignore: rows with ids that its successor uses,
+        and a boundary far ahead."""
         dead = Origin("", self.incarnations[stream] - 1)
         feed = self.feeds[stream]
         for log in self._logs_of(stream):
@@ -218,7 +228,7 @@ class Feeder:
         return Origin("", self.incarnations[stream])
 
     def tick(self, now: int, append: Callable[[LogId, Frame], None]) -> None:
-        """Log the next rows and a boundary on every stream; after a stream's end the boundary alone, as a heartbeat."""
+        """Log the next rows and a boundary on every stream; after a stream's end only the boundary, as a heartbeat."""
         self.interval += self.stride
         present = [edge for edge in self.plan.sources if not self.absences[edge.operator]]
         for edge in present:

@@ -1,4 +1,4 @@
-"""What some scenarios of any family meet besides: rows ahead of their stream, hosts in another process, and hindrances."""
+"""Additions to scenarios of any family: rows ahead of their stream, hosts in another process, and hindrances."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
 
 REMOTE_SHARE = 0.15
-"""Of all scenarios, those with hosts in another process."""
+"""The share of scenarios with hosts in another process."""
 AHEAD_SHARE = 0.06
-"""Of all scenarios, those with a row that is ahead of its stream."""
+"""The share of scenarios with a row that is ahead of its stream."""
 SECOND_SITE_SHARE = 0.06
-"""Of all scenarios, those with two egresses."""
+"""The share of scenarios with two egresses."""
 HINDERED_SHARE = 0.3
-"""Of all scenarios, those with a hindrance as well."""
+"""The share of scenarios with a hindrance."""
 MIXED_SHARE = 0.3
-"""Of the fragments with such hosts, those of which some replicas have their operators beside them all the same."""
+"""The share of fragments with hosts in another process in which some replicas keep their operators in the node."""
 
 
 def maybe_ahead(scenario: Scenario) -> Scenario:
-    """In some scenarios one row is far ahead of its stream, as from a producer whose clock is off. Its own result is then not
-    owed within X, which is why I3 is not asked for; nor is how often stable output moves while streams are cut in turn."""
+    """In some scenarios one row is far ahead of its stream, as from a producer whose clock is wrong. Its result is not owed
+    within X, so I3 is not checked in them; neither is the progress of stable output while streams are cut in turn."""
     rng = Random(f"ahead {scenario.seed}")
     if rng.random() >= AHEAD_SHARE or scenario.owes_delay or scenario.family == "rolling":
         return scenario
@@ -33,7 +33,7 @@ def maybe_ahead(scenario: Scenario) -> Scenario:
     feed = scenario.feeds[name]
     if feed.batch.num_rows < 2:
         return scenario
-    row = max(rng.randrange(max(feed.batch.num_rows // 2, 1)), 1)  # the first one has nothing that it could be ahead of
+    row = max(rng.randrange(max(feed.batch.num_rows // 2, 1)), 1)  # the first row cannot be ahead
     ahead_us = scenario.plan.event_time_of(2 * scenario.plan.delay_threshold_us) + rng.randint(200_000, 5_000_000)
     patterns = (*scenario.patterns, "row_ahead")
     return replace(scenario, feeds={**scenario.feeds, name: feed.with_ahead(row, ahead_us)}, patterns=patterns)
@@ -53,14 +53,14 @@ def maybe_second_site(scenario: Scenario) -> Scenario:
 
 
 def maybe_hindered(scenario: Scenario) -> Scenario:
-    """Some scenarios meet what stops nobody, and is in everybody's way: a store out of reach, boundaries far behind their rows,
-    a slow machine, the end of a job just when it is to correct. Whatever was owed still is; where something was, only what
-    cannot cost that comes."""
+    """Some scenarios have a hindrance that stops no instance, but slows all: a store out of reach, boundaries far behind their
+    rows, a slow machine, the death of a job at its correction. All that was owed is still owed; so if something is, only
+    hindrances that cannot violate it are drawn."""
     rng = Random(f"hindered {scenario.seed}")
     is_storm = scenario.family in ("storm", "staggered")
     choice: tuple[Callable[[Random, Scenario], Scenario], ...] = (_lose_store,)
     if scenario.family == "storm" and scenario.is_unbounded:
-        # What no windows can rebuild has nothing but the store.
+        # State that windows cannot rebuild exists only in the store.
         choice = (_kill_without_store,)
     elif rng.random() >= HINDERED_SHARE:
         return scenario
@@ -75,20 +75,20 @@ def maybe_hindered(scenario: Scenario) -> Scenario:
 
 
 def some_time(rng: Random, scenario: Scenario) -> int:
-    """Of a run, once it is under way."""
+    """A random time of a run, some time after its start."""
     return rng.randrange(100_000, max(scenario.duration_us, 300_000))
 
 
 def _lose_store(rng: Random, scenario: Scenario) -> Scenario:
     """The checkpoint store is out of reach, or comes back empty."""
     at, length = some_time(rng, scenario), rng.randint(30, 1_500) * MILLISECOND
-    # What no windows can rebuild is lost for good with an only replica's checkpoints.
+    # State that windows cannot rebuild is lost for good with the checkpoints of a single replica.
     kind = "store_away" if scenario.is_unbounded else rng.choice(("store_away", "store_wipe"))
     return replace(scenario, strikes=(*scenario.strikes, Strike(kind, at, length)))
 
 
 def _kill_without_store(rng: Random, scenario: Scenario) -> Scenario:
-    """An instance dies while the store is gone, or soon after; or all its replicas do."""
+    """An instance, or all its replicas, die while the store is out of reach, or soon after."""
     hindered = _lose_store(rng, scenario)
     loss = hindered.strikes[-1]
     who = rng.choice(instances(scenario.plan))
@@ -109,14 +109,14 @@ def _lag(rng: Random, scenario: Scenario) -> Scenario:
 
 
 def _disorder(rng: Random, scenario: Scenario) -> Scenario:
-    """Boundaries come late after their rows, which are out of order for as long."""
+    """Boundaries come late after their rows, which are out of order by up to the same time."""
     lagging = _lag(rng, scenario)
     feeds = {name: feed.with_disorder(rng, lagging.lag_us) for name, feed in scenario.feeds.items()}
     return replace(lagging, feeds=feeds)
 
 
 def _drag(rng: Random, scenario: Scenario) -> Scenario:
-    """A machine is so slow that each piece of its work takes as long as a heartbeat may."""
+    """A machine is so slow that each piece of its work takes as long as a heartbeat interval."""
     who = rng.choice(instances(scenario.plan))
     at, length = some_time(rng, scenario), rng.randint(200, 1_500) * MILLISECOND
     drag = Strike("drag", at, length, who=who, amount=rng.choice((500, 3_000, 20_000)))
@@ -124,7 +124,7 @@ def _drag(rng: Random, scenario: Scenario) -> Scenario:
 
 
 def _fell_job(rng: Random, scenario: Scenario) -> Scenario:
-    """A failure long enough to need a correction, and the end of a job that is to make one."""
+    """A failure that is long enough to need a correction, and the death of a job at its correction."""
     at = rng.randrange(150_000, max(scenario.duration_us // 2, 300_000))
     cut = Strike("cut_stream", at, scenario.plan.delay_threshold_us + 300_000, rng.choice(scenario.plan.sources).operator)
     trap = Strike("engine_on_stabilization", at, rng.choice((1, 50, 400)) * MILLISECOND)
@@ -132,7 +132,7 @@ def _fell_job(rng: Random, scenario: Scenario) -> Scenario:
 
 
 def maybe_remote(scenario: Scenario) -> Scenario:
-    """Of some scenarios, operators of some fragments run in micro-batches in another process, which may die as well."""
+    """In some scenarios the operators of some fragments run in micro-batches in another process, which may die as well."""
     rng = Random(f"remote {scenario.seed}")
     if rng.random() >= REMOTE_SHARE or scenario.has_whole_replica:
         return scenario
@@ -144,11 +144,10 @@ def maybe_remote(scenario: Scenario) -> Scenario:
     owes = scenario.owes_delay or scenario.owes_silence
     strikes = scenario.strikes
     if scenario.owes_delay:
-        # An alpha*X that was fixed without regard to batches would break X, and so would a memory that holds back what should
-        # be in the next batch.
+        # A fixed alpha*X that ignores batches would violate X, and so would a memory too small for the next batch.
         query = replace(query, alpha_x_us=None, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
     if scenario.owes_masking:
-        # The job dies in the place of its instance: nobody may notice that either.
+        # The job dies instead of its instance: the client must not notice that either.
         strikes = tuple(engine_strike(rng, query, strike.at_us, "engine_crash", strike.for_us) for strike in strikes)
     elif not owes:
         strikes += tuple(
@@ -169,7 +168,7 @@ def maybe_remote(scenario: Scenario) -> Scenario:
 
 
 def _engines(rng: Random, fragment: Fragment) -> tuple[str, ...]:
-    """Those of a fragment's replicas: the same for all, or sometimes some elsewhere and some not."""
+    """The engines of a fragment's replicas: spark for all, or sometimes a mixture."""
     count = len(fragment.replicas)
     if count == 1 or rng.random() >= MIXED_SHARE:
         return ("spark",) * count
@@ -192,7 +191,7 @@ _ENGINE_STRIKES = (
 
 
 def _in_turn(rng: Random, scenario: Scenario) -> Scenario:
-    """Two replicas' jobs die in turn, and then the first one's again: it must be missed as soon as before."""
+    """Two replicas' jobs die in turn, and then the first one's again: its death must be noticed as soon as before."""
     query = scenario.plan
     who = rng.choice([who for who in instances(query, with_egress=False) if who.replica == "r0"])
     partner = replace(who, replica="r1")

@@ -1,7 +1,7 @@
-"""Which seed is the first to catch each mutant: one pass over the seeds, for all mutants that none has caught yet.
+"""Finds the first seed that catches each mutant: one pass over the seeds, for all mutants that no seed has caught yet.
 
-A seed's runs without failures are the measure of every mutant, and are made once. A violation counts only where the seed
-has none without a mutant.
+A seed's reference run serves for every mutant, and is made once. A violation counts only if the seed has none without a
+mutant.
 """
 
 from __future__ import annotations
@@ -11,24 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from simulation.campaign import Measure
+from simulation.campaign import ScenarioJudge
 from simulation.families import make_scenario
 from simulation.invariants import Violation
 
 CHUNK = 4
-"""Seeds that a process takes at a time: what one has caught the others hunt no more."""
+"""Seeds that a process takes at a time: the next chunks leave out the mutants that were caught."""
 MISTAKES = ("crash: TypeError", "crash: AttributeError", "crash: NameError")
-"""What a mutant raises that does not fit the code any more: no bug that a reader might write."""
+"""Raised by a mutant that does not fit the code any more, and so is not the bug that it should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """The first seed that catches a mutant, and by what."""
+    """The first seed that catches a mutant."""
 
     mutant: str
+    """The mutant's name."""
     seed: int
+    """The seed."""
     invariant: str
+    """The violated invariant, such as "I3"."""
     anomaly: str
+    """The name of the anomaly (`simulation.invariants`)."""
 
 
 def hunt(
@@ -39,7 +43,7 @@ def hunt(
     on_catch: Callable[[Catch], None] | None = None,
 ) -> dict[str, Catch]:
     """The first of `seeds` seeds from `first` on that catches each of these mutants; those that none catches are left out.
-    The result does not depend on `processes`. on_catch is told of each catch."""
+    The result does not depend on `processes`. on_catch is called with each catch."""
     left = list(mutants)
     caught: dict[str, Catch] = {}
     chunks = (range(at, min(at + CHUNK, first + seeds)) for at in range(first, first + seeds, CHUNK))
@@ -56,7 +60,7 @@ def hunt(
 
 
 def _rounds(left: list[str], chunks: Iterator[range], processes: int) -> Iterator[list[Catch]]:
-    """What chunk after chunk catches of what is left, as many chunks at once as there are processes."""
+    """The catches of chunk after chunk among the mutants that are left, with one chunk per process at a time."""
     if processes == 1:
         yield from (_hunt_chunk(chunk, tuple(left)) for chunk in chunks)
         return
@@ -70,7 +74,7 @@ def _rounds(left: list[str], chunks: Iterator[range], processes: int) -> Iterato
 def _hunt_chunk(chunk: range, mutants: tuple[str, ...]) -> list[Catch]:
     catches: dict[str, Catch] = {}
     for seed in chunk:
-        measure = Measure(make_scenario(seed))
+        measure = ScenarioJudge(make_scenario(seed))
         for mutant in mutants:
             if mutant in catches:
                 continue

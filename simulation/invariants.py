@@ -1,32 +1,32 @@
-"""What must hold of every run, whatever struck it: the invariants I1 to I7 (design: Replicas, failure, recovery).
+"""The invariants I1 to I7, which hold in every run whatever its faults (design: Replicas, failure, recovery).
 
-A checker sees only what was observed: frames, times, states. It imports types, and nothing of the machines. Every
-anomaly has a name and a sentence (ANOMALIES) before it has a check.
+A checker sees only the observations: frames, times, states. It imports types, but no code of the machines. Every anomaly has a
+name and a sentence (ANOMALIES) before it has a check.
 
-When I3 and I4 are owed, `simulation.owed` says. A new result must be given within X of the first tick at which some source
-had logged past its time: R8's ingest for a row as well as for the window that closes there. New is a result for which nothing
-spoke that the client was given before (R14): no stable boundary past its time, and no tentative one that came when its input
-had been logged.
+I3. `simulation.obligations` says when I3 and I4 are owed. A new result must be given within X of the first tick at which some
+source had logged past its time: this is R8's ingest for a row as well as for the window that closes there. A result is new if
+no boundary that the client has covers it (R14): no stable boundary past its time, and no tentative one that came after its
+input was logged.
 
-Where, beyond that, each result depends on one row only, what a run over the streams that were never cut gives must have
-been given within X too ('withheld'); and of several replicas one must be live at any time ('nobody-live'). That holds
-of chains: where rows meet again by several paths, each path's bucket has a deadline of its own (R8), and what comes after
-the first of them is kept for the redo only (R11).
+In addition, if each result depends on one row only, the results of the streams that were never cut must be given within X
+('withheld'), and of several replicas one must always be live ('nobody-live'). That holds for chains only: where rows meet
+again by several paths, each path's bucket has its own deadline (R8), and rows that come after the first of them are kept for
+the redo (R11).
 
-I4: in scenarios with one cut of one source stream, to all of its readers or to one, where cut + bucket +
-boundary interval + what it takes to reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any
-instance had at any time (R13).
+I4 is owed in scenarios with one cut of one source stream, to all of its readers or to one, if cut + bucket + boundary
+interval + the time of a reconnect (one boundary interval more, and 20 ms) < the smallest alpha*X that any instance had at any
+time (R13).
 
-Where only one of several replicas fails, the others being STABLE, the client must not notice ('unmasked'), as long as
-silence is found out in less than alpha*X: three boundary intervals, a bucket, and two intervals more for the switch. A
-replica that was dead or frozen, and not cut off from its inputs, has nothing to send that is tentative either: what it
-catches up with is not overdue (R12).
+If only one of several replicas fails, and the others are STABLE, the client must not notice ('unmasked'), if silence is
+detected in less than alpha*X: three boundary intervals, a bucket, and two intervals more for the switch. A replica that was
+dead or frozen, and not cut off from its inputs, sends no tentative rows either: the rows that it catches up with are not
+overdue (R12).
 
-Tentative rows. Where each result depends on one row only, tentative rows are some of those that a run without failures
-gives, whatever fails: between two UNDOs the client is given none of them more often than such a run ('invented').
+Tentative rows. If each result depends on one row only, tentative rows are some of those of a run without failures, whatever
+fails: between two UNDOs the client gets none of them more often than in that run ('invented').
 
-Consolidation. What a client was given, with tentative rows counted once when given and once back when undone, must
-cancel to the stable rows of a run without failures: I1 together with 'tentative-left'.
+Consolidation. The rows that a client got, with tentative rows added when given and subtracted when undone, must equal the
+stable rows of a run without failures: I1 together with 'tentative-left'.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from boreal.query.plan import EGRESS, Plan
 from boreal.query.spec import Aggregate, Distinct, Hold, Top
 from reconcile.events import InstanceId
 from simulation.oracle import Oracle, difference, shown
-from simulation.run import Observed
+from simulation.run import Observation
 from simulation.scenario import HELD_BACK_BYTES, Scenario
 from sunion.port import EARLY
 
@@ -52,64 +52,66 @@ ANOMALIES = {
     "stable-differs": ("I1", "A log's stable rows are not byte for byte those of the run without failures."),
     "oracle": ("I1", "The run without failures gave other rows than plain Python makes of its input."),
     "stable-incomplete": ("I1", "A log ended, settled, without all the stable rows of the run without failures."),
-    "stable-repeated": ("I2", "A stable row was written again under an id that the log already held."),
+    "stable-repeated": ("I2", "A stable row was written with an id that the log already held."),
     "stable-lost": ("I2", "Stable ids were skipped: a row that no reader will ever see."),
     "stable-undone": ("I2", "An UNDO reaches below the last stable id."),
     "stable-early": ("I2", "A stable row was written after tentative ones that no UNDO had revoked."),
     "out-of-order": ("I2", "A row came after one of a later time, or after a boundary that promised there was none."),
-    "boundary-fell": ("I2", "A stable boundary fell within a producer's life, or rose over tentative rows."),
+    "boundary-fell": ("I2", "A stable boundary fell within a producer's incarnation, or rose over tentative rows."),
     "epoch-fell": ("I2", "An epoch fell, or did not grow at an UNDO, so that ids of tentative rows are ambiguous (R2)."),
-    "fenced": ("I2", "A reader was handed what a dead life wrote after its successor's START (R25)."),
-    "invented": ("I6", "The client was given a tentative row that is in no run without failures, or more often than there."),
+    "fenced": ("I2", "A reader got a frame that a dead incarnation wrote after its successor's START (R25)."),
+    "invented": ("I6", "The client got a tentative row that the run without failures does not have, or has less often."),
     "late": ("I3", "A new result took longer than X, though an input path was available."),
-    "withheld": ("I3", "A row that needed only inputs that were there was not given within X."),
-    "nobody-live": ("I3", "All replicas of a fragment reconciled at once, though they reached each other (R22)."),
+    "withheld": ("I3", "A row whose inputs were all there was not given within X."),
+    "nobody-live": ("I3", "All replicas of a fragment reconciled at once, although they could reach each other (R22)."),
     "needless-tentative": ("I4", "A failure shorter than alpha*X left a tentative row."),
-    "unmasked": ("I4", "One of several replicas failed for a while, and the client was given a tentative row."),
-    "misnamed": ("I4", "A tentative result did not name a stream that was cut off, or named one that was not."),
-    "records": ("I2", "The client's records, replayed, do not leave its stable rows, or do not fit together."),
-    "unasked": ("I3", "A replica answered tentatively though the policy is to suspend."),
-    "impatient": ("I3", "A replica answered tentatively before the deadline, though the policy is to delay."),
-    "sluggish": ("I3", "In mid-failure a result waited for more than the inputs that were there, under the policy process."),
-    "no-cause": ("I4", "Tentative results of one failure, as one log has them, lack a cause, or have several."),
+    "unmasked": ("I4", "One of several replicas failed for a while, and the client got a tentative row."),
+    "misnamed": ("I4", "A tentative result did not name a stream that was cut off, or named one that was not cut off."),
+    "records": ("I2", "The client's records, replayed, do not give its stable rows, or contradict each other."),
+    "unasked": ("I3", "A replica answered tentatively although the policy is to suspend."),
+    "impatient": ("I3", "A replica answered tentatively before the deadline, although the policy is to delay."),
+    "sluggish": ("I3", "During a failure a result waited for missing inputs, under the policy process."),
+    "no-cause": ("I4", "Tentative results of one failure, in one log, have no cause, or several."),
     "not-of-these-rows": ("I4", "A tentative window result is not that of the rows of the streams that were there."),
-    "hesitant": ("I5", "A failure had healed, and a replica went on answering tentatively for longer than its turn takes."),
+    "hesitant": ("I5", "A failure had healed, and a replica still answered tentatively for longer than its turn takes."),
     "alpha-shared-wrongly": ("I3", "An instance may hold a bucket back for longer than one that reads from it."),
     "starved": ("I5", "Stable output trailed the stable input for longer than R16 allows."),
     "thrashing": ("I5", "A log was undone again and again, more often than failures come and go."),
-    "alarmed": ("I5", "An instance was in UP_FAILURE though nothing had failed, its input being out of order or idle."),
-    "costly": ("I5", "Early answers were given again and again, out of proportion to what was new."),
+    "alarmed": ("I5", "An instance was in UP_FAILURE although nothing had failed: its input was only out of order or idle."),
+    "costly": ("I5", "Early answers were repeated far more often than there were new rows."),
     "unsettled": ("I5", "After the last heal an instance did not become STABLE with all its input read."),
     "tentative-left": ("I5", "After the last heal the client still held tentative rows."),
-    "unfinished": ("I5", "After the last heal the client was not told that its stream has ended."),
+    "unfinished": ("I5", "After the last heal the client did not get the end of its stream."),
     "rec-done-missing": ("I5", "A correction was not declared complete before new tentative rows, or ever (R18)."),
     "tentative-repeated": ("I6", "A tentative row came for a time that the log's tentative boundary had passed."),
-    "ids-broken": ("I6", "Tentative ids do not go on from the rows that the log shows."),
-    "protocol": ("I6", "A port was given frames that no switch may give it."),
+    "ids-broken": ("I6", "Tentative ids do not continue from the rows of the log."),
+    "protocol": ("I6", "A port got frames that no switch may give it."),
     "trimmed": ("I7", "A reader with a valid claim asked for rows that had been trimmed away."),
-    "never-trimmed": ("I7", "Nothing was trimmed, though every reader was far past it: logs would grow for ever."),
-    "memory": ("memory", "An instance's ports held more than the memory it is allowed, and what one event brings."),
-    "mute": ("I3", "An instance that nothing stopped gave no sign of life for longer than counts as silence."),
+    "never-trimmed": ("I7", "No frame was trimmed, although every reader was far past it: logs would grow for ever."),
+    "memory": ("memory", "An instance's ports held more than its memory limit and the rows of one event."),
+    "mute": ("I3", "An instance that was not stopped gave no sign of life for longer than the silence timeout."),
     "crash": ("crash", "A machine raised an error."),
 }
 
 MOST_TENTATIVE, FEW_TENTATIVE = 30, 5_000
-"""Early answers: each row some times over, and few of them as often as X asks for."""
+"""The bound for early answers: each row several times, and a few rows as often as X requires."""
 ROWWISE = ("filter", "map", "union")
 _PLAIN = Origin("", 1)
 SECOND_US = 1_000_000
 LATENESS_US = 300_000
-"""So long after a heal readers may still be catching up."""
+"""How long after a heal readers may still be catching up."""
 MOST_UNDOS_A_SECOND = 12
-"""A failure needs a boundary interval to be noticed and another to heal, so honest logs have fewer."""
+"""A failure needs a boundary interval to be noticed and another to heal, so correct logs have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One anomaly: its name, its invariant, and what was seen."""
+    """One anomaly in a run."""
 
     name: str
+    """A key of ANOMALIES."""
     message: str
+    """Where and when it occurred."""
 
     @property
     def invariant(self) -> str:
@@ -119,13 +121,13 @@ class Violation:
         return f"{self.name}: {self.message}"
 
 
-def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[Violation]:
-    """All anomalies of a run. reference: the same input's run without failures."""
+def check(scenario: Scenario, observed: Observation, reference: Observation) -> list[Violation]:
+    """All anomalies of a run. reference: the run of the same input without failures."""
     found: list[Violation] = []
     may_skip = scenario.may_skip or scenario.loses_state
     output = scenario.plan.output.name
     histories = {
-        log: History.of(log, frames, may_skip and log.stream != output) for log, frames in observed.frames.items()
+        log: LogHistory.of(log, frames, may_skip and log.stream != output) for log, frames in observed.frames.items()
     }
     for history in histories.values():
         found += history.violations
@@ -166,7 +168,7 @@ def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[V
     return found
 
 
-def _errors(observed: Observed) -> Iterator[Violation]:
+def _errors(observed: Observation) -> Iterator[Violation]:
     if observed.error is not None:
         kind, message, where = observed.error
         name = {"TrimmedError": "trimmed", "ProtocolError": "protocol"}.get(kind, "crash")
@@ -185,8 +187,8 @@ def _errors(observed: Observed) -> Iterator[Violation]:
 
 
 def readable(frames: list[tuple[int, Frame]]) -> Iterator[tuple[int, Frame]]:
-    """A log as every reader sees it, the client too: what a dead life writes after its successor's START is fenced, and
-    as if it had not been written (R25); so is a START that is heard again."""
+    """A log as every reader sees it, including the client: frames that a dead incarnation writes after its successor's START
+    are ignored (R25), and so is a repeated START."""
     newest = 0
     for when, frame in frames:
         incarnation = frame.origin.incarnation
@@ -196,32 +198,43 @@ def readable(frames: list[tuple[int, Frame]]) -> Iterator[tuple[int, Frame]]:
 
 
 @dataclass(slots=True)
-class History:
-    """What one log's frames add up to, and what is wrong with them (I2, I6).
-
-    may_skip: a new life may leave ids out, as its START says (R27), though never in the client's log; `stable` then has a
-    run of batches for each stretch.
-    """
+class LogHistory:
+    """The state of one log after its frames so far, and the violations in them (I2, I6)."""
 
     log: LogId
+    """The log."""
     may_skip: bool = False
+    """Whether a new incarnation may leave out ids, as its START says (R27); never in the client's log."""
     violations: list[Violation] = field(default_factory=list)
+    """All violations so far."""
     stable: list[tuple[int, list[pa.RecordBatch]]] = field(default_factory=list)
+    """(first id, batches) of each contiguous series of stable rows; more than one only if ids may be left out."""
     next_id: int = 0
+    """The id of the next stable row."""
     outstanding: int = 0
+    """The number of tentative rows that are not undone."""
     n_tentative: int = 0
+    """The number of all tentative rows."""
     epoch: int = -1
+    """The highest epoch."""
     correcting: bool = False
+    """Whether an UNDO has no REC_DONE yet."""
     stable_time: int = -INFINITY
+    """The highest time of a stable row."""
     stable_through: int = -INFINITY
-    life_through: int = -INFINITY
+    """The highest stable boundary."""
+    incarnation_through: int = -INFINITY
+    """The last stable boundary of the current incarnation."""
     tentative_time: int = -INFINITY
+    """The time of the last tentative row that is not undone."""
     tentative_through: int = -INFINITY
+    """The highest tentative boundary that is not undone."""
     cause: str | None = None
+    """The cause of the tentative rows that are not undone; None if there are none."""
 
     @staticmethod
-    def of(log: LogId, frames: list[tuple[int, Frame]], may_skip: bool = False) -> History:
-        history = History(log, may_skip)
+    def of(log: LogId, frames: list[tuple[int, Frame]], may_skip: bool = False) -> LogHistory:
+        history = LogHistory(log, may_skip)
         for when, frame in readable(frames):
             history.take(when, frame)
         return history
@@ -244,8 +257,8 @@ class History:
                     self._add("epoch-fell", when, f"UNDO of epoch {frame.epoch} after {self.epoch}")
                 self._revoke()
             case Start():
-                # A new life may give lower boundaries for a while: they are true, and only rising ones count (R3).
-                self.life_through, self.correcting = -INFINITY, False
+                # A new incarnation may give lower boundaries for a while: they are true, and readers ignore them (R3).
+                self.incarnation_through, self.correcting = -INFINITY, False
                 if self.may_skip and frame.next_id > self.next_id:
                     self.next_id = frame.next_id
                     self.stable.append((self.next_id, []))
@@ -292,15 +305,15 @@ class History:
         if frame.tentative:
             self.tentative_through = max(self.tentative_through, frame.time)
             return
-        if frame.time < self.life_through:
-            self._add("boundary-fell", when, f"from {self.life_through} to {frame.time}")
+        if frame.time < self.incarnation_through:
+            self._add("boundary-fell", when, f"from {self.incarnation_through} to {frame.time}")
         elif frame.time > self.stable_through and self.outstanding:
             self._add("boundary-fell", when, f"to {frame.time} over {self.outstanding} tentative rows")
-        self.life_through = frame.time
+        self.incarnation_through = frame.time
         self.stable_through = max(self.stable_through, frame.time)
 
     def _take_cause(self, when: int, cause: str) -> None:
-        # What was answered early goes on under the cause of a failure that begins meanwhile.
+        # Early answers may be followed by those of a failure, with its cause.
         if not cause or self.cause not in (None, EARLY, cause):
             self._add("no-cause", when, f"{cause or 'none'} after {self.cause}")
         self.cause = cause
@@ -313,11 +326,11 @@ class History:
         self.violations.append(Violation(name, f"{self.log} at {when}: {message}"))
 
 
-# I1: against the run without failures.
+# I1: comparison with the run without failures.
 
 
-def _compare(histories: Mapping[LogId, History], reference: Observed, is_settled: bool) -> Iterator[Violation]:
-    due = {log.key: History.of(log, frames) for log, frames in reference.frames.items()}
+def _compare(histories: Mapping[LogId, LogHistory], reference: Observation, is_settled: bool) -> Iterator[Violation]:
+    due = {log.key: LogHistory.of(log, frames) for log, frames in reference.frames.items()}
     whole = {key: (rows := _whole(history.stable), _bytes(rows)) for key, history in due.items()}
     for log, history in histories.items():
         expected, expected_bytes = whole[log.key]
@@ -337,7 +350,7 @@ def _whole(stretches: list[tuple[int, list[pa.RecordBatch]]]) -> pa.RecordBatch 
 
 
 def _bytes(batch: pa.RecordBatch | None) -> bytes:
-    """The rows, times and (from 0) ids as bytes: equal rows give equal bytes (R7)."""
+    """The rows with their times as bytes, with ids from 0: equal rows give equal bytes (R7)."""
     return b"" if batch is None else encode(Data(_PLAIN, 0, 0, batch, False, ((INFINITY, 0),), 0))
 
 
@@ -356,10 +369,10 @@ def _first_difference(
         yield Violation("stable-differs", f"{log} has more stable rows than there are: {first_id + batch.num_rows}")
 
 
-def check_operators(oracle: Oracle, reference: Observed) -> Iterator[Violation]:
-    """The run without failures against plain Python: the rows of every log, and their order (R5, R6)."""
+def check_operators(oracle: Oracle, reference: Observation) -> Iterator[Violation]:
+    """Compare the run without failures with the oracle: the rows of every log, and their order (R5, R6)."""
     for log, frames in reference.frames.items():
-        differs = difference(oracle, log.key, _whole(History.of(log, frames).stable))
+        differs = difference(oracle, log.key, _whole(LogHistory.of(log, frames).stable))
         if differs is not None:
             yield Violation("oracle", f"{log}: {differs}")
 
@@ -367,7 +380,7 @@ def check_operators(oracle: Oracle, reference: Observed) -> Iterator[Violation]:
 # I5: convergence.
 
 
-def _settling(observed: Observed, clients: list[History], histories: Mapping[LogId, History]) -> Iterator[Violation]:
+def _settling(observed: Observation, clients: list[LogHistory], histories: Mapping[LogId, LogHistory]) -> Iterator[Violation]:
     if not observed.settled:
         yield Violation("unsettled", f"{observed.unsettled} at {observed.ended_at}, quiet since {observed.quiet_at}")
         return
@@ -381,14 +394,14 @@ def _settling(observed: Observed, clients: list[History], histories: Mapping[Log
             yield Violation("rec-done-missing", f"{log} at the end")
 
 
-def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
-    """R16: beyond stable_lag_max only the redo itself, and the turns of the other replicas, may keep stable rows back.
-    Owed where memory holds what is to be redone: else it may lie in a log that is out of reach just then."""
+def _starvation(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
+    """R16: after stable_lag_max only the redo itself, and the turns of the other replicas, may delay stable rows. Owed only if
+    memory holds the rows of the redo: otherwise they may be in a log that is out of reach."""
     plan = scenario.plan
     if plan.memory_bytes < HELD_BACK_BYTES:
         return
     turns = max(len(fragment.replicas) for fragment in plan.fragments)
-    # Where only streams are cut, partners answer at once; else each turn may wait for one that does not (R22).
+    # If only streams are cut, partners answer at once; otherwise each turn may wait for one that does not (R22).
     answer = 1 if all(strike.kind == "cut_stream" for strike in scenario.strikes) else 6
     most = len(plan.fragments) * observed.x_us_max if scenario.owes_early else plan.stable_lag_of(observed.x_us_max)
     allowed = most + turns * answer * plan.heartbeat_us + 100_000
@@ -397,8 +410,8 @@ def _starvation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
 
 
-def _hesitation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
-    """What could be corrected is, when it is the replica's turn (R16, R22): meanwhile it gives tentative results whose stable
+def _hesitation(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
+    """A replica that can correct does so when it is its turn (R16, R22): otherwise it gives tentative results whose stable
     versions could have been sent."""
     plan = scenario.plan
     turns = max(len(fragment.replicas) for fragment in plan.fragments)
@@ -411,13 +424,13 @@ def _hesitation(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
             yield Violation("hesitant", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
 
 
-def _alpha_sharing(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
-    """R9: who is nearer to the client has no less of X left than those it reads from."""
+def _alpha_sharing(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
+    """R9: an instance that is nearer to the client has at least as much of X left as those that it reads from."""
     for producer, reader, most, least in observed.unfair:
         yield Violation("alpha-shared-wrongly", f"{producer} has {most} us, its reader {reader} {least}")
 
 
-def _thrashing(observed: Observed) -> Iterator[Violation]:
+def _thrashing(observed: Observation) -> Iterator[Violation]:
     for log, frames in observed.frames.items():
         undone = [when for when, frame in frames if isinstance(frame, Undo)]
         for first, last in zip(undone, undone[MOST_UNDOS_A_SECOND:], strict=False):
@@ -426,21 +439,20 @@ def _thrashing(observed: Observed) -> Iterator[Violation]:
                 break
 
 
-def _trimming(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
-    """Owed once all has been quiet for longer than any window and the round of acknowledgements take. State that windows
-    cannot rebuild waits for its own checkpoints."""
+def _trimming(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
+    """Owed when there were no faults for longer than any window and the acknowledgements take. State that windows cannot
+    rebuild waits for its own checkpoints."""
     calm = observed.ended_at - observed.quiet_at
     if calm > 1.5 * SECOND_US + 2 * scenario.lag_us and observed.trimmed == 0 and not scenario.is_unbounded:
         yield Violation("never-trimmed", f"after {calm} us without faults")
 
 
-# I3 and I4: what is owed to the client.
+# I3 and I4: obligations to the client.
 
 
-def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[Violation]:
-    """R14: a row is new unless something of its time or later was given that spoke for it: a stable boundary, or a tentative
-    one that was given when the row had been logged already. One that says 'early' speaks for what comes out of order, where
-    anything does."""
+def _delay(scenario: Scenario, observed: Observation, client: LogHistory) -> Iterator[Violation]:
+    """R14: a row is new unless a boundary of its time or later covered it: a stable one, or a tentative one that was given
+    after the row was logged. A boundary with the cause 'early' also covers rows that are out of order."""
     bucket = scenario.plan.bucket_us
     spoken = -INFINITY
     tentative: list[tuple[int, int]] = []
@@ -458,7 +470,7 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
             logged = _ingest(observed, times - scenario.lag_us)
             reached = np.array([time for _, time in tentative] + [-INFINITY], dtype=np.int64)
             given = np.array([at for at, _ in tentative], dtype=np.int64)
-            # What is logged while its stream is cut off comes after the cut, whatever was said before.
+            # A row that is logged while its stream is cut off comes after the cut, whatever boundaries came before.
             given_before = np.where(_in_cut(scenario, logged), 0, np.searchsorted(given, logged, side="left"))
             new = (times >= spoken) & (times >= reached[given_before])
             if out_of_order is not None:
@@ -473,14 +485,14 @@ def _delay(scenario: Scenario, observed: Observed, client: History) -> Iterator[
 
 
 def _in_cut(scenario: Scenario, logged: np.ndarray) -> np.ndarray:
-    """Whether, at each of these times, some stream is cut off from all."""
+    """Whether, at each of these times, some stream is cut off from all readers."""
     cuts = [strike for strike in scenario.strikes if strike.kind == "cut_stream"]
     return sum(((logged >= cut.at_us) & (logged <= cut.end_us) for cut in cuts), np.zeros(len(logged), dtype=bool))
 
 
-def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.ndarray:
-    """`_ingest`, or, where boundaries are behind rows, when the first row of such a time or a later one was logged, and a row
-    of this very time."""
+def _available(scenario: Scenario, observed: Observation, times: np.ndarray) -> np.ndarray:
+    """As `_ingest`; if boundaries are behind rows, the first time at which a row of such a time or a later one was logged, but
+    not before a row of exactly this time."""
     known = _ingest(observed, times)
     if not scenario.lag_us:
         return known
@@ -492,7 +504,7 @@ def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.
     earliest = np.minimum.accumulate(all_logged[order][::-1])[::-1]
     first = np.searchsorted(all_times[order], times, side="left")
     available: np.ndarray = np.minimum(known, np.append(earliest, INFINITY)[first])
-    # A row that is itself of an input cannot be given before it is logged, whatever another stream has logged.
+    # An input row cannot be given before it is logged, whatever another stream has logged.
     last = np.searchsorted(all_times[order], times, side="right")
     own = np.array([all_logged[order][a:b].max(initial=0) for a, b in zip(first, last, strict=True)], dtype=np.int64)
     given: np.ndarray = np.maximum(available, own)
@@ -500,27 +512,27 @@ def _available(scenario: Scenario, observed: Observed, times: np.ndarray) -> np.
 
 
 def _out_of_order(scenario: Scenario) -> np.ndarray:
-    """The times of rows that come after a later one of their stream."""
+    """The times of rows that come after a row of a later time of their stream."""
     times = (feed.batch.column(0).to_numpy() for feed in scenario.feeds.values())
     return np.concatenate([own[own < np.maximum.accumulate(own)] for own in times if len(own)] or [np.empty(0, np.int64)])
 
 
-def _ingest(observed: Observed, times: np.ndarray) -> np.ndarray:
+def _ingest(observed: Observation, times: np.ndarray) -> np.ndarray:
     """When some source had first logged past each of these times."""
     when = np.array([when for when, _ in observed.ticks], dtype=np.int64)
     reached = np.array([event for _, event in observed.ticks], dtype=np.int64)
     return when[np.minimum(np.searchsorted(reached, times, side="right"), len(when) - 1)]
 
 
-def _withholding(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
-    """What the streams that were never cut give by themselves is given within X."""
+def _withholding(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
+    """The results of the streams that were never cut are given within X."""
     given: dict[str, int] = {}
     for when, frame in readable(observed.frames[client]):
         if isinstance(frame, Data):
             for row in shown(frame.batch):
                 given.setdefault(row, when)
     x = scenario.plan.delay_threshold_us
-    # What lies between the tentative suffixes of two replicas is lost where a reader changes from one to the other.
+    # Rows between the tentative suffixes of two replicas are lost when a reader changes from one to the other.
     changes = [at for s in scenario.strikes if s.kind == "cut_stream_to_replica" for at in (s.at_us, s.end_us)]
     due = Oracle(scenario.plan, scenario.uncut_feeds).batch(client.key)
     for row, ingest in zip(shown(due), _ingest(observed, due.column(0).to_numpy()).tolist(), strict=True):
@@ -530,8 +542,8 @@ def _withholding(scenario: Scenario, observed: Observed, client: LogId) -> Itera
             return
 
 
-def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterator[Violation]:
-    whole = _whole(History.of(client, reference.frames[replace(client, replica="r0")]).stable)
+def _invention(observed: Observation, reference: Observation, client: LogId) -> Iterator[Violation]:
+    whole = _whole(LogHistory.of(client, reference.frames[replace(client, replica="r0")]).stable)
     due = Counter(shown(whole) if whole is not None else [])
     stable: Counter[str] = Counter()
     given: Counter[str] = Counter()
@@ -550,18 +562,18 @@ def _invention(observed: Observed, reference: Observed, client: LogId) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """A stream was cut off from all its readers. The event times that were logged meanwhile lie in [from_event, to_event)."""
+class _StreamCut:
+    """A span in which a stream was cut off from all its readers."""
 
     stream: str
-    since_us: int
+    since_us: int  # run time
     until_us: int
-    from_event: int
+    from_event: int  # the event times that were logged in the span lie in [from_event, to_event)
     to_event: int
 
 
-def _cuts(scenario: Scenario, observed: Observed) -> list[_Cut]:
-    """Overlapping ones of one stream as one."""
+def _cuts(scenario: Scenario, observed: Observation) -> list[_StreamCut]:
+    """The cuts of streams; overlapping cuts of one stream are merged."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for strike in sorted(scenario.strikes, key=lambda strike: strike.at_us):
         if strike.kind != "cut_stream":
@@ -572,20 +584,20 @@ def _cuts(scenario: Scenario, observed: Observed) -> list[_Cut]:
         else:
             merged.append((strike.at_us, strike.end_us))
     return [
-        _Cut(stream, since, until, _reached(observed, since), _reached(observed, until + LATENESS_US))
+        _StreamCut(stream, since, until, _reached(observed, since), _reached(observed, until + LATENESS_US))
         for stream, merged in spans.items()
         for since, until in merged
     ]
 
 
-def _reached(observed: Observed, when: int) -> int:
+def _reached(observed: Observation, when: int) -> int:
     """The event time that the sources had logged by then."""
     return max((event for at, event in observed.ticks if at <= when), default=-INFINITY)
 
 
-def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
-    """Of a tentative result: each stream that was cut off from before its bucket's end until now is named; no stream is that
-    was there for all of it. Where a later fragment did not wait for an earlier one, it names that one's operator instead."""
+def _naming(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
+    """A tentative result names each stream that has been cut off since before its bucket's end, and no stream that was there
+    for all of it. A later fragment that did not wait for an earlier one names that one's operator instead."""
     plan, cuts = scenario.plan, _cuts(scenario, observed)
     ended = {n: scenario.start_us + f.intervals * plan.boundary_interval_us for n, f in scenario.feeds.items()}
     for when, frame in readable(observed.frames[client]):
@@ -593,10 +605,10 @@ def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[V
             continue
         end = min(frame.t_max if isinstance(frame, Data) else frame.time, INFINITY)
         for cut in cuts if scenario.feeds.keys() >= set(frame.missing) else ():
-            # Who gave it first may have done so up to X ago.
+            # The first fragment may have given it up to X ago.
             since = cut.since_us + plan.delay_threshold_us
             is_away = since < when < cut.until_us and cut.from_event + plan.boundary_interval_us < end
-            # Its end had come before the cut: nothing of it is missing.
+            # A stream whose end came before the cut is not missing.
             if is_away and cut.stream not in frame.missing and cut.from_event < ended[cut.stream]:
                 yield Violation("misnamed", f"{cut.stream} is cut off at {when}, and {frame.missing} are named for {end}")
                 return
@@ -606,14 +618,15 @@ def _naming(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[V
                 return
 
 
-def _explains(scenario: Scenario, cut: _Cut, name: str, when: int, end: int) -> bool:
-    """Whether the cut is why a stream may be missing from a bucket. What was logged just before it may be held up, too."""
+def _explains(scenario: Scenario, cut: _StreamCut, name: str, when: int, end: int) -> bool:
+    """Whether a cut explains that a stream is missing from a bucket. Rows that were logged just before it may be delayed
+    too."""
     begins, known = end - scenario.plan.bucket_us, cut.from_event - scenario.plan.boundary_interval_us
     return cut.stream == name and cut.since_us < when and known < end and (begins < cut.to_event or end >= INFINITY)
 
 
-def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
-    """R11: `suspend` gives nothing tentative; `delay` gives each bucket at its deadline and no sooner."""
+def _holding(scenario: Scenario, observed: Observation, histories: Mapping[LogId, LogHistory]) -> Iterator[Violation]:
+    """R11: `suspend` gives no tentative rows; `delay` gives each bucket at its deadline and no sooner."""
     plan, policy = scenario.plan, scenario.plan.policy
     tentative = [log for log, history in histories.items() if history.n_tentative]
     if policy.failure is Hold.SUSPEND and tentative:
@@ -623,7 +636,7 @@ def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
         return
     # A bucket's deadline counts from its oldest row, and clocks may be ahead.
     early = plan.bucket_us + 2 * plan.boundary_interval_us + max(scenario.skews.values(), default=0)
-    # Once streams have ended, what is open is due by their ends; and after a heal, a backlog is due as a whole.
+    # After streams have ended, open buckets are due by their ends; and after a heal, a backlog is due as a whole.
     first_end = min(feed.intervals for feed in scenario.feeds.values()) * plan.boundary_interval_us
     first_end = min([first_end, *(strike.end_us for strike in scenario.strikes)])
     for log in tentative:
@@ -635,13 +648,13 @@ def _holding(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
                     return
 
 
-def _processing(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
-    """R11: `process` holds back the first bucket of a failure; later ones leave once what is there has passed them."""
+def _processing(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
+    """R11: `process` holds back the first bucket of a failure; later ones leave when all present inputs have passed them."""
     plan, policy, cuts = scenario.plan, scenario.plan.policy, _cuts(scenario, observed)
     if {policy.failure, policy.stabilization} != {Hold.PROCESS} or len(cuts) != 1:
         return
     cut = cuts[0]
-    # Open windows of a stream that has ended wait for the one that is cut off as long as any bucket does.
+    # Open windows of a stream that has ended wait for the stream that is cut off as long as any bucket does.
     first_end = min(feed.intervals for feed in scenario.feeds.values()) * plan.boundary_interval_us
     hops = sum(by_us for _, by_us in scenario.hops_us) * (len(plan.fragments) + 1)
     most = plan.bucket_us + 3 * plan.boundary_interval_us + hops + 100_000
@@ -657,8 +670,9 @@ def _processing(scenario: Scenario, observed: Observed, client: LogId) -> Iterat
 WINDOWED = {"aggregate", "top"}
 
 
-def _partial_windows(scenario: Scenario, observed: Observed, client: LogId) -> Iterator[Violation]:
-    """Of one fragment, while just one stream is cut: a window that lies wholly in the cut gives what the others' rows give."""
+def _partial_windows(scenario: Scenario, observed: Observation, client: LogId) -> Iterator[Violation]:
+    """In a query with one fragment, while only one stream is cut: a window that lies completely in the cut gives the result of
+    the other streams' rows."""
     plan, cuts = scenario.plan, _cuts(scenario, observed)
     nodes = plan.fragments[0].nodes
     if len(plan.fragments) != 2 or len(scenario.cut_streams) != 1 or not any(n.spec.kind in WINDOWED for n in nodes):
@@ -666,7 +680,7 @@ def _partial_windows(scenario: Scenario, observed: Observed, client: LogId) -> I
     if any(node.spec.kind == "join" or getattr(node.spec, "window", True) is None for node in nodes):
         return
     if "spread" in plan.output.schema.types:
-        return  # `About`: no text to compare
+        return  # an `ApproximateValue` cannot be compared as text
     due: set[str] | None = None
     for when, frame in readable(observed.frames[client]):
         if not isinstance(frame, Data) or not frame.tentative:
@@ -682,15 +696,16 @@ def _partial_windows(scenario: Scenario, observed: Observed, client: LogId) -> I
                 return
 
 
-def _settled(plan: Plan, cut: _Cut) -> int:
-    """From when on a window depends on no row of the stream that was cut: those of operators before it may begin earlier."""
+def _settled(plan: Plan, cut: _StreamCut) -> int:
+    """The time from which on a window depends on no row of the stream that was cut, even if windows of operators before it
+    begin earlier."""
     windows = [node.spec.window for node in plan.fragments[0].nodes if isinstance(node.spec, Aggregate | Distinct | Top)]
     return cut.from_event + sum(window.size_us for window in windows[:-1] if window is not None)
 
 
-def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
-    """R22: with a policy that answers during the correction, replicas take turns. Left out is who corrects a step's worth of
-    backlog at once, having been away itself."""
+def _staggering(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
+    """R22: with a policy that answers during the correction, replicas take turns. Exempt is a replica that was away itself and
+    corrects the backlog at once."""
     if scenario.plan.policy.stabilization == "suspend":
         return
     replicas = {f.name: len(f.replicas) if f.name != EGRESS else 1 for f in scenario.plan.fragments}
@@ -714,7 +729,7 @@ def _staggering(scenario: Scenario, observed: Observed) -> Iterator[Violation]:
 
 
 def _masking(
-    scenario: Scenario, observed: Observed, clients: list[History], histories: Mapping[LogId, History]
+    scenario: Scenario, observed: Observation, clients: list[LogHistory], histories: Mapping[LogId, LogHistory]
 ) -> Iterator[Violation]:
     plan = scenario.plan
     if plan.bucket_us + 5 * plan.boundary_interval_us + 20_000 + _slowness(scenario) >= _held_us(scenario, observed):
@@ -725,8 +740,8 @@ def _masking(
             yield Violation("unmasked", f"{history.log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
 
-def _earliness(observed: Observed, client: History) -> Iterator[Violation]:
-    """What comes out of order for longer than X is answered early and is no failure, and at a bounded cost."""
+def _earliness(observed: Observation, client: LogHistory) -> Iterator[Violation]:
+    """Rows that are out of order for longer than X are answered early, which is no failure, and at a bounded cost."""
     for when, who, state in observed.states:
         if state is State.UP_FAILURE and when > SECOND_US // 2:
             yield Violation("alarmed", f"{who} at {when}")
@@ -736,11 +751,11 @@ def _earliness(observed: Observed, client: History) -> Iterator[Violation]:
 
 
 def _slowness(scenario: Scenario) -> int:
-    """What clocks that are ahead, far places and boundaries behind their rows take off alpha*X."""
+    """The time that clocks ahead, far places and boundaries behind their rows take off alpha*X."""
     return max(scenario.skews.values(), default=0) + scenario.lag_us + 2 * max((by for _, by in scenario.hops_us), default=0)
 
 
-def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, History]) -> Iterator[Violation]:
+def _silence(scenario: Scenario, observed: Observation, histories: Mapping[LogId, LogHistory]) -> Iterator[Violation]:
     plan = scenario.plan
     length = scenario.cut_us + plan.bucket_us + 2 * plan.boundary_interval_us + 20_000 + _slowness(scenario)
     if length >= _held_us(scenario, observed):
@@ -750,8 +765,8 @@ def _silence(scenario: Scenario, observed: Observed, histories: Mapping[LogId, H
             yield Violation("needless-tentative", f"{log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
 
-def _held_us(scenario: Scenario, observed: Observed) -> int:
-    """The smallest alpha*X of any instance at any time. Where machines with wrong walls share a clock, no less than half of X:
+def _held_us(scenario: Scenario, observed: Observation) -> int:
+    """The smallest alpha*X of any instance at any time; at least half of X if machines with wrong wall clocks share a clock:
     otherwise skew, which makes paths look long, would excuse itself."""
     plan = scenario.plan
     is_shared = scenario.walls and plan.alpha_x_us is None

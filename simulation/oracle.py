@@ -1,8 +1,9 @@
-"""The operators' oracle: what every log of a query should hold, by all rows at once and a few lines of plain Python each.
+"""The operators' oracle: the expected rows of every log of a query, computed from all rows at once in a few lines of plain
+Python for each operator.
 
-It shares no code with operators/, sunion/ or reconcile/: a row is a dict, an operator a function of lists of rows. It is
-told the plan (which fragment reads what, by which key) and the whole feeds; failures do not exist. Rows of one log are in
-the order that R5 and R6 ask for.
+It shares no code with operators/, sunion/ or reconcile/: a row is a dict, an operator a function of lists of rows. Its input is
+the plan (which fragment reads what, by which key) and the complete feeds; there are no failures. Rows of one log are in the
+order that R5 and R6 require.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from boreal.model.partition import partition_of
 from boreal.model.schema import Schema
 from boreal.query.plan import Edge, Fragment, Node, Plan
 from boreal.query.spec import Aggregate, Distinct, Filter, Join, Map, Top, Union
-from simulation.feed import Feed
-from simulation.meanings import Row, aggregated, condition, is_about, selected
+from simulation.expressions import Row, aggregated, condition, is_about, selected
+from simulation.feed import StreamFeed
 
 Rows = list[Row]
 
 
 class Oracle:
-    """The rows of every log that instances write, by `LogId.key`; `seen` counts the edges that rows lay on."""
+    """The rows of every log that instances write, by `LogId.key`; `seen` counts edge cases, such as rows on a window's edge."""
 
-    def __init__(self, plan: Plan, feeds: Mapping[str, Feed]) -> None:
+    def __init__(self, plan: Plan, feeds: Mapping[str, StreamFeed]) -> None:
         self.rows: dict[str, Rows] = {}
         self.schemas: dict[str, Schema] = {}
         self.seen: Counter[str] = Counter()
@@ -42,14 +43,14 @@ class Oracle:
                 self._run(fragment, shard)
 
     def batch(self, key: str) -> pa.RecordBatch:
-        """A log's rows as they would be logged; not where there is `About`."""
+        """A log's rows as a batch. Not for logs with an `ApproximateValue`."""
         schema = self.schemas[key].arrow
         named = zip(schema.names, schema.types, strict=True)
         columns = [pa.array([row[name] for row in self.rows[key]], kind) for name, kind in named]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _lay_out(self, edge: Edge, shard: int, rows: Rows) -> None:
-        """Split what one shard makes over the readers' partitions."""
+        """Split the output of one shard over the readers' partitions."""
         parts: list[Rows] = [[] for _ in range(edge.partitions)]
         if edge.partitions == 1:
             parts[0] = rows
@@ -127,7 +128,7 @@ class Oracle:
         return found
 
     def _join(self, node: Node, left: Rows, right: Rows, spec: Join) -> Rows:
-        """Every pair of rows is looked at; what is found is ordered by (time, the left row's place, the right one's)."""
+        """Check every pair of rows; results are ordered by (time, the left row's place, the right one's)."""
         theirs: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
         for place, row in enumerate(right):
             theirs.setdefault(tuple(sort_key(row[name]) for name in spec.on), []).append((place, row))
@@ -150,8 +151,8 @@ class Oracle:
         return [row for *_, row in sorted(found, key=lambda entry: entry[:3])]
 
 
-class About:
-    """A value that is right if it is near; size: of what it was made of."""
+class ApproximateValue:
+    """A value that may differ by rounding; size: the magnitude of the values that it was computed from."""
 
     __slots__ = ("size", "value")
 
@@ -160,7 +161,7 @@ class About:
 
 
 def by_time(rows: Rows) -> Rows:
-    """In order of time; at equal times as they stand."""
+    """In order of time; rows of equal times keep their order."""
     return sorted(rows, key=lambda row: row["time"])
 
 
@@ -169,8 +170,8 @@ _NAN = (1,)
 
 
 def sort_key(value: Any) -> tuple[Any, ...]:
-    """One value's place among others of its column, as groups are ordered: null, NaN, then the rest. Equal ones are the same
-    key."""
+    """A value's sort key in its column, in the order of groups: null, NaN, then the other values. Equal values have equal
+    keys."""
     if value is None:
         return NULL
     if value != value:
@@ -179,7 +180,7 @@ def sort_key(value: Any) -> tuple[Any, ...]:
 
 
 def comparable(value: Any) -> Any:
-    """A value as a group shows it: there is one zero."""
+    """A value as it appears in a group's key: -0.0 becomes 0.0."""
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -191,12 +192,12 @@ def _grouped(spec: Aggregate, panes: list[Rows]) -> Rows:
         result[name] = aggregated(text, panes)
         if text == "stddev(v)":
             sizes = [abs(row["v"]) for pane in panes for row in pane if row["v"] is not None]
-            result[name] = About(result[name], max(sizes, default=0.0))
+            result[name] = ApproximateValue(result[name], max(sizes, default=0.0))
     return [result]
 
 
 def _ranked(spec: Top, panes: list[Rows]) -> Rows:
-    """Sorted by each term in turn, the last one first, as sorts are stable; NaN and nulls come last."""
+    """The first k rows. Sorts by each term in turn, the last one first, because sorts are stable; NaN and nulls come last."""
     rows = [row for pane in panes for row in pane]
     for term in reversed(spec.order_by.split(",")):
         column, _, direction = term.strip().partition(" ")
@@ -221,12 +222,13 @@ def plain(column: pa.Array) -> list[Any]:
 
 
 def shown(batch: pa.RecordBatch) -> list[str]:
-    """Each row as text, which is the same for the same values."""
+    """Each row as text; equal rows have equal texts."""
     return list(map(repr, zip(*map(plain, batch.columns), strict=True)))
 
 
 def difference(oracle: Oracle, key: str, batch: pa.RecordBatch | None) -> str | None:
-    """The first row of a log that is not what it should be, or None. The bits of doubles count, but for what is `About`."""
+    """The first row of a log that is not what it should be, or None. The bits of doubles count, except in an
+    `ApproximateValue`."""
     due = oracle.rows[key]
     if (batch.num_rows if batch is not None else 0) != len(due):
         return f"{batch.num_rows if batch is not None else 0} rows instead of {len(due)}"
@@ -234,7 +236,7 @@ def difference(oracle: Oracle, key: str, batch: pa.RecordBatch | None) -> str | 
         return None
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         given, wanted = plain(column), [row[name] for row in due]
-        if wanted and isinstance(wanted[0], About):
+        if wanted and isinstance(wanted[0], ApproximateValue):
             wrong = [not is_about(one, other.value, other.size) for one, other in zip(given, wanted, strict=True)]
         elif repr(given) == repr(wanted):
             continue

@@ -1,7 +1,7 @@
 """Random small queries of every operator, in one fragment, a chain or a diamond.
 
-Rows that have not yet met a window all have one shape (k, v, n, t, b), so that any operator can follow any other. What
-expressions there are, and what they mean, is in `simulation.meanings`.
+Before a window all rows have the same columns (k, v, n, t, b), so that any operator can follow any other. The expressions,
+and what they mean, are in `simulation.expressions`.
 """
 
 from __future__ import annotations
@@ -10,31 +10,37 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from simulation.meanings import COMPUTED, CONDITIONS, SELECTED
+from simulation.expressions import COMPUTED, CONDITIONS, SELECTED
 
 PANE_MS = 20
 SCHEMA = {"k": "string", "v": "double", "n": "int", "t": "timestamp", "b": "bool"}
 
 @dataclass(frozen=True)
 class Menu:
-    """Which operators may come. joins: those that wait for two sides; unbounded: distinct without a window; stateful:
-    any whose results depend on more than one row; grid_ms: what all windows are multiples of, so that rows on such a grid
-    meet their edges."""
+    """The operators that may be drawn."""
 
     joins: bool = True
+    """Joins, which wait for two sides."""
     unbounded: bool = True
+    """Distinct without a window."""
     stateful: bool = True
+    """All whose results depend on more than one row."""
     grid_ms: int = 1
+    """All windows are multiples of this, in milliseconds, so that rows on the same grid lie on their edges."""
 
 
 @dataclass
 class Sketch:
-    """Operators so far. blocks: those of each fragment-to-be."""
+    """A query that is being drawn."""
 
     rng: Random
+    """The source of all choices."""
     menu: Menu
+    """The operators that may be drawn."""
     operators: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The specifications of the operators so far, by name."""
     blocks: list[list[str]] = field(default_factory=lambda: [[]])
+    """The operators of each fragment."""
 
     def add(self, kind: str, spec: dict[str, Any]) -> str:
         name = f"{kind}{len(self.operators)}"
@@ -44,7 +50,8 @@ class Sketch:
 
 
 def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> tuple[Sketch, str]:
-    """Operators over the streams, dealt to fragments as `shape` ('single', 'chain', 'diamond') says, and the output."""
+    """Draw operators over the streams, divided into fragments by `shape` ('single', 'chain', 'diamond'); with the output's
+    name."""
     sketch = Sketch(rng, menu)
     if shape == "diamond":
         return sketch, _diamond(sketch, streams)
@@ -52,7 +59,7 @@ def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> t
     for _ in range(rng.randrange(3)):
         name = _row_operator(sketch, name)
     if rng.random() < 0.15:
-        # Inside a fragment two results are united, whose rows have the same times.
+        # A union inside a fragment, of two results whose rows have the same times.
         name = sketch.add("union", {"union": [_row_operator(sketch, name), _row_operator(sketch, name)]})
     if shape == "chain":
         for _ in range(rng.choice((1, 1, 2))):
@@ -68,7 +75,7 @@ def make_operators(rng: Random, streams: list[str], shape: str, menu: Menu) -> t
 
 
 def _diamond(sketch: Sketch, streams: list[str]) -> str:
-    """Two arms over one base, which may be a stream that both read; or one over all streams, and one over the first alone."""
+    """Two arms over one base, which may be a stream that both read; or one arm over all streams, and one over the first."""
     rng, menu = sketch.rng, sketch.menu
     is_lopsided = len(streams) > 1 and rng.random() < 0.25
     base = _merge(sketch, streams, False)
@@ -85,7 +92,7 @@ def _diamond(sketch: Sketch, streams: list[str]) -> str:
 
 
 def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
-    """The streams as one: by a union, a join, or (of one stream) as it is, or joined with itself."""
+    """Merge the streams: by a union or a join; a single stream stays as it is, or is joined with itself."""
     rng = sketch.rng
     if len(streams) == 1:
         name = streams[0]
@@ -122,7 +129,7 @@ def _row_operator(sketch: Sketch, source: str) -> str:
 
 
 def _selected(rng: Random, column: str) -> str:
-    """Mostly the column as it is."""
+    """An expression for a column: most often the column itself."""
     return column if rng.random() < 0.5 else rng.choice(list(SELECTED[column]))
 
 

@@ -1,4 +1,4 @@
-"""What catches which mutant: docs/mutants.md, made by `python -m simulation.report` and read back by the tests."""
+"""Writes docs/mutants.md, which lists what catches each mutant; the tests read it. Run `python -m simulation.report`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulation.mutants import MUTANTS
 
 TABLE = Path(__file__).parent.parent / "docs" / "mutants.md"
 MOST_SEEDS = 1_000
-"""A mutant that this many seeds do not catch shows a hole in the scenarios or the checkers, or needs a test."""
+"""A mutant that this many seeds do not catch shows a gap in the scenarios or the checkers, or needs a test."""
 
 _HEAD = """# Mutants
 
@@ -27,7 +27,7 @@ by this invariant and anomaly (`simulation/invariants.py`), or, where what it br
 
 
 def table(catches: Mapping[str, Catch]) -> str:
-    """The page that lists all mutants that are caught, by seeds as these catches say or by the tests that they name."""
+    """The page: all mutants that are caught, by the seeds of these catches or by the tests that they name."""
     rows = []
     for mutant in MUTANTS.values():
         if mutant.caught_by is not None:
@@ -39,7 +39,7 @@ def table(catches: Mapping[str, Catch]) -> str:
 
 
 def read_table(text: str) -> dict[str, Catch | None]:
-    """What `table` wrote: the catch of each mutant, None for a test."""
+    """The catch of each mutant on a page that `table` wrote; None for a mutant that a test catches."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in lines[1:]]
     return {
@@ -49,7 +49,7 @@ def read_table(text: str) -> dict[str, Catch | None]:
 
 
 def main() -> int:
-    """Hunt every mutant that no test is named for, and write the page; 1 if one got away."""
+    """Hunt every mutant that names no test, and write the page. Returns 1 if one was not caught."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seeds", type=int, default=MOST_SEEDS, help="how many seeds to try")
     options.add_argument("--processes", type=int, default=os.cpu_count() or 1)

@@ -1,6 +1,6 @@
-"""One run of a scenario: production instances in a simulated world, and what was observed of them.
+"""One run of a scenario: production instances in a simulated world, and the observations.
 
-`observe` only records. What is right and wrong is for `simulation.invariants` to say.
+`observe` only records; `simulation.invariants` judges.
 """
 
 from __future__ import annotations
@@ -23,77 +23,92 @@ from reconcile.events import InstanceId, StateChanged
 from reconcile.instance import Instance
 from simulation.client import Client, faults_of_records
 from simulation.clocks import MachineClock
-from simulation.feed import Feeder
+from simulation.feed import SourceFeeder
 from simulation.scenario import Scenario
 from simulation.store import SimulatedStore
 from simulation.strikes import Saboteur
 from simulation.world import SimulatedWorld
 
 UNFAIR_US = 10_000
-"""So much more than its reader's may an instance's alpha*X be, for measures that are not of the same moment."""
+"""How much more than its reader's an instance's alpha*X may be, because the two are not measured at the same moment."""
 UNFAIR_HEARTBEATS = 6
 PATIENCE_US = 20_000_000
-"""How long, beyond four times X, everything may take to settle after the last fault and the last input."""
+"""How long, beyond four times X, a run may take to settle after the last fault and the last input."""
 MOST_EVENTS = 200_000
-"""More than any run needs: beyond it, something goes round in circles."""
+"""More than any run needs: a run with more is in an endless loop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trailing:
-    """The longest span in which what was stable in an instance's input at its beginning, by a bucket or more, was not yet
-    processed."""
+class InstanceSpan:
+    """A span of run time of one instance."""
 
     who: InstanceId
+    """The instance."""
     since_us: int
+    """The start, in microseconds of run time."""
     until_us: int
+    """The end."""
 
 
 @dataclass
-class Observed:
-    """What happened. frames: of every log but the sources', (when, frame) in order; ticks: (when, event time reached).
-
-    states: entered when, None for dead. hesitant: spans in which a replica's failure had healed, and it had not begun to
-    correct it, though it could; unfair: (producer, reader, alpha*X of the one, of the other) where the reader had less for
-    longer than measures take to go round. alpha_x_us: the smallest of any instance at any time. settled: every replica ended
-    STABLE with all its input read. quiet_at: when the last fault had healed. trimmed: frames that are gone from the sources'
-    logs. record_faults: what is wrong with the client's records. breaches: rows that a reader could not be given, as the
-    driver noted. fenced_reads: frames of dead lives that one was given. overfull, mute: see `SimulatedWorld`. error: what was
-    raised, as (type, message, where).
-    """
+class Observation:
+    """What happened in a run. Times are microseconds of run time, if nothing else is said."""
 
     frames: dict[LogId, list[tuple[int, Frame]]] = field(default_factory=dict)
+    """(when, frame) of every log but the sources', in order."""
     ticks: list[tuple[int, int]] = field(default_factory=list)
+    """(when, the event time that the sources had reached)."""
     states: list[tuple[int, InstanceId, State | None]] = field(default_factory=list)
-    trailing: list[Trailing] = field(default_factory=list)
-    hesitant: list[Trailing] = field(default_factory=list)
+    """(when, the instance, the state that it entered); None for dead."""
+    trailing: list[InstanceSpan] = field(default_factory=list)
+    """For each instance, the longest span in which input that was stable for a bucket or more was not processed (R16)."""
+    hesitant: list[InstanceSpan] = field(default_factory=list)
+    """Spans in which a replica's failure had healed, and it could have begun the correction but had not."""
     unfair: list[tuple[InstanceId, InstanceId, int, int]] = field(default_factory=list)
+    """(producer, reader, alpha*X of both) if the reader had less for longer than measurements take to spread."""
     alpha_x_us: int = INFINITY
+    """The smallest alpha*X of any instance at any time."""
     x_us_max: int = 0
+    """The largest X at any time."""
     settled: bool = False
+    """Whether every replica ended STABLE with all its input read."""
     unsettled: str = ""
+    """The names of the replicas that did not."""
     ended_at: int = 0
+    """The end of the run."""
     quiet_at: int = 0
+    """When the last fault had healed."""
     trimmed: int = 0
+    """How many frames were trimmed from the sources' logs."""
     record_faults: list[str] = field(default_factory=list)
+    """The errors in the client's records."""
     breaches: list[str] = field(default_factory=list)
+    """Rows that a reader needed and could not get, as the driver noted."""
     fenced_reads: list[str] = field(default_factory=list)
+    """Frames of dead incarnations that a reader got."""
     overfull: list[str] = field(default_factory=list)
+    """Instances above their memory (`SimulatedWorld`)."""
     mute: list[str] = field(default_factory=list)
+    """Instances without a sign of life (`SimulatedWorld`)."""
     error: tuple[str, str, str] | None = None
+    """The exception that ended the run: (type, message, where)."""
     faults: Counter[str] = field(default_factory=Counter)
+    """How many faults of each kind took place."""
     coverage: Counter[str] = field(default_factory=Counter)
+    """How often the run went through each counted situation."""
     digest: str = ""
+    """The hash of all logged frames, if asked for."""
 
 
-def observe(scenario: Scenario, with_digest: bool = False, spy: Callable[[Simulation], None] | None = None) -> Observed:
-    """Run a scenario to its end. with_digest: hash every logged frame with its log and time; spy is handed the run before
-    it begins."""
+def observe(scenario: Scenario, with_digest: bool = False, spy: Callable[[Simulation], None] | None = None) -> Observation:
+    """Run a scenario to its end. with_digest: hash every logged frame with its log and time; spy is called with the run
+    before it begins."""
     simulation = Simulation(scenario, with_digest)
     if spy is not None:
         spy(simulation)
     try:
         simulation.go()
-    except Exception as error:  # whatever a machine raises is a finding, not the simulator's end
+    except Exception as error:  # an exception of a machine is a finding, and does not end the simulator
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno} {last.name}"
         simulation.observed.error = (type(error).__name__, str(error), where)
@@ -101,12 +116,12 @@ def observe(scenario: Scenario, with_digest: bool = False, spy: Callable[[Simula
 
 
 class Simulation:
-    """A run under way."""
+    """A run in progress."""
 
     def __init__(self, scenario: Scenario, with_digest: bool) -> None:
         plan = scenario.plan
         self.scenario = scenario
-        self.observed = Observed(x_us_max=plan.delay_threshold_us)
+        self.observed = Observation(x_us_max=plan.delay_threshold_us)
         clock = ModelClock(scenario.copy_us)
         self.world = SimulatedWorld(
             plan,
@@ -118,7 +133,7 @@ class Simulation:
             scenario.step_rows,
             scenario.batch_us,
         )
-        self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
+        self.feeder = SourceFeeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
         self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
         self.client = Client(plan, scenario.keeps_records)
         self.shown = LogId(plan.output.name, "r0", 0)
@@ -126,7 +141,7 @@ class Simulation:
         self.events = 0
         self.is_over = False
         self.stable_at: dict[InstanceId, deque[tuple[int, int]]] = {}
-        self.longest: dict[InstanceId, Trailing] = {}
+        self.longest: dict[InstanceId, InstanceSpan] = {}
         self.healed_since: dict[InstanceId, int] = {}
         self.unfair_since: dict[tuple[InstanceId, InstanceId], int] = {}
         self.digest = hashlib.sha256() if with_digest else None
@@ -145,7 +160,7 @@ class Simulation:
         self._tick_later()
         world.run(self._is_over)
 
-    def finish(self) -> Observed:
+    def finish(self) -> Observation:
         observed = self.observed
         observed.trailing = list(self.longest.values())
         for who in list(self.healed_since):
@@ -179,7 +194,7 @@ class Simulation:
         self.observed.ticks.append((now, INFINITY if self.feeder.is_done else self.feeder.reached_us))
         self._look()
         if self.feeder.is_done:
-            # At another moment in each interval, lest a machine that is always just then at work is never seen at rest.
+            # At another moment in each interval: a machine may always be busy at the same moment of it.
             offset = len(self.observed.ticks) * 7_919 % self.scenario.plan.boundary_interval_us
             self.world.at(now + offset, self._maybe_end)
         self._tick_later()
@@ -200,7 +215,7 @@ class Simulation:
             raise AssertionError(f"no end after {MOST_EVENTS} events")
         return self.is_over
 
-    # What is seen
+    # Observations
 
     def _on_append(self, log: LogId, frame: Frame, now: int) -> None:
         if self.digest is not None:
@@ -212,7 +227,7 @@ class Simulation:
             self.client.take(frame, now)
 
     def _look(self) -> None:
-        """Sample what no frame tells: alpha*X, X, and how far stable output trails (R16)."""
+        """Sample what frames do not show: alpha*X, X, and how far stable output trails (R16)."""
         observed = self.observed
         self.world.look_for_mute()
         self._look_at_shares()
@@ -237,7 +252,7 @@ class Simulation:
                 self.healed_since.setdefault(who, self.world.now)
 
     def _is_turn_of_another(self, who: InstanceId) -> bool:
-        """R22: whether a partner corrects just now."""
+        """Whether a partner corrects now (R22)."""
         return any(
             process.instance is not None and process.instance.state is State.STABILIZATION
             for other, process in self.world.processes.items()
@@ -245,7 +260,7 @@ class Simulation:
         )
 
     def _note_trailing(self, who: InstanceId, stable: int, processed: int) -> None:
-        """How long what an instance has not yet processed has been stable."""
+        """Note how long the input that an instance has not processed has been stable."""
         notes = self.stable_at.setdefault(who, deque())
         if not notes or stable > notes[-1][0]:
             notes.append((stable, self.world.now))
@@ -253,16 +268,16 @@ class Simulation:
             notes.popleft()
         longest = self.longest.get(who)
         if notes and (longest is None or self.world.now - notes[0][1] > longest.until_us - longest.since_us):
-            self.longest[who] = Trailing(who, notes[0][1], self.world.now)
+            self.longest[who] = InstanceSpan(who, notes[0][1], self.world.now)
 
     def _note_corrected(self, who: InstanceId) -> None:
         since = self.healed_since.pop(who, None)
         if since is not None:
-            self.observed.hesitant.append(Trailing(who, since, self.world.now))
+            self.observed.hesitant.append(InstanceSpan(who, since, self.world.now))
 
     def _look_at_shares(self) -> None:
-        """Measures come with heartbeats, and only while nothing is cut off and both are STABLE: what one has too much is noted
-        when it has had it for several of them."""
+        """Note an instance that has a larger alpha*X than its reader for several heartbeats. Only while nothing is cut off and
+        both are STABLE, because measurements are sent with heartbeats."""
         now, unfair = self.world.now, {}
         for producer, reader, most, least in self._unfair() if not self.world.network.cuts else ():
             pair = producer, reader
@@ -287,7 +302,7 @@ class Simulation:
 
 
 def _shares(instance: Instance) -> bool:
-    """Whether its alpha*X is measured just now."""
+    """Whether its alpha*X follows measurements now."""
     return instance.state is State.STABLE and instance.plan.alpha_x_us is None
 
 

@@ -1,7 +1,7 @@
-"""A scenario: one run's whole input. `simulation.families` makes it from a seed.
+"""A scenario: the complete input of one run. `simulation.families` makes it from a seed.
 
-Each scenario belongs to a family. A *storm* throws everything at everything; the other families are narrower, so that
-something more can be demanded of them: see `owes_delay` and `owes_silence`.
+Each scenario belongs to a family. A *storm* combines all kinds of faults; the other families are narrower, so that more can be
+required of their runs: see `owes_delay` and `owes_silence`.
 """
 
 from __future__ import annotations
@@ -15,70 +15,82 @@ from boreal.query.spec import Mode
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
 from reconcile.limits import PRODUCTION, Limits
-from simulation.feed import Feed
+from simulation.feed import StreamFeed
 from simulation.strikes import Strike
 
 MILLISECOND = 1_000
 SECOND = 1_000_000
 REFERENCE_MEMORY = 1 << 30
 HELD_BACK_BYTES = 1_000_000
-"""More than the rows of alpha*X: a port that cannot hold these forgets tentative ones, which no log is read again for."""
-
+"""More than the rows of alpha*X: a port with less memory drops tentative rows, which are not read again from a log."""
 
 EVENTS_BEFORE_AN_ANSWER = 4
-"""So many may wait in an inbox before the one that asks."""
+"""How many events may wait in an inbox before a request."""
 
 UNHEARD = {"partition", "cut_one_way", "control_loss", "cut_replica", "slow", "freeze", "zombie", "replan"}
-"""Strikes after which a replica may be alone without having died."""
+"""Strikes that may isolate a replica without killing it."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run's whole input. step_rows: of every SUnion (None: its own choice); stride: see `simulation.feed`; skews: how
-    far each machine's clock is off, in microseconds; walls: how far the wall clocks are off of those machines that have a
-    shared clock (`deployment.clock`), in each life in turn; patterns: what the strikes were drawn as, for the count.
-
-    What is owed beyond the rest (see `simulation.invariants`): owes_delay: I3; is_rowwise: with it, each result depends
-    on one row, which comes by one path. owes_silence: I4, as no failure is as long as alpha*X allows; `cut_us` is its
-    length. owes_masking: only one of several replicas fails, so no client may notice. owes_names: `missing_inputs` of what the
-    client is given are just the streams that are cut off. may_skip: a replica may come back
-    by its partner's anchor, its own log lacking what it slept through (R27). batch_us: how long a micro-batch takes, where
-    some fragments' operators run in another process. jumps: see `simulation.feed`.
-    has_whole_replica: one replica has every stream that is not cut off from all. owes_early: rows come out of order for longer
-    than X, and nothing fails, so every instance is STABLE throughout. limits: of every instance; copy_us: what each copy of a
-    state takes, beside what its bytes do; poll_frames: how many frames a reader is given at a time; hops_us: how much longer
-    than others what a place sends takes; upload_us: how long a checkpoint is on its way. keeps_records: whether the client's
-    records are written out, and replayed.
-    """
+    """The complete input of one run, and what its result owes beyond other runs (see `simulation.invariants`)."""
 
     seed: int
+    """The seed that it was made from."""
     family: str
+    """The name of its family."""
     plan: Plan
-    feeds: dict[str, Feed]
+    """The query's plan."""
+    feeds: dict[str, StreamFeed]
+    """The rows of each stream."""
     start_us: int
+    """The event time at which the feeds begin."""
     strikes: tuple[Strike, ...]
+    """The faults."""
     skews: dict[InstanceId, int]
+    """The errors of machines' clocks, in microseconds; 0 for those that are not named."""
     step_rows: int | None
+    """The rows of a step of every SUnion; None: its own choice."""
     stride: int = 1
+    """See `simulation.feed`."""
     owes_delay: bool = False
+    """I3 is owed."""
     is_rowwise: bool = False
+    """I3 is owed for each row: a result depends on one row, which comes by one path."""
     owes_silence: bool = False
+    """I4 is owed, if every failure is shorter than alpha*X allows."""
     cut_us: int = 0
+    """The length of the longest failure, where I4 is owed."""
     owes_masking: bool = False
+    """Only one of several replicas fails, so the client must not notice."""
     owes_names: bool = False
+    """The `missing_inputs` that the client gets are exactly the streams that are cut off."""
     may_skip: bool = False
+    """A replica may restart from its partner's anchor, and its own log then lacks the rows of its absence (R27)."""
     batch_us: int = 0
+    """How long a micro-batch takes, if some fragments' operators run in another process; else 0."""
     jumps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """See `simulation.feed`."""
     has_whole_replica: bool = False
+    """One replica has every stream that is not cut off from all replicas."""
     owes_early: bool = False
+    """Rows are out of order for longer than X, and nothing fails, so every instance must stay STABLE."""
     limits: Limits = PRODUCTION
+    """Those of every instance."""
     poll_frames: int = POLL_FRAMES
+    """How many frames a reader gets at a time."""
     copy_us: int = 0
+    """The time of each copy of a state, in addition to that for its bytes."""
     hops_us: tuple[tuple[str, int], ...] = ()
+    """(place, the additional time of all that it sends)."""
     upload_us: int = UPLOAD_US
+    """How long the upload of a checkpoint takes."""
     keeps_records: bool = False
+    """Whether the client's records are written and replayed."""
     patterns: tuple[str, ...] = ()
+    """The names of the patterns that the strikes were drawn from, for the coverage."""
     walls: dict[InstanceId, tuple[int, ...]] = field(default_factory=dict)
+    """The errors of the wall clocks of machines with a shared clock (`deployment.clock`), for each incarnation in turn."""
 
     @property
     def lag_us(self) -> int:
@@ -91,7 +103,7 @@ class Scenario:
 
     @property
     def loses_state(self) -> bool:
-        """Whether a checkpoint is lost that no windows can rebuild: then too a replica comes back by its partner's."""
+        """Whether a checkpoint of state that windows cannot rebuild is lost: the replica then restarts from its partner's."""
         lost = any(strike.kind in ("crash_losing_checkpoint", "damage_checkpoint") for strike in self.strikes)
         return lost and self.is_unbounded
 
@@ -102,20 +114,20 @@ class Scenario:
 
     @property
     def owes_turns(self) -> bool:
-        """R22: no strike keeps replicas from hearing and answering each other, or from ending what they have begun."""
+        """Whether turns are owed (R22): no strike keeps replicas from answering each other, or from finishing a correction."""
         slowest_us = max((strike.amount for strike in self.strikes if strike.kind == "drag"), default=0)
         is_answered = slowest_us * EVENTS_BEFORE_AN_ANSWER <= self.plan.heartbeat_us
         return is_answered and not any(s.kind in UNHEARD or s.kind.startswith("engine") for s in self.strikes)
 
     @property
     def cut_streams(self) -> frozenset[str]:
-        """The streams that some strike cuts off, so that nobody has them."""
+        """The streams that some strike cuts off from all replicas."""
         kinds = ("cut_stream",) if self.has_whole_replica else ("cut_stream", "cut_stream_to_replica")
         return frozenset(strike.place for strike in self.strikes if strike.kind in kinds)
 
     @property
-    def uncut_feeds(self) -> dict[str, Feed]:
-        """The feeds, those of streams that some strike cuts off being empty."""
+    def uncut_feeds(self) -> dict[str, StreamFeed]:
+        """The feeds, empty for streams that some strike cuts off."""
         return {n: replace(f, counts=(0, 0)) if n in self.cut_streams else f for n, f in self.feeds.items()}
 
     @property
@@ -125,8 +137,8 @@ class Scenario:
         return intervals * self.plan.boundary_interval_us // self.stride
 
 
-def reference_of(scenario: Scenario) -> Scenario:
-    """The same source logs without failures, with one replica and other steps: many intervals at once, fast."""
+def make_reference(scenario: Scenario) -> Scenario:
+    """The same source logs without failures, with one replica and other steps: many intervals at once."""
     given = scenario.plan
     calm = replace(
         given,
@@ -156,4 +168,4 @@ def reference_of(scenario: Scenario) -> Scenario:
 
 
 Families = dict[str, tuple[int, Callable[[int, str, Random], Scenario]]]
-"""By name: the weight, and what makes a scenario of it."""
+"""By name: the weight, and the function that makes a scenario."""

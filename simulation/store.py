@@ -1,4 +1,4 @@
-"""The simulator's checkpoint store: one that can be out of reach, and come back without what it held."""
+"""The simulator's checkpoint store: it can be out of reach, and come back empty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from logs.memory_checkpoints import MemoryCheckpointStore
 
 
 class SimulatedStore(MemoryCheckpointStore):
-    """A `CheckpointStore` that nobody reaches while `outages`, the number of what keeps it away, is not zero."""
+    """A `CheckpointStore` that cannot be reached while `outages`, the number of current outages, is not zero."""
 
     def __init__(self) -> None:
         super().__init__()

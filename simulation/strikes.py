@@ -1,8 +1,8 @@
-"""The faults of a simulated run: what strikes when, as plain data, and the saboteur that carries it out.
+"""The faults of a simulated run: strikes as plain data, and the saboteur that carries them out.
 
-A strike lasts from at_us to at_us + for_us. What stops an instance is counted, so that overlapping strikes heal with the
-last of them. Some strikes lie in wait: they act on the first event of their kind in their span, such as an instance's
-entering STABILIZATION or a lease request on its way, and last for `for_us` from then on.
+A strike lasts from at_us to at_us + for_us. Strikes that stop an instance are counted, so that overlapping ones heal with the
+last of them. Some strikes lie in wait: they act on the first event of their kind in their span, such as the start of
+STABILIZATION or a lease request, and last for `for_us` from then on.
 """
 
 from __future__ import annotations
@@ -26,34 +26,43 @@ from reconcile.events import (
     StateChanged,
     Threshold,
 )
-from simulation.feed import Feeder
+from simulation.feed import SourceFeeder
 from simulation.world import SimulatedWorld
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One fault. place, other: of the network ('a', 'main.r0'); who: the instance; amount: what the kind says.
+    """One fault.
 
-    kinds: cut_stream, cut_stream_to_replica, cut_replica, control_loss, partition (place, other); slow (amount: by how
-    many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the effects of a piece of work
-    that still take place), zombie (as crash_midway, and what was lost is written after the next life has begun), freeze
-    (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new X); on_stabilization,
-    on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash whom they caught. cut_one_way (what place
-    sends to other does not arrive); restart_source (place; amount 1: the life before writes on); pause (all sources and
-    instances are away); replan (changes: of the plan; all instances are started with it, one after another). store_away;
-    store_wipe (it comes back empty); drag (who; amount: microseconds more for each piece of work). Of the job that runs an
-    instance's operators (who): engine_worker, engine_crash (amount: per mille of the batch's answers that are out before),
-    engine_forget, engine_wipe, engine_twin; engine_on_stabilization is an engine_crash that lies in wait.
+    Kinds, with the fields that they use: cut_stream, cut_stream_to_replica, cut_replica, control_loss, partition (place,
+    other); slow (amount: by how many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the
+    effects of a piece of work that still take place), zombie (as crash_midway, but the lost frames are written after the next
+    incarnation has begun), freeze (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new
+    X); on_stabilization, on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash that instance.
+    cut_one_way (what place sends to other does not arrive); restart_source (place; amount 1: the incarnation before writes
+    on); pause (all sources and instances are stopped); replan (changes: of the plan; all instances are started with it, one
+    after another). store_away; store_wipe (it comes back empty); drag (who; amount: microseconds more for each piece of
+    work). Of the job that runs an instance's operators (who): engine_worker, engine_crash (amount: per mille of the batch's
+    answers that are out before), engine_forget, engine_wipe, engine_twin; engine_on_stabilization is an engine_crash that
+    lies in wait.
     """
 
     kind: str
+    """One of the above."""
     at_us: int
+    """When it begins, in run time."""
     for_us: int = 0
+    """How long it lasts."""
     place: str = ""
+    """A place in the network, such as 'a' or 'main.r0'."""
     other: str = "*"
+    """Another place; "*" for all."""
     who: InstanceId | None = None
+    """The instance that it strikes."""
     amount: int = 0
+    """Its meaning depends on the kind."""
     changes: tuple[tuple[str, Any], ...] = ()
+    """(field, new value) of the plan."""
 
     @property
     def end_us(self) -> int:
@@ -62,28 +71,33 @@ class Strike:
 
 WAITING = ("on_stabilization", "on_lease_request", "on_lease_grant", "engine_on_stabilization")
 REPLAN_TURN_US, REPLAN_DOWN_US = 250_000, 60_000
-"""How long after one instance the next one is restarted, and how long that takes."""
+"""The time from the restart of one instance to that of the next one, and the duration of each."""
 LATE_US = 2_000
-"""How long after its successor a zombie writes."""
+"""How long after its successor's start a zombie writes."""
 WAITING_SPAN_US = 3_000_000
-"""How long a strike that lies in wait does so."""
+"""How long a strike lies in wait."""
 
 
 @dataclass
 class Saboteur:
-    """Carries strikes out in a world; `counts`: how many of each kind took place; `quiet_at`: when all has healed."""
+    """Carries out strikes in a world."""
 
     world: SimulatedWorld
-    feeder: Feeder
+    """The world that it strikes."""
+    feeder: SourceFeeder
+    """The sources."""
     rng: Random
+    """For choices at the time of a strike."""
     counts: Counter[str] = field(default_factory=Counter)
+    """How many strikes of each kind took place."""
     quiet_at: int = 0
+    """When the last strike has healed."""
     _down_until: dict[InstanceId, int] = field(default_factory=dict)
     _frozen_until: dict[InstanceId, int] = field(default_factory=dict)
     _waiting: list[Strike] = field(default_factory=list)
 
     def plan(self, strikes: tuple[Strike, ...]) -> None:
-        """Let these strikes come at their times."""
+        """Schedule the strikes."""
         self.world.on_effect.append(self._lie_in_wait)
         for strike in strikes:
             self.quiet_at = max(self.quiet_at, strike.end_us)
@@ -132,7 +146,7 @@ class Saboteur:
         for who in world.processes:
             world.deliver(who, Threshold(delay_threshold_us))
 
-    # What all of a query meets
+    # Strikes on the whole query
 
     def _restart_source(self, strike: Strike) -> None:
         def come_back() -> None:
@@ -155,7 +169,7 @@ class Saboteur:
             self._crash(who, strike.end_us)
 
     def _replan(self, strike: Strike) -> None:
-        """Whoever begins from now on does so with the changed plan; all do, replica by replica."""
+        """Instances that start from now on have the changed plan; all are restarted, replica by replica."""
         world = self.world
         world.plan = replace(world.plan, **dict(strike.changes))
         in_turn = sorted(world.processes, key=lambda who: who.replica)
@@ -214,7 +228,7 @@ class Saboteur:
             case _:
                 raise AssertionError(f"unknown strike {strike.kind}")
 
-    # What stops an instance
+    # Strikes on an instance
 
     def _crash(self, who: InstanceId, until: int, losing_checkpoint: bool = False) -> None:
         self._down_until[who] = max(self._down_until.get(who, 0), until)
@@ -231,7 +245,7 @@ class Saboteur:
             self.world.thaw(who)
 
     def _crash_midway(self, process: Process, effects: list[Effect], strike: Strike) -> None:
-        """The work's first effects took place, then the process died."""
+        """Perform the first effects of a piece of work, then crash the process."""
         assert process.instance is not None
         kept, incarnation = len(effects) * strike.amount // 1000, process.instance.status().incarnation
         for effect in effects[:kept]:
@@ -243,7 +257,7 @@ class Saboteur:
             self.world.at(until + LATE_US, lambda: self._write_late(process, incarnation, lost))
 
     def _write_late(self, process: Process, incarnation: int, lost: list[Append | Obey]) -> None:
-        """Once the next life has begun: what comes before its START, its writer's offsets tell it of (R25)."""
+        """Write the lost frames once the next incarnation has begun: its writer would notice frames before its START (R25)."""
         if not self.world.has_begun_after(process.id, incarnation):
             self.world.at(self.world.now + LATE_US, lambda: self._write_late(process, incarnation, lost))
             return
@@ -252,7 +266,7 @@ class Saboteur:
             self.world.perform(process, effect)
 
     def _damage(self, who: InstanceId) -> None:
-        """A bit of the newest checkpoint in the store flips."""
+        """Flip a bit of the newest checkpoint in the store."""
         blobs = self.world.store.blobs.get(str(who), {})
         for number in sorted(blobs)[-1:]:
             blob = bytearray(blobs[number])
@@ -260,7 +274,7 @@ class Saboteur:
             blobs[number] = bytes(blob)
 
     def _resend(self, process: Process, most: int) -> None:
-        """After a reconnect a reader is given frames again: only stable ones, with nothing else in between."""
+        """Repeat frames to a reader, as after a reconnect: only stable ones, without others in between."""
         for reader in list(process.readers.values()):
             log = self.world.logs.open(reader.log)
             if reader.offset is None or reader.offset <= log.start:

@@ -1,5 +1,5 @@
-"""A seed's run as text, for reading: `python -m simulation.trace SEED [MUTANT]` prints the scenario, then every line of
-time, instance, event and effects, and what the checkers found."""
+"""Prints a seed's run as text: `python -m simulation.trace SEED [MUTANT]` prints the scenario, then a line for every event and
+effect, with time and instance, and then the violations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulation.invariants import check, check_operators
 from simulation.mutants import mutated
 from simulation.oracle import Oracle
 from simulation.run import Simulation, observe
-from simulation.scenario import Scenario, reference_of
+from simulation.scenario import Scenario, make_reference
 
 
 def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
@@ -36,7 +36,7 @@ def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
     scenario = make_scenario(seed)
     yield from _describe(scenario)
     lines: list[str] = []
-    reference = observe(reference_of(scenario))
+    reference = observe(make_reference(scenario))
     with mutated(mutant):
         observed = observe(scenario, spy=lambda simulation: _listen(simulation, lines.append))
     yield from lines
@@ -49,7 +49,7 @@ def trace(seed: int, mutant: str | None = None) -> Iterator[str]:
 
 
 def _describe(scenario: Scenario) -> Iterator[str]:
-    """What the scenario is made of."""
+    """Describe the scenario."""
     plan = scenario.plan
     yield f"seed {scenario.seed}, family {scenario.family}, {plan.mode}, {plan.policy}, step_rows {scenario.step_rows}"
     yield (
@@ -74,7 +74,7 @@ def _describe(scenario: Scenario) -> Iterator[str]:
 
 
 def _event_time(time: int) -> str:
-    """Event time in milliseconds from the epoch that all feeds begin near."""
+    """Event time in milliseconds since EPOCH_US."""
     if abs(time) >= INFINITY:
         return "+inf" if time > 0 else "-inf"
     return f"{(time - EPOCH_US) / 1000:.1f}"
@@ -136,7 +136,7 @@ def _is_dull(text: str) -> bool:
 
 
 def _listen(simulation: Simulation, write: Callable[[str], None]) -> None:
-    """Write a line for each piece of work and each of its effects, without heartbeats and what else is routine."""
+    """Write a line for each piece of work and each of its effects, without heartbeats and other routine messages."""
     world = simulation.world
 
     def write_work(process: Process, event: Event | None) -> None:

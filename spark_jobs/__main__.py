@@ -1,4 +1,4 @@
-"""`python -m spark_jobs QUERY REPLICA`: runs the operators of one replica of a query in Spark until it is told to stop."""
+"""`python -m spark_jobs QUERY REPLICA`: runs the operators of one replica of a query in Spark until it is stopped."""
 
 from __future__ import annotations
 

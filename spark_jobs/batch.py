@@ -1,9 +1,9 @@
-"""Results computed anew, in one Spark batch job over the logs of a query's sources (spark_jobs.batch_worker).
+"""Recomputes results in one Spark batch job over the logs of a query's sources (spark_jobs.batch_worker).
 
     sources' logs in Kafka ──> cut ──> compute, a task for each shard of a fragment ──> ... ──> compute, the egress ──> rows
 
-What is in the logs between two fragments when the query runs is here what Spark shuffles between two stages, by the shard
-that reads it. The last stage has one task, which puts the results in the order that clients were given them in.
+Rows that a running query logs between two fragments are here shuffled by Spark between two stages, by the shard that reads
+them. The last stage has one task, which restores the order in which clients were given the results.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from boreal.query.plan import Edge, Fragment
 from boreal.query.spec import Query
 from deployment.layout import Layout
 from deployment.recompute import covering, within
-from services.egress.history import Held, Range
+from services.egress.history import ResultRange, SourceExtent
 from services.kafka.settings import ServiceSettings
-from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, Task, compute, cut
+from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, BatchTask, compute, cut
 from spark_jobs.connector import batch_options
 from sunion.tape import BEGINNING
 
 
 class BatchFailed(BorealError):
-    """The job has ended without its results. The message says what Python raised, where it was Python that failed."""
+    """The job has ended without its results. The message holds the Python traceback, if Python failed."""
 
 
 def recompute(
-    session: SparkSession, settings: ServiceSettings, query: Query, layout: Layout, held: Held, wanted: Range
+    session: SparkSession, settings: ServiceSettings, query: Query, layout: Layout, held: SourceExtent, wanted: ResultRange
 ) -> Iterator[pa.RecordBatch]:
-    """The stable results of a range, which is one of `services.egress.history.range_of`, in their order, as batches of the
-    output's schema. BatchFailed where Spark, or what runs in it, fails."""
+    """The stable results of a range, in order, as batches of the output's schema. wanted: a range that
+    `services.egress.history.resolve_range` returned. BatchFailed if the job fails."""
     plan = layout.plan
-    task = Task(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
-    job = _Job(session, settings, layout, held, task)
+    task = BatchTask(json.dumps(query.dump()), layout.sites, wanted.since, covering(wanted.until, plan.bucket_us))
+    job = _BatchJob(session, settings, layout, held, task)
     made: dict[str, DataFrame] = {}
     for fragment in plan.fragments:
         output = job.compute(fragment, made)
@@ -59,12 +59,16 @@ def recompute(
             elif isinstance(frame, Data):
                 yield within(frame.batch, wanted.since, wanted.until)
     except (Py4JError, PySparkException) as error:
-        raise BatchFailed(_told(str(error))) from None
+        raise BatchFailed(_failure_text(str(error))) from None
     assert reached >= task.until, f"the results reach to {reached}, and not to {task.until}"
 
 
-class _Job:
-    def __init__(self, session: SparkSession, settings: ServiceSettings, layout: Layout, held: Held, task: Task) -> None:
+class _BatchJob:
+    """Builds the data frames of one job."""
+
+    def __init__(
+        self, session: SparkSession, settings: ServiceSettings, layout: Layout, held: SourceExtent, task: BatchTask
+    ) -> None:
         self._session = session
         self._sites = settings.sites
         self._layout = layout
@@ -72,7 +76,7 @@ class _Job:
         self._task = task
 
     def compute(self, fragment: Fragment, made: Mapping[str, DataFrame]) -> DataFrame:
-        """What a fragment writes, of what its sources and the fragments before it have made."""
+        """The output of a fragment. made: the outputs of the fragments before it, by edge."""
         sources = [edge for edge in fragment.edges if edge.source]
         read = [made[edge.name].where(sf.col("stream") == edge.name) for edge in fragment.edges if not edge.source]
         if sources:
@@ -93,8 +97,8 @@ class _Job:
         return reduce(DataFrame.unionByName, logs).mapInArrow(partial(cut, self._task), FRAMES)
 
 
-def _told(failure: str) -> str:
-    """What an exception of Spark says: Python's own words, if it was Python that failed, else without the JVM's frames."""
+def _failure_text(failure: str) -> str:
+    """The text of an exception of Spark: the Python traceback if Python failed, else the message without the JVM's frames."""
     begin = failure.rfind("Traceback (most recent call last)")
     if begin < 0:
         return failure.partition("\n\tat ")[0]

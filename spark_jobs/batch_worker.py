@@ -1,5 +1,5 @@
-"""What runs in Spark's Python workers when results are computed anew: `cut` on what a source logged, then `compute`, once
-for each shard of each fragment. Logs travel between them as rows, a frame each, which Spark brings to the shard that reads
+"""The functions that Spark's Python workers run to recompute results: `cut` on the sources' logs, then `compute`, once for each
+shard of each fragment. Logs are passed between them as rows, one for each frame, which Spark brings to the shard that reads
 them, in the order of event time.
 """
 
@@ -24,14 +24,14 @@ RECORDS = ("topic", "partition", "offset", "value")
 """The columns that `cut` takes, as Kafka's connector names them."""
 
 FRAMES = "stream string, partition int, at long, place long, value binary"
-"""Logs as rows, as Spark writes a schema. at: the log's stable boundary with this frame, than which no row from here on is
-older; place: the frame's in its log."""
+"""The schema of logs as rows. at: the log's stable boundary at this frame, a lower bound for the times of all later rows;
+place: the frame's place in its log."""
 
 ORDER = ("at", "stream", "partition", "place")
-"""In this order `compute` takes them: no log runs far ahead of the others, and each is in its own order."""
+"""The order in which `compute` takes the rows: no log runs far ahead of the others, and each is in its own order."""
 
 PIECE_BYTES = 4 << 20
-"""Rows are handed to Spark in pieces of about so many bytes."""
+"""About how large the pieces are in which rows are returned to Spark."""
 
 _SCHEMA = pa.schema(
     [("stream", pa.string()), ("partition", pa.int32()), ("at", pa.int64()), ("place", pa.int64()), ("value", pa.binary())]
@@ -42,22 +42,26 @@ _Row = tuple[str, int, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What is computed. spec: the query as JSON; since: of the results; until: of the rows that they are made of."""
+class BatchTask:
+    """The query and the range to compute. Times are event times in microseconds since the epoch."""
 
     spec: str
+    """The query as JSON."""
     sites: tuple[str, ...]
+    """The names of the sites, the home site first."""
     since: int
+    """The first time of the results."""
     until: int
+    """The time after the last of the rows that they are computed from."""
 
 
 @cache
-def _layout(task: Task) -> Layout:
+def _layout(task: BatchTask) -> Layout:
     return make_layout(load_query(json.loads(task.spec)), task.sites)
 
 
-def cut(task: Task, batches: Batches) -> Batches:
-    """For `DataFrame.mapInArrow`: RECORDS of sources' logs in, each log in order; what matters of them out, as FRAMES."""
+def cut(task: BatchTask, batches: Batches) -> Batches:
+    """For `DataFrame.mapInArrow`. Takes RECORDS of sources' logs, each log in order; returns the needed frames, as FRAMES."""
     layout = _layout(task)
     needs = FragmentSpans(layout.plan).needs(task.since)
     streams = {layout.topic_of(LogId(edge.name, "", 0)): edge.name for edge in layout.plan.sources}
@@ -76,8 +80,9 @@ def cut(task: Task, batches: Batches) -> Batches:
     return _in_pieces(rows())
 
 
-def compute(task: Task, fragment: str, batches: Batches) -> Batches:
-    """For `DataFrame.mapInArrow`: FRAMES of all that one shard of a fragment reads in, in ORDER; those that it makes out."""
+def compute(task: BatchTask, fragment: str, batches: Batches) -> Batches:
+    """For `DataFrame.mapInArrow`. Takes the FRAMES that one shard of a fragment reads, in ORDER; returns those that it
+    writes."""
     plan = _layout(task).plan
     span = FragmentSpans(plan).since(task.since)[fragment]
 

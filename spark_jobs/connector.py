@@ -1,7 +1,7 @@
-"""How Spark's connector reaches a site's Kafka: the same settings as `services.kafka.clusters`, in the words of Kafka's own
-clients.
+"""Options with which Spark's connector reaches a site's Kafka: the same settings as in `services.kafka.clusters`, by the names
+of Kafka's Java clients.
 
-The password is in no file and on no command line; Spark and Kafka show stars in its place wherever they print options.
+The password is neither in a file nor on a command line; Spark and Kafka mask it when they print options.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from services.kafka.clusters import FOR_EVER_MS, MAX_FRAME_BYTES, REQUEST_TIMEOU
 from services.kafka.settings import KafkaSettings
 
 BATCH_ORDERS = 1_000
-"""Most orders of one batch, over all partitions: a bound for memory when a job begins far behind."""
+"""The most orders of one batch, over all partitions: a bound for memory when a job begins far behind."""
 
 
 def source_options(kafka: KafkaSettings, topic: str, first: Mapping[str, int] | None = None) -> dict[str, str]:
-    """To read a topic from its first record on, or from an offset of each partition. Trimmed records are none that we need:
-    their orders were obeyed."""
+    """Options to read a topic from its first record on, or from these offsets, by partition. Trimmed records are not needed:
+    their orders were executed."""
     return {
         **_common(kafka),
         "subscribe": topic,
@@ -27,10 +27,10 @@ def source_options(kafka: KafkaSettings, topic: str, first: Mapping[str, int] | 
         "maxOffsetsPerTrigger": str(BATCH_ORDERS),
         "kafka.max.partition.fetch.bytes": str(MAX_FRAME_BYTES),
         "kafka.fetch.max.bytes": str(MAX_FRAME_BYTES),
-        # Having read the last record the consumer already asks for the next one, and the connector then asks for the log's
-        # ends: a batch after a pause then waited for half a second, which is what this is by default, and does not with 0.
+        # After the last record the consumer already fetches the next one, while the connector asks for the log's ends: a batch
+        # after a pause would wait for half a second, the default of this option. With 0 it does not.
         "kafka.fetch.max.wait.ms": "0",
-        # No client ever gives up: a cluster out of reach is silence.
+        # No client ever gives up: while a cluster is out of reach, the job waits.
         "kafkaConsumer.pollTimeoutMs": str(FOR_EVER_MS),
         "fetchOffset.numRetries": str(FOR_EVER_MS),
         "fetchOffset.retryIntervalMs": "1000",
@@ -38,8 +38,8 @@ def source_options(kafka: KafkaSettings, topic: str, first: Mapping[str, int] | 
 
 
 def batch_options(kafka: KafkaSettings, offsets: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, str]:
-    """To read just these records: by topic and partition, the first and the one after the last. What is gone by then fails
-    the job."""
+    """Options to read these records only. offsets: by topic and partition, the first and the one after the last. The job fails
+    if one of them is deleted."""
 
     def listed(place: int) -> str:
         return json.dumps({topic: {str(p): ends[place] for p, ends in found.items()} for topic, found in offsets.items()})
@@ -56,6 +56,7 @@ def batch_options(kafka: KafkaSettings, offsets: Mapping[str, Mapping[int, tuple
 
 
 def sink_options(kafka: KafkaSettings, topic: str) -> dict[str, str]:
+    """Options to write to a topic."""
     return {
         **_common(kafka),
         "topic": topic,

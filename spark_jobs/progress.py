@@ -1,4 +1,5 @@
-"""What the hosts in Spark's Python workers tell the driver of themselves, with each batch, over an accumulator of Spark's."""
+"""Progress of the hosts in Spark's Python workers. They send it to the driver with each batch, through an accumulator of
+Spark."""
 
 from __future__ import annotations
 
@@ -16,28 +17,36 @@ from reconcile.remote import Rebuild
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A Python worker, and the memory that it had when it last told. name: its machine and process."""
+class WorkerUsage:
+    """The memory of a Python worker at its last report."""
 
     name: str
+    """Its machine and process: HOST/PID."""
     rss_bytes: int
+    """Its resident memory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgress:
-    """How one operator host gets on. rows, rebuilds: since it last told, as it tells it; since the job began, as the driver
-    adds it up. state_bytes: of the state; versions_bytes: of the copies and overlays beside it."""
+    """The progress of one operator host. A host reports counts since its last report; the driver adds them up."""
 
-    worker: Worker
+    worker: WorkerUsage
+    """The Python worker that it runs in."""
     rows: int
+    """Input rows processed."""
     rebuilds: int
+    """How often its state was rebuilt."""
     last_rebuild: Rebuild | None
+    """The last rebuild; None if there was none."""
     last_rebuild_s: float | None
+    """How long that took, in seconds."""
     state_bytes: int
+    """The size of the state, in bytes."""
     versions_bytes: int
+    """The size of the copies and overlays of the state, in bytes."""
 
     def after(self, earlier: HostProgress) -> HostProgress:
-        """This one, as what follows on an earlier one."""
+        """The sum of this report and an earlier one."""
         if self.last_rebuild is None:
             rebuild, took_s = earlier.last_rebuild, earlier.last_rebuild_s
         else:
@@ -51,7 +60,7 @@ class HostProgress:
         )
 
     def facts(self) -> dict[str, Any]:
-        """As a job's status has it."""
+        """As JSON, for a job's status."""
         rebuild = self.last_rebuild
         return {
             "rows": self.rows,
@@ -64,28 +73,29 @@ class HostProgress:
         }
 
 
-Told = Mapping[int, HostProgress]
-"""By the partition of its orders."""
+ProgressByPartition = Mapping[int, HostProgress]
+"""The progress of each host, by the partition of its orders."""
 
 
-class AddedUp(AccumulatorParam[Told]):
-    """How what is told is added to what was told before."""
+class ProgressAccumulator(AccumulatorParam[ProgressByPartition]):
+    """Adds reports of hosts to earlier ones."""
 
-    def zero(self, value: Told) -> Told:
+    def zero(self, value: ProgressByPartition) -> ProgressByPartition:
         return {}
 
-    def addInPlace(self, value1: Told, value2: Told) -> Told:
-        """Another mapping, for somebody may be reading the one there is."""
-        later = {p: told.after(value1[p]) if p in value1 else told for p, told in value2.items()}
+    def addInPlace(self, value1: ProgressByPartition, value2: ProgressByPartition) -> ProgressByPartition:
+        """A new mapping, because another thread may be reading the old one."""
+        later = {p: report.after(value1[p]) if p in value1 else report for p, report in value2.items()}
         return {**value1, **later}
 
 
-def this_worker() -> Worker:
-    return Worker(_name(), psutil.Process().memory_info().rss)
+def this_worker() -> WorkerUsage:
+    """The usage of this process."""
+    return WorkerUsage(_name(), psutil.Process().memory_info().rss)
 
 
 def rss_bytes(pid: int | None = None) -> int | None:
-    """The memory of a process of this machine, of this one by default; None once it has ended."""
+    """The resident memory of a process on this machine, in bytes; None if it has ended. pid: None for this process."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.NoSuchProcess:

@@ -1,8 +1,8 @@
-"""What runs in Spark's Python worker: the operator hosts of one replica, one for each partition of its orders.
+"""The functions that Spark's Python worker runs: the operator hosts of one replica, one for each partition of its orders.
 
-Spark hands a task the next orders of one partition; the host that has obeyed all before them is kept in this process, from
-batch to batch. If it is not here, because the worker, the executor or the whole job is another one, `OrderedHost` makes it
-anew. A task that Spark gives again answers again, byte for byte, and the node drops the repeats by their numbers.
+Spark passes a task the next orders of one partition; the host that has executed the orders before them stays in this process
+from batch to batch. If it is not here, because the worker, the executor or the whole job is a new one, `OrderedHost` rebuilds
+it. A task that Spark repeats gives the same answers, byte for byte, and the node drops repeats by their numbers.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from reconcile.remote import OrderedHost, Rebuild, RemoteHost
 from services.kafka.clusters import Cluster
 from services.kafka.settings import load_settings
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
-from spark_jobs.places import Keeper, StoredSnapshots, TopicOrders, fetch_from
-from spark_jobs.progress import HostProgress, Told, Worker, this_worker
+from spark_jobs.host_storage import CheckpointUploader, StoredSnapshots, TopicOrders, make_fetch
+from spark_jobs.progress import HostProgress, ProgressByPartition, WorkerUsage, this_worker
 from sunion.steps import Step
 
 ORDERS = ("partition", "offset", "value")
 """The columns that `obey` takes, as Kafka's connector names them."""
 
 ANSWERS = "partition int, value binary"
-"""The columns that it makes, as Spark writes a schema."""
+"""The schema of the rows that `obey` returns."""
 
 WARM_UP = b""
-"""A record of the orders topic that is no order: the job writes it to itself. It has a host's state made, and no answer."""
+"""A record of the orders topic that is not an order: the job writes it. It makes a host build its state, without an answer."""
 
 REHEARSALS = 5
-"""Batches of a rehearsal: by then the JVM has compiled what costs most."""
+"""The number of batches of a rehearsal: after them the JVM has compiled its most expensive code."""
 
 PIECE_BYTES = 4 << 20
-"""Answers are handed to Spark in pieces of about so many bytes, so that the first are sent while others are made."""
+"""About how large the pieces are in which answers are returned to Spark: the first are sent while others are computed."""
 
 MEASURED_SHARE = 0.01
-"""How much of the time may pass in measuring how large a state is."""
+"""The share of time that measuring the size of a state may take."""
 
 _SCHEMA = pa.schema([("partition", pa.int32()), ("value", pa.binary())])
 
@@ -60,17 +60,23 @@ _logger = logging.getLogger("boreal.spark.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Whose operators these are. spec: the query as JSON; log: what tells the orders topic from one of the same name."""
+class ReplicaTask:
+    """The replica whose operators run here."""
 
     spec: str
+    """The query as JSON."""
     replica: str
+    """The replica's name."""
     sites: tuple[str, ...]
+    """The names of the sites, the home site first."""
     log: str
+    """A unique name of the orders topic: another topic of the same name has another one."""
 
 
-def obey(task: Task, progress: Accumulator[Told], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `DataFrame.mapInArrow`: ORDERS in, ANSWERS out. progress: is told how those hosts get on that have obeyed."""
+def obey(
+    task: ReplicaTask, progress: Accumulator[ProgressByPartition], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """For `DataFrame.mapInArrow`. Takes ORDERS, returns ANSWERS. progress: gets the progress of the hosts that had orders."""
     hosts = _hosts(task)
     made: list[tuple[int, bytes]] = []
     for partition, offset, data in _records(batches):
@@ -80,12 +86,12 @@ def obey(task: Task, progress: Accumulator[Told], batches: Iterator[pa.RecordBat
             made = []
     if made:
         yield _rows(made)
-    progress.add(hosts.tell())
+    progress.add(hosts.report())
 
 
-def rehearse(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As `obey`, before there is anything to obey: all code that it needs is loaded, and has run. A WARM_UP for each partition
-    that had one, which makes the next batch; none after REHEARSALS, so that the job comes to rest."""
+def rehearse(task: ReplicaTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Like `obey`, but before the first order: it loads and runs all code that orders need. Returns a WARM_UP for each
+    partition that had one, which causes the next batch; none after REHEARSALS, so that the rehearsal ends."""
     hosts = _hosts(task)
     for partition in dict.fromkeys(partition for partition, _, data in _records(batches) if data == WARM_UP):
         if hosts.rehearse(partition):
@@ -105,38 +111,38 @@ def _rows(answers: list[tuple[int, bytes]]) -> pa.RecordBatch:
 
 
 @cache
-def _hosts(task: Task) -> Hosts:
-    """Those of this process: Spark hands us the same task with every batch."""
-    return Hosts(task)
+def _hosts(task: ReplicaTask) -> ReplicaHosts:
+    """The hosts of this process: Spark passes the same task with every batch."""
+    return ReplicaHosts(task)
 
 
 @dataclass(slots=True)
-class _Shard:
-    """A host, and what it has yet to tell."""
+class _ShardHost:
+    """A host, and its progress since its last report."""
 
     host: OrderedHost
-    told_rows: int = 0
-    told_rebuilds: int = 0
-    last_rebuild: Rebuild | None = None
+    reported_rows: int = 0
+    reported_rebuilds: int = 0
+    last_rebuild: Rebuild | None = None  # since the last report
     last_rebuild_s: float | None = None
-    held_bytes: tuple[int, int] = (0, 0)
-    measure_at: float = 0.0
+    held_bytes: tuple[int, int] = (0, 0)  # of the state, and of its copies and overlays
+    measure_at: float = 0.0  # when held_bytes is measured next, by `time.monotonic`
 
     def note(self, rebuild: Rebuild, took_s: float) -> None:
         self.last_rebuild, self.last_rebuild_s = rebuild, round(took_s, 3)
 
-    def tell(self, worker: Worker) -> HostProgress:
+    def report(self, worker: WorkerUsage) -> HostProgress:
         host = self.host
         self._maybe_measure()
         progress = HostProgress(
             worker,
-            host.rows - self.told_rows,
-            host.rebuilt - self.told_rebuilds,
+            host.rows - self.reported_rows,
+            host.rebuilt - self.reported_rebuilds,
             self.last_rebuild,
             self.last_rebuild_s,
             *self.held_bytes,
         )
-        self.told_rows, self.told_rebuilds = host.rows, host.rebuilt
+        self.reported_rows, self.reported_rebuilds = host.rows, host.rebuilt
         self.last_rebuild = self.last_rebuild_s = None
         return progress
 
@@ -148,10 +154,10 @@ class _Shard:
             self.measure_at = ended + (ended - began) / MEASURED_SHARE
 
 
-class Hosts:
-    """The hosts of a replica's instances, each made when its first order comes."""
+class ReplicaHosts:
+    """The hosts of a replica's instances; each is made when its first order comes."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReplicaTask) -> None:
         logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
         settings = load_settings()
         self._log = task.log
@@ -161,19 +167,19 @@ class Hosts:
         self._topic = orders_topic(query, task.replica)
         self._cluster = Cluster(self._layout.site_of_replica(task.replica), settings, f"spark.{query}.{task.replica}")
         self._store = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
-        self._keeper = Keeper(self._store)
-        self._by_partition: dict[int, _Shard] = {}
+        self._keeper = CheckpointUploader(self._store)
+        self._by_partition: dict[int, _ShardHost] = {}
         self._have_news: set[int] = set()
         self._rehearsed: Counter[int] = Counter()
-        # After every task Spark's worker has Python look for garbage, through all that was ever imported: 70 ms, for which the
-        # next task waits. What is here by now stays for good, and need not be looked through.
+        # After every task Spark's worker collects garbage among all imported objects: 70 ms, for which the next task waits. The
+        # objects that exist now stay for good, so they are excluded.
         gc.collect()
         gc.freeze()
 
     def obey(self, partition: int, offset: int, data: bytes) -> list[bytes]:
-        """The records that answer one of the orders topic."""
+        """Execute one record of the orders topic; returns the records of its answer."""
         if partition not in self._by_partition:
-            self._by_partition[partition] = _Shard(self._host(partition))
+            self._by_partition[partition] = _ShardHost(self._build_host(partition))
         shard, who = self._by_partition[partition], self._instances[partition]
         host = shard.host
         self._have_news.add(partition)
@@ -187,19 +193,19 @@ class Hosts:
             if self._is_order(partition, offset, data):
                 raise
             host.skip(offset)
-            return []  # whoever gave it misses the answer, and begins a new life
+            return []  # the node notices the missing answer, and restarts the instance
 
-    def tell(self) -> Told:
-        """How those hosts are that have obeyed since they last told."""
+    def report(self) -> ProgressByPartition:
+        """The progress of the hosts that had orders since the last report."""
         worker = this_worker()
-        told = {partition: self._by_partition[partition].tell(worker) for partition in sorted(self._have_news)}
+        progress = {partition: self._by_partition[partition].report(worker) for partition in sorted(self._have_news)}
         self._have_news.clear()
-        return told
+        return progress
 
     def rehearse(self, partition: int) -> bool:
-        """Have a host that is thrown away obey two orders. Whether that should be done again."""
+        """Let a temporary host execute two orders; whether to repeat that."""
         fragment = self._layout.plan.fragment(self._instances[partition].fragment)
-        host = RemoteHost(fragment, fetch_from(self._store))
+        host = RemoteHost(fragment, make_fetch(self._store))
         empty = {entry.name: entry.schema.empty() for entry in fragment.inputs}
         step = Step(empty, upto=0, tentative=False, muted=False, ingest=())
         orders: tuple[Order, ...] = (Begin(1, Mode.OVERLAY_REDO, None, None), step)
@@ -208,19 +214,19 @@ class Hosts:
         self._rehearsed[partition] += 1
         return self._rehearsed[partition] < REHEARSALS
 
-    def _seek(self, shard: _Shard, who: InstanceId, offset: int) -> None:
+    def _seek(self, shard: _ShardHost, who: InstanceId, offset: int) -> None:
         began = time.monotonic()
         rebuild = shard.host.seek(offset)
         if rebuild is not None:
             took_s = time.monotonic() - began
             shard.note(rebuild, took_s)
             what = f"after {took_s:.3f} s and {rebuild.orders} orders ({rebuild.cause})"
-            _logger.info("%s: the state before order %d is here, %s", who, offset, what)
+            _logger.info("%s: the state before order %d is ready, %s", who, offset, what)
 
-    def _host(self, partition: int) -> OrderedHost:
+    def _build_host(self, partition: int) -> OrderedHost:
         who = self._instances[partition]
         fragment = self._layout.plan.fragment(who.fragment)
-        fetch = fetch_from(self._store)
+        fetch = make_fetch(self._store)
         orders = TopicOrders(self._cluster, self._topic, partition, partial(self._is_order, partition))
         snapshots = StoredSnapshots(self._store, self._keeper, host_owner(who), f"{self._log}/{partition}")
         return OrderedHost(fragment, fetch, orders, snapshots)
@@ -233,7 +239,7 @@ class Hosts:
                 decode_order(data, {entry.name: entry.schema for entry in inputs})
         except CorruptError as error:
             if data != WARM_UP:
-                _logger.error("%s passes over offset %d of %s/%d: %s", who, offset, self._topic, partition, error)
+                _logger.error("%s skips offset %d of %s/%d: %s", who, offset, self._topic, partition, error)
             return False
         return True
 

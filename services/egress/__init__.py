@@ -1,4 +1,4 @@
-"""The egress process: the papers' client proxy, from the output's logs to the topics that clients read.
+"""The egress process: the papers' client proxy, which copies the output's logs to the topics that clients read.
 
 Touches Kafka.
 """

@@ -1,10 +1,10 @@
-"""`python -m services.egress QUERY SITE`: runs the egress of a query at one site until it is told to stop."""
+"""`python -m services.egress QUERY SITE`: runs the egress of a query at one site until it is stopped."""
 
 from __future__ import annotations
 
 import services.hosting.fast_imports  # noqa: F401
-from services.egress.egress import Egress
-from services.hosting.process import run_part
+from services.egress.egress import EgressProcess
+from services.hosting.process import run_query_process
 
 if __name__ == "__main__":
-    run_part("egress", Egress)
+    run_query_process("egress", EgressProcess)

@@ -1,4 +1,4 @@
-"""How long new rows took from their ingest to the client: over the last minute, and how often longer than X (R14)."""
+"""Delays of new rows from ingest to client: percentiles over the last minute, and how often they exceeded X (R14)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT_US = 60_000_000
 
 
 class RecentDelays:
-    """Any thread may add and ask."""
+    """x_us: X, in microseconds. violations: how many delays have exceeded it. Thread-safe."""
 
     def __init__(self, x_us: int) -> None:
         self.x_us = x_us
@@ -20,7 +20,7 @@ class RecentDelays:
         self._kept: deque[tuple[int, np.ndarray]] = deque()
 
     def add(self, now_us: int, delays_us: np.ndarray) -> None:
-        """Delays of rows that the client was given at `now_us`."""
+        """Add the delays, in microseconds, of rows that reached the client at `now_us`."""
         with self._lock:
             self.violations += int((delays_us > self.x_us).sum())
             if len(delays_us):
@@ -28,7 +28,7 @@ class RecentDelays:
             self._forget(now_us)
 
     def summary_ms(self, now_us: int) -> dict[str, float | None]:
-        """p50, p99 and max, in milliseconds; None where no new row was given."""
+        """p50, p99 and max, in milliseconds; None if there was no new row in the last minute."""
         with self._lock:
             self._forget(now_us)
             delays = np.concatenate([delays for _, delays in self._kept]) if self._kept else None

@@ -1,4 +1,4 @@
-"""The egress of one site as a process: its instance, and the topics that clients read."""
+"""The egress of one site as a process: its instance, and the topics that it writes for clients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
-from services.hosting.host import InstanceHost, host_of
-from services.hosting.process import THREAD_SWITCH_S, Ending, StatusPublisher, now_us
+from services.hosting.host import InstanceHost, build_host
+from services.hosting.process import THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
 from services.kafka.clusters import make_clusters
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
@@ -35,8 +35,8 @@ from services.storage.kafka_log import KafkaLogStore
 _logger = logging.getLogger("boreal.egress")
 
 
-class Egress:
-    """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
+class EgressProcess:
+    """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""
 
     def __init__(self, settings: ServiceSettings, name: str, query: str, site: str) -> None:
         if site not in settings.site_names:
@@ -50,7 +50,7 @@ class Egress:
         self.plan = self.layout.egress_plan(site)
         self.me = self.layout.egress_instance(site)
         self.delays = RecentDelays(self.plan.delay_threshold_us)
-        self.ending = Ending()
+        self.exit_request = ExitRequest()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
@@ -59,54 +59,54 @@ class Egress:
         needed = min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
         tail = read_out_tail(self.clusters[self.site], self._out_topic, needed)
         restart = self._restart(tail)
-        self.out = self._outlet(tail, restart)
+        self.out = self._build_outlet(tail, restart)
         if self.stable is not None:
             self.stable.begin(restart.incarnation, tail.lacking_from, tail.end)
         if self.latest is not None:
             self.latest.begin(tail.lacking_from, tail.end)
         control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
-        self.host = self._host(restart, control)
+        self.host = self._build_host(restart, control)
         status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
         self.host.on_change = status.now
         self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
         self.host.start()
         watch = self.registry.watch(self._take_change)
-        self.ending.wait(stopping)
+        self.exit_request.wait(stopping)
         for part in (self.host, control, watch, self.out, self.stable, self.latest):
             if part is not None:
                 part.close()
         status.now()
         status.close()
-        return self.ending.code
+        return self.exit_request.code
 
-    # A new life
+    # A new incarnation
 
     @property
     def _out_topic(self) -> str:
         return out_topic(self.plan.query, self.site, self.layout.sites)
 
     def _stable_topic(self) -> StableTopic | None:
-        """Made before anything is read: from then on no earlier life can change q.stable (R28)."""
+        """The writer of q.stable, made before anything is read: it fences the earlier incarnations (R28)."""
         if self.site != self.layout.home:
             return None
         query = self.plan.query
         cluster, writer = self.clusters[self.site], f"boreal.{query}.stable"
-        return StableTopic(cluster, stable_topic(query), writer, self._out_topic, self.ending.exit)
+        return StableTopic(cluster, stable_topic(query), writer, self._out_topic, self.exit_request.exit)
 
     def _latest_topic(self) -> LatestTopic | None:
         if self.site != self.layout.home or not self.plan.latest:
             return None
-        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.ending.exit)
+        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.exit_request.exit)
 
     def _restart(self, tail: OutTail) -> Restart:
         with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
             restart, is_lossy = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open, logs.is_held)
             if is_lossy:
-                _logger.error("inputs that the egress has not given yet are trimmed: it begins where its inputs begin")
-        _logger.info("%s begins life %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
+                _logger.error("inputs that the egress has not delivered yet are trimmed: it begins at the first rows left")
+        _logger.info("%s begins incarnation %d at %d, after %s", self.me, restart.incarnation, restart.position, tail.place)
         return restart
 
-    def _outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
+    def _build_outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
         output = self.plan.output
         changelog = Changelog(self.plan.query, output.schema, self.plan.output_key, self.plan.bucket_us, place=tail.place)
         return OutTopic(
@@ -119,21 +119,23 @@ class Egress:
             self.stable,
             self.latest,
             self.delays,
-            self.ending.exit,
+            self.exit_request.exit,
         )
 
-    def _host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
+    def _build_host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
         instance = Instance(self.plan, self.me, restart)
-        begun = instance.begin(now_us())
-        return host_of(instance, begun, self.clusters, self.layout, self.out, control.send, None, self.ending.exit)
+        first_effects = instance.begin(now_us())
+        return build_host(
+            instance, first_effects, self.clusters, self.layout, self.out, control.send, None, self.exit_request.exit
+        )
 
     def _read_replica(self) -> str:
         return self.host.instance.status().inputs[0].read_from or "r0"
 
-    # What comes from outside
+    # Changes of the query
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
-        """A new X holds at once; all else is a matter for a new life, which is the supervisor's to begin."""
+        """Apply a new X at once. For all other changes the supervisor restarts the process."""
         if record is None or name != self.plan.query:
             return
         threshold = record.query.delay_threshold
@@ -141,20 +143,20 @@ class Egress:
         if self.host.instance.status().delay_threshold_us != threshold:
             self.host.deliver(Threshold(threshold))
 
-    # What it says of itself
+    # Status
 
     def _status(self) -> dict[str, Any]:
-        self._tell_latency()
+        self._report_latency()
         if self.latest is not None:
             self.latest.look_for_others()
         place = self.out.changelog.place
-        journal, status = self.host.journal, self.host.instance.status()
+        host, status = self.host.status, self.host.instance.status()
         since_us = self.out.tentative_since_us
         return {
-            "ready": journal.state is not None and journal.state is not State.RECOVERING,
+            "ready": host.state is not None and host.state is not State.RECOVERING,
             "site": self.site,
-            "state": journal.state.value if journal.state else None,
-            "since_ms": journal.since_us / 1_000,
+            "state": host.state.value if host.state else None,
+            "since_ms": host.since_us / 1_000,
             "x_ms": self.delays.x_us / 1_000,
             "alpha_x_ms": status.alpha_x_us / 1_000,
             "skew_ms": status.skew_us / 1_000,
@@ -174,8 +176,9 @@ class Egress:
             "unconfirmed_frames": self.out.appended - self.out.confirmed,
         }
 
-    def _tell_latency(self) -> None:
-        """R9: what Kafka takes to confirm a record comes after the last SUnion too. An outage is no measure of that."""
+    def _report_latency(self) -> None:
+        """Report how long Kafka takes to confirm a record: it counts as a part of the path after the last SUnion (R9). The
+        value is limited to a quarter of X, because an outage is not a measure of it."""
         took_ms = self.out.latency.summary_ms(now_us())["p99"]
         if took_ms is not None:
             micros = min(int(took_ms * 1_000), self.plan.delay_threshold_us // 4)

@@ -1,8 +1,8 @@
-"""What the logs of a query's sources still hold, and what its clients were given: the ground for computing results anew.
+"""The rows that the logs of a query's sources still hold, and those that clients were given: the basis for recomputing results.
 
-A log that was trimmed lacks rows, and a row's id tells nothing of its time. But readers acknowledge what they need by
-anchors, which lie in their own logs: no row before an anchor's places has a time at or after its `needs`. So the first anchor
-that needs nothing of what is gone says from which time on every row is there.
+A log that was trimmed lacks rows, and a row's id says nothing about its time. But readers acknowledge the rows that they need
+in anchors, which lie in their own logs: no row before an anchor's places has a time at or after its `needs`. So the first
+anchor that needs none of the deleted rows gives the time from which on every row still exists.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ from sunion.buckets import bucket_floor
 from sunion.tape import BEGINNING
 
 CAUGHT_UP_WITHIN_S = 10.0
-"""How long q.stable may take to bring a row that q.out has already."""
+"""How long q.stable may take to get a row that q.out has."""
 
 _LOOK_BEHIND = 16
 
 
 @dataclass(frozen=True)
-class Held:
-    """What the logs of all sources hold. offsets: the first and the one after the last, by topic and partition. reach: by the
-    name of a source's edge, the event time from which on no row is gone. complete: the event time, a bucket's start, up to
-    which no row is still to come."""
+class SourceExtent:
+    """What the logs of all sources hold. Times are event times in microseconds since the epoch."""
 
     offsets: Mapping[str, Mapping[int, tuple[int, int]]]
+    """The first offset and the one after the last, by topic and partition."""
     reach: Mapping[str, int]
+    """The time from which on no row is deleted, by the name of a source's edge."""
     complete: int
+    """The time, a bucket's start, up to which all rows have arrived."""
 
 
-def held_by(clusters: Mapping[str, Cluster], layout: Layout) -> Held:
-    """What there is now. KafkaError if a site that is asked does not answer."""
+def read_source_extent(clusters: Mapping[str, Cluster], layout: Layout) -> SourceExtent:
+    """The extent now. KafkaError if a site does not answer."""
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
     reach: dict[str, int] = {}
     complete = INFINITY
@@ -68,11 +69,16 @@ def held_by(clusters: Mapping[str, Cluster], layout: Layout) -> Held:
                 first_id = _first_id(partition, start, end)
                 if first_id > 0:
                     reach[edge.name] = max(reach[edge.name], logs.reach(log.key, first_id))
-    return Held(offsets, reach, max(complete, BEGINNING))
+    return SourceExtent(offsets, reach, max(complete, BEGINNING))
 
 
-def narrowed(clusters: Mapping[str, Cluster], layout: Layout, held: Held, wanted: Range) -> Held:
-    """Only the offsets that a range needs: a range of an hour does not read a history of weeks. KafkaError as `held_by`."""
+def narrow_extent(
+    clusters: Mapping[str, Cluster], layout: Layout, held: SourceExtent, wanted: ResultRange
+) -> SourceExtent:
+    """The extent with only the offsets that a range needs: a range of an hour does not read a history of weeks.
+
+    KafkaError as `read_source_extent`.
+    """
     until = covering(wanted.until, layout.plan.bucket_us)
     needs = FragmentSpans(layout.plan).needs(wanted.since)
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
@@ -85,16 +91,16 @@ def narrowed(clusters: Mapping[str, Cluster], layout: Layout, held: Held, wanted
                 if start < end:
                     end = min(_first_boundary(partition, start, end, until) + 1, end)
                     first_id, next_id = logs.place_of(log.key, needs[edge.name]), partition.one(end - 1).next_id
-                    with suppress(TrimmedError):  # a place that the log knows no more is no better than its start
+                    with suppress(TrimmedError):  # the place is before the log's start
                         first = min(partition.offset_after(first_id - 1, start, end, next_id), end)
-                        # A START close before says which frames are a zombie's (R25).
+                        # A START shortly before shows which frames are a zombie's (R25).
                         start = max(first - _LOOK_BEHIND, start)
                 offsets.setdefault(topic, {})[log.partition] = start, end
     return replace(held, offsets=offsets)
 
 
 class _Logs:
-    """All logs of a query, through one consumer for each site. As a context."""
+    """All logs of a query, read through one consumer for each site. Use as a context."""
 
     def __init__(self, clusters: Mapping[str, Cluster], layout: Layout) -> None:
         self._clusters = clusters
@@ -116,7 +122,8 @@ class _Logs:
         return LogPartition(self._consumers[site], log, self._layout.topic_of(log))
 
     def reach(self, key: str, first_id: int) -> int:
-        """The least time known of which no row stands before an id of 'stream/partition'; INFINITY where none is."""
+        """The least known time such that no row at or after it lies before an id of 'stream/partition'; INFINITY if none is
+        known."""
         found = INFINITY
         for who in self._readers[key]:
             if who.fragment == EGRESS:
@@ -126,7 +133,8 @@ class _Logs:
         return found
 
     def place_of(self, key: str, time: int) -> int:
-        """An id of 'stream/partition' before which no row is of a time or later, by one reader's log; 0 where it tells none."""
+        """An id of 'stream/partition' before which no row has this time or a later one, by one reader's log; 0 if that has
+        none."""
         readers = [who for who in self._readers[key] if who.fragment != EGRESS]
         if time <= BEGINNING or not readers:
             return 0
@@ -142,8 +150,7 @@ class _Logs:
 
 
 def _first_boundary(partition: LogPartition, start: int, end: int, time: int) -> int:
-    """Where a log has come to a stable boundary of a time or later: at the first offset, or a few after it; its end if it has
-    not."""
+    """The offset of a log's first stable boundary of this time or a later one, or one a few later; its end if there is none."""
 
     def has_come(offset: int) -> bool:
         heads = _heads(partition, max(start, offset - _LOOK_BEHIND), offset + 1)
@@ -153,7 +160,7 @@ def _first_boundary(partition: LogPartition, start: int, end: int, time: int) ->
 
 
 def _first_anchor(partition: LogPartition, key: str, first_id: int) -> int:
-    """What the first anchor of a log needs that needs no row before an id."""
+    """The `needs` of a log's first anchor that needs no row before an id; INFINITY if there is none."""
     for head in _heads(partition, *partition.bounds()):
         if isinstance(head, Boundary) and head.anchor and dict(head.anchor.inputs).get(key, 0) >= first_id:
             return head.anchor.needs
@@ -161,7 +168,7 @@ def _first_anchor(partition: LogPartition, key: str, first_id: int) -> int:
 
 
 def _first_id(partition: LogPartition, start: int, end: int) -> int:
-    """The first stable id that a log still has or will have."""
+    """The first stable id that a log holds, or will hold next."""
     if start == end:
         return INFINITY if end else 0
     record = partition.one(start)
@@ -170,11 +177,11 @@ def _first_id(partition: LogPartition, start: int, end: int) -> int:
 
 
 def _last_boundary(partition: LogPartition, start: int, end: int) -> int:
-    """How far a source's log is complete, in event time."""
+    """The event time up to which a source's log is complete."""
     for first in windows(start, end):
         incarnation, boundary = 0, BEGINNING
         for head in _heads(partition, first, end):
-            if head.origin.incarnation >= incarnation:  # else it is a zombie's (R25)
+            if head.origin.incarnation >= incarnation:  # else a zombie wrote it (R25)
                 incarnation = head.origin.incarnation
                 if isinstance(head, Boundary):
                     boundary = max(boundary, head.time)
@@ -188,21 +195,23 @@ def _heads(partition: LogPartition, start: int, end: int) -> Iterator[Head]:
         yield from map(partition.head, records)
 
 
-# Which results can be had
+# The range of results that can be recomputed
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ResultRange:
     """Results with since <= event time < until."""
 
     since: int
+    """Microseconds since the epoch; BEGINNING: no lower bound."""
     until: int
+    """Microseconds since the epoch; INFINITY: no upper bound."""
 
     def holds(self, time: int) -> bool:
         return self.since <= time < self.until
 
     def shape(self) -> dict[str, str | None]:
-        """For programs; None where it has no beginning, or no end."""
+        """As JSON; None for a missing bound."""
         return {
             "from": moment(self.since) if self.since > BEGINNING else None,
             "to": moment(self.until) if self.until < INFINITY else None,
@@ -213,52 +222,58 @@ class Range:
         return f"from {first} to {moment(self.until) if self.until < INFINITY else 'the end'}"
 
 
-def range_of(query: Query, layout: Layout, held: Held, since: int | None, until: int | None, stable_to: int) -> Range:
-    """The range that is asked for (None: as far as can be), if all of its results can be computed from what the logs hold
-    and are final, which they are up to `stable_to`. UserError for the option that asks for more."""
+def resolve_range(
+    query: Query, layout: Layout, held: SourceExtent, since: int | None, until: int | None, stable_to: int
+) -> ResultRange:
+    """The requested range (None: as far as possible), if all of its results can be computed from the logs and are final.
+    stable_to: the time up to which results are final. UserError for the option that asks for more."""
     earliest = FragmentSpans(layout.plan).earliest(held.reach)
     if stable_to <= BEGINNING:
-        raise UserError("NAME", query.name, "has no stable results yet", "feed it, and see what it waits for: boreal status")
+        raise UserError("NAME", query.name, "has no stable results yet", "feed it, and check what it waits for: boreal status")
     if earliest is None:
-        problem = "depends on rows that its logs do not hold any more"
+        problem = "depends on rows that its logs no longer hold"
         raise UserError("NAME", query.name, problem, "apply it under another name with tuning: {history: 7d}, and feed it")
     if since is not None and since < earliest:
         kept = format_duration(query.tuning.history)
-        problem = f"is before what the logs can answer for: they hold all that results need from {moment(earliest)} on"
+        problem = f"is too early: the logs hold all rows that results need only from {moment(earliest)} on"
         fix = f"write --from {moment(earliest)} or later; tuning.history, now {kept}, says how long logs are kept"
         raise UserError("--from", moment(since), problem, fix)
     if until is not None and until > stable_to:
         problem = f"is after {moment(stable_to)}, up to which results are final"
         raise UserError("--to", moment(until), problem, f"write --to {moment(stable_to)} or earlier, or leave it out")
-    found = Range(earliest if since is None else since, stable_to if until is None else until)
+    found = ResultRange(earliest if since is None else since, stable_to if until is None else until)
     if found.since >= found.until:
         problem = f"leaves nothing {found}"
         raise UserError("--from", moment(found.since), problem, f"write a time before {moment(found.until)}")
     return found
 
 
-# What clients were given
+# The rows that clients were given
 
 
 @dataclass(frozen=True, slots=True)
-class GivenRow:
-    """A row of q.stable. time: its event time; text: a line of JSON, as `formats.json_text` writes it."""
+class DeliveredRow:
+    """A row of q.stable."""
 
     id: int
+    """Its stable id."""
     time: int
+    """Its event time, in microseconds since the epoch."""
     text: str
+    """One line of JSON, as `formats.json_text` writes it."""
 
 
 def stable_extent(home: Cluster, layout: Layout) -> tuple[int, int]:
-    """(the event time up to which q.out holds all stable results, the id of the next). KafkaError as usual."""
+    """(the event time up to which q.out holds all stable results, the id of the next one). KafkaError if Kafka does not
+    answer."""
     tail = read_out_tail(home, out_topic(layout.plan.query, layout.home, layout.sites), None)
     if tail.place is None or tail.place.through is None:
         return BEGINNING, 0
     return bucket_floor(tail.place.through, layout.plan.bucket_us), tail.place.next_stable_id
 
 
-def given_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[GivenRow]:
-    """All that q.stable holds of the rows before an id, in order. UserError where it does not get so far."""
+def read_delivered_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[DeliveredRow]:
+    """The rows before an id that q.stable holds, in order. UserError if it does not reach that id in time."""
     topic = stable_topic(layout.plan.query)
     partition = TopicPartition(topic, 0)
     with closing(home.make_consumer(read_committed=True)) as consumer:
@@ -269,51 +284,57 @@ def given_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[GivenRow
             for record in consumer.poll(timeout_ms=200).get(partition, ()):
                 last, deadline = int(dict(record.headers)[ID]), time.monotonic() + CAUGHT_UP_WITHIN_S
                 if last < next_id:
-                    yield _given(last, record.value.decode())
+                    yield _delivered_row(last, record.value.decode())
             if time.monotonic() > deadline:
-                problem = f"holds the stable rows before {last + 1} only, while {next_id} were given"
-                raise UserError(topic, None, problem, "see that the egress of the home site runs: boreal status")
+                problem = f"holds only the stable rows before {last + 1}, but {next_id} were given"
+                raise UserError(topic, None, problem, "check that the egress of the home site runs: boreal status")
 
 
-def given_from(home: Cluster, layout: Layout, next_id: int) -> int:
-    """The event time from which on q.stable holds all results that were given: Kafka deletes the oldest by age."""
-    first = next(given_rows(home, layout, next_id), None)
-    # Of the first row's own time some may be gone.
+def delivered_since(home: Cluster, layout: Layout, next_id: int) -> int:
+    """The event time from which on q.stable holds all rows that were given: Kafka deletes the oldest by age."""
+    first = next(read_delivered_rows(home, layout, next_id), None)
+    # Other rows of the first row's time may be deleted.
     return BEGINNING if first is None or first.id == 0 else first.time + 1
 
 
-def _given(id_: int, text: str) -> GivenRow:
+def _delivered_row(id_: int, text: str) -> DeliveredRow:
     row = json.loads(text)
-    # A window's result is of the last microsecond before its end (R6).
-    return GivenRow(id_, time_us(row["window_end"]) - 1 if "window_end" in row else time_us(row["time"]), text)
+    # The time of a window's result is the last microsecond before its end (R6).
+    return DeliveredRow(id_, time_us(row["window_end"]) - 1 if "window_end" in row else time_us(row["time"]), text)
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """The first row, counted from 1 in its range, that is not the same in both; None where one side has no more. id: of the row
-    in q.stable."""
+    """The first row that is not the same on both sides."""
 
     row: int
+    """Its number in the range, from 1."""
     id: int | None
+    """Its id in q.stable; None if q.stable has fewer rows."""
     given: str | None
+    """The row of q.stable as JSON; None if it has fewer rows."""
     recomputed: str | None
+    """The recomputed row as JSON; None if there are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """How many rows each side has, and where they first differ."""
+class HistoryComparison:
+    """The result of comparing the rows that clients were given with recomputed ones."""
 
     given: int
+    """How many rows q.stable has in the range."""
     recomputed: int
+    """How many rows were computed."""
     first_difference: RowDifference | None
+    """None if all rows are the same."""
 
     @property
     def same(self) -> bool:
         return self.first_difference is None
 
 
-def compare(given: Iterable[GivenRow], recomputed: Iterable[str]) -> Comparison:
-    """Row by row, in their order, text by text."""
+def compare(given: Iterable[DeliveredRow], recomputed: Iterable[str]) -> HistoryComparison:
+    """Compare the rows in order, by their texts."""
     counts = [0, 0]
     first: RowDifference | None = None
     for number, (row, text) in enumerate(zip_longest(given, recomputed), start=1):
@@ -321,4 +342,4 @@ def compare(given: Iterable[GivenRow], recomputed: Iterable[str]) -> Comparison:
         counts[1] += text is not None
         if first is None and (row.text if row else None) != text:
             first = RowDifference(number, row.id if row else None, row.text if row else None, text)
-    return Comparison(counts[0], counts[1], first)
+    return HistoryComparison(counts[0], counts[1], first)

@@ -1,17 +1,18 @@
-"""q.latest: for every key its newest row, final or not; compacted by Kafka, for tables and dashboards.
+"""q.latest: the newest row of every key, stable or tentative; compacted by Kafka, for tables and dashboards.
 
-A key whose tentative rows are undone gets its last stable row again, or a tombstone if it never had one. The topic itself
-tells a new life all that it has to know: headers of a tentative row hold the stable one behind it.
+A key whose tentative rows are undone gets its last stable row again, or a tombstone if it never had one. A restart reads all
+that it needs from the topic: the headers of a tentative row hold the key's last stable row.
 
-    next_id   the stable rows before it have had their effect    all
-    id        of the key's last stable row                        all, once the key has one
-    stable    that row                                            tentative rows, once the key has one
-    tentative 1                                                   tentative rows
+    header     meaning                                            records that have it
+    next_id    the stable rows before it have had their effect    all
+    id         of the key's last stable row                       all, once the key has one
+    stable     that row                                           tentative rows, once the key has one
+    tentative  1                                                  tentative rows
 
-Nothing keeps an earlier life, frozen with records on their way, from writing them after its successor's, and for a table the
-last one counts. So it is put right again: a life that finds an offset taken which it has not written ends, and the next one
-puts every key right whose last record is not its stable row of the highest id, whoever wrote that: stable rows of one id are
-the same in all lives (I1). Two lives do not end each other for ever, since q.stable fences the older one (R28).
+An earlier incarnation that was frozen with records on their way may write them after those of its successor, and a table shows
+the last record. This is repaired: an incarnation that finds a record of another writer ends, and the next one corrects every
+key whose last record is not its stable row of the highest id. It does not matter who wrote that row: stable rows of one id are
+the same in all incarnations (I1). Two incarnations do not end each other for ever, since q.stable fences the older one (R28).
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ STABLE = "stable"
 TENTATIVE = "tentative"
 
 ON_THE_WAY_BYTES = 256 << 20
-"""What may be on its way to Kafka. Beyond that `begin` waits, and `take`, which must not, ends the process. More than q.out's:
-an undo sends every key that was tentative at once."""
+"""The most that may be on its way to Kafka. Above it `begin` waits, and `take`, which must not wait, ends the process. It is
+more than for q.out, because an undo sends all tentative keys at once."""
 
 Row = tuple[int, bytes]
-"""A stable row: its id, and what it holds."""
+"""A stable row: its id, and its JSON text."""
 
 _logger = logging.getLogger("boreal.egress")
 
 
 class LatestTopic:
-    """The one writer of q.latest. `exit` ends the process. Holds the last stable row of every key in memory, and what Kafka has
-    not taken yet, up to a bound: the rest is in q.out, from where the next life takes it."""
+    """The only writer of q.latest. `exit(code)` ends the process. Holds the last stable row of every key in memory, and records
+    that Kafka has not confirmed, up to a bound: above it the process ends, and the next incarnation reads q.out."""
 
     def __init__(self, cluster: Cluster, topic: str, out_topic: str, exit: Callable[[int], None]) -> None:
         self._cluster = cluster
@@ -66,8 +67,8 @@ class LatestTopic:
         self._producer = cluster.make_producer()
 
     def begin(self, lacking_from: int, end: int) -> None:
-        """Undo what earlier lives left tentative or wrong, and go on with what q.out holds between these offsets. Returns when
-        all but a bounded part is written."""
+        """Correct the keys that earlier incarnations left tentative or wrong, then write the stable rows that q.out holds
+        between these offsets. Returns when all but a bounded part is written."""
         self._revoke()
         for row in stable_rows(self._cluster, self._out_topic, lacking_from, end):
             if row.id >= self.next_id:
@@ -78,12 +79,12 @@ class LatestTopic:
                 self._put_stable({row.key or b"": (row.id, row.value)}, row.id + 1)
 
     def take(self, given: RowRecords | ControlRecord) -> None:
-        """What the client has been given. Returns at once."""
+        """Write the effect of rows or a control record that q.out has. Returns at once."""
         if self._is_closed:
             return
         if self._on_the_way >= ON_THE_WAY_BYTES:
             waiting = f"{self._on_the_way >> 20} MB wait"
-            self._stop(1, f"does not take what q.out does: {waiting}; see that its partition has a leader")
+            self._stop(1, f"is too slow for q.out: {waiting}; check that its partition has a leader")
             return
         if isinstance(given, ControlRecord):
             if given.kind == "undo":
@@ -99,11 +100,11 @@ class LatestTopic:
             self._put_stable(dict(zip(keys, zip(ids, data, strict=True), strict=True)), ids.stop)
 
     def look_for_others(self) -> None:
-        """To be called now and then, from any thread: where nothing is written, only this finds what another life wrote.
-        Waits half a second at most, and an outage is no news."""
+        """Check for records of another writer. To be called regularly, from any thread: while this incarnation writes nothing,
+        no other check finds them. Waits at most half a second; an outage is ignored."""
         if not self._is_closed:
             with suppress(KafkaError):
-                # Counted before they are sent, ours are never more than `_end`.
+                # Our own records never exceed `_end`, because they are counted before they are sent.
                 if self._consumer.end_offsets([self._partition], FORGET_AFTER_MS)[self._partition] > self._end:
                     self._fence()
 
@@ -115,7 +116,7 @@ class LatestTopic:
         self._consumer.close()
 
     def _read(self) -> int:
-        """The offset that the next record must get."""
+        """Read the whole topic; returns the offset that the next record must get."""
         consumer, partition = self._consumer, self._partition
         consumer.assign([partition])
         first = int(consumer.beginning_offsets([partition])[partition])
@@ -125,7 +126,7 @@ class LatestTopic:
             next_id = int(headers[NEXT_ID])
             self.next_id = max(self.next_id, next_id)
             stable = headers.get(STABLE) if TENTATIVE in headers else record.value
-            # Records had no id once: of two of one key, their next_id then tells the older.
+            # Old records have no id: for two of one key, next_id tells which is older.
             id_ = int(headers.get(ID, next_id - 1)) if stable is not None else -1
             highest, _ = self._stable.get(record.key, (-1, b""))
             self._unstable.pop(record.key, None)
@@ -136,7 +137,8 @@ class LatestTopic:
         return end
 
     def _put_stable(self, rows: dict[bytes, Row], next_id: int) -> None:
-        """The rows before `next_id`, as the last of them says: where we die between them, the next life puts all again."""
+        """Write the rows before `next_id`. Only the last record carries the new next_id: if we die before it, the next
+        incarnation writes all of them again."""
         self._stable |= rows
         *others, last = rows
         for key in others:
@@ -150,13 +152,13 @@ class LatestTopic:
             self._send(key, value)
 
     def _revoke(self) -> None:
-        """Every key as its last stable row has it."""
+        """Write the last stable row of every key that is tentative or wrong."""
         for key in self._unstable:
             self._send(key)
         self._unstable.clear()
 
     def _send(self, key: bytes, tentative: bytes | None = None) -> None:
-        """The key's last stable row, or a tentative one in front of it."""
+        """Write the key's last stable row, or a tentative row with the stable one in its headers."""
         facts: Headers = [(NEXT_ID, number(self.next_id))]
         id_, stable = self._stable.get(key, (-1, None))
         if stable is not None:
@@ -177,7 +179,7 @@ class LatestTopic:
         with self._changed:
             self._on_the_way -= nbytes
             self._changed.notify()
-        # A record that Kafka had already, when it was sent again, may come without its offset.
+        # If a retry finds that Kafka had the record already, the acknowledgement may lack its offset.
         if got not in (offset, -1):
             self._fence()
 
@@ -185,10 +187,10 @@ class LatestTopic:
         self._stop(1, f"cannot be written: {error!r}")
 
     def _fence(self) -> None:
-        self._stop(EXIT_FENCED, "has another writer: the next life puts right what is wrong")
+        self._stop(EXIT_FENCED, "has another writer: the next incarnation corrects it")
 
     def _stop(self, code: int, why: str) -> None:
-        """Nothing is written any more, and the process ends."""
+        """Stop writing, and end the process."""
         with self._changed:
             if self._is_closed:
                 return

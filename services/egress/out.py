@@ -1,7 +1,7 @@
 """q.out: the whole corrected stream, one JSON record for each row and each control frame (contract: changes.jsonl).
 
 This is the outlet of the egress's instance: each frame becomes records of one changelog, is sent at once, and counts as
-given when Kafka has it. From then on its stable rows go to q.stable. What q.latest shows follows the changelog too.
+delivered when Kafka has it. Only then do its stable rows go to q.stable, and its effect to q.latest.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silen
 _logger = logging.getLogger("boreal.egress")
 
 ON_THE_WAY_BYTES = 64 << 20
-"""What may be on its way to Kafka before `append` waits."""
+"""The most that may be on its way to Kafka before `append` waits."""
 BATCH_BYTES = 256 << 10
-"""Records that wait for an earlier request go together, up to so many bytes."""
+"""The size of a request to Kafka: records that wait for an earlier request go together."""
 
 
 @dataclass(slots=True)
-class _Sent:
-    """The records of one frame. offset: where the first of them has to come to lie; given, stable: what they say, until they
-    are given; last_id: of the last stable row, if there is one."""
+class _FrameRecords:
+    """The records of one frame."""
 
-    frame: int
-    offset: int
+    frame: int  # the frame's number, from 1
+    offset: int  # that the first record must get
     count: int
     nbytes: int
-    emitted_us: int
-    given: RowRecords | ControlRecord | None
-    stable: list[StableRow]
-    last_id: int | None
-    is_given: bool = False
+    emitted_us: int  # when the frame was appended
+    given: RowRecords | ControlRecord | None  # what the records say; None once they are delivered
+    stable: list[StableRow]  # its stable rows; empty once they are delivered
+    last_id: int | None  # of the last stable row; None if there is none
+    is_given: bool = False  # whether Kafka has all records
 
     @property
     def end(self) -> int:
@@ -58,8 +57,12 @@ class _Sent:
 
 
 class OutTopic:
-    """One egress's q.out. `end`: the offset that the next record must get, for there is no other writer; `replica` says
-    whose stream is being read. `exit` ends the process."""
+    """One egress's q.out. `end`: the offset that the next record must get, for there is no other writer; `replica()`: the
+    replica whose stream is read now; `exit(code)` ends the process.
+
+    `tentative_since_us`, `cause`: since when, in microseconds, the client has tentative rows, and why; None and "" if it has
+    none. `latency`: how long Kafka takes to confirm a frame.
+    """
 
     def __init__(
         self,
@@ -87,14 +90,14 @@ class OutTopic:
         self._latest = latest
         self._delays = delays
         self._exit = exit
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_FrameRecords] = deque()
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
         self._producer = cluster.make_producer(batch_size=BATCH_BYTES)
 
     def append(self, log: LogId, frame: Frame) -> None:
-        """Send what a frame tells the client. Returns at once, unless Kafka has long taken nothing."""
+        """Send a frame's records. Returns at once, unless ON_THE_WAY_BYTES wait for Kafka."""
         emitted_us = now_us()
         self.appended += 1
         given = self.changelog.take(frame, emitted_us, self._replica())
@@ -107,14 +110,14 @@ class OutTopic:
 
     @property
     def confirmed(self) -> int:
-        """Frames whose records Kafka has, in q.out and, if that is ours, in q.stable."""
+        """How many frames, counted from the first, Kafka has in q.out and, if this egress writes it, in q.stable."""
         with self._changed:
             while self._sent and self._is_safe(self._sent[0]):
                 self._sent.popleft()
             return self._sent[0].frame - 1 if self._sent else self.appended
 
     def close(self) -> None:
-        """Stop, once Kafka has all that was sent or two seconds have passed."""
+        """Stop when Kafka has all records, or after two seconds."""
         with suppress(KafkaTimeoutError):
             self._producer.flush(timeout=2)
         self._is_closed = True
@@ -156,7 +159,7 @@ class OutTopic:
     ) -> None:
         last_id = stable[-1].id if stable else None
         nbytes = sum(map(len, records)) + len(records) * RECORD_BYTES
-        sent = _Sent(self.appended, self._end, len(records), nbytes, emitted_us, given, stable, last_id)
+        sent = _FrameRecords(self.appended, self._end, len(records), nbytes, emitted_us, given, stable, last_id)
         self._end = sent.end
         with self._changed:
             self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
@@ -167,28 +170,28 @@ class OutTopic:
             future.add_errback(self._fail)
         future.add_callback(lambda metadata: self._hear(sent, metadata))
 
-    # What Kafka says, in the producer's thread
+    # Acknowledgements, in the producer's thread
 
-    def _hear(self, sent: _Sent, metadata: Any) -> None:
-        """What is raised here nobody would see: Kafka's client keeps it to itself."""
+    def _hear(self, sent: _FrameRecords, metadata: Any) -> None:
+        """As `_give`; Kafka's client would hide an exception, so it is logged here, and ends the process."""
         try:
             self._give(sent, metadata)
         except Exception as error:
-            _logger.exception("what %s has cannot be handed on", self._topic)
+            _logger.exception("rows that %s has cannot be passed to the other topics", self._topic)
             self._fail(error)
 
-    def _give(self, sent: _Sent, metadata: Any) -> None:
-        """Kafka has a frame's last record, and so all before it."""
+    def _give(self, sent: _FrameRecords, metadata: Any) -> None:
+        """Kafka has a frame's last record, and so all before it: deliver its rows to the other topics."""
         if self._is_closed:
             return
-        # A record that Kafka had already, when it was sent again, may come without its offset.
+        # If a retry finds that Kafka had the record already, the acknowledgement may lack its offset.
         if metadata.offset not in (sent.end - 1, -1):
-            self._stop(EXIT_FENCED, "has another writer: a later life of ours has begun")
+            self._stop(EXIT_FENCED, "has another writer: a later incarnation of this egress has begun")
             return
         given_us = now_us()
         took_us = given_us - sent.emitted_us
         self.latency.add(given_us, np.array([took_us]))
-        # Until q.stable has its rows a frame is remembered, and its rows are not: that may take long.
+        # A frame stays queued until q.stable has its rows, which may take long: so its rows are released here.
         given, stable, sent.given, sent.stable = sent.given, sent.stable, None, []
         if isinstance(given, RowRecords):
             self._delays.add(given_us, given.delays_us + took_us)
@@ -206,14 +209,14 @@ class OutTopic:
         self._stop(1, f"cannot be written: {error!r}")
 
     def _stop(self, code: int, why: str) -> None:
-        """Nothing is given any more, and the process ends."""
+        """Stop delivery, and end the process."""
         if not self._is_closed:
             self._is_closed = True
             silence_producer(self._producer)
             _logger.error("%s %s", self._topic, why)
             self._exit(code)
 
-    def _is_safe(self, sent: _Sent) -> bool:
+    def _is_safe(self, sent: _FrameRecords) -> bool:
         if not sent.is_given or sent.last_id is None or self._stable is None:
             return sent.is_given
         return sent.last_id < self._stable.next_id

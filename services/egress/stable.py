@@ -1,12 +1,11 @@
 """q.stable: the stable rows only, each once for read_committed readers (R28).
 
-A row goes to q.stable when q.out surely has it, in short transactions, in a thread of its own: what clients see first
-never waits for a transaction. Where more waits than memory may hold, and at the start of a life, the rows are taken from
-q.out itself:
+A row goes to q.stable when Kafka has confirmed it in q.out, in short transactions, in a separate thread: q.out never waits for
+a transaction. If more rows wait than memory may hold, and when an incarnation begins, the rows are read from q.out:
 
     1. q.out has the row             a restart finds it there, and copies it
     2. it is sent in a transaction
-    3. the transaction is committed  the end of q.stable tells the next life which row follows
+    3. the transaction is committed  the next incarnation sees from the end of q.stable which row follows
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from services.hosting.process import EXIT_FENCED
 from services.kafka.clusters import Cluster, close_producer
 
 COMMIT_INTERVAL_S = 0.05
-"""A transaction is three requests of ours, and as many writes of the broker's own, however few rows it holds."""
+"""The shortest time between transactions: each costs three requests and as many writes by the broker, however few its rows."""
 TRANSACTION_ROWS = 5_000
 WAITING_BYTES = 64 << 20
 BATCH_BYTES = 256 << 10
@@ -36,17 +35,18 @@ _logger = logging.getLogger("boreal.egress")
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Rows that q.out has at the offsets from `offset` up to `end`."""
+class _PendingRows:
+    """Rows that wait for a transaction."""
 
     rows: list[StableRow]
-    offset: int
-    end: int
+    offset: int  # of the first row in q.out
+    end: int  # the offset in q.out after the last one
     nbytes: int
 
 
 class StableTopic:
-    """The one writer of q.stable: making it fences the one before, and ends its transaction. `exit` ends the process."""
+    """The only writer of q.stable: its constructor fences the writer before, and aborts its transaction. `exit(code)` ends the
+    process. `next_id`: the first id that q.stable lacks; `n_skipped`: how many rows were lost."""
 
     def __init__(
         self, cluster: Cluster, topic: str, transactional_id: str, out_topic: str, exit: Callable[[int], None]
@@ -63,36 +63,36 @@ class StableTopic:
         self._place = 0
         self._known = 0
         self._is_behind = False
-        self._waiting: deque[_Chunk] = deque()
+        self._waiting: deque[_PendingRows] = deque()
         self._waiting_bytes = 0
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="stable", daemon=True)
 
     def begin(self, incarnation: int, lacking_from: int, end: int) -> None:
-        """Go on with what q.out holds from the offset `lacking_from` up to its `end`, and then with what is put."""
+        """Copy the rows that q.out holds at offsets from `lacking_from` up to `end`, then write those that are put."""
         self._incarnation = number(incarnation)
         self._place, self._known = lacking_from, end
         self._is_behind = lacking_from < end
         self._thread.start()
 
     def put(self, rows: list[StableRow], offset: int) -> None:
-        """Hand over rows that q.out has at `offset` and after it. Returns at once."""
+        """Queue rows that q.out has at `offset` and after it. Returns at once."""
         end = offset + len(rows)
         nbytes = sum(len(row.value) for row in rows)
         with self._changed:
             self._known = end
-            self._waiting.append(_Chunk(rows, offset, end, nbytes))
+            self._waiting.append(_PendingRows(rows, offset, end, nbytes))
             self._waiting_bytes += nbytes
             if self._waiting_bytes > WAITING_BYTES:
-                # They are in q.out, and will be read from there.
+                # They are in q.out, and will be copied from there.
                 self._waiting.clear()
                 self._waiting_bytes = 0
                 self._is_behind = True
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop, once all that was put is committed or two seconds have passed."""
+        """Stop when all rows that were put are committed, or after two seconds."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -107,14 +107,14 @@ class StableTopic:
             while self._work():
                 pass
         except (ProducerFencedError, InvalidProducerEpochError):
-            _logger.error("%s has another writer: a later life of ours has begun", self._topic)
+            _logger.error("%s has another writer: a later incarnation of this egress has begun", self._topic)
             self._exit(EXIT_FENCED)
         except Exception:
             _logger.exception("%s cannot be written", self._topic)
             self._exit(1)
 
     def _work(self) -> bool:
-        """One transaction, or the copying of all that waits in q.out; False at the end."""
+        """Commit one transaction, or copy all rows that wait in q.out; False when closed and nothing waits."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_behind or self._is_closed)
             if self._is_behind:
@@ -132,9 +132,9 @@ class StableTopic:
             self._copy(until)
         return True
 
-    def _take(self) -> list[_Chunk]:
-        """As much of what waits as one transaction takes."""
-        chunks: list[_Chunk] = []
+    def _take(self) -> list[_PendingRows]:
+        """The next waiting rows, as many as one transaction takes."""
+        chunks: list[_PendingRows] = []
         rows = 0
         while self._waiting and rows < TRANSACTION_ROWS:
             chunks.append(self._waiting.popleft())
@@ -143,7 +143,7 @@ class StableTopic:
         return chunks
 
     def _copy(self, until: int) -> None:
-        """What q.out holds before the offset `until`, and q.stable does not."""
+        """Copy the rows that q.out holds before the offset `until`, and q.stable lacks."""
         batch: list[StableRow] = []
         for row in stable_rows(self._cluster, self._out_topic, self._place, until):
             batch.append(row)
@@ -154,7 +154,8 @@ class StableTopic:
         self._place = until
 
     def _commit(self, rows: list[StableRow]) -> None:
-        """Rows that q.stable has already are passed over: stable rows of one id are the same in all lives (I1)."""
+        """Commit the rows that q.stable lacks. Those that it has are skipped: stable rows of one id are the same in all
+        incarnations (I1)."""
         started = time.monotonic()
         next_id = self.next_id
         fresh = []

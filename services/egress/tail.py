@@ -1,7 +1,7 @@
-"""Where an earlier life of the egress left off, as the ends of its topics tell (R28).
+"""Finds where the former incarnation of the egress stopped, from the ends of its topics (R28).
 
 The end is read in windows that grow until they hold enough: a stable boundary, which carries all that a restart needs,
-and what was written after it.
+and the records after it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class StableRow:
-    """A stable row as q.stable has it."""
+    """A stable row as q.stable holds it."""
 
     id: int
+    """The row's stable id, from 0."""
     key: bytes | None
+    """The record's key; None if the output has no key."""
     value: bytes
+    """The row as JSON text."""
     epoch: int
+    """The epoch in which it became stable."""
 
 
 def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
-    """The next id of q.stable: one more than that of the last committed row; where Kafka has deleted all of them by age, what
-    q.out last said of it, since q.out may hold rows longer."""
+    """The next id of q.stable: one more than that of the last committed row. If Kafka has deleted all rows by age, the id is
+    taken from q.out, which may hold records longer."""
     partition = TopicPartition(topic, 0)
     with closing(cluster.make_consumer(read_committed=True)) as consumer:
         consumer.assign([partition])
@@ -51,25 +55,25 @@ def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
             last = deque(read_range(consumer, partition, start, end), maxlen=1)
             if last:
                 return int(dict(last[0].headers)[ID]) + 1
-    return _told_stable_id(cluster, out_topic) if end else 0
+    return _stable_id_in_out(cluster, out_topic) if end else 0
 
 
-def _told_stable_id(cluster: Cluster, out_topic: str) -> int:
-    """The next id of q.stable as the newest boundaries of q.out tell it; 0 where none does."""
+def _stable_id_in_out(cluster: Cluster, out_topic: str) -> int:
+    """The next id of q.stable according to the newest boundaries of q.out; 0 if none has it."""
     partition = TopicPartition(out_topic, 0)
     with closing(cluster.make_consumer()) as consumer:
         consumer.assign([partition])
         first, end = _range(consumer, partition)
         for start in windows(first, end):
             headers = (dict(record.headers) for record in read_range(consumer, partition, start, end))
-            told = [int(found[STABLE_ID]) for found in headers if STABLE_ID in found]
-            if told:
-                return max(told)
+            ids = [int(found[STABLE_ID]) for found in headers if STABLE_ID in found]
+            if ids:
+                return max(ids)
     return 0
 
 
 def read_out_tail(cluster: Cluster, topic: str, needed: int | None) -> OutTail:
-    """needed: the first stable row that q.stable or q.latest lacks, None where this egress does not write these."""
+    """The end of q.out. needed: the first stable id that q.stable or q.latest lacks; None if this egress writes neither."""
     partition = TopicPartition(topic, 0)
     with closing(cluster.make_consumer()) as consumer:
         consumer.assign([partition])
@@ -83,13 +87,13 @@ def read_out_tail(cluster: Cluster, topic: str, needed: int | None) -> OutTail:
             if fold.place is not None and fold.anchor is not None and fold.lacking_from is not None:
                 break
         lacking_from = start if fold.lacking_from is None else fold.lacking_from
-        # Where all was deleted by age, its end still tells: a record has one offset, and neither lives nor epochs are more.
+        # If all records were deleted by age, the end offset is a safe bound: incarnations and epochs are no more than records.
         place = fold.place or ChangelogPlace(seq=end, epoch=end, next_stable_id=max(needed or 0, fold.next_id))
         return OutTail(place, fold.incarnation or end, fold.anchor, fold.written_to, end, lacking_from)
 
 
 def stable_rows(cluster: Cluster, topic: str, start: int, end: int) -> Iterator[StableRow]:
-    """The stable rows that q.out holds at offsets from `start` up to `end`; where a zombie wrote, some ids come again."""
+    """The stable rows that q.out holds at offsets from `start` up to `end`; ids may repeat if a zombie wrote."""
     partition = TopicPartition(topic, 0)
     with closing(cluster.make_consumer()) as consumer:
         consumer.assign([partition])
@@ -114,7 +118,7 @@ def _range(consumer: KafkaConsumer, partition: TopicPartition) -> tuple[int, int
 
 
 def windows(first: int, end: int) -> Iterator[int]:
-    """Where to begin to read: ever further from the end."""
+    """Offsets to begin to read at, further and further from the end; the last one is `first`."""
     window = FIRST_WINDOW
     while end - window > first:
         yield end - window
@@ -123,7 +127,7 @@ def windows(first: int, end: int) -> Iterator[int]:
 
 
 class _Fold:
-    """Records of q.out folded into the place where they leave it."""
+    """Computes the place after a series of records of q.out."""
 
     def __init__(self, place: ChangelogPlace | None, needed: int | None) -> None:
         self.place = place
@@ -178,5 +182,5 @@ def _data_of(record: str) -> tuple[bytes, int]:
 
 
 def time_us(text: str) -> int:
-    """Microseconds since the epoch of a time as records have it."""
+    """Microseconds since the epoch of a time in a record (ISO 8601)."""
     return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)

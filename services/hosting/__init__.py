@@ -1,4 +1,4 @@
-"""Hosting: what every process of a query shares, and the threads that run an instance over logs.
+"""Hosting: code that all processes of a query share, and the threads that run an instance over logs.
 
 Touches Kafka through services.storage, threads, and the process itself.
 """

@@ -1,4 +1,4 @@
-"""Named places where a process can be made to die, so that 'killed between two effects' is a test and not a hope (R32).
+"""Named places where a test can kill a process, so that a death between two effects is tested (R32).
 
 BOREAL_FAILPOINT=NAME kills the process (SIGKILL) the first time that it passes NAME, NAME:3 the third time.
 """
@@ -13,26 +13,26 @@ NAMES = {
     "node.between_appends": "some frames of a step are logged, others are not",
     "node.before_acknowledge": "all of a step is logged, its inputs are not yet acknowledged",
     "node.before_checkpoint": "a checkpoint is made, and not yet in the store",
-    "node.after_checkpoint": "a checkpoint is in the store, and the instance does not know it yet",
+    "node.after_checkpoint": "a checkpoint is in the store, but the instance does not know it yet",
     "egress.before_out": "a frame's records are made, none of them is sent yet",
     "egress.between_out_and_stable": "q.out has some stable rows, q.stable has not",
-    "egress.between_out_and_latest": "a frame's records are sent to q.out, what q.latest shows is as before",
+    "egress.between_out_and_latest": "a frame's records are sent to q.out, q.latest is not changed yet",
     "egress.before_commit": "stable rows are sent to q.stable, and not committed",
     "egress.after_commit": "stable rows are on q.stable, and the egress does not know it yet",
-    "source.started": "a new life has written START, and nothing else",
-    "source.letters_sent": "the dead letters of a batch are safe, nothing of it is announced yet",
+    "source.started": "a new incarnation has written START, and nothing else",
+    "source.letters_sent": "Kafka has the dead letters of a batch, the batch is not announced yet",
     "source.between_announcements": "a batch is announced in the first of the stream's logs only",
     "source.announced": "a batch is announced in all logs, none has its rows",
-    "source.between_logs": "one more of the logs has the rows of a batch, the next does not",
+    "source.between_logs": "one of the logs has the rows of a batch, the next does not",
 }
-"""Every failpoint, and what is so when it is passed."""
+"""Every failpoint, and the state of the process when it passes the point."""
 
 _name, _, _times = os.environ.get("BOREAL_FAILPOINT", "").partition(":")
 _left = int(_times or 1)
 
 
 def failpoint(name: str) -> None:
-    """Die here, if this is the place and the time."""
+    """Kill the process if BOREAL_FAILPOINT names this point and this is the pass it asks for."""
     global _left
     if name != _name:
         return

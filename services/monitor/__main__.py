@@ -1,4 +1,4 @@
-"""`python -m services.monitor`: watches all queries until it is told to stop."""
+"""`python -m services.monitor`: watches all queries until it is stopped."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 
 from services.hosting.process import run_process, set_clock
 from services.kafka.settings import load_settings
-from services.monitor.monitor import NAME, Monitor
+from services.monitor.monitor import NAME, MonitorProcess
 
 
 def main() -> None:
     def serve(stopping: threading.Event) -> int:
         settings = load_settings()
         set_clock(settings, NAME)
-        return Monitor(settings).serve(stopping)
+        return MonitorProcess(settings).serve(stopping)
 
     run_process(NAME, serve)
 

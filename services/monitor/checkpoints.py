@@ -1,4 +1,4 @@
-"""Drops the checkpoints that no restart will ask for: those before the newest sound one, but for the newest two."""
+"""Drops the checkpoints that no restart can need: those before the newest sound one. The newest two always stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _logger = logging.getLogger("boreal.monitor")
 def drop_old(store: CheckpointStore, instance: str) -> None:
     """Keep the newest sound checkpoint of an instance, all after it, and at least the newest two.
 
-    Reads the newest one whole, but only where there is one to drop.
+    Reads the newest checkpoint completely, but only if there is one to drop. StoreUnavailable as the store.
     """
     numbers = store.numbers(instance)
     if len(numbers) <= KEPT:
@@ -35,11 +35,11 @@ def drop_old(store: CheckpointStore, instance: str) -> None:
 
 
 class CheckpointSweeper:
-    """A thread that drops what is old, of all queries, as long as the process lives. Redis out of reach is `is_reachable` =
-    False, and tried again."""
+    """A thread that drops old checkpoints of all queries, as long as the process lives. While Redis is out of reach
+    `is_reachable` is False, and the thread retries."""
 
     def __init__(self, client: Redis, queries: Callable[[], Iterable[str]], on_damage: OnDamage) -> None:
-        """queries: the names of those that there are; called in the sweeper's thread."""
+        """queries: returns the names of all queries; called in the sweeper's thread."""
         self.is_reachable = True
         self._client = client
         self._queries = queries
@@ -55,7 +55,7 @@ class CheckpointSweeper:
                 self.is_reachable = True
             except StoreUnavailableError as error:
                 if self.is_reachable:
-                    _logger.warning("old checkpoints stay for now: %s", error)
+                    _logger.warning("old checkpoints are kept for now: %s", error)
                 self.is_reachable = False
             time.sleep(SWEEP_INTERVAL_S)
 

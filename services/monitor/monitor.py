@@ -1,7 +1,7 @@
-"""The monitor's shell: feeds what is heard, and the time, to one `WatchedQuery` a query, and carries out what they decide.
+"""The monitor's driver: passes messages and the time to one `WatchedQuery` for each query, and carries out their effects.
 
-Everything that happens comes by one queue to one thread. Kafka and Redis out of reach are silence, which that thread
-outlasts; what it cannot say now, it says again.
+All events go through one queue to one thread. While Kafka or Redis is out of reach no events come, and the thread continues;
+reports and trims that cannot be sent are sent again later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STOP_WITHIN_US = 100_000
 _logger = logging.getLogger("boreal.monitor")
 
 
-class Monitor:
+class MonitorProcess:
     """`serve` runs until it is stopped, and returns the process's exit code."""
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -53,7 +53,7 @@ class Monitor:
     def serve(self, stopping: threading.Event) -> int:
         home = self.clusters[self.settings.home]
         self._reports = ReportWriter(home)
-        said_before = QueryReports(home)
+        earlier_reports = QueryReports(home)
         self._statuses = StatusReader(home, self._note_status)
         QueryRegistry(home).watch(lambda name, record: self._inbox.put(lambda: self._take_record(name, record)))
         sweeper = CheckpointSweeper(connect_redis(self.settings.redis), lambda: sorted(self.queries), self._report_damage)
@@ -63,16 +63,15 @@ class Monitor:
             self._handle_until(min(tick_at, now_us() + STOP_WITHIN_US))
             if now_us() >= tick_at:
                 tick_at = now_us() + TICK_US
-                if self._earlier is None and said_before.is_current.is_set():
-                    self._earlier = said_before.newest()
-                    said_before.close()
+                if self._earlier is None and earlier_reports.is_current.is_set():
+                    self._earlier = earlier_reports.newest()
+                    earlier_reports.close()
                 self._tick()
-        # Nothing of ours has to be brought to an end, and a client may be waiting for a cluster out of reach: the threads
-        # end with the process.
+        # Nothing has to be closed, and a client may be waiting for a cluster out of reach: the threads end with the process.
         return EXIT_STOPPED
 
     def _handle_until(self, at: int) -> None:
-        """Take what has come, for no longer than that."""
+        """Handle events until this time, in microseconds."""
         while (left_us := at - now_us()) > 0:
             try:
                 handle = self._inbox.get(timeout=left_us / 1e6)
@@ -81,9 +80,9 @@ class Monitor:
             try:
                 handle()
             except (KeyError, TypeError, ValueError) as error:
-                _logger.warning("a message is not understood, and passed over: %r", error)
+                _logger.warning("a message cannot be read, and is skipped: %r", error)
 
-    # What comes in
+    # Events
 
     def _take_record(self, name: str, record: QueryRecord | None) -> None:
         known = self.queries.get(name)
@@ -109,9 +108,9 @@ class Monitor:
         if self._earlier is not None:
             self._earlier.pop(name, None)
         if self.queries.pop(name, None) is not None:
-            # It may have to wait for a cluster out of reach, and nobody has to wait for that.
+            # In a thread, because it may have to wait for a cluster out of reach.
             threading.Thread(target=self._controls.pop(name).close, daemon=True).start()
-            self._say(name, None)
+            self._publish(name, None)
 
     def _hear(self, name: str, items: list[ControlItem]) -> None:
         watched = self.queries.get(name)
@@ -119,7 +118,7 @@ class Monitor:
             self._perform(name, watched.hear(items, now_us()))
 
     def _note_status(self, status: ProcessStatus) -> None:
-        """What was said before we began is no sign of life."""
+        """Ignore statuses from before this process began: they do not show that a process is alive."""
         if self._statuses is not None and self._statuses.is_current.is_set():
             self._inbox.put(lambda: self._take_status(status))
 
@@ -135,26 +134,26 @@ class Monitor:
 
         self._inbox.put(enter)
 
-    # What goes out
+    # Effects
 
     def _tick(self) -> None:
         for name, watched in sorted(self.queries.items()):
             self._perform(name, watched.tick(now_us()))
             if self._earlier is not None:
-                # Only once our last life's report is known: the journal goes on after it.
+                # Only after the former incarnation's report is known: the journal continues from it.
                 if name in self._earlier:
                     self._resume(watched, self._earlier.pop(name))
-                self._say(name, {**watched.status(now_us()), "pid": os.getpid()})
+                self._publish(name, {**watched.status(now_us()), "pid": os.getpid()})
 
-    def _say(self, name: str, report: Report | None) -> None:
+    def _publish(self, name: str, report: Report | None) -> None:
         assert self._reports is not None, "it serves"
-        self._reports.say(name, report)
+        self._reports.publish(name, report)
 
     def _resume(self, watched: WatchedQuery, report: Report) -> None:
         try:
             watched.resume(report)
         except (KeyError, TypeError, ValueError) as error:
-            _logger.warning("the journal of %s is not understood, and begins anew: %r", watched.record.name, error)
+            _logger.warning("the journal of %s cannot be read, and starts empty: %r", watched.record.name, error)
 
     def _perform(self, name: str, effects: Iterable[WatchEffect]) -> None:
         for effect in effects:

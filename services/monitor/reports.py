@@ -1,4 +1,4 @@
-"""What the monitor says of each query: in boreal.status, under the key query:NAME, every second. None: it was deleted."""
+"""The monitor's report on each query: in boreal.status, under the key query:NAME, every second. A deleted query's is null."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from services.kafka.statuses import OF_QUERIES, VERSION
 from services.kafka.topics import STATUS
 
 Report = dict[str, Any]
-"""As `WatchedQuery.status` gives it."""
+"""As `WatchedQuery.status` returns it."""
 
 
 class ReportWriter:
-    """Publishes reports from a thread of its own. Only the newest of a query is worth a wait."""
+    """Publishes reports in a thread. While Kafka is out of reach only the newest report of each query is kept."""
 
     def __init__(self, home: Cluster) -> None:
         self._outbox = Outbox(home, STATUS, compression_type="gzip")
 
-    def say(self, query: str, report: Report | None) -> None:
-        """Returns at once."""
+    def publish(self, query: str, report: Report | None) -> None:
+        """Publish a query's report; None: the query was deleted. Returns at once."""
         self._outbox.put(json.dumps(report).encode() if report is not None else None, OF_QUERIES + query.encode())
 
 
 class QueryReports:
-    """The newest report of each query, kept current until it is closed. A cluster out of reach is silence, and a report of
-    another version is passed over. is_current: all that was said before is known."""
+    """The newest report of each query, kept current until it is closed. While the cluster is out of reach nothing changes;
+    reports of another version are skipped. is_current is set when all reports of before are known."""
 
     def __init__(self, home: Cluster) -> None:
         self._newest: dict[str, Report] = {}

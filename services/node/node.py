@@ -1,5 +1,5 @@
-"""One replica of a query as a process: its instances, each in a thread of its own, and what they share: the clients of
-Kafka and Redis, the control topic, and the query's record, where the user changes X."""
+"""One replica of a query as a process: its instances, each in its own thread, and the resources that they share: the clients
+of Kafka and Redis, the control topic, and the query's record, in which the user may change X."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Saved
-from services.hosting.host import InstanceHost, host_of
-from services.hosting.order_channel import RemoteHosts
-from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, Ending, StatusPublisher, now_us
+from services.hosting.host import InstanceHost, build_host
+from services.hosting.order_channel import OrderChannel
+from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
 from services.hosting.trimmer import Trimmer
 from services.kafka.clusters import make_clusters
 from services.kafka.control import ControlPlane
@@ -38,8 +38,8 @@ from services.storage.redis_checkpoints import RedisCheckpointStore, connect_red
 _logger = logging.getLogger("boreal.node")
 
 
-class Appender:
-    """An instance's own logs, as its host's outlet. `confirmed` may be asked for from any thread."""
+class KafkaOutlet:
+    """An instance's own logs as the outlet of its host. `confirmed` may be read from any thread."""
 
     def __init__(self, logs: Sequence[KafkaLog]) -> None:
         self._logs = {log.id: log for log in logs}
@@ -55,7 +55,7 @@ class Appender:
 
     @property
     def confirmed(self) -> int:
-        """Each log confirms its frames in their order, but one may be far behind another."""
+        """How many frames, counted from the first, Kafka has: each log confirms in order, but one may be far behind another."""
         with self._lock:
             for log, places in self._places.items():
                 for _ in range(len(places) - self._logs[log].unacknowledged):
@@ -63,8 +63,8 @@ class Appender:
             return min((places[0] for places in self._places.values() if places), default=self.appended)
 
 
-class Node:
-    """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
+class NodeProcess:
+    """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""
 
     def __init__(self, settings: ServiceSettings, name: str, query: str, replica: str) -> None:
         self.name = name
@@ -80,22 +80,22 @@ class Node:
         self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
         self.hosts: dict[InstanceId, InstanceHost] = {}
         self.logs: list[KafkaLog] = []
-        self.remote: RemoteHosts | None = None
+        self.remote: OrderChannel | None = None
         self.trimmer: Trimmer | None = None
-        self.ending = Ending()
+        self.exit_request = ExitRequest()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         home = self.clusters[self.layout.home]
         control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
-        elsewhere = self.layout.remote_instances(self.replica)
-        if elsewhere:
-            plan, exit = self.layout.plan, self.ending.exit
-            self.remote = RemoteHosts(self.clusters[self.site], plan, self.replica, elsewhere, self.store, exit)
+        remote = self.layout.remote_instances(self.replica)
+        if remote:
+            plan, exit = self.layout.plan, self.exit_request.exit
+            self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, remote, self.store, exit)
         for who in self.layout.instances(self.replica):
-            self.hosts[who] = self._host(who, control.send)
+            self.hosts[who] = self._build_host(who, control.send)
         if self.remote is not None:
-            # Orders of our former life may still be answered: whom to tell must be known by now.
+            # After all hosts are made: answers to orders of the former incarnation may arrive at once.
             self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
         self.trimmer = trimmer = Trimmer(self.logs)
         control.listen(self._hear)
@@ -105,7 +105,7 @@ class Node:
             host.on_change, host.on_broken = status.now, broken.report
             host.start()
         watch = self.registry.watch(self._take_change)
-        self.ending.wait(stopping)
+        self.exit_request.wait(stopping)
         for host in self.hosts.values():
             host.close()
         for part in (control, trimmer, watch):
@@ -116,46 +116,47 @@ class Node:
             log.flush(2.0)
         status.now()
         status.close()
-        return self.ending.code
+        return self.exit_request.code
 
-    # Making instances
+    # Instances
 
-    def _host(self, who: InstanceId, send: Callable[[list[ControlItem]], None]) -> InstanceHost:
+    def _build_host(self, who: InstanceId, send: Callable[[list[ControlItem]], None]) -> InstanceHost:
         store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)
-        instance, begun = self._new_life(who, store)
+        instance, first_effects = self._begin_incarnation(who, store)
         logs = [store.open(log) for log in self.layout.own_logs(who)]
         for log in logs:
             log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
         self.logs += logs
-        host = host_of(
-            instance, begun, self.clusters, self.layout, Appender(logs), send, self.store, self.ending.exit
+        host = build_host(
+            instance, first_effects, self.clusters, self.layout, KafkaOutlet(logs), send, self.store, self.exit_request.exit
         )
         if self.remote is not None:
             host.give_order = partial(self.remote.give, who)
         return host
 
-    def _new_life(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
-        """R25, R26: from the best place that can be served and whose state can be read. With its first effects."""
+    def _begin_incarnation(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
+        """A new incarnation of an instance, with its first effects: from the latest place whose state can be read and whose
+        inputs still exist (R25, R26)."""
         partners = [replace(who, replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
         replicas = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
         for restart in restarts(who, replicas, self.layout.input_logs(who), logs.open, logs.is_held):
             instance = Instance(self.layout.plan, who, restart)
             try:
-                begun = instance.begin(now_us())
+                first_effects = instance.begin(now_us())
             except CorruptError as error:
-                _logger.error("a checkpoint of %s cannot be used, so an older place serves: %s", who, error)
+                _logger.error("a checkpoint of %s cannot be used, an older place is tried: %s", who, error)
                 continue
-            _logger.info("%s begins life %d at %d", who, restart.incarnation, restart.position)
-            return instance, begun
+            _logger.info("%s begins incarnation %d at %d", who, restart.incarnation, restart.position)
+            return instance, first_effects
         raise UserError(
             f"instance {who}",
             None,
-            "cannot begin: its inputs are trimmed, and no partner can help",
-            "wait for a partner, or delete and apply the query anew",
+            "cannot begin: its inputs are trimmed, and no partner has them",
+            "wait for a partner, or delete the query and apply it again",
         )
 
     def _saved(self, who: InstanceId) -> Saved | None:
-        """Redis out of reach is as good as no checkpoint: the log serves (R19)."""
+        """The instance's checkpoints; None if Redis is out of reach: it then restarts from its log alone (R19)."""
         try:
             return saved_by(self.store, who)
         except StoreUnavailableError as error:
@@ -163,23 +164,23 @@ class Node:
             return None
 
     def _fenced(self, log: KafkaLog) -> None:
-        _logger.error("%s has another writer: a later life of ours has begun", log.id)
-        self.ending.exit(EXIT_FENCED)
+        _logger.error("%s has another writer: a later incarnation of this node has begun", log.id)
+        self.exit_request.exit(EXIT_FENCED)
 
-    # What comes from outside
+    # Messages and changes
 
     def _hear(self, sender: str, items: list[ControlItem]) -> None:
         for item in items:
             if "message" in item:
                 host, message = self.hosts.get(instance_of(item["to"])), message_of(item)
-                # A node of an earlier shape of the query may still speak: no peer of ours.
+                # A node of an earlier version of the query may still send messages: it is not a peer.
                 if host is not None and message.sender in self.layout.everyone:
                     host.deliver(Received(message))
             elif "trim" in item and self.trimmer is not None:
                 self.trimmer.take(item)
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
-        """A new X holds at once; all else is a matter for a new life, which is the supervisor's to begin."""
+        """Apply a new X at once. For all other changes the supervisor restarts the process."""
         if record is None or name != self.layout.plan.query:
             return
         threshold = record.query.delay_threshold
@@ -187,10 +188,10 @@ class Node:
             if host.instance.status().delay_threshold_us != threshold:
                 host.deliver(Threshold(threshold))
 
-    # What it says of itself
+    # Status
 
     def _status(self) -> dict[str, Any]:
-        states = [host.journal.state for host in self.hosts.values()]
+        states = [host.status.state for host in self.hosts.values()]
         return {
             "ready": all(state is not None and state is not State.RECOVERING for state in states),
             "site": self.site,
@@ -198,14 +199,14 @@ class Node:
         }
 
     def _instance_status(self, host: InstanceHost) -> dict[str, Any]:
-        status, journal = host.instance.status(), host.journal
+        status, own = host.instance.status(), host.status
         return {
             "fragment": host.me.fragment,
             "replica": host.me.replica,
             "shard": host.me.shard,
             "engine": self.layout.plan.fragment(host.me.fragment).engine_of(self.replica),
-            "state": journal.state.value if journal.state else None,
-            "since_ms": journal.since_us / 1_000,
+            "state": own.state.value if own.state else None,
+            "since_ms": own.since_us / 1_000,
             "x_ms": status.delay_threshold_us / 1_000,
             "alpha_x_ms": status.alpha_x_us / 1_000,
             "least_x_ms": status.least_threshold_us / 1_000,
@@ -224,7 +225,7 @@ class Node:
                 }
                 for entry in status.inputs
             ],
-            "reconciliations": journal.reconciliations,
-            "last_reconciliation_s": journal.last_reconciliation_s,
+            "reconciliations": own.reconciliations,
+            "last_reconciliation_s": own.last_reconciliation_s,
             "unconfirmed_frames": host.outlet.appended - host.outlet.confirmed,
         }

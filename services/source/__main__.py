@@ -1,11 +1,11 @@
-"""`python -m services.source QUERY STREAM`: runs the source of one stream of a query until it is told to stop."""
+"""`python -m services.source QUERY STREAM`: runs the source of one stream of a query until it is stopped."""
 
 from __future__ import annotations
 
 import services.hosting.fast_imports  # noqa: F401
-from services.hosting.process import run_part
+from services.hosting.process import run_query_process
 from services.source.options import SourceOptions
-from services.source.source import Source
+from services.source.source import SourceProcess
 
 if __name__ == "__main__":
-    run_part("source", lambda settings, *named: Source(settings, SourceOptions(), *named))
+    run_query_process("source", lambda settings, *named: SourceProcess(settings, SourceOptions(), *named))

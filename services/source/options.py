@@ -1,4 +1,4 @@
-"""What a source is told from outside beyond what every service is."""
+"""The settings of a source, in addition to those of every service."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from boreal.model.durations import Bytes
 
 
 class SourceOptions(BaseSettings):
-    """Rows over HTTP: where a source takes them, and how much of them it keeps on disk."""
+    """Read from the environment, as BOREAL_ and the name in capitals."""
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", extra="ignore", frozen=True)
 
-    http_host: str = Field(default="127.0.0.1", description="The address that a source listens on for rows over HTTP.")
-    http_port: int | None = Field(
-        default=None,
-        description="The port where rows may be posted to `/QUERY/STREAM/tuples`. Without it, rows come from Kafka alone.",
-    )
-    spool_bytes: Bytes = Field(
-        default=1_000_000_000,
-        validate_default=False,
-        description="How much of what was posted a source keeps on disk at most while Kafka does not take it.",
-    )
+    http_host: str = "127.0.0.1"
+    """The address to listen on."""
+    http_port: int | None = None
+    """The port for posts to /QUERY/STREAM/tuples; None: rows cannot be posted."""
+    spool_bytes: Bytes = Field(default=1_000_000_000, validate_default=False)
+    """The largest size of the spool on disk, in bytes; the variable is text such as "1GB"."""

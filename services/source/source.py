@@ -1,18 +1,18 @@
-"""The process of a source: the user's topic in, the logs of one stream out, each record once whatever crashes.
+"""The process of a source: it reads the user's topic and writes the logs of one stream, each record once in spite of crashes.
 
-One thread reads and writes, in this order; a batch is what one look at the topic brings:
+One thread reads and writes, in this order; a batch is the records of one poll of the topic:
 
-    1. dead letters are sent, and acknowledged     a batch that was announced is not judged again
+    1. dead letters are sent, and acknowledged     an announced batch is not checked again
     2. the batch is announced in every log         an anchor: which records, from which place (intake.place)
     3. its rows are logged
-    4. all of that is acknowledged                 only now the next batch may be announced
+    4. Kafka acknowledges all of that              only then the next batch may be announced
 
-So after a crash one batch may be incomplete, the one announced last; it is done again from the user's topic, and each log
-is given what it lacks (logs.source_restart). While Kafka is out of reach nothing is read: the records wait in the
-topic, and what is posted waits in a spool (services.source.post).
+So after a crash at most one batch is incomplete, the last that was announced. It is read again from the user's topic, and
+each log gets the rows that it lacks (logs.source_restart). While Kafka is out of reach nothing is read: records wait in the
+topic, and posted rows wait in a spool (services.source.post_box).
 
-A boundary follows each batch; one goes to every log each boundary interval where evidence of what could be read moves it on
-(intake.stream_progress), and otherwise as a sign of life.
+A boundary follows each batch. Without rows, every log gets a boundary once per boundary interval if evidence of the topic's
+ends moves it on (intake.stream_progress), else as a sign of life, less often.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.topics import control_topic, dead_letter_topic
 from services.source.options import SourceOptions
-from services.source.post import STALLED_S, PostBox
+from services.source.post_box import STALLED_S, PostBox
 from services.source.spool import Spool
-from services.source.topic import UserTopic
+from services.source.user_topic import UserTopic
 from services.source.web import WebServer, create_app
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from sunion.tape import BEGINNING
@@ -64,11 +64,11 @@ Answer = TypeVar("Answer")
 _logger = logging.getLogger("boreal.source")
 
 
-class Stopped(Exception):
-    """The process is to end: it was told to, or another life of it has begun."""
+class StopRequest(Exception):
+    """Ends `serve`: the process was stopped, or another incarnation of it has begun."""
 
 
-class Source:
+class SourceProcess:
     """`serve` runs until it is stopped or fenced, and returns the process's exit code."""
 
     def __init__(self, settings: ServiceSettings, options: SourceOptions, name: str, query: str, stream: str) -> None:
@@ -108,7 +108,7 @@ class Source:
                 log.on_fenced = self._fenced
             former = source_restart(list(self.logs.values()), topic)
             self.intake = self._make_intake(former)
-            # At once: an earlier life that still writes makes us begin again, the more likely the longer we wait.
+            # At once: if an earlier incarnation still writes, we must restart, and waiting makes that more likely.
             start = Start(Origin("", former.incarnation + 1), 0)
             for id_, log in self.logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
@@ -131,10 +131,10 @@ class Source:
                 control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
                 while True:
                     self._turn()
-            except Stopped:
+            except StopRequest:
                 return EXIT_FENCED if self._is_fenced else EXIT_STOPPED
 
-    # A new life
+    # A new incarnation
 
     def _make_intake(self, former: SourceRestart) -> Intake:
         edges = [edge for edge in self.layout.plan.sources if edge.operator == self.stream]
@@ -147,7 +147,7 @@ class Source:
         )
 
     def _make_box(self) -> PostBox | None:
-        """None where nothing is posted and nothing posted is left, or where the disk does not let us."""
+        """None if posting is off and the spool is empty, or if the spool cannot be opened."""
         directory = self.spool_directory
         try:
             if self.options.http_port is None and not (directory.is_dir() and any(directory.iterdir())):
@@ -155,8 +155,8 @@ class Source:
             spool = Spool(directory, self.options.spool_bytes)
         except (OSError, CorruptError) as error:
             _logger.error(
-                "the spool in %s cannot be opened, and nothing can be posted here: %s; mend the disk, or move the directory "
-                "away with the rows that it holds, and start this source again",
+                "the spool in %s cannot be opened, and nothing can be posted here: %s; repair the disk, or move the directory "
+                "away (its rows are not in Kafka), and restart this source",
                 *(directory, error),
             )
             return None
@@ -175,14 +175,14 @@ class Source:
         self.intake.progress.begin(place.newest, place.promise, now_us())
         self._has_begun = True
         self.status.now()
-        _logger.info("life %d begins, of records from %s on", former.incarnation + 1, self._positions())
+        _logger.info("incarnation %d begins with the records from %s on", former.incarnation + 1, self._positions())
 
     def _do_again(self, former: SourceRestart) -> None:
-        """Give each log what it lacks of the batch that was announced last."""
+        """Complete the batch that was announced last: each log gets the rows that it lacks."""
         place, until = self.intake.place, former.until
         self._ask(lambda: self.topic.begin(list(until), place))
         if self._ask(lambda: self.topic.is_gone(place, until)):
-            _logger.error("records of the batch that the former life left are deleted: rows of it may be missing")
+            _logger.error("records of an incomplete batch are deleted: some of its rows may be missing")
             for partition, offset in until.items():
                 self.intake.skip(partition, offset)
             place.next_ids.update(former.written)
@@ -198,15 +198,15 @@ class Source:
         missing = rows_not_held(batch.frames, former.written)
         for key, next_id in former.written.items():
             if next_id > place.next_ids[key]:
-                _logger.error("%s holds %d rows of records that the topic has no more", key, next_id - place.next_ids[key])
+                _logger.error("%s holds %d rows of records that the topic no longer has", key, next_id - place.next_ids[key])
                 place.next_ids[key] = next_id
         self._append(missing)
         self._settle()
 
-    # Life
+    # The loop
 
     def _turn(self) -> None:
-        """One look at the topic, and what follows from it."""
+        """Poll the topic once, and log the result."""
         self._wait(0)
         found = self._poll()
         has_rows = any(found.values())
@@ -224,14 +224,14 @@ class Source:
 
     @property
     def _next_boundary_us(self) -> int:
-        """Without records, only evidence moves a boundary on."""
+        """When a boundary is due even without records: sooner if evidence has moved it on."""
         plan = self.layout.plan
         moves = self.intake.boundary > self.intake.place.promise
         return self._last_boundary_us + (plan.boundary_interval_us if moves else plan.sign_of_life_us)
 
     @property
     def _look_ms(self) -> int:
-        """Shorter than the boundary interval: where rows come steadily, logging them takes the other half of it."""
+        """How long a poll may gather records: half the boundary interval, so that the other half is left to log them."""
         return max(self.layout.plan.boundary_interval_us // 2_000, 1)
 
     def _poll(self) -> dict[int, list[Any]]:
@@ -264,12 +264,12 @@ class Source:
         self._ahead += batch.ahead
 
     def _look_for_evidence(self, has_rows: bool) -> None:
-        """Of what could be read: see what is answered by now, and ask again where it is time. What is in the spool is not
-        in the topic yet, though it was written."""
+        """Process answers about the topic's ends, and ask again if it is time. Not while the spool holds records: they are
+        written, but not in the topic yet."""
         self.evidence.look()
         now = now_us()
         interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions)
-        # Rows whose boundary waits for evidence need not wait for the next interval as well.
+        # Rows whose boundary waits for evidence should not wait for the next interval as well.
         is_waited_for = has_rows and interval_us <= self.layout.plan.boundary_interval_us
         if now >= self._next_evidence_us or is_waited_for:
             self._next_evidence_us = now + interval_us
@@ -283,7 +283,7 @@ class Source:
             self._read(partitions)
 
     def _partitions(self) -> list[int]:
-        """Those of the user's topic; none while it is absent."""
+        """The partitions of the user's topic; none while it does not exist."""
         partitions = self._ask(self.topic.partitions)
         self._is_absent = not partitions
         if self._is_absent:
@@ -291,13 +291,13 @@ class Source:
         return partitions
 
     def _read(self, partitions: list[int]) -> None:
-        """Read all of these partitions from where we are."""
+        """Read these partitions from our position on."""
         for partition, offset in self._ask(lambda: self.topic.begin(partitions, self.intake.place)).items():
             self.intake.expect(partition, offset)
         self.intake.progress.watch(partitions, now_us())
 
     def _send(self, letters: list[DeadLetterRecord]) -> None:
-        """Returns when Kafka has the letters, and all that was logged before: on that rests what is late."""
+        """Return when Kafka has the letters, and all frames that were logged before: they decide which records are late."""
         self._settle()
         for future in [self._send_letter(letter) for letter in letters]:
             while not _is_sent(future):
@@ -305,21 +305,21 @@ class Source:
         self._letters += len(letters)
 
     def _send_letter(self, letter: DeadLetterRecord) -> Any:
-        """Returns its future."""
+        """Send a dead letter; returns its future."""
         topic = dead_letter_topic(self.layout.plan.query)
         return self.letters.send(topic, letter.to_json(), key=self.stream.encode(), partition=0)
 
     def _refuse(self, record: bytes, reason: str) -> Any:
-        """A dead letter of a record that never came into the user's topic; called in the post box's thread."""
+        """Send a dead letter for a record that is not in the user's topic. Called in the post box's thread."""
         return self._send_letter(DeadLetterRecord(self.stream, self.topic_name, 0, -1, reason, text_of(record)))
 
     def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
-        """They go with the next `_settle`, those of one log together: one request then costs as much as one of them alone."""
+        """Collect frames for the next `_settle`, which sends those of one log in one request."""
         for log, frame in frames:
             self._appended[log].append(frame)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """The user's topic's answer, however long it takes."""
+        """The answer to a question to the user's topic; retries until Kafka answers."""
         while True:
             try:
                 answer = question()
@@ -333,7 +333,7 @@ class Source:
                 self._wait(RETRY_S)
 
     def _settle(self) -> None:
-        """Returns when every log holds all that was appended to it."""
+        """Send all collected frames, and return when Kafka has them."""
         for id_, frames in self._appended.items():
             self.logs[id_].append_later(*frames)
         self._appended.clear()
@@ -347,25 +347,25 @@ class Source:
         if is_stalled != self._is_stalled:
             self._is_stalled = is_stalled
             if log is not None:
-                _logger.warning("%s does not take what is written to it: nothing is read until it does", log.id)
+                _logger.warning("%s cannot be written: no records are read until it can", log.id)
             self.status.now()
 
     def _wait(self, seconds: float) -> None:
-        """Stopped, if it is time to stop."""
+        """Wait. StopRequest if the process is to end."""
         if self._stopping.wait(seconds) or self._is_fenced:
-            raise Stopped
+            raise StopRequest
 
     def _fenced(self) -> None:
-        _logger.error("the logs have another writer: a later life of this source has begun")
+        _logger.error("the logs have another writer: a later incarnation of this source has begun")
         self._is_fenced = True
 
     def _pass(self, name: str) -> None:
         if os.environ.get("BOREAL_FAILPOINT", "").startswith(name):
-            # What is said to be logged here is in the log, and not on its way.
+            # The failpoint promises that these frames are logged, so we wait until Kafka has them.
             self._settle()
             failpoint(name)
 
-    # What it says of itself
+    # Status
 
     def _positions(self) -> dict[int, int]:
         return {number: partition.next_offset for number, partition in sorted(self.intake.place.partitions.items())}
@@ -391,7 +391,7 @@ class Source:
 
     @property
     def _can_read(self) -> bool:
-        """Whether all that there is of the stream can come to us. Where it cannot, silence does not say that it is idle."""
+        """Whether all records of the stream can reach us. If not, a stream without records is not idle, but failed."""
         is_cut_off = self._is_absent or self._is_unanswered or (self.box is not None and self.box.failure is not None)
         return self._has_begun and not is_cut_off
 
@@ -407,7 +407,7 @@ class Source:
 
 
 def _is_sent(future: Any) -> bool:
-    """Whether Kafka has a record, or has it soon. KafkaError if it refuses the record."""
+    """Whether Kafka has a record within STALLED_S. KafkaError if it refuses the record."""
     try:
         future.get(timeout=STALLED_S)
     except KafkaTimeoutError:

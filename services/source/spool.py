@@ -1,8 +1,8 @@
-"""Records on disk, in order, while Kafka cannot take them: a FileLog of this source's own.
+"""Keeps records on disk, in order, while Kafka cannot take them: a FileLog that belongs to one source.
 
-Each incarnation begins with a START; records are rows of DATA frames; after each drain a BOUNDARY has an anchor that names the
-first offset still to be drained. What was drained just before a crash may be handed out again: records are numbered, and
-whoever takes them knows a repetition by its number.
+Each incarnation begins with a START; records are rows of DATA frames; after each drain a BOUNDARY has an anchor that names
+the first offset still to be drained. Records that were drained just before a crash may be returned again: they are numbered,
+and the source that reads them from the topic recognises a repetition by its number.
 """
 
 from __future__ import annotations
@@ -20,33 +20,38 @@ from boreal.model.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin,
 from embedded.file_log import FileLog
 
 _SEGMENT_BYTES = 4 << 20
-"""Small: only whole segments are given back to the disk."""
+"""Small, because only whole segments are deleted."""
 _CHUNKS = 64
-_NUMBERS_OF_AN_INCARNATION = 1 << 28
+_NUMBERS_PER_INCARNATION = 1 << 28
 _SCHEMA = pa.schema([("time", pa.int64()), ("record", pa.string())])
 _DRAINED = "drained"
 
 
 @dataclass
 class SpoolFull(BorealError):
-    """The spool has reached its bound, and Kafka is still out of reach."""
+    """The spool has reached its largest size, and Kafka is still out of reach."""
 
     limit_bytes: int
+    """The largest size, in bytes."""
 
     def __str__(self) -> str:
         return f"the spool is full ({self.limit_bytes} bytes) and Kafka is out of reach: nothing more is taken until it answers"
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Records that lie together; `first` is the number of the first, `end` the offset after them."""
+class SpoolChunk:
+    """Consecutive records of the spool."""
 
     first: int
+    """The number of the first record."""
     records: list[bytes]
+    """In order; each one JSON text."""
     end: int
+    """The offset in the spool after them."""
 
     @property
     def size(self) -> int:
+        """In bytes."""
         return sum(map(len, self.records))
 
 
@@ -54,16 +59,17 @@ class Spool:
     """One stream's spool, for one process at a time. Not safe for several threads."""
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
-        """OSError where the directory cannot be used; CorruptError where what it holds is damaged."""
+        """limit_bytes: the largest size of the log on disk. OSError if the directory cannot be used; CorruptError if its
+        content is damaged."""
         self.directory = directory
         self._log = FileLog(LogId("posted", "", 0), directory, _SEGMENT_BYTES)
         self._limit_bytes = limit_bytes
         anchor = self._log.last_anchor()
         self._drained = max(dict(anchor.inputs)[_DRAINED] if anchor else 0, self._log.start)
-        # Where disk and clock agree to forget former lives, a second has passed since.
+        # If the disk has lost former incarnations, the clock still gives a higher number: a second has passed.
         incarnation = max(self._log.last_incarnation + 1, int(time.time()))
         self._origin = Origin("", incarnation)
-        self._next = incarnation * _NUMBERS_OF_AN_INCARNATION
+        self._next = incarnation * _NUMBERS_PER_INCARNATION
         self._log.append(Start(self._origin, 0))
         self._log.sync()
         self._bytes = sum(chunk.size for chunk in self._rest())
@@ -74,18 +80,18 @@ class Spool:
 
     @property
     def spooled_bytes(self) -> int:
-        """The records that are still to be drained."""
+        """The size of the records that are still to be drained."""
         return self._bytes
 
     def numbers(self, count: int) -> int:
-        """Reserve so many numbers; returns the first. They are above all that this spool ever gave."""
+        """Reserve `count` numbers; returns the first. They are above all that this spool ever returned."""
         first = self._next
         self._next += count
         return first
 
     def add(self, first: int, records: list[bytes]) -> None:
-        """Keep records, of which the first has a number from `numbers`. Returns when they outlast a crash of the machine.
-        SpoolFull: nothing is kept; OSError: nothing for sure."""
+        """Keep records; `first` is the number of the first one, from `numbers`. Returns when they survive a crash of the
+        machine. SpoolFull: none is kept; OSError: they may be lost."""
         size = sum(map(len, records))
         if self._log.nbytes + size > self._limit_bytes:
             raise SpoolFull(self._limit_bytes)
@@ -95,14 +101,14 @@ class Spool:
         self._bytes += size
         self._log.sync()
 
-    def head(self) -> list[Chunk]:
-        """The oldest records that are still to be drained, some at a time; none if the spool is empty. OSError or CorruptError
-        where they cannot be read."""
+    def head(self) -> list[SpoolChunk]:
+        """The oldest records that are still to be drained, a bounded number; none if the spool is empty. OSError or
+        CorruptError if they cannot be read."""
         return list(islice(self._rest(), _CHUNKS))
 
-    def drained(self, chunks: list[Chunk]) -> None:
-        """The records of `head` are safe elsewhere. OSError where the disk does not take that: they are drained all the same,
-        but a later incarnation may hand them out again."""
+    def drained(self, chunks: list[SpoolChunk]) -> None:
+        """Drop the chunks that `head` returned. OSError if the disk fails: they are dropped too, but a later
+        incarnation may return them again."""
         last = chunks[-1]
         self._drained = last.end
         self._bytes -= sum(chunk.size for chunk in chunks)
@@ -112,11 +118,11 @@ class Spool:
     def close(self) -> None:
         self._log.close()
 
-    def _rest(self) -> Iterator[Chunk]:
+    def _rest(self) -> Iterator[SpoolChunk]:
         offset = self._drained
         while frames := self._log.read(offset, _CHUNKS, max_bytes=_SEGMENT_BYTES):
             for offset, frame in frames:
                 if isinstance(frame, Data):
                     texts = frame.batch.column(1).to_pylist()
-                    yield Chunk(frame.first_id, [text.encode() for text in texts], offset + 1)
+                    yield SpoolChunk(frame.first_id, [text.encode() for text in texts], offset + 1)
             offset += 1

@@ -2,11 +2,11 @@
 
     202 {"accepted": 998, "refused": 2, "reasons": [{"row": 17, "reason": "..."}], "durable": "kafka" | "spool"}
 
-once the accepted rows outlast a crash. Refused are rows that are no tuples of the stream; whether a row is late is judged
-when the source takes it, and shows in the dead letters. Without an answer a row may have been taken or not.
+when the accepted rows will survive a crash. Rows that are not tuples of the stream are refused. Late rows are found only when
+the source reads them, and become dead letters. If no answer arrives, a row may have been accepted or not.
 
-The path names the stream since all sources of a supervisor are told the same port, which the first of them gets: rows of
-another stream may well have the same shape.
+The path names the stream, because all sources of a supervisor have the same port in their settings, and the first to start
+gets it: rows of another stream may well have the same columns.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
 
 from formats.record_parsing import RecordShape, read_records
-from services.source.post import PostBox
+from services.source.post_box import PostBox
 from services.source.spool import SpoolFull
 
 LARGEST_BODY = 16 << 20
 LARGEST_RECORD = 900_000
-"""In bytes: a broker's usual bound, less what a record needs besides."""
+"""In bytes: the usual limit of a broker, less a record's overhead."""
 MOST_REASONS = 100
 ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
@@ -39,13 +39,13 @@ _logger = logging.getLogger("boreal.source")
 
 
 def create_app(box: PostBox, shape: RecordShape, query: str, stream: str) -> FastAPI:
-    """The application that posts rows of this stream, which have this shape, to `box`."""
+    """The application that posts rows of one stream to `box`; shape: the columns of the stream's records."""
     app = FastAPI(title="boreal source", docs_url=None, redoc_url=None)
     path = f"/{query}/{stream}/tuples"
 
     @app.exception_handler(404)
     async def refuse(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": f"nothing is taken at {request.url.path}: this source takes rows at {path}"}, 404)
+        return JSONResponse({"error": f"there is nothing at {request.url.path}: this source takes rows at {path}"}, 404)
 
     @app.post(path, status_code=202)
     async def post_tuples(request: Request) -> JSONResponse:
@@ -62,7 +62,7 @@ async def _read_body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > LARGEST_BODY:
-            raise HTTPException(413, f"a post may have {LARGEST_BODY} bytes at most: send the rows in several")
+            raise HTTPException(413, f"a post may have at most {LARGEST_BODY} bytes: send the rows in several posts")
     return body
 
 
@@ -87,7 +87,7 @@ def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> tuple[int
 
 
 def _records(kind: str, body: bytes) -> list[bytes]:
-    """The body as JSON records, one a row; whether each is a tuple is not judged here."""
+    """The body as JSON records, one for each row, not checked. ValueError or ArrowException if it cannot be read."""
     if kind in JSON_LINES:
         body.decode()
         return [line for line in body.splitlines() if line.strip()]
@@ -99,7 +99,7 @@ def _records(kind: str, body: bytes) -> list[bytes]:
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:
-    """Python has no finer times, and pyarrow none for them without pandas."""
+    """Nanosecond timestamps as microseconds: Python has no finer ones, and pyarrow converts them only with pandas."""
     fine = [pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in table.schema]
     fields = [
         field.with_type(pa.timestamp("us", field.type.tz)) if is_fine else field
@@ -113,12 +113,12 @@ def _dump(row: object) -> bytes:
 
 
 def _plain(value: Any) -> str:
-    """What JSON has no value for, as text: times in ISO 8601."""
+    """A value that JSON cannot represent, as text: times in ISO 8601."""
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 class WebServer:
-    """Serves an application in a thread of its own. Where the port is taken it says so, and the source goes on without."""
+    """Serves an application in a thread. If the port is taken it logs an error, and the source runs without HTTP."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         self._server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="off"))
@@ -128,9 +128,9 @@ class WebServer:
     def _run(self) -> None:
         try:
             self._server.run()
-        except SystemExit:  # how it says that it cannot listen, having told why
+        except SystemExit:  # uvicorn has logged why it cannot listen, and then exits
             address = f"{self._server.config.host}:{self._server.config.port}"
-            _logger.error("BOREAL_HTTP_PORT: nothing can be posted at %s; give this source a port that is free", address)
+            _logger.error("BOREAL_HTTP_PORT: rows cannot be posted at %s; choose a free port for this source", address)
 
     def close(self) -> None:
         self._server.should_exit = True

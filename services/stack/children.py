@@ -16,10 +16,10 @@ from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 
 CHANGED_LIVE = ("delay_threshold",)
-"""What of a query its processes take over while they run: they follow boreal.queries themselves."""
+"""The fields of a query that running processes apply: they follow boreal.queries themselves."""
 
 CHANGED_IN_TURN = ("reconcile", "policy", "replicas", "engine")
-"""What of a query may differ from replica to replica for a while: it changes no stable tuple, and no source's log."""
+"""The fields of a query that may differ between replicas for a while: they change no stable tuple, and no source's log."""
 
 def python_environment() -> dict[str, str]:
     """Variables with which a Python process finds the packages that this one runs, and never a folder of the same name in the
@@ -34,8 +34,8 @@ MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.mon
 
 
 def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
-    """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. UserError where the spec
-    is not one that this version of boreal accepts."""
+    """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. UserError if this
+    version of boreal does not accept the spec."""
     if record.paused:
         return []
     query = load_query(record.spec)
@@ -49,7 +49,7 @@ def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[
         return Child(f"{kind}.{query.name}.{part}", kind, query.name, command, structure, turn)
 
     def spark(replica: str) -> Child:
-        """It is told in band how to reconcile, so that only other operators are a reason to begin anew."""
+        """It gets the mode with its orders, so that only a change of operators needs a restart."""
         command = (sys.executable, "-m", "spark_jobs", query.name, replica)
         return Child(f"spark.{query.name}.{replica}", "spark", query.name, command, operators)
 

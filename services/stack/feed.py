@@ -1,7 +1,7 @@
-"""Recorded rows into the users' topics, at a pace: what `boreal feed` does.
+"""Writes recorded rows to the users' topics at a given rate: the work of `boreal feed`.
 
-One JSON object a row, in event-time order over all streams. As the owner of the data knows how far it is, every partition
-also gets heartbeat records (header `boundary`), so that a stream with few rows holds back no other.
+Each row is one JSON object; rows are in event-time order over all streams. Because the time reached is known here, every
+partition also gets heartbeat records (header `boundary`), so that a stream with few rows does not delay the others.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from services.kafka.clusters import Cluster, close_producer
 
 HEARTBEAT_S = 0.1
 UNDER_WAY_MAX = 100_000
-"""Records that Kafka has not acknowledged yet."""
+"""The most records that Kafka has not acknowledged yet."""
 _TICK_S = 0.01
 _ENDED_WITHIN_S = 1.0
-"""Whoever interrupts feeding waits for no Kafka that is out of reach."""
+"""A user who interrupts feeding waits only this long for a Kafka that is out of reach."""
 _SLICE_ROWS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """A stream's topic, and what goes there."""
+    """A stream's topic, and the rows for it."""
 
-    producer: _Producer
+    producer: _Producer  # of the topic's cluster
     stream: Stream
-    name: str
+    name: str  # of the topic
     partitions: list[int]
-    rows: SourceRows
+    rows: SourceRows  # in event-time order
 
 
 class _Producer:
-    """A producer that raises what Kafka has refused, with the next record or at the end, and waits where Kafka does not keep
-    up: kafka-python's own would take in all there is."""
+    """A producer that raises Kafka's refusal of a record, at the next record or at the end, and waits if Kafka is too slow:
+    kafka-python's own producer would keep all records in memory."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self._producer = producer
@@ -64,7 +64,7 @@ class _Producer:
         self._producer.send(topic, value, **options).add_callback(self._note, None).add_errback(self._note)
 
     def flush(self) -> None:
-        """Returns once Kafka has all records."""
+        """Return when Kafka has all records."""
         with self._changed:
             self._changed.wait_for(lambda: not self._under_way or self._refusal is not None)
             self._check()
@@ -91,14 +91,16 @@ def feed(
 ) -> int:
     """Write the rows of each stream, by name, to its topic, which is in its cluster; returns how many, once Kafka has them.
 
-    ended: the last record of every partition says that the stream has ended, so that all windows close. on_progress is
-    called with the number of rows written so far. UserError: a stream without a topic, or a topic that does not exist.
-    KafkaError where Kafka refuses a record; while it is out of reach, feeding waits.
+    ended: the last record of every partition marks the end of the stream, so that all windows close. on_progress is called
+    with the number of rows written so far. UserError: a stream without a topic, or a topic that does not exist. KafkaError
+    if Kafka refuses a record; while it is out of reach, feeding waits.
     """
     schedule = merge_schedule(dict(rows))
     with ExitStack() as stack:
-        producers = {cluster: _Producer(_made(stack, cluster, linger_ms=5)) for cluster in {clusters[name] for name in rows}}
-        topics = {name: _topic(clusters[name], producers, name, streams[name], found) for name, found in rows.items()}
+        producers = {
+            cluster: _Producer(_make_producer(stack, cluster, linger_ms=5)) for cluster in {clusters[name] for name in rows}
+        }
+        topics = {name: _make_topic(clusters[name], producers, name, streams[name], found) for name, found in rows.items()}
         sent = dict.fromkeys(topics, 0)
         started = time.monotonic()
         heartbeat_at = 0.0
@@ -127,10 +129,10 @@ def feed(
 
 
 def end(cluster: Cluster, topic: str) -> None:
-    """Say in every partition of a topic that its stream has ended. UserError: there is no such topic. KafkaError as `feed`."""
+    """Mark the end of the stream in every partition of a topic. UserError: there is no such topic. KafkaError as `feed`."""
     partitions = _partitions(cluster, topic, "topic")
     with ExitStack() as stack:
-        producer = _Producer(_made(stack, cluster))
+        producer = _Producer(_make_producer(stack, cluster))
         _send_boundary(producer, topic, partitions, END)
         producer.flush()
 
@@ -150,14 +152,14 @@ def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
     return [key.encode() for key in joined(key_parts(stream.key, texts)).to_pylist()]
 
 
-def _made(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:
-    """A producer that ends with `stack`. Who is not interrupted has seen to it that Kafka has all records."""
+def _make_producer(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:
+    """A producer that is closed with `stack`. Unless feeding is interrupted, it has been flushed by then."""
     producer = cluster.make_producer(**options)
     stack.callback(close_producer, producer, _ENDED_WITHIN_S)
     return producer
 
 
-def _topic(
+def _make_topic(
     cluster: Cluster, producers: Mapping[Cluster, _Producer], name: str, stream: Stream, rows: SourceRows
 ) -> _Topic:
     field = f"streams.{name}.topic"

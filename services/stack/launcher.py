@@ -1,14 +1,14 @@
-"""The local stack: real Kafka and Redis and the processes of all queries, on this machine, for whoever has nothing set up.
+"""The local stack: real Kafka and Redis and the processes of all queries, on this machine, with no other installation.
 
-Everything lives in one directory, DATA, so that the stack comes up again as it went down, at the same addresses:
+All its files are in one directory, DATA, so that a stopped stack starts again with its data, at the same addresses:
 
-    DATA/stack.json      what it is: its sites, the port of its API
-    DATA/token           what callers of the API must show; only the owner may read it
+    DATA/stack.json      its description: its sites, the port of its API
+    DATA/token           the token for callers of the API; only the owner may read it
     DATA/kafka/SITE      a broker of each site    DATA/redis    the checkpoints
     DATA/logs            a log of each process
-    DATA/run/state.json  what runs now (services.stack.supervisor)
+    DATA/run/state.json  the running processes (services.stack.supervisor)
 
-`up` starts one process, the supervisor, which outlives it; `down` ends that, and with it all the others.
+`up` starts one process, the supervisor, which keeps running; `down` ends that process, and with it all the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSetting
 from services.stack.children import python_environment
 from services.stack.servers import HOST, Server
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
-from services.stack.supervisor import local_servers
+from services.stack.supervisor import make_local_servers
 
 VERSION = 1
 DEFAULT_SITES = 1
@@ -49,16 +49,16 @@ LOG_LINES_SHOWN = 8
 DOWN_WITHIN_S = 90.0
 _LOOK_S = 0.05
 
-Progress = Callable[[str], None]
-"""Called with a line for people whenever there is something new to say."""
+ProgressCallback = Callable[[str], None]
+"""Called with a line of text for each step."""
 
 
 class StackFailed(BorealError):
-    """The stack did not come up, or did not go down. The message holds the end of the log that tells why."""
+    """The stack did not start, or did not stop. The message holds the end of the log that shows why."""
 
 
 def default_data() -> Path:
-    """Where the stack of a user lives who says nothing else: one for all folders that commands are called in."""
+    """The directory of the user's own stack, the same whatever the current folder."""
     given = os.environ.get("BOREAL_DATA")
     if given:
         return Path(given)
@@ -66,13 +66,13 @@ def default_data() -> Path:
 
 
 def is_local(data: Path | None) -> bool:
-    """Whether the stack that a command means is one of this machine: that in a directory, or the user's own, and not one
-    elsewhere, whose sites the environment names."""
+    """Whether a command refers to a stack on this machine: the one in a directory, or the user's own. If the environment names
+    sites, it refers to an installation elsewhere."""
     return data is not None or not any(name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")) for name in os.environ)
 
 
 def reach(data: Path | None) -> ServiceSettings:
-    """How to reach the stack that a command means (see `is_local`). UserError where nothing is up."""
+    """The settings to reach the stack that a command refers to (see `is_local`). UserError if none is running."""
     if not is_local(data):
         return load_settings()
     stack = LocalStack((data or default_data()).absolute())
@@ -100,11 +100,12 @@ def fix_for_nothing_up() -> str:
 
 @dataclass(frozen=True)
 class LocalStack:
-    """The stack in a directory, up or not."""
+    """The stack in a directory, running or not."""
 
     data: Path
+    """The directory."""
 
-    # What it is
+    # Description
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -112,12 +113,12 @@ class LocalStack:
 
     @property
     def port(self) -> int:
-        """Of the API."""
+        """The port of the API."""
         return int(self._description()["port"])
 
     @property
     def exists(self) -> bool:
-        """Whether it has ever been up."""
+        """Whether it was ever started."""
         return (self.data / "stack.json").is_file()
 
     @property
@@ -127,7 +128,7 @@ class LocalStack:
 
     @property
     def settings(self) -> ServiceSettings:
-        """How it is reached: by its own addresses, whatever the environment says."""
+        """The settings to reach it: its own addresses, whatever the environment says."""
         servers = self.servers()
         return ServiceSettings.model_construct(
             sites={site: KafkaSettings(bootstrap=f"{HOST}:{servers[f'kafka.{site}'].port}") for site in self.sites},
@@ -137,7 +138,7 @@ class LocalStack:
         )
 
     def environment(self) -> dict[str, str]:
-        """The settings as variables, as its processes get them."""
+        """The settings as environment variables for its processes."""
         settings = self.settings
         brokers = {f"BOREAL_SITES__{site.upper()}__BOOTSTRAP": kafka.bootstrap for site, kafka in settings.sites.items()}
         return {**brokers, "BOREAL_REDIS__URL": settings.redis.url, "BOREAL_DATA": str(self.data)}
@@ -148,7 +149,7 @@ class LocalStack:
             description: dict[str, Any] = json.loads(path.read_text())
             version = description["v"]
         except (ValueError, KeyError, TypeError):
-            fix = 'name another directory, or write {"v": 1, "sites": ["a"], "port": 8080} there, with all sites that it had'
+            fix = 'name another directory, or write {"v": 1, "sites": ["a"], "port": 8080} to that file, with all its sites'
             raise UserError("--data", str(self.data), f"holds a {path.name} that is damaged", fix) from None
         if version != VERSION:
             problem = f"holds a stack of version {version}, and this boreal knows version {VERSION}"
@@ -156,13 +157,13 @@ class LocalStack:
         return description
 
     def servers(self) -> dict[str, Server]:
-        """Its Kafkas and its Redis, by the names of their processes."""
-        return local_servers(self.data, self.sites)
+        """Its brokers and its Redis, by the names of their processes."""
+        return make_local_servers(self.data, self.sites)
 
-    # How it is
+    # State
 
     def state(self) -> dict[str, Any] | None:
-        """What its supervisor last said of it; None if there is no living supervisor."""
+        """The state that its supervisor last wrote; None if no supervisor is alive."""
         state = read_state(self.data)
         return state if state is not None and living(state["supervisor"]) is not None else None
 
@@ -187,11 +188,11 @@ class LocalStack:
 
     # Up
 
-    def up(self, sites: int | None, port: int | None, allow_chaos: bool, on_progress: Progress) -> bool:
-        """Start it, and return once all is ready; False if it was up already.
+    def up(self, sites: int | None, port: int | None, allow_chaos: bool, on_progress: ProgressCallback) -> bool:
+        """Start it, and return when all processes are ready; False if it was running already.
 
-        sites, port: None for what it had, or the defaults. UserError where it has other sites, or something is missing
-        that cannot be fetched; StackFailed if it does not get ready.
+        sites, port: None for its own values, or the defaults. UserError if it has other sites, or a program is missing that
+        cannot be fetched; StackFailed if it does not get ready.
         """
         with self._one_at_a_time(on_progress):
             if self.state() is not None:
@@ -210,7 +211,7 @@ class LocalStack:
             return True
 
     def describe(self, sites: int | None, port: int | None) -> None:
-        """Make its directory, and settle what it is, down to the servers' ports; all of that stays. UserError as with `up`."""
+        """Make its directory, and fix its description, including the servers' ports, for good. UserError as with `up`."""
         if self.exists:
             self._refuse_other(sites, None)
             description = {**self._description(), **({} if port is None else {"port": port})}
@@ -223,8 +224,8 @@ class LocalStack:
             self.servers()
 
     @contextlib.contextmanager
-    def _one_at_a_time(self, on_progress: Progress) -> Iterator[None]:
-        """A second `up` waits: what the first has started it would take for leftovers."""
+    def _one_at_a_time(self, on_progress: ProgressCallback) -> Iterator[None]:
+        """A second `up` waits: it would take the processes of the first for leftovers."""
         path = self.data / "run" / "up.lock"
         with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +234,7 @@ class LocalStack:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                on_progress("another boreal up is under way")
+                on_progress("waiting for another boreal up")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -246,12 +247,12 @@ class LocalStack:
             raise UserError("--data", str(self.data), problem, "name a directory that you may write") from None
 
     def _refuse_other(self, sites: int | None, port: int | None) -> None:
-        """A query's replicas and logs lie where the number of sites puts them."""
+        """Refuse another number of sites, which decides where a query's replicas and logs are, and another port."""
         if sites is not None and sites != len(self.sites):
             fix = f"leave out --sites, or name another directory with --data; the stack is in {self.data}"
-            raise UserError("--sites", sites, f"the stack has {len(self.sites)}, and keeps them", fix)
+            raise UserError("--sites", sites, f"the stack has {len(self.sites)}, which cannot change", fix)
         if port is not None and port != self.port:
-            raise UserError("--port", port, f"the stack is up with port {self.port}", "run boreal down first")
+            raise UserError("--port", port, f"the stack is running with port {self.port}", "run boreal down first")
 
     def _refuse_taken_ports(self) -> None:
         for name, server in self.servers().items():
@@ -259,8 +260,8 @@ class LocalStack:
                 with socket.socket() as probe:
                     if probe.connect_ex((HOST, port)) == 0:
                         ports = server.directory / "server.json"
-                        fix = f"end what listens there, or remove {ports}, and another port is chosen"
-                        raise UserError("port", port, f"{name} had it, and now another program listens there", fix)
+                        fix = f"end the program that listens there, or remove {ports}, and another port is chosen"
+                        raise UserError("port", port, f"belongs to {name}, but another program listens there", fix)
 
     def _make_token(self) -> None:
         path = self.data / "token"
@@ -279,9 +280,9 @@ class LocalStack:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         command = supervisor_command(allow_chaos)
-        # Not a Popen: that one complains when its process outlives it, as this one is meant to.
+        # Not a Popen, which warns when its process outlives it, as this one should.
         pid = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
-        # From now on `down` finds it; it will soon say more of itself.
+        # From now on `down` finds it; it will soon write its own state.
         write_state(self.data, {"supervisor": identity(pid), **NOTHING_YET})
 
     def _log(self, name: str) -> Path:
@@ -292,11 +293,11 @@ class LocalStack:
         lines = log.read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:] if log.is_file() else []
         return f"{log} ends with:\n" + "\n".join(lines)
 
-    def _await_ready(self, on_progress: Progress) -> None:
-        """Until all processes are ready. Those of queries, which may wait for much, are not waited for longer than a while, and
-        a query that cannot run at all is only told of."""
+    def _await_ready(self, on_progress: ProgressCallback) -> None:
+        """Wait until all processes are ready. Those of queries are waited for at most QUERIES_WITHIN_S, and a query that cannot
+        run at all is only reported."""
         started = time.monotonic()
-        told: set[str] = set()
+        reported: set[str] = set()
         restarts: dict[str, int] = {}
         while True:
             state = self.state()
@@ -305,21 +306,21 @@ class LocalStack:
             waits_for = [process["name"] for process in state["processes"] if process["state"] != "running"]
             for process in state["processes"]:
                 name = process["name"]
-                if process["state"] == "running" and name not in told:
-                    told.add(name)
+                if process["state"] == "running" and name not in reported:
+                    reported.add(name)
                     on_progress(f"{name} is ready")
                 ended = process["restarts"] - restarts.setdefault(name, process["restarts"])
                 if ended >= RESTARTS_MAX and process["query"] is None:
                     raise StackFailed(f"{name} has ended {ended} times; {self._log_end(name)}")
             for name, problem in problems(state).items():
-                if f"query {name}" not in told:
-                    told.add(f"query {name}")
+                if f"query {name}" not in reported:
+                    reported.add(f"query {name}")
                     on_progress(f"query {name} cannot run: {problem}")
             if state["ready"] or (problems(state) and self._all_run(state)):
                 return
             waited = time.monotonic() - started
             if waited > QUERIES_WITHIN_S and state["queries"] is not None and _are_of_queries(state, waits_for):
-                on_progress(f"not ready yet: {', '.join(waits_for)}; boreal status tells how they get on")
+                on_progress(f"not ready yet: {', '.join(waits_for)}; boreal status shows their progress")
                 return
             if waited > READY_WITHIN_S:
                 name = waits_for[0] if waits_for else "supervisor"
@@ -327,14 +328,14 @@ class LocalStack:
             time.sleep(_LOOK_S)
 
     def _all_run(self, state: dict[str, Any]) -> bool:
-        """All that can: the servers are there, and whatever is there is ready."""
+        """Whether all that can run does: the servers exist, and all processes are ready."""
         states = {process["name"]: process["state"] for process in state["processes"]}
         return self.servers().keys() <= states.keys() and set(states.values()) == {"running"}
 
     # Down
 
-    def down(self, on_progress: Progress) -> bool:
-        """Stop all that `up` started, and nothing else; False if nothing of it ran."""
+    def down(self, on_progress: ProgressCallback) -> bool:
+        """Stop all processes that `up` started, and no others; False if none ran."""
         state = read_state(self.data)
         supervisor = None if state is None else living(state["supervisor"])
         if supervisor is not None:
@@ -349,7 +350,8 @@ class LocalStack:
         return supervisor is not None or left
 
     def _end_leftovers(self) -> bool:
-        """Processes that a supervisor left when it was killed, where the kernel has not ended them with it."""
+        """Kill the processes that a killed supervisor left, if the kernel has not ended them with it; False if there are
+        none."""
         state = read_state(self.data)
         processes = [living(process) for process in state["processes"]] if state else []
         left = [process for process in processes if process is not None]
@@ -361,7 +363,7 @@ class LocalStack:
 
 
 _SETTINGS = ("BOREAL_SITES", "BOREAL_REDIS", "BOREAL_DATA", "BOREAL_PROXIES", "BOREAL_CONFIG")
-"""What variables that are settings begin with: those of the caller are of another stack."""
+"""The prefixes of variables that are settings: the caller's belong to another stack."""
 
 NOTHING_YET: dict[str, Any] = {"ready": False, "processes": [], "queries": None}
 
@@ -381,7 +383,7 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def _ends(process: psutil.Process, within_s: float) -> bool:
-    """Whether it ends in this time."""
+    """Whether the process ends within this time, in seconds."""
     try:
         process.wait(within_s)
     except psutil.TimeoutExpired:

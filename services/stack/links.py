@@ -1,8 +1,8 @@
 """A link: a SOCKS5 proxy between one process and its brokers, which can be cut, slowed and healed while both run.
 
-Where the process is told of it (BOREAL_PROXIES__A=socks5://127.0.0.1:PORT), all that it says to that site goes through here.
-A link that is cut is a black hole, as a pulled cable is: bytes that are under way stand still, connections stay open and new
-ones hang; healed, everything flows on, late but whole. A link that is reset breaks its connections and refuses new ones.
+If the process has it in its settings (BOREAL_PROXIES__A=socks5://127.0.0.1:PORT), all its traffic with that site goes through
+the link. A link that is cut is a black hole, like a pulled cable: bytes on their way stop, connections stay open, and new ones
+hang; after it is healed all bytes arrive, late but complete. A link that is reset breaks its connections and refuses new ones.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _SUCCEEDED, _UNREACHABLE, _NOT_SUPPORTED = 0, 4, 7
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 
 
-class Link:
-    """A proxy that listens from the start on, in a thread of its own. All methods may be called from any thread, and hold
-    when they return. As a context: closed at the end."""
+class ProxyLink:
+    """A proxy in a thread; it listens as soon as it is made. All methods may be called from any thread, and have had their
+    effect when they return. As a context: closed at the end."""
 
     def __init__(self, port: int = 0) -> None:
-        """port: to listen on at 127.0.0.1; 0 for any free one; OSError where it is taken."""
+        """port: to listen on at 127.0.0.1; 0 for any free one. OSError if it is taken."""
         self.port = port or free_port()
         self._loop = asyncio.new_event_loop()
-        self._flow = _Flow(self.port)
+        self._flow = _ProxyServer(self.port)
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"link-{self.port}", daemon=True)
         self._thread.start()
         try:
@@ -48,27 +48,27 @@ class Link:
 
     @property
     def url(self) -> str:
-        """As kafka-python's proxy_url and BOREAL_PROXIES take it."""
+        """The address for kafka-python's proxy_url and for BOREAL_PROXIES."""
         return f"socks5://{HOST}:{self.port}"
 
     def cut(self, *, reset: bool = False) -> None:
-        """Let nothing through. reset: break the connections that there are, and refuse new ones."""
+        """Let nothing through. reset: break all connections, and refuse new ones."""
         self._do(self._flow.cut(reset))
 
     def slow(self, delay_s: float) -> None:
-        """Everything, either way, arrives so much later; 0 for no delay. It takes nothing from the throughput."""
+        """Delay all bytes, in both directions, by `delay_s` seconds; 0 for no delay. The throughput stays the same."""
         self._do(self._flow.slow(delay_s))
 
     def narrow(self, bytes_per_s: float) -> None:
-        """No more than so many bytes a second come through, each way of each connection."""
+        """Limit the throughput of each connection, in each direction."""
         self._do(self._flow.narrow(bytes_per_s))
 
     def heal(self) -> None:
-        """As if new: neither cut nor slow nor narrow."""
+        """Undo all cuts, delays and limits."""
         self._do(self._flow.heal())
 
     def close(self) -> None:
-        """Break all connections, and listen no more."""
+        """Break all connections, and stop listening."""
         if self._loop.is_closed():
             return
         self._do(self._flow.close())
@@ -86,8 +86,8 @@ class Link:
         asyncio.run_coroutine_threadsafe(act, self._loop).result()
 
 
-class _Flow:
-    """What happens inside the thread of a link."""
+class _ProxyServer:
+    """The proxy server itself; it runs in the thread of a link."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -152,8 +152,8 @@ class _Flow:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The SOCKS5 handshake (RFC 1928), and the connection that it asks for.
 
-        Both sides of the handshake are on this side of a cut, so it is answered, and only what lies beyond hangs. Kafka's
-        client would not rest in the midst of a handshake either, but ask again and again, at a processor's full speed.
+        A cut lies behind the proxy, so the handshake is answered even then, and only the connection beyond it hangs. Kafka's
+        client would not wait during a handshake, but retry at the full speed of a processor.
         """
         _, count = await reader.readexactly(2)
         await reader.readexactly(count)
@@ -184,7 +184,7 @@ class _Flow:
         return far
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction: what is read is written when its delay is over and the link is open, in order."""
+        """Copy one direction: bytes are written in order, when their delay is over and the link is open."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(CHUNKS_UNDER_WAY)
 
         async def take() -> None:
@@ -211,7 +211,7 @@ class _Flow:
 
 
 async def _first_to_end(*directions: Coroutine[Any, Any, None]) -> None:
-    """Until one side has ended, or broken: the other's connection is then closed as well."""
+    """Run both directions until one side ends or breaks; the other's connection is then closed as well."""
     tasks = [asyncio.ensure_future(direction) for direction in directions]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +232,7 @@ def _reply(code: int) -> bytes:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """The peer sees 'connection reset', not an orderly end."""
+    """Abort a connection, so that the peer sees 'connection reset' and not an orderly end."""
     connection: socket.socket | None = writer.get_extra_info("socket")
     if connection is not None:
         with contextlib.suppress(OSError):

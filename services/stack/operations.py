@@ -1,4 +1,4 @@
-"""What users do with the queries of an installation, wherever it runs: apply, change, pause, delete; and how they are."""
+"""The operations of users on the queries of an installation, wherever it runs: apply, change, pause, delete, inspect."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from services.stack.state import problems
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
 DEFAULT_ENGINE = "spark"
-"""Where the operators of a query run that names no engine."""
+"""The engine of a query that names none."""
 
 SETTABLE = ("delay_threshold", "reconcile", "policy")
-"""What `set` changes of a query that runs."""
+"""The fields of a running query that `set` changes."""
 
 STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
-"""What a query's logs are made of: another one of these is another query."""
+"""The fields that determine a query's logs: they cannot change."""
 
 SILENT_AFTER_S = 5.0
-"""A process that has said nothing for so long is not there; it should every second."""
+"""A process whose last status is older than this is not running; statuses come every second."""
 
 GONE_AFTER_S = 30.0
-"""A supervisor that has said nothing for so long is gone, and with it its processes: they are tied to it. One that is only
-slow still has them, and beneath them nothing may be deleted."""
+"""A supervisor whose last status is older than this is dead, and so are its processes, which the kernel ends with it. A slow
+one still has its processes, and their data must not be deleted."""
 
 REACHED_WITHIN_S = 10.0
 
@@ -65,17 +65,21 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Liveness:
-    """How far a query is on its way to run as its record says; one that is paused is not live, and waits for nothing.
-    waits_for: what is not ready yet; states: of its instances, by name; missing: inputs that are not there; problem: why what
-    the record says cannot run; least_x_ms: the smallest X that they could keep by what was measured lately. Answering
-    tentatively is being live, too."""
+    """Whether a query runs as its record says. A query that answers tentatively is live; one that is paused is not, and waits
+    for nothing."""
 
     is_ready: bool
+    """Whether all its processes run the current record and are ready."""
     waits_for: tuple[str, ...]
+    """The names of the processes that are not ready yet."""
     states: Mapping[str, str]
+    """The state of each instance, by its name."""
     missing: tuple[str, ...]
+    """The inputs that are missing now."""
     problem: str | None = None
+    """Why the record cannot run; None if it can."""
     least_x_ms: float = 0.0
+    """The smallest X, in milliseconds, that the instances can keep according to recent measurements."""
 
     @property
     def is_stable(self) -> bool:
@@ -83,8 +87,8 @@ class Liveness:
 
 
 class Operations:
-    """Of one installation. As a context: its clients are closed at the end. UserError for what cannot be done, and where a
-    site is out of reach."""
+    """The operations on one installation. UserError if an operation is not possible, or a site is out of reach. `close` ends
+    its clients."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
@@ -100,7 +104,7 @@ class Operations:
     # The queries
 
     def queries(self) -> dict[str, QueryRecord]:
-        """All, by name. A look that times out, as on a machine that is busy, is taken again for a while."""
+        """All queries, by name. A read that times out, as on a busy machine, is retried for a while."""
         deadline = time.monotonic() + REACHED_WITHIN_S
         with reaching(self.settings):
             while True:
@@ -118,7 +122,7 @@ class Operations:
         return records[name]
 
     def apply(self, query: Query) -> QueryRecord:
-        """Make it so: create its topics, and leave its record for the supervisors. The same again changes nothing."""
+        """Create a query's topics, and write its record for the supervisors. To apply the same query again changes nothing."""
         query = with_default_engine(query)
         layout = self.layout(query)
         inputs = input_topics(query)
@@ -135,7 +139,7 @@ class Operations:
         return self._put(QueryRecord(query.name, query.dump(), 1), old)
 
     def set(self, name: str, changes: Mapping[str, str]) -> QueryRecord:
-        """Change some of SETTABLE, each as the query file would write it."""
+        """Change some fields of SETTABLE; the values are written as in the query file."""
         for key in changes:
             if key not in SETTABLE:
                 raise UserError(key, changes[key], "cannot be set while the query runs", did_you_mean(key, SETTABLE))
@@ -145,24 +149,24 @@ class Operations:
         return self._put(replace(old, spec=changed.dump()), old)
 
     def pause(self, name: str, paused: bool) -> QueryRecord:
-        """Stop its processes, or let them go on where they were. Sources' topics keep what comes meanwhile."""
+        """Stop a query's processes, or let them continue where they stopped. The sources' topics keep the rows of the pause."""
         old = self.query(name)
         return self._put(replace(old, paused=paused), old)
 
     def delete(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
-        """Remove a query with all that it has made: logs, checkpoints, outputs. Its input topics stay.
+        """Remove a query with its logs, checkpoints and outputs. Its input topics stay.
 
-        on_wait is called, again and again, with the processes that have not ended yet. Where this is interrupted, the query is
-        paused, and can be deleted once more.
+        on_wait is called repeatedly with the processes that have not ended yet. If the call is interrupted, the query is
+        paused, and can be deleted again.
         """
         old = self.query(name)
-        # 1. Its processes have ended. 2. What they wrote goes. 3. So does the record, which until then says what is left to do.
+        # 1. Its processes end. 2. Their data is deleted. 3. The record is deleted last: until then it shows what is left to do.
         self._put(replace(old, paused=True), old)
         self.await_ended(name, on_wait)
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
                 with closing(cluster.make_admin()) as admin:
-                    topics = self._made_by(old, site, admin.list_topics())
+                    topics = self._topics_of(old, site, admin.list_topics())
                 delete(cluster, topics)
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
             RedisCheckpointStore(client, prefix=name).forget()
@@ -170,7 +174,7 @@ class Operations:
             self._registry.delete(name)
 
     def clusters_of(self, query: Query) -> dict[str, Cluster]:
-        """The cluster that has each stream's topic."""
+        """The cluster that holds each stream's topic, by stream."""
         layout = self.layout(query)
         return {stream: self.clusters[layout.site_of_stream(stream)] for stream in query.streams}
 
@@ -188,13 +192,13 @@ class Operations:
         return wanted
 
     def _create_inputs(self, site: str, names: list[str]) -> None:
-        """Topics of the user's that exist are the user's to shape."""
+        """Create the input topics that do not exist; those that exist are not changed."""
         with closing(self.clusters[site].make_admin()) as admin:
             known = set(admin.list_topics())
         ensure(self.clusters[site], [TopicSpec(name, 1) for name in names if name not in known])
 
-    def _made_by(self, record: QueryRecord, site: str, topics: Iterable[str]) -> list[str]:
-        """The topics of a site that a query has made, whether or not its record can be run here and now."""
+    def _topics_of(self, record: QueryRecord, site: str, topics: Iterable[str]) -> list[str]:
+        """The topics of a site that were made for a query, even if this version cannot run its record."""
         query, streams = record.name, record.spec["streams"]
         clients = {
             control_topic(query),
@@ -207,10 +211,10 @@ class Operations:
         inputs = {stream.get("topic") for stream in streams.values()}
         return [topic for topic in topics if topic not in inputs and (topic in clients or internal.fullmatch(topic))]
 
-    # How they are
+    # Statuses
 
     def statuses(self, within_s: float = SILENT_AFTER_S) -> dict[str, Status]:
-        """What the processes last said, by name, of those that said something lately."""
+        """The last status of each process, by name, without those older than `within_s` seconds."""
         if self._statuses is None:
             self._statuses = Statuses(self.home)
             if not self._statuses.is_current.wait(REACHED_WITHIN_S):
@@ -225,7 +229,7 @@ class Operations:
         statuses = self.statuses()
         supervisors = [status for name, status in statuses.items() if name.partition(".")[0] == "supervisor"]
         known = [state for status in supervisors if (state := (status.get("queries") or {}).get(record.name)) is not None]
-        # A supervisor may not have read the record yet: what it says of an older one is no problem of this one.
+        # A supervisor may not have read the record yet: its problems with an older one do not count.
         taken = [state for state in known if state["revision"] >= record.revision]
         problem = next((state["problem"] for state in taken if state["problem"]), None)
         sites = self.settings.site_names
@@ -240,20 +244,20 @@ class Operations:
         return Liveness(is_ready, tuple(waits_for), states, tuple(missing), problem, least_x_ms)
 
     def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
-        """Until no process of the query runs; see `delete`."""
+        """Wait until no process of the query runs. on_wait: see `delete`."""
         while running := self._processes_of(name):
             on_wait(running)
             time.sleep(_LOOK_S)
 
     def ended_streams(self, query: str) -> list[str]:
-        """Those of a query's streams that will have no more rows: their topics said so, or somebody who fed them."""
+        """The streams of a query that have ended: their last record marked the end."""
         statuses = self.statuses()
         ended = [status for name, status in statuses.items() if name.startswith(f"source.{query}.")]
         return sorted(status["stream"] for status in ended if status["last_boundary"] == "end")
 
     def details(self) -> dict[str, Any]:
-        """What `boreal status` shows beside the processes, where there is anything: how far sources are and what they have
-        refused, by QUERY.STREAM; how the batches of Spark jobs go, by the job's name; whose clock eats what X leaves."""
+        """What `boreal status` shows besides the processes; empty parts are left out: the progress and refusals of sources, by
+        QUERY.STREAM; the batches of Spark jobs, by the job's name; and clocks whose skew uses up too much of X."""
         statuses = dict(sorted(self.statuses().items()))
         by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in ("source", "spark")}
         sources = {
@@ -265,7 +269,7 @@ class Operations:
         return {name: facts for name, facts in details.items() if facts}
 
     def status(self) -> dict[str, Any]:
-        """As `boreal status --json` prints it, of an installation that is elsewhere: as its supervisors say."""
+        """As `boreal status --json` prints it for an installation elsewhere, from the statuses of its supervisors."""
         queries = self.queries()
         supervisors = [status for name, status in self.statuses().items() if name.partition(".")[0] == "supervisor"]
         fields = ("name", "kind", "query", "pid", "state", "restarts")
@@ -283,7 +287,7 @@ class Operations:
         }
 
     def _processes_of(self, query: str) -> list[str]:
-        """Those that some supervisor still runs."""
+        """The names of a query's processes that some supervisor still runs."""
         return sorted(
             process["name"]
             for name, status in self.statuses(GONE_AFTER_S).items()
@@ -294,7 +298,7 @@ class Operations:
 
 
 def with_default_engine(query: Query) -> Query:
-    """The query with the engine that it has here if it names none."""
+    """The query with the default engine if it names none."""
     return query if query.engine is not None else query.changed(engine=DEFAULT_ENGINE)
 
 
@@ -307,24 +311,24 @@ def with_engine(query: Query, engine: str) -> Query:
 
 
 def input_topics(query: Query) -> dict[str, str]:
-    """The topics of the streams that reach the output, by stream. UserError where one names none."""
+    """The topics of the streams that reach the output, by stream. UserError if a stream names none."""
     found = {}
     for stream in sorted({edge.operator for edge in plan(query).sources}):
         topic = query.streams[stream].topic
         if topic is None:
-            raise UserError(f"streams.{stream}.topic", None, "is missing: it says what to read", f"add topic: {stream}")
+            raise UserError(f"streams.{stream}.topic", None, "is missing: it names the topic to read", f"add topic: {stream}")
         found[stream] = topic
     return found
 
 
 def _refuse_short_threshold(query: Query) -> None:
-    """One that Spark is not expected to meet: every result would be tentative first."""
+    """UserError for an X that Spark cannot meet: every result would be tentative first."""
     least = expected_threshold_us(plan(query))
     if query.delay_threshold < least:
         raise UserError(
             "delay_threshold",
             format_duration(query.delay_threshold),
-            "is too short for operators in Spark, which obeys in batches",
+            "is too short for operators in Spark, which works in batches",
             f"write at least {format_duration(-(-least // 10_000) * 10_000)}, or engine: native, which gives the same results",
         )
 
@@ -339,17 +343,17 @@ def _refuse_other_structure(old: Query, new: Query) -> None:
 
 @contextmanager
 def reaching(settings: ServiceSettings) -> Iterator[None]:
-    """What Kafka clients raise where nobody answers, as an error that says who did not."""
+    """Turn errors of Kafka clients into a UserError that names the sites."""
     try:
         yield
     except (KafkaError, OSError) as error:
         addresses = ", ".join(f"{site} at {kafka.bootstrap}" for site, kafka in settings.sites.items())
-        problem = f"Kafka does not do what is asked of it ({addresses}): {error}"
-        raise UserError("BOREAL_SITES", None, problem, "see that every site is up and can be reached") from None
+        problem = f"a request to Kafka failed ({addresses}): {error}"
+        raise UserError("BOREAL_SITES", None, problem, "check that every site is up and can be reached") from None
 
 
 def reached(settings: ServiceSettings, items: Iterable[Item]) -> Iterator[Item]:
-    """The same of items that are fetched as they are asked for. What becomes of them is no affair of Kafka's."""
+    """As `reaching`, for items that are fetched one after another; errors of their consumer are not changed."""
     with reaching(settings):
         yield from items
 
@@ -360,4 +364,4 @@ def _reaching_redis() -> Iterator[None]:
         yield
     except StoreUnavailableError as error:
         problem = f"cannot be reached, and still holds checkpoints: {error}"
-        raise UserError("BOREAL_REDIS__URL", None, problem, "see that it is up, and delete once more") from None
+        raise UserError("BOREAL_REDIS__URL", None, problem, "check that it is up, and delete again") from None

@@ -1,7 +1,8 @@
-"""`python -IS tied.py PARENT COMMAND...`: becomes COMMAND, tied to the process PARENT: when that dies, however it dies, the
-kernel kills this one. Standard library only, and little of it: this stands before every process that the supervisor starts.
+"""`python -IS parent_death.py PARENT COMMAND...`: executes COMMAND in this process, and asks the kernel to kill it when the
+process PARENT dies. It imports little, and only the standard library, because it runs before every process that the supervisor
+starts.
 
-Where the kernel offers no such thing (macOS), it only becomes COMMAND; `boreal down` still finds what is left.
+If the kernel has no such call (macOS), it only executes COMMAND; `boreal down` still finds processes that are left.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # A parent that died before this call is one that nobody would tell us of.
+        # The kernel does not report a parent that died before this call.
         if os.getppid() != parent:
-            sys.exit(f"the process {parent} that was to look after {command[0]} is gone")
+            sys.exit(f"the parent process {parent} of {command[0]} has ended")
     os.execv(command[0], command)
 
 

@@ -1,8 +1,8 @@
 """Real servers on this machine, one process each: a Kafka broker (KRaft, its own controller) and a Redis.
 
-A server lives in a directory: its data, its configuration, its log (`server.log`) and `server.json`, which names its ports
-and its process. Whoever opens the same directory, now or in a later process, finds the same server at the same address,
-running or not. All listen on 127.0.0.1 only.
+A server has a directory for its data, its configuration, its log (`server.log`) and `server.json`, which holds its ports and
+its process. An object for the same directory, also in a later process, refers to the same server at the same address, running
+or not. All listen on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ LARGEST_MESSAGE = 64 << 20
 
 
 class ServerFailed(BorealError):
-    """A server did not start, or ended while it did. The message holds the end of its log."""
+    """A server did not start, or ended during its start. The message holds the end of its log."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that the kernel gives to outgoing connections: a client that keeps trying
-    to reach a dead server would sooner or later be given the server's own port, and keep it from coming back."""
+    """A port that no process listens on, below those that the kernel assigns to outgoing connections: else a client that keeps
+    trying to reach a dead server would sooner or later get the server's own port, and block the server's return."""
     for _ in range(1000):
         port = random.randrange(15_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -62,12 +62,13 @@ def free_port() -> int:
 
 
 class Server(ABC):
-    """A process that outlives whoever started it, until stop() or kill(). As a context: started, and stopped at the end."""
+    """A process that outlives the process that started it, until stop() or kill(). As a context: started, and stopped at the
+    end."""
 
     name: ClassVar[str]
 
     def __init__(self, directory: Path, ports: Sequence[int]) -> None:
-        """ports: those wanted; for a 0, the one that the directory has already, or else any that is free."""
+        """ports: the wanted ones; 0: the port of an earlier start in the directory, else any free one."""
         self.directory = directory
         self.data = directory / "data"
         self.log = directory / "server.log"
@@ -86,12 +87,12 @@ class Server(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The process, or None if it does not run (stopped, killed, crashed)."""
+        """The process id; None if the server does not run (stopped, killed, crashed)."""
         process = self._process()
         return process.pid if process else None
 
     def start(self) -> None:
-        """Start the server unless it runs, and return when it answers. One that does not is killed again."""
+        """Start the server unless it runs, and return when it answers. ServerFailed if it does not; it is then killed."""
         if self._process():
             self._await_answer()
             return
@@ -105,7 +106,7 @@ class Server(ABC):
             raise
 
     def stop(self) -> None:
-        """End the process in an orderly way, or after STOP_SECONDS in any. No error if it does not run."""
+        """End the process with SIGTERM, and kill it after STOP_SECONDS. No error if it does not run."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
         try:
@@ -114,7 +115,7 @@ class Server(ABC):
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL: as a crash of the process."""
+        """End the process with SIGKILL, as a crash does."""
         self._signal(signal.SIGKILL)
         self._await_end(STOP_SECONDS)
 
@@ -123,14 +124,14 @@ class Server(ABC):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the process: connections stay open, nothing answers."""
+        """Freeze the process: connections stay open, but it does not answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Lose all data, as a machine that was replaced: killed, emptied, and started again if it ran."""
+        """Lose all data, as when a machine is replaced: killed, emptied, and started again if it ran."""
         ran = self.pid is not None
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
@@ -139,16 +140,16 @@ class Server(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Write what the process reads when it starts. Repeating it changes nothing."""
+        """Write the files that the process reads when it starts. Can be repeated."""
 
     @property
     @abstractmethod
     def command(self) -> list[str]:
-        """The program (a path) and its arguments, to be run as they are once prepared; it logs to stdout and stderr."""
+        """The program (a path) and its arguments, to be run after `prepare`; it logs to stdout and stderr."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether the server does its work for clients: one look, of LOOK_SECONDS at most."""
+        """Whether the server answers clients: one attempt, of at most LOOK_SECONDS."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -158,7 +159,7 @@ class Server(ABC):
         self.stop()
 
     def _claim_ports(self) -> None:
-        """Refuse a taken port by name: whoever listens there might even answer as if it were this server."""
+        """ServerFailed if a port is taken: the other process might even answer as if it were this server."""
         for port in self.ports:
             try:
                 socket.create_server((HOST, port)).close()
@@ -166,7 +167,7 @@ class Server(ABC):
                 raise ServerFailed(f"{self.name} in {self.directory} cannot listen: {error.strerror}") from error
 
     def _launch(self) -> None:
-        # Not a Popen: that one complains when its process outlives it, as servers are meant to.
+        # Not a Popen, which warns when its process outlives it, as servers should.
         command = self.command
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -201,7 +202,7 @@ class Server(ABC):
                 process.send_signal(number)
 
     def _process(self) -> psutil.Process | None:
-        """The live process. Its time of creation tells it from a later process that was given the same id."""
+        """The live process; None if it has ended. The time of creation excludes a later process with the same id."""
         state = self._read()
         if not state or state["pid"] is None:
             return None
@@ -209,13 +210,13 @@ class Server(ABC):
             process = psutil.Process(state["pid"])
             if not is_same(process, state["created"]):
                 return None
-            # A zombie that has threads left is not through yet: they still hold its ports.
+            # A zombie with threads left has not ended yet: they still hold its ports.
             if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
                 return process
         except psutil.NoSuchProcess:
             return None
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)  # our own child: let it go
+            os.waitpid(process.pid, os.WNOHANG)  # our own child: reap it
         return None
 
     def _read(self) -> dict[str, Any]:
@@ -235,7 +236,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def new_cluster_id() -> str:
-    """22 characters that Kafka's storage tool takes: as in Kafka itself, never one that looks like an option."""
+    """22 characters that Kafka's storage tool accepts: as in Kafka itself, never one that looks like an option."""
     while True:
         identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not identity.startswith("-"):
@@ -244,14 +245,18 @@ def new_cluster_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """Clients speak TLS and log in (SASL/PLAIN). All files are PEM: the broker's certificate, made out to 127.0.0.1, its key
-    (PKCS #8, not encrypted), and the authority that signed the certificate."""
+    """Clients use TLS and log in (SASL/PLAIN). All files are PEM."""
 
     user: str
+    """The only user."""
     password: str
+    """The user's password."""
     certificate: Path
+    """The broker's certificate, for 127.0.0.1."""
     key: Path
+    """The certificate's key (PKCS #8, not encrypted)."""
     authority: Path
+    """The certificate of the authority that signed it."""
 
 
 class KafkaServer(Server):
@@ -272,7 +277,7 @@ class KafkaServer(Server):
 
     @property
     def client(self) -> dict[str, Any]:
-        """The keyword arguments by which any client of kafka-python connects."""
+        """The keyword arguments for any client of kafka-python."""
         address = {"bootstrap_servers": self.bootstrap}
         if not self.security:
             return address
@@ -294,7 +299,7 @@ class KafkaServer(Server):
         return self._java("kafka.Kafka", str(self._properties))
 
     def is_ready(self) -> bool:
-        """Once the port is open (it costs less to ask), the broker must also be one that its controller lets work."""
+        """Whether the port is open (the cheaper check), and the controller has unfenced the broker."""
         with socket.socket() as probe:
             if probe.connect_ex((HOST, self.port)):
                 return False
@@ -319,8 +324,9 @@ class KafkaServer(Server):
             raise ServerFailed(f"{self.name} could not format {self.data}: {run.stdout[-2000:]}")
 
     def _java(self, *arguments: str) -> list[str]:
-        """A small heap, the collector that starts fastest, warnings and errors on stderr, which is server.log. No optimising
-        compiler: for minutes it takes as much processor time as half of the broker's work, and what it saves is less."""
+        """A Java command: a small heap, the collector that starts fastest, warnings and errors on stderr, which is
+        server.log. No optimising compiler: for minutes it takes half as much processor time as the broker's work, more than
+        it saves."""
         return [str(java()), "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
                 "-XX:+ExitOnOutOfMemoryError", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
                 "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
@@ -337,7 +343,7 @@ class KafkaServer(Server):
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "CLIENTS",
             "log.dirs": self.data,
-            # One broker: every topic of its own has one replica, and few partitions start faster.
+            # One broker: its internal topics have one replica, and few partitions start faster.
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 4,
             "transaction.state.log.replication.factor": 1,
@@ -375,7 +381,7 @@ class KafkaServer(Server):
 
 
 class RedisServer(Server):
-    """One Redis that keeps what it was told across a kill (a crash of the machine may cost its last second)."""
+    """One Redis that keeps its data across a kill (a crash of the machine may lose the last second)."""
 
     name = "Redis"
 
@@ -408,7 +414,7 @@ class RedisServer(Server):
         return [str(redis_server()), str(self._configuration)]
 
     def is_ready(self) -> bool:
-        """While it still reads its data back, a Redis refuses the ping."""
+        """Whether it answers a ping, which it refuses while it still loads its data."""
         try:
             with redis.Redis.from_url(self.url, socket_timeout=LOOK_SECONDS, retry=Retry(NoBackoff(), 0)) as client:
                 return bool(client.ping())

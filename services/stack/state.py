@@ -1,4 +1,4 @@
-"""DATA/run: which supervisor a stack has, and what that last said of its processes."""
+"""DATA/run: the supervisor of a stack, and the state of its processes that it last wrote."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def state_path(data: Path) -> Path:
 
 
 def read_state(data: Path) -> dict[str, Any] | None:
-    """None where there is none: never up, or down."""
+    """The last state; None if there is none: the stack was never started, or was stopped."""
     path = state_path(data)
     return json.loads(path.read_text()) if path.is_file() else None
 
@@ -35,34 +35,34 @@ def write_state(data: Path, state: Mapping[str, Any]) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Readers see the old content or the new, never a part."""
+    """Write a file atomically: readers see the old content or the new one."""
     written = path.with_suffix(f".{os.getpid()}")
     written.write_text(text)
     written.replace(path)
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """What names a process for good: a pid alone is given to another process one day."""
+    """Identifies a process for good: a pid alone may be reused by another process."""
     return {"pid": pid, "created": created(psutil.Process(pid))}
 
 
 def created(process: psutil.Process) -> float:
-    """When a process was made, in seconds. On Linux since the machine began: psutil makes a time of day of that by a clock that
-    may have been set since, as when a virtual machine wakes up."""
+    """When a process was started, in seconds; on Linux since the boot: psutil converts that to a time of day by a clock that
+    may have been set since, for example when a virtual machine wakes up."""
     return process.create_time() - (psutil.boot_time() if psutil.LINUX else 0.0)
 
 
 def is_same(process: psutil.Process, created_at: float) -> bool:
-    """Whether it is the process that was made then, and no later one with its pid."""
+    """Whether it is the process that was started then, and not a later one with its pid."""
     return abs(created(process) - created_at) < SAME_SECOND_S
 
 
 def living(named: Mapping[str, Any]) -> psutil.Process | None:
-    """The process with this identity, if it lives."""
+    """The process with this identity; None if it has ended."""
     if named["pid"] is None:
         return None
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(named["pid"], os.WNOHANG)  # if it is our own child and has ended: let it go
+        os.waitpid(named["pid"], os.WNOHANG)  # if it is our own child and has ended: reap it
     try:
         process = psutil.Process(named["pid"])
         is_it = is_same(process, named["created"]) and process.status() != psutil.STATUS_ZOMBIE
@@ -72,13 +72,13 @@ def living(named: Mapping[str, Any]) -> psutil.Process | None:
 
 
 def problems(state: Mapping[str, Any]) -> dict[str, str]:
-    """Why queries cannot run, by their names, as a supervisor's state, or its status, has it of those that cannot."""
+    """Why queries cannot run, by their names, from a supervisor's state or status; only those that cannot."""
     return {name: query["problem"] for name, query in (state.get("queries") or {}).items() if query["problem"]}
 
 
 @contextmanager
 def only_one(data: Path) -> Iterator[None]:
-    """Holds DATA for this process; UserError where another supervisor has it."""
+    """Lock DATA for this process. UserError if another supervisor has it."""
     path = data / "run" / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:

@@ -1,12 +1,12 @@
-"""`python -m services.stack.supervisor`: runs what the installation's queries need, and keeps it running.
+"""`python -m services.stack.supervisor`: runs the processes of the installation's queries, and keeps them running.
 
-    python -m services.stack.supervisor              for all sites; Kafka and Redis are somebody else's
-    python -m services.stack.supervisor --site a     only what belongs beside site a: one such supervisor for each site
+    python -m services.stack.supervisor              for all sites; Kafka and Redis run elsewhere
+    python -m services.stack.supervisor --site a     only the processes of site a: one supervisor for each site
     python -m services.stack.supervisor --local      the local stack: Kafka and Redis too, as `boreal up` starts it
 
-It follows boreal.queries, writes each process's output to DATA/logs/NAME.log, and says how things are in DATA/run/state.json
-(whole at every moment) and, as 'supervisor', in boreal.status. What it decides is in `deployment.supervision`. SIGTERM
-ends all its processes, in order; if it is killed, the kernel kills them with it (`services.stack.parent_death`).
+It follows boreal.queries, writes each process's output to DATA/logs/NAME.log, and publishes its state in DATA/run/state.json
+(replaced atomically) and, as 'supervisor', in boreal.status. Its decisions are made in `deployment.supervision`. SIGTERM ends
+all its processes, in order; if it is killed, the kernel kills them with it (`services.stack.parent_death`).
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
-from services.stack import parent_death as tied
+from services.stack import parent_death
 from services.stack.children import MONITOR, python_environment, query_children
-from services.stack.links import Link
+from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer, RedisServer, Server
-from services.stack.spares import COMMAND, Spare
+from services.stack.spare_keeper import COMMAND, SpareKeeper
 from services.stack.state import created, identity, only_one, write_state
 
 EXIT_FAILED = 1
 
 LOG_BYTES_MAX = 8 << 20
-"""A longer log is moved to NAME.log.1, whose predecessor is forgotten."""
+"""A longer log is moved to NAME.log.1, which replaces the one before."""
 
 _SHORTAGES = (OSError, RuntimeError)
-"""What is raised where a process, a file or (RuntimeError) a thread is one too many."""
+"""Raised when the machine has no room for another process, file or (RuntimeError) thread."""
 
 _LOOK_S = 0.1
 _LOOK_AT_LOGS_S = 1.0
@@ -72,8 +72,8 @@ _logger = logging.getLogger("boreal.supervisor")
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """The process `pid` says, or shows, whether it is ready."""
+class _Readiness:
+    """Whether a process is ready, by its status or by a check."""
 
     name: str
     pid: int
@@ -81,41 +81,44 @@ class _Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _ProcessExit:
+    """A process has ended."""
+
     name: str
-    code: int
+    code: int  # its exit code; a negative one is the signal that ended it
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A server's directory is as the server needs it."""
+class _ServerSetup:
+    """A server's directory is prepared, and the server can be started."""
 
     child: Child
 
 
 @dataclass(frozen=True, slots=True)
-class _Queries:
-    """All queries, as they are wanted now."""
+class _QueryRecords:
+    """The current records of all queries."""
 
     records: dict[str, QueryRecord]
 
 
-_Happening = _Heard | _Ended | _Prepared | _Queries
+_Notification = _Readiness | _ProcessExit | _ServerSetup | _QueryRecords
 
 
 class Supervisor:
-    """`serve` runs until it is told to stop, and has then ended everything that it started."""
+    """`serve` runs until it is stopped; it then ends all processes that it started, and returns the exit code."""
 
     def __init__(
         self, settings: ServiceSettings, own: tuple[str, ...], servers: dict[str, Server], *, allow_chaos: bool
     ) -> None:
-        """own: the sites whose processes run here. servers: by the name of their process."""
+        """own: the sites whose processes run here. servers: by the names of their processes. allow_chaos: put a link between
+        each process and each site."""
         self._settings = settings
         self._own = own
         self._servers = servers
-        self._runner = Runner(settings, allow_chaos, self._tell)
+        self._runner = ProcessRunner(settings, allow_chaos, self._note_exit)
         self._supervision = Supervision()
-        self._happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
+        self._notifications: queue.SimpleQueue[_Notification] = queue.SimpleQueue()
         self._static: dict[str, Child] = {MONITOR.name: MONITOR} if settings.home in own else {}
         self._records: dict[str, QueryRecord] | None = None
         self._of_query: dict[str, list[Child]] = {}
@@ -148,36 +151,37 @@ class Supervisor:
                 if self._supervision.is_ready() and not self._ending.is_set() and self._of_query:
                     self._runner.keep_spare()
         self._runner.close()
-        # Our own clients of Kafka are left to the end of this process: there is nobody left who could answer them.
+        # Our own clients of Kafka are not closed: Kafka may have been stopped with the other processes.
         return EXIT_FAILED if self._has_failed.is_set() else EXIT_STOPPED
 
     def _wait(self) -> None:
-        """Until something happens, or it is time for something; at most a moment, since a signal wakes nobody."""
+        """Handle the next notification, or a Tick at the next deadline; waits only briefly, because a signal does not wake the
+        queue."""
         deadline = self._supervision.next_deadline()
         left = _LOOK_S if deadline is None else min(max((deadline - now_us()) / 1e6, 0.0), _LOOK_S)
         try:
-            happening: _Happening | None = self._happenings.get(timeout=left)
+            notification: _Notification | None = self._notifications.get(timeout=left)
         except queue.Empty:
-            happening = None
-        event = self._understood(happening)
+            notification = None
+        event = self._event_of(notification)
         if event is not None:
             self._perform(event)
 
-    def _understood(self, happening: _Happening | None) -> SupervisionEvent | None:
-        match happening:
+    def _event_of(self, notification: _Notification | None) -> SupervisionEvent | None:
+        match notification:
             case None:
                 return SupervisionTick()
-            case _Heard(name, pid, ready):
-                # What an earlier life said tells nothing of this one.
+            case _Readiness(name, pid, ready):
+                # A status of an earlier incarnation says nothing about this one.
                 return ReadinessReport(name, ready) if self._runner.pid(name) == pid else None
-            case _Ended(name, code):
+            case _ProcessExit(name, code):
                 asked = self._ending.is_set() or name not in self._wanted_names()
                 _logger.log(logging.INFO if asked else logging.WARNING, "%s has ended: %s", name, _ending_of(code))
                 self._runner.forget(name)
                 return ProcessExit(name)
-            case _Prepared(child):
+            case _ServerSetup(child):
                 self._static[child.name] = child
-            case _Queries(records):
+            case _QueryRecords(records):
                 self._take(records)
         return None if self._ending.is_set() else self._wanted()
 
@@ -189,7 +193,7 @@ class Supervisor:
                 case TerminateProcess(name):
                     self._runner.signal(name, signal.SIGTERM)
                 case KillProcess(name):
-                    _logger.warning("%s does not end, and is killed", name)
+                    _logger.warning("%s does not end and is killed", name)
                     self._runner.signal(name, signal.SIGKILL)
                 case _:
                     assert_never(effect)
@@ -204,7 +208,7 @@ class Supervisor:
         return {child.name for child in self._wanted().children}
 
     def _take(self, records: dict[str, QueryRecord]) -> None:
-        """A record that this version cannot run changes nothing: what ran of it runs on."""
+        """Take new records. A record that this version cannot run changes nothing: its old processes keep running."""
         self._records = records
         self._problems = {}
         for gone in self._of_query.keys() - records.keys():
@@ -216,50 +220,52 @@ class Supervisor:
                 self._problems[name] = str(error)
                 _logger.error("query %s, revision %d, cannot run: %s", name, record.revision, error)
 
-    # Threads: each tells the main one what it finds
+    # Threads: each sends notifications to the main thread
 
-    def _tell(self, name: str, code: int) -> None:
-        self._happenings.put(_Ended(name, code))
+    def _note_exit(self, name: str, code: int) -> None:
+        self._notifications.put(_ProcessExit(name, code))
 
     def _hear(self, status: Status) -> None:
-        """What was said before we began is of other processes, whatever their pids: in containers those repeat."""
+        """Ignore statuses from before this process began: they are of other processes, even if a pid is the same, since pids
+        repeat in containers."""
         if self._statuses is not None and self._statuses.is_current.is_set():
-            self._happenings.put(_Heard(status["process"], status["pid"], bool(status["ready"])))
+            self._notifications.put(_Readiness(status["process"], status["pid"], bool(status["ready"])))
 
     def _in_thread(self, act: Callable[[], None]) -> None:
-        """What fails there for good, such as a topic that has other settings, ends the supervisor: a person must see to it."""
+        """Run `act` in a thread. An error that it cannot handle, such as a topic with other settings, ends the supervisor: a
+        person must correct it."""
 
         def run() -> None:
             try:
                 act()
             except Exception:
-                _logger.exception("the supervisor cannot go on")
+                _logger.exception("the supervisor failed")
                 self._has_failed.set()
 
         threading.Thread(target=run, daemon=True).start()
 
     def _keep_server(self, name: str, server: Server) -> None:
-        """Prepare it, and then look whether it answers, whenever it has been started anew."""
+        """Prepare a server, and after each start check until it answers."""
         server.prepare()
-        self._happenings.put(_Prepared(Child(name, name.partition(".")[0], None, tuple(server.command))))
+        self._notifications.put(_ServerSetup(Child(name, name.partition(".")[0], None, tuple(server.command))))
         answered: int | None = None
         while not self._ending.is_set():
             pid = self._runner.pid(name)
             try:
                 if pid is not None and pid != answered and server.is_ready():
                     answered = pid
-                    self._happenings.put(_Heard(name, pid, True))
+                    self._notifications.put(_Readiness(name, pid, True))
             except _SHORTAGES as error:
                 _logger.debug("%s cannot be asked whether it is ready: %s", name, error)
             self._ending.wait(_LOOK_S)
 
     def _follow_queries(self, registry: QueryRegistry) -> None:
-        """A watch may tell of old records again on its way to the newest, so each change only makes us read anew."""
+        """Read all records after each change: a watch may report old records again before it reaches the newest."""
         changed = threading.Event()
         self._until_reached(lambda: ensure(make_clusters(self._settings, "supervisor")[self._settings.home], system_topics()))
         registry.watch(lambda name, record: changed.set())
         while not self._ending.is_set():
-            self._until_reached(lambda: self._happenings.put(_Queries(registry.load())))
+            self._until_reached(lambda: self._notifications.put(_QueryRecords(registry.load())))
             changed.wait()
             changed.clear()
 
@@ -271,22 +277,22 @@ class Supervisor:
                 log_retry(_logger, "the home site cannot be asked which queries there are", error)
                 self._ending.wait(_RETRY_S)
 
-    # What we say
+    # State and status
 
     def _is_ready(self) -> bool:
-        """All servers, the queries, and all that they want are there, and there is no query that cannot run."""
+        """Whether all servers and all processes of queries are ready, and every query can run."""
         is_known = self._records is not None and self._servers.keys() <= self._static.keys()
         return is_known and not self._problems and self._supervision.is_ready()
 
     def _query_state(self, name: str) -> dict[str, Any]:
-        """ready: all that the record wants here runs as it says, and is ready; a problem: why it cannot."""
+        """ready: all processes of the record at our sites run and are ready; problem: why the record cannot run, or None."""
         assert self._records is not None
         record, problem = self._records[name], self._problems.get(name)
         is_ready = problem is None and self._supervision.is_ready(name)
         return {"revision": record.revision, "paused": record.paused, "ready": is_ready, "problem": problem}
 
     def _write_state(self) -> bool:
-        """Whether there was anything new to say."""
+        """Write the state if it has changed; whether it was written."""
         state = {
             "ready": self._is_ready(),
             "processes": [
@@ -308,18 +314,18 @@ class Supervisor:
         try:
             write_state(self._settings.data, {"supervisor": identity(os.getpid()), **state})
         except OSError as error:
-            # A full disk, say. All that runs goes on; this is tried again at the next look.
+            # For example a full disk. All processes keep running; the write is tried again soon.
             _logger.debug("the state cannot be written: %s", error)
             return False
         self._written = state
         return True
 
 
-class Runner:
-    """The processes themselves: starts, signals and logs. Called by the main thread only, but for `pid`. What this machine has
-    not enough of at a moment (processes, memory, files, disk) costs only the process that is started then.
+class ProcessRunner:
+    """The processes themselves: starts, signals and logs. If the machine lacks a resource (processes, memory, files, disk),
+    only the process that is started at that moment fails.
 
-    Only the thread that starts a process may: the kernel ties the process to that thread."""
+    All methods but `pid` must be called from the main thread: the kernel ties a process to the thread that started it."""
 
     def __init__(self, settings: ServiceSettings, allow_chaos: bool, on_end: Callable[[str, int], None]) -> None:
         self._settings = settings
@@ -327,21 +333,21 @@ class Runner:
         self._on_end = on_end
         self._logs = settings.data / "logs"
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
-        self._links: dict[str, dict[str, Link]] = {}
-        self._spare = Spare(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
-        self._told: set[str] = set()
+        self._links: dict[str, dict[str, ProxyLink]] = {}
+        self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
+        self._logged: set[str] = set()
 
     def pid(self, name: str) -> int | None:
         running = self._running.get(name)
         return running[0].pid if running else None
 
     def created(self, name: str) -> float | None:
-        """When it was made, as `services.stack.state` has it: with the pid this names the process for good."""
+        """When a process was started, as in `services.stack.state`: together with the pid this identifies it for good."""
         running = self._running.get(name)
         return running[1] if running else None
 
     def start(self, child: Child) -> None:
-        """One that cannot be started has ended at once: it is told as that."""
+        """Start a process. One that cannot be started is reported as one that has ended at once."""
         try:
             process = self._begin(child)
         except _SHORTAGES as error:
@@ -357,7 +363,7 @@ class Runner:
             created_at = created(psutil.Process(process.pid))
             threading.Thread(target=lambda: self._on_end(child.name, process.wait()), daemon=True).start()
         except _SHORTAGES:
-            # Nobody would hear of its end.
+            # Its end would not be noticed.
             process.kill()
             process.wait()
             raise
@@ -365,18 +371,18 @@ class Runner:
         return process
 
     def keep_spare(self) -> None:
-        """Have a process ready for the next one that is started, where it can be that. Nobody needs it."""
+        """Keep a spare for the next process that is started, if possible. Without it starts only take longer."""
         try:
             self._spare.keep()
         except OSError as error:
-            self._tell_once("there is no spare process", error)
+            self._log_once("there is no spare process", error)
         else:
-            self._told.discard("there is no spare process")
+            self._logged.discard("there is no spare process")
 
     def _spawn(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *command]
+        command = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
         environment = {**os.environ, **python_environment(), **environment}
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -385,28 +391,28 @@ class Runner:
 
     def signal(self, name: str, number: signal.Signals) -> None:
         if name not in self._running:
-            return  # It could not be started, which will be heard of.
+            return  # It could not be started; its end is reported.
         process, _ = self._running[name]
         process.send_signal(number)
-        # One that is frozen would never notice.
+        # A frozen process would not react.
         process.send_signal(signal.SIGCONT)
 
     def forget(self, name: str) -> None:
-        """It has ended, if it was ever there."""
+        """Forget a process that has ended, or could not be started."""
         self._running.pop(name, None)
 
     def close(self) -> None:
-        """Once nothing runs any more."""
+        """End the spare and the links. Call when no process runs any more."""
         self._spare.close()
         for links in self._links.values():
             for link in links.values():
                 link.close()
 
     def shorten_logs(self) -> None:
-        """Processes append, so a log that is copied and emptied goes on from its beginning."""
+        """Move long logs. Processes open them for appending, so after a log is copied and emptied they write at its start."""
         for name in self._running:
             path = self._log(name)
-            # Somebody may have removed it, or the disk is full: no reason to end what writes it.
+            # The log may have been removed, or the disk may be full: the process keeps running.
             with suppress(OSError):
                 if path.stat().st_size > LOG_BYTES_MAX:
                     shutil.copyfile(path, path.with_suffix(".log.1"))
@@ -416,29 +422,29 @@ class Runner:
         return self._logs / f"{name}.log"
 
     def _output(self, name: str) -> Path:
-        """Where a process writes to: its log, or nowhere while that cannot be opened, which is no reason not to run."""
+        """The file for a process's output: its log, or /dev/null while that cannot be opened: the process runs nevertheless."""
         log, what = self._log(name), f"{name} runs without a log"
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.open("ab").close()
         except OSError as error:
-            self._tell_once(what, error)
+            self._log_once(what, error)
             return Path(os.devnull)
-        self._told.discard(what)
+        self._logged.discard(what)
         return log
 
-    def _tell_once(self, what: str, error: OSError) -> None:
-        """Until it is over."""
-        if what not in self._told:
-            self._told.add(what)
+    def _log_once(self, what: str, error: OSError) -> None:
+        """Log an error once, until it is over."""
+        if what not in self._logged:
+            self._logged.add(what)
             _logger.error("%s: %s", what, error)
 
     def _proxies(self, child: Child) -> dict[str, str]:
-        """With chaos allowed, what a process says to each site goes through a link of its own, the same for all its lives."""
+        """If chaos is allowed: a link from the process to each site, the same for all its incarnations."""
         if not self._allow_chaos or child.kind in ("kafka", "redis"):
             return {}
         if child.name not in self._links:
-            self._links[child.name] = {site: Link() for site in self._settings.site_names}
+            self._links[child.name] = {site: ProxyLink() for site in self._settings.site_names}
         return {f"BOREAL_PROXIES__{site.upper()}": link.url for site, link in self._links[child.name].items()}
 
 
@@ -448,7 +454,7 @@ def _ending_of(code: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m services.stack.supervisor", description="Runs the installation's queries.")
-    parser.add_argument("--site", help="run only what belongs beside this site (default: beside all)")
+    parser.add_argument("--site", help="run only the processes of this site (default: of all sites)")
     parser.add_argument("--local", action="store_true", help="run Kafka and Redis too")
     parser.add_argument("--allow-chaos", action="store_true", help="put a link between each process and each site")
     arguments = parser.parse_args()
@@ -460,14 +466,14 @@ def main() -> None:
             raise UserError("--site", arguments.site, "is not among the sites of BOREAL_SITES", fix)
         own = settings.site_names if arguments.site is None else (arguments.site,)
         with only_one(settings.data):
-            servers = local_servers(settings.data, own) if arguments.local else {}
+            servers = make_local_servers(settings.data, own) if arguments.local else {}
             return Supervisor(settings, own, servers, allow_chaos=arguments.allow_chaos).serve(stopping)
 
     run_process("supervisor", serve)
 
 
-def local_servers(data: Path, sites: tuple[str, ...]) -> dict[str, Server]:
-    """The local stack's own Kafkas and its Redis, by the names of their processes; their directories keep their ports."""
+def make_local_servers(data: Path, sites: tuple[str, ...]) -> dict[str, Server]:
+    """The local stack's brokers and its Redis, by the names of their processes; their directories hold their ports."""
     brokers: dict[str, Server] = {f"kafka.{site}": KafkaServer(data / "kafka" / site) for site in sites}
     return {**brokers, "redis": RedisServer(data / "redis")}
 

@@ -1,4 +1,4 @@
-"""The families of scenarios, a module for each kind of question; and how a seed becomes a scenario.
+"""The families of scenarios, with a module for each kind of question; and the scenario of a seed.
 
 A family is `(seed, its name, rng) -> Scenario`; a module's FAMILIES gives each its weight.
 """
@@ -9,7 +9,7 @@ from random import Random
 
 from simulation.families import basic, clocks, limits, partial, paths
 from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote, maybe_second_site
-from simulation.owed import with_what_is_owed
+from simulation.obligations import with_obligations
 from simulation.scenario import Families, Scenario
 
 FAMILIES: Families = {
@@ -26,9 +26,9 @@ def make_scenario(seed: int) -> Scenario:
     rng = Random(seed)
     family = rng.choices(list(FAMILIES), [weight for weight, _ in FAMILIES.values()])[0]
     drawn = maybe_second_site(FAMILIES[family][1](seed, family, rng))
-    return with_what_is_owed(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
+    return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 
-def scenario_of(family: str, seed: int) -> Scenario:
-    """The scenario that a family draws from a seed, whatever other families there are, and without anything besides."""
-    return with_what_is_owed(FAMILIES[family][1](seed, family, Random(seed)))
+def make_family_scenario(family: str, seed: int) -> Scenario:
+    """The scenario that a family draws from a seed, without the additions of `simulation.hindrances`."""
+    return with_obligations(FAMILIES[family][1](seed, family, Random(seed)))

@@ -1,4 +1,4 @@
-"""The families that have been there from the start."""
+"""The basic families: storms, and single failures with obligations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Mode
 from simulation.drawing import (
-    Wish,
+    PlanOptions,
     control_loss,
     cut_and_wait,
     cut_stream,
@@ -26,12 +26,12 @@ from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, 
 from simulation.strikes import Strike
 
 LONG_SHARE = 0.02
-"""Of the storms, those that last for long."""
+"""The share of storms that last long."""
 
 
 def _storm(seed: int, family: str, rng: Random) -> Scenario:
-    """Anything, at any time, several at once."""
-    wish = Wish(seconds=(7.0, 10.0) if rng.random() < LONG_SHARE else Wish.seconds)
+    """Any strikes, at any time, several at once."""
+    wish = PlanOptions(seconds=(7.0, 10.0) if rng.random() < LONG_SHARE else PlanOptions.seconds)
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish)
     drawn = [draw(rng, query, scenario.duration_us) for _ in range(rng.randint(1, 4))]
@@ -41,8 +41,8 @@ def _storm(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _rolling(seed: int, family: str, rng: Random) -> Scenario:
-    """One stream after the other is cut, so that for a while not all are there at once."""
-    wish = Wish(streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800))
+    """One stream after the other is cut, so that for a while some stream is always missing."""
+    wish = PlanOptions(streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800))
     query = make_plan(rng, wish)
     if rng.random() < 0.5:
         query = replace(query, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
@@ -57,8 +57,8 @@ def _rolling(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _staggered(seed: int, family: str, rng: Random) -> Scenario:
-    """Replicas that must take turns to reconcile, and lose each other while they arrange it."""
-    wish = Wish(replicas=(2, 3), streams=(2, 3), holds=("delay", "process", "process"), seconds=(2.0, 3.2))
+    """Replicas must take turns to reconcile, and lose contact while they arrange it."""
+    wish = PlanOptions(replicas=(2, 3), streams=(2, 3), holds=("delay", "process", "process"), seconds=(2.0, 3.2))
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish)
     at = rng.randrange(150_000, 500_000)
@@ -71,9 +71,9 @@ def _staggered(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def available(seed: int, family: str, rng: Random) -> Scenario:
-    """Streams are cut, never all of them, and someone can always answer: I3 is owed."""
+    """Streams are cut, never all of them, and some replica can always answer: I3 is owed."""
     is_rowwise = rng.random() < 0.5
-    wish = Wish(
+    wish = PlanOptions(
         replicas=(1, 2, 2, 3),
         streams=(2, 3),
         menu=Menu(joins=False, unbounded=False, stateful=not is_rowwise),
@@ -99,8 +99,8 @@ def available(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def masked(seed: int, family: str, rng: Random) -> Scenario:
-    """One of several replicas fails, and all else is well: another stands in before alpha*X is over."""
-    wish = Wish(replicas=(2, 2, 3), x_ms=(900, 1500), is_comfortable=True, seconds=(1.8, 2.8))
+    """One of several replicas fails, and nothing else: another one replaces it before alpha*X is over."""
+    wish = PlanOptions(replicas=(2, 2, 3), x_ms=(900, 1500), is_comfortable=True, seconds=(1.8, 2.8))
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish, owes_delay=True, owes_masking=True)
     who = rng.choice(instances(query, with_egress=False))
@@ -113,8 +113,8 @@ def masked(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _exiled(seed: int, family: str, rng: Random) -> Scenario:
-    """A replica is away for longer than its claim on the logs lasts (R27), while the others go on."""
-    wish = Wish(replicas=(2, 2, 3), seconds=(2.4, 3.4), menu=Menu(unbounded=False))
+    """A replica is away for longer than its claim on the logs lasts (R27), while the others continue."""
+    wish = PlanOptions(replicas=(2, 2, 3), seconds=(2.4, 3.4), menu=Menu(unbounded=False))
     query = make_plan(rng, wish)
     retention = rng.randint(450, 800) * MILLISECOND
     query = replace(query, retention_us=retention)
@@ -130,7 +130,7 @@ def _exiled(seed: int, family: str, rng: Random) -> Scenario:
 
 def short(seed: int, family: str, rng: Random) -> Scenario:
     """One stream is cut for less than alpha*X (R13): I4 is owed."""
-    wish = Wish(x_ms=(700, 2000), is_comfortable=True, seconds=(1.5, 2.2))
+    wish = PlanOptions(x_ms=(700, 2000), is_comfortable=True, seconds=(1.5, 2.2))
     query = make_plan(rng, wish)
     alpha = query.alpha_x_us or int(query.delay_threshold_us * 0.8)
     reserve = query.bucket_us + 2 * query.boundary_interval_us + 20_000

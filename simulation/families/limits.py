@@ -1,4 +1,4 @@
-"""Families whose bounds are small, so that a short run meets what else takes hours, a large state or a slow machine."""
+"""Families with small limits, so that short runs reach situations that would take hours, a large state or a slow machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from random import Random
 from boreal.query.plan import Plan
 from boreal.query.spec import Mode
 from reconcile.limits import Limits
-from simulation.drawing import Wish, cut_stream, instances, make_plan, settle, skews
+from simulation.drawing import PlanOptions, cut_stream, instances, make_plan, settle, skews
 from simulation.queries import Menu
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
 
 
 def small_limits(rng: Random) -> Limits:
-    """Some of the limits small, others as ever."""
+    """Limits of which some are small, others the defaults."""
     return Limits(
         notes=rng.choice((4, 6, 6, 12)),
         step_bytes=rng.choice((400, 5_000, Limits().step_bytes)),
@@ -34,9 +34,11 @@ def with_small_limits(rng: Random, scenario: Scenario) -> Scenario:
 
 
 def _long(seed: int, family: str, rng: Random) -> Scenario:
-    """A failure that is long for what is noted: a stream is cut until well after the notes of the others have run over, and
-    replicas die after it has healed, or in its midst."""
-    wish = Wish(replicas=(1, 2, 2), streams=(2, 3), seconds=(2.5, 4.0), holds=("delay", "process", "process"), x_ms=(400, 900))
+    """A failure that is long for the limits on notes: a stream is cut until well after the notes of the others are full, and
+    replicas die after it has healed, or during it."""
+    wish = PlanOptions(
+        replicas=(1, 2, 2), streams=(2, 3), seconds=(2.5, 4.0), holds=("delay", "process", "process"), x_ms=(400, 900)
+    )
     query = make_plan(rng, wish)
     if rng.random() < 0.6:
         query = replace(query, checkpoint_interval_us=rng.randint(150, 500) * MILLISECOND)
@@ -54,8 +56,8 @@ def _long(seed: int, family: str, rng: Random) -> Scenario:
 
 def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     """An instance that reads many streams was away for long, and has much to read on a slow machine with little memory. It
-    must be heard all the while, and keep within its memory."""
-    wish = Wish(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
+    must give signs of life all the time, and keep within its memory."""
+    wish = PlanOptions(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
     query = make_plan(rng, wish)
     query = replace(query, memory_bytes=rng.choice((2_000, 6_000, 20_000, query.memory_bytes)))
     scenario = replace(settle(seed, family, rng, query, wish), limits=small_limits(rng), poll_frames=rng.choice((1, 1, 2, 4)))
@@ -67,7 +69,7 @@ def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario, strikes=(away, drag))
 
 
-_ROW_BY_ROW = Wish(
+_ROW_BY_ROW = PlanOptions(
     replicas=(2,),
     streams=(2, 3),
     menu=Menu(joins=False, unbounded=False, stateful=False),
@@ -76,8 +78,8 @@ _ROW_BY_ROW = Wish(
 )
 
 
-def _sharded_plan(rng: Random, wish: Wish) -> Plan:
-    """The first that is drawn with shards whose results depend on one row each."""
+def _sharded_plan(rng: Random, wish: PlanOptions) -> Plan:
+    """Draw plans until one has shards and results that depend on one row each."""
     query = make_plan(rng, wish)
     while not _is_sharded_row_by_row(query):
         query = make_plan(rng, wish)
@@ -86,7 +88,7 @@ def _sharded_plan(rng: Random, wish: Wish) -> Plan:
 
 def _shared(seed: int, family: str, rng: Random) -> Scenario:
     """Two shards whose clocks differ by tens of milliseconds, and streams that are cut: the egress must have time left for the
-    second shard, be alpha*X fixed or measured. I3 is owed, since one stream is always there."""
+    second shard, whether alpha*X is fixed or measured. I3 is owed, since one stream is always there."""
     wish = replace(_ROW_BY_ROW, x_ms=(900, 1600), seconds=(2.2, 3.2))
     query = _sharded_plan(rng, wish)
     alpha_x_us = rng.choice((None, int(query.delay_threshold_us * rng.uniform(0.4, 0.6))))
@@ -100,8 +102,8 @@ def _shared(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _heavy(seed: int, family: str, rng: Random) -> Scenario:
-    """A state so large that to copy it takes longer than X leaves at the deadline; one stream is cut, and I3 is owed."""
-    wish = Wish(
+    """A state so large that a copy takes longer than the time that X leaves at the deadline; one stream is cut; I3 is owed."""
+    wish = PlanOptions(
         replicas=(2, 2, 3),
         streams=(2, 3),
         menu=Menu(joins=False, unbounded=False),
@@ -119,7 +121,7 @@ def _heavy(seed: int, family: str, rng: Random) -> Scenario:
         memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES),
     )
     scenario = settle(seed, family, rng, query, wish, owes_delay=True)
-    # Shorter than what counts as silence: replicas that copy at once would seem to be cut off from their reader.
+    # Shorter than the silence timeout: otherwise replicas that copy at once would seem to be cut off from their reader.
     copy_us = min(int(query.delay_threshold_us * rng.uniform(0.12, 0.25)), query.silence_us - query.boundary_interval_us)
     at, length = rng.randrange(300_000, 700_000), query.delay_threshold_us + rng.randint(100, 900) * MILLISECOND
     victim = rng.choice(sorted(scenario.feeds)[1:])
@@ -129,7 +131,7 @@ def _heavy(seed: int, family: str, rng: Random) -> Scenario:
 def _overtaken(seed: int, family: str, rng: Random) -> Scenario:
     """A failure heals when the first tentative rows are out. One shard lags, so the egress still holds back the other's
     tentative frames, of several buckets, while that one's other replica corrects, a bucket at a time: its stable boundary
-    comes to lie inside them."""
+    then lies inside them."""
     wish = replace(_ROW_BY_ROW, x_ms=(900, 1400), seconds=(2.0, 3.0))
     query = _sharded_plan(rng, wish)
     alpha_x_us = int(query.delay_threshold_us * rng.uniform(0.3, 0.5))
@@ -149,7 +151,7 @@ def _overtaken(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _is_sharded_row_by_row(query: Plan) -> bool:
-    """One fragment in shards, and the egress, which merges them."""
+    """Whether the plan has one fragment in shards, and the egress, which merges them."""
     return len(query.fragments) == 2 and query.fragments[0].shards > 1
 
 

@@ -1,11 +1,11 @@
-"""What tentative results are made of: are they those of the rows that were there, and do they name what was not?"""
+"""The content of tentative results: are they the results of the rows that were there, and do they name the missing streams?"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
 
-from simulation.drawing import Wish, make_plan, settle
+from simulation.drawing import PlanOptions, make_plan, settle
 from simulation.queries import Menu
 from simulation.scenario import MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
@@ -13,7 +13,7 @@ from simulation.strikes import Strike
 
 def _partial(seed: int, family: str, rng: Random) -> Scenario:
     """One stream, or two in turn, is cut for longer than X and some windows, of a query in one fragment."""
-    wish = Wish(
+    wish = PlanOptions(
         replicas=(1, 2),
         streams=(2, 3),
         menu=Menu(joins=False, unbounded=False),

@@ -1,4 +1,4 @@
-"""Where a path exists X holds: replicas that have lost some of their inputs, streams that end, jump, or are out of order."""
+"""X holds as long as a path exists: replicas that lost some inputs, streams that end, jump, or are out of order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from random import Random
 
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Mode
-from simulation.drawing import Wish, is_chain, make_plan, settle
+from simulation.drawing import PlanOptions, is_chain, make_plan, settle
 from simulation.queries import Menu
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
 
-_ANSWERING = Wish(
+_ANSWERING = PlanOptions(
     replicas=(2, 2, 3),
     streams=(2, 3, 3),
     menu=Menu(joins=False, unbounded=False),
@@ -23,8 +23,8 @@ _ANSWERING = Wish(
 )
 
 
-def _settled(seed: int, family: str, rng: Random, wish: Wish) -> Scenario:
-    """A scenario where I3 is owed, and about every second time for each row."""
+def _settled(seed: int, family: str, rng: Random, wish: PlanOptions) -> Scenario:
+    """A scenario where I3 is owed, in about half of the cases for each row."""
     is_rowwise = rng.random() < 0.5
     query = make_plan(rng, replace(wish, menu=replace(wish.menu, stateful=not is_rowwise)))
     if any(len(fragment.replicas) < 2 for fragment in query.fragments if fragment.name != EGRESS):
@@ -34,7 +34,7 @@ def _settled(seed: int, family: str, rng: Random, wish: Wish) -> Scenario:
 
 
 def _unequal(seed: int, family: str, rng: Random) -> Scenario:
-    """Streams are cut to single replicas while one replica of each fragment has all that there is: readers must find it."""
+    """Streams are cut to single replicas while one replica of each fragment has all inputs: readers must find it."""
     wish = replace(_ANSWERING, x_ms=(700, 900), seconds=(2.8, 3.6), shapes=("single", "chain"))
     scenario = _settled(seed, family, rng, wish)
     query, x = scenario.plan, scenario.plan.delay_threshold_us
@@ -74,8 +74,8 @@ def _ended(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _jumps(seed: int, family: str, rng: Random) -> Scenario:
-    """The boundary of one stream jumps far ahead, as after a gap, or by a producer whose clock is off; others may be cut off
-    or end meanwhile."""
+    """The boundary of one stream jumps far ahead, as after a gap, or because a producer's clock is wrong; others may be cut
+    off or end at the same time."""
     scenario = _settled(seed, family, rng, replace(_ANSWERING, replicas=(1, 2, 2), x_ms=(600, 1_200)))
     names = sorted(scenario.feeds)
     name = rng.choice(names)
@@ -92,7 +92,7 @@ def _jumps(seed: int, family: str, rng: Random) -> Scenario:
 
 
 def _early(seed: int, family: str, rng: Random) -> Scenario:
-    """Rows come out of order for longer than X: every answer comes early within X, and is final when the disorder is over."""
+    """Rows are out of order by more than X: every answer comes early, within X, and is final when the disorder is over."""
     wish = replace(_ANSWERING, replicas=(1, 2, 2), x_ms=(500, 900), seconds=(2.4, 3.6))
     scenario = _settled(seed, family, rng, wish)
     lag = int(scenario.plan.delay_threshold_us * rng.uniform(1.1, 3.0))

@@ -1,7 +1,7 @@
-"""Seeded bugs: each breaks one rule of the production objects, to show that the simulator, or a test, would notice.
+"""Seeded bugs: each breaks one rule of the production objects, to show that the simulator, or a test, notices it.
 
-A mutant is applied for the time of one run, by replacing methods; the run without failures, which is the measure, is made
-without it. docs/mutants.md names what catches each: the first seed of the simulator, or a test.
+A mutant is applied during one run, by replacing methods; the reference run without failures is made without it.
+docs/mutants.md lists what catches each: the first seed of the simulator, or a test.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from simulation.mutants import (
     sunion,
     upstream,
 )
-from simulation.mutants.registry import NOTED, Mutant, Owner, Patch
+from simulation.mutants.registry import MUTANTS_BY_MODULE, Mutant, Owner, Patch
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "mutated"]
 
 _ROOMS = (sunion, ports, upstream, path, host, soutput, stagger, recovery, remote, clocks, operators, egress)
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant in NOTED[room.__name__]}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant in MUTANTS_BY_MODULE[room.__name__]}
 
 
 @contextmanager

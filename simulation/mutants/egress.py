@@ -1,6 +1,6 @@
 """The egress: the changelog that clients read, and the topics that it is written to.
 
-The topics' classes are imported where they are broken: the simulator runs without Kafka's client.
+The topics' classes are imported in the mutants' functions, because the simulator runs without Kafka's client.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def hold_what_was_undone(patch: Patch) -> None:
 
 @caught_by("formats/test_changelog.py", "test_a_correction_replaces_what_was_tentative")
 def undo_only_at_a_start(patch: Patch) -> None:
-    """The client is not told of an UNDO."""
+    """The client gets no undo for an UNDO."""
 
     def make(original: Any) -> Any:
         def revoke(self: Changelog, epoch: int, cause: str, *given: Any) -> Any:
@@ -47,7 +47,7 @@ def undo_only_at_a_start(patch: Patch) -> None:
 
 @caught_by("formats/test_changelog.py", "test_stable_rows_that_are_gone_are_skipped_by_the_start_that_says_so")
 def skip_ids_in_silence(patch: Patch) -> None:
-    """A START that skips stable ids does not move the client on (R27)."""
+    """A START that skips stable ids does not advance the client's next id (R27)."""
 
     def make(original: Any) -> Any:
         def take_start(self: Changelog, frame: Any, *given: Any) -> Any:
@@ -60,7 +60,7 @@ def skip_ids_in_silence(patch: Patch) -> None:
 
 @caught_by("formats/test_changelog.py", "test_a_correction_replaces_what_was_tentative")
 def undo_after_the_last_record(patch: Patch) -> None:
-    """A client's undo revokes what comes after the last record, and not after the last stable one."""
+    """A client's undo revokes the rows after the last record, and not those after the last stable one."""
 
     def make(original: Any) -> Any:
         def control(self: Changelog, kind: str, fields: dict[str, object], *given: Any) -> Any:
@@ -73,7 +73,7 @@ def undo_after_the_last_record(patch: Patch) -> None:
 
 @caught_by("formats/test_changelog.py", "test_a_correction_replaces_what_was_tentative")
 def undo_in_the_epoch_before(patch: Patch) -> None:
-    """A client's undo bears the epoch that it ends, and not the one that it begins (R2)."""
+    """A client's undo has the epoch that it ends, and not the one that it begins (R2)."""
 
     def make(original: Any) -> Any:
         def control(self: Changelog, kind: str, *given: Any) -> Any:
@@ -89,7 +89,7 @@ def undo_in_the_epoch_before(patch: Patch) -> None:
 
 @caught_by("formats/test_changelog.py", "test_an_undo_revokes_tentative_boundaries")
 def keep_the_clients_tentative_boundary(patch: Patch) -> None:
-    """After an undo the client is not given tentative boundaries that it had before it."""
+    """After an undo the client does not get tentative boundaries that it had before it."""
 
     def make(original: Any) -> Any:
         def revoke(self: Changelog, *given: Any) -> Any:
@@ -105,7 +105,7 @@ def keep_the_clients_tentative_boundary(patch: Patch) -> None:
 
 @caught_by("formats/test_changelog.py", "test_an_undo_of_nothing_is_not_written_nor_is_its_end")
 def end_what_was_not_undone(patch: Patch) -> None:
-    """The client is told that a correction is complete of which it saw no undo."""
+    """The client gets the end of a correction whose undo it did not get."""
 
     def make(original: Any) -> Any:
         def take_rec_done(self: Changelog, *given: Any) -> Any:
@@ -119,7 +119,7 @@ def end_what_was_not_undone(patch: Patch) -> None:
 
 @caught_by("formats/test_changelog.py", "test_a_restarted_egress_begins_with_an_undo_even_of_nothing")
 def resume_without_an_undo(patch: Patch) -> None:
-    """A restarted egress does not begin with an undo where it holds nothing tentative (R28)."""
+    """A restarted egress does not begin with an undo if it has no tentative rows (R28)."""
 
     def make(original: Any) -> Any:
         def take_start(self: Changelog, *given: Any) -> Any:
@@ -159,7 +159,7 @@ def name_no_missing_input(patch: Patch) -> None:
 
 @caught_by("services/test_egress_out.py", "test_rows_that_wait_for_q_stable_take_no_memory")
 def confirm_before_q_stable_has_it(patch: Patch) -> None:
-    """A frame counts as given once q.out has it, though q.stable lacks its rows: the inputs may be let go."""
+    """A frame counts as delivered when q.out has it, although q.stable lacks its rows: the inputs may be acknowledged."""
     from services.egress.out import OutTopic
 
     patch(OutTopic, "_is_safe", lambda _: lambda self, sent: sent.is_given)
@@ -167,7 +167,7 @@ def confirm_before_q_stable_has_it(patch: Patch) -> None:
 
 @caught_by("services/test_egress_out.py", "test_a_record_that_came_to_lie_elsewhere_ends_the_process_and_is_not_given")
 def write_beside_a_later_life(patch: Patch) -> None:
-    """An egress whose record came to lie at another offset than its own goes on beside the later life that took it (R25)."""
+    """An egress whose record got an unexpected offset continues beside the later incarnation that took its offset (R25)."""
     from services.egress.out import OutTopic
 
     def make(original: Any) -> Any:
@@ -181,7 +181,7 @@ def write_beside_a_later_life(patch: Patch) -> None:
 
 @caught_by("services/test_egress_out.py", "test_a_boundary_with_an_anchor_says_where_the_next_life_goes_on")
 def tell_the_next_life_no_place(patch: Patch) -> None:
-    """A stable boundary of q.out carries no anchor and no place: a restart begins at the beginning (R28)."""
+    """A stable boundary of q.out has no anchor and no place: a restart begins at the beginning (R28)."""
     from services.egress.out import OutTopic
 
     def make(original: Any) -> Any:
@@ -192,7 +192,7 @@ def tell_the_next_life_no_place(patch: Patch) -> None:
 
 @caught_by("services/test_egress_stable.py", "test_rows_that_q_stable_has_already_are_passed_over")
 def repeat_what_q_stable_has(patch: Patch) -> None:
-    """Rows that a life before has committed are committed to q.stable again (R28)."""
+    """Rows that a former incarnation has committed are committed to q.stable again (R28)."""
     from services.egress.stable import StableTopic
 
     def make(original: Any) -> Any:
@@ -207,7 +207,7 @@ def repeat_what_q_stable_has(patch: Patch) -> None:
 
 @caught_by("services/test_egress_stable.py", "test_what_memory_does_not_hold_is_read_from_q_out_in_its_place")
 def drop_what_memory_does_not_hold(patch: Patch) -> None:
-    """Rows that wait for q.stable beyond a bound of memory are dropped, and not read from q.out again."""
+    """Rows that wait for q.stable above the bound of memory are dropped, and not read again from q.out."""
     from services.egress.stable import StableTopic
 
     def make(original: Any) -> Any:
@@ -239,7 +239,7 @@ def count_no_lost_rows(patch: Patch) -> None:
 
 @caught_by("services/test_egress_latest.py", "test_an_undo_puts_every_key_back_to_its_last_stable_row")
 def leave_undone_rows_in_latest(patch: Patch) -> None:
-    """q.latest goes on showing rows that were undone."""
+    """q.latest still shows rows that were undone."""
     from services.egress.latest import LatestTopic
 
     patch(LatestTopic, "_revoke", lambda _: lambda self: self._unstable.clear())
@@ -247,7 +247,7 @@ def leave_undone_rows_in_latest(patch: Patch) -> None:
 
 @caught_by("services/test_egress_latest.py", "test_what_a_dead_life_writes_late_is_put_right")
 def believe_the_last_record_of_a_key(patch: Patch) -> None:
-    """A new life takes the last record of each key in q.latest for right, whoever wrote it (R25)."""
+    """A new incarnation trusts the last record of each key in q.latest, even if a zombie wrote it (R25)."""
     from services.egress.latest import LatestTopic
 
     def make(original: Any) -> Any:
@@ -263,7 +263,7 @@ def believe_the_last_record_of_a_key(patch: Patch) -> None:
 
 @caught_by("services/test_egress_latest.py", "test_a_life_that_dies_between_the_rows_of_a_frame_leaves_them_to_the_next")
 def say_a_frame_is_there_with_its_first_row(patch: Patch) -> None:
-    """The first row of a frame in q.latest says that all of the frame has had its effect."""
+    """The first row of a frame in q.latest says that the whole frame has had its effect."""
     from services.egress.latest import LatestTopic
 
     def make(original: Any) -> Any:
@@ -278,7 +278,7 @@ def say_a_frame_is_there_with_its_first_row(patch: Patch) -> None:
 
 @caught_by("services/test_egress_latest.py", "test_a_dead_life_writes_before_its_successor_does")
 def look_for_no_other_life(patch: Patch) -> None:
-    """A life that writes nothing does not find out that another one has written q.latest."""
+    """An incarnation that writes nothing does not notice that another one has written q.latest."""
     from services.egress.latest import LatestTopic
 
     patch(LatestTopic, "look_for_others", lambda _: lambda self: None)
@@ -286,7 +286,7 @@ def look_for_no_other_life(patch: Patch) -> None:
 
 @caught_by("services/test_egress_tail.py", "test_what_a_dead_life_wrote_after_its_successor_is_void")
 def follow_a_dead_life(patch: Patch) -> None:
-    """A new life goes on from what a dead one wrote after its successor (R25)."""
+    """A new incarnation continues from the records that a dead one wrote after its successor (R25)."""
     from services.egress.tail import _Fold
 
     def make(original: Any) -> Any:
@@ -301,7 +301,7 @@ def follow_a_dead_life(patch: Patch) -> None:
 
 @caught_by("services/test_egress_tail.py", "test_rows_after_the_last_boundary_count_for_where_the_next_life_goes_on")
 def go_on_from_the_last_boundary(patch: Patch) -> None:
-    """A new life goes on from the last stable boundary, as if nothing had been written after it (R28)."""
+    """A new incarnation continues from the last stable boundary, and ignores the records after it (R28)."""
     from services.egress.tail import _Fold
 
     patch(_Fold, "_after", lambda _: lambda self, place, fields: place)
@@ -309,7 +309,7 @@ def go_on_from_the_last_boundary(patch: Patch) -> None:
 
 @caught_by("services/test_egress_tail.py", "test_the_first_row_that_q_stable_lacks_is_found")
 def lack_nothing(patch: Patch) -> None:
-    """A new life takes all that is in q.out for given to q.stable (R28)."""
+    """A new incarnation assumes that q.stable has all rows of q.out (R28)."""
     from services.egress.tail import _Fold
 
     def make(original: Any) -> Any:
@@ -324,7 +324,7 @@ def lack_nothing(patch: Patch) -> None:
 
 @caught_by("services/test_egress_delays.py", "test_what_took_longer_than_x_is_counted_for_good")
 def forget_violations(patch: Patch) -> None:
-    """Rows that took longer than X are counted for as long as their delays are kept only."""
+    """Rows that took longer than X are counted only while their delays are kept."""
     from services.egress.delays import RecentDelays
 
     def make(original: Any) -> Any:

@@ -30,7 +30,7 @@ def restore_wrong_checkpoint(patch: Patch) -> None:
 
 @mutant
 def go_on_from_the_tentative_state(patch: Patch) -> None:
-    """ROLLBACK leaves the state as the tentative steps have made it."""
+    """ROLLBACK keeps the state after the tentative steps."""
 
     def make(original: Any) -> Any:
         def roll_back(self: Host, keep_live: bool) -> None:
@@ -53,7 +53,7 @@ def overlay_leaks_into_base(patch: Patch) -> None:
 
 @mutant
 def rebuild_from_the_mark_only(patch: Patch) -> None:
-    """undo_redo rebuilds state from the mark on, and forgets what was in open windows before it (R20)."""
+    """undo_redo rebuilds state from the mark on, without the rows of open windows before it (R20)."""
 
     def make(original: Any) -> Any:
         def replay_from(self: Strategy, mark: int) -> int:
@@ -66,7 +66,7 @@ def rebuild_from_the_mark_only(patch: Patch) -> None:
 
 @mutant
 def forget_the_redone_state(patch: Patch) -> None:
-    """When a correction beside a live branch is complete, its state is not taken over."""
+    """When a correction beside a live branch is complete, its state is dropped."""
 
     def make(_: Any) -> Any:
         def redone(self: Host) -> None:
@@ -79,7 +79,7 @@ def forget_the_redone_state(patch: Patch) -> None:
 
 @caught_by("reconcile/test_host.py", "test_a_live_branch_gives_nothing_of_the_correction_beside_it")
 def redo_into_the_state_itself(patch: Patch) -> None:
-    """Beside a kept live branch the correction is written to the state that this branch reads through to (R21)."""
+    """A correction beside a kept live branch changes the state that this branch reads (R21)."""
 
     def make(original: Any) -> Any:
         def step(self: Host, step: Any) -> Any:
@@ -108,7 +108,7 @@ def go_on_without_the_live_branch(patch: Patch) -> None:
 
 @caught_by("reconcile/test_host.py", "test_only_checkpoint_redo_copies_the_state_at_a_mark")
 def redo_from_the_mark_after_an_older_copy(patch: Patch) -> None:
-    """With periodic checkpoints rows are given again from the mark on, and not from the copy that is restored (R19)."""
+    """With periodic checkpoints rows are replayed from the mark on, and not from the copy that is restored (R19)."""
 
     def make(original: Any) -> Any:
         def replay_from(self: Strategy, mark: int) -> int:
@@ -121,7 +121,7 @@ def redo_from_the_mark_after_an_older_copy(patch: Patch) -> None:
 
 @mutant
 def rebuild_for_the_last_operator_only(patch: Patch) -> None:
-    """What a state depends on is asked of each operator alone: needs do not add up along the graph (R20)."""
+    """The needs of operators do not add up along the graph: a rebuild begins too late (R20)."""
 
     def make(_: Any) -> Any:
         return lambda self, time: max(min((o.needs(time) for o in self.operators.values()), default=time), -INFINITY)

@@ -36,7 +36,7 @@ def miss_partners_at_exactly_within(patch: Patch) -> None:
 
 @caught_by("operators/test_operators.py", "test_a_left_row_that_finds_nobody_gets_nulls_once_nobody_can_come")
 def find_no_later_partner_at_exactly_within(patch: Patch) -> None:
-    """A join's newer row finds no older partner that is exactly `within` before it: it was let go a moment too early."""
+    """A join's newer row finds no older partner that is exactly `within` before it: that row was dropped too early."""
     patch(Side, "bury", lambda original: lambda self, alive: original(self, alive + 1))
 
 
@@ -48,7 +48,7 @@ def match_nulls(patch: Patch) -> None:
 
 @mutant
 def give_lonely_rows_their_own_time(patch: Patch) -> None:
-    """A left row without a partner leaves with its own time, which the boundary has passed (R6)."""
+    """A left row without a partner is emitted with its own time, which the boundary has passed (R6)."""
 
     def make(original: Any) -> Any:
         def take(self: JoinOperator, chunk: Any, since: int, alive: int, found: list[Any]) -> None:
@@ -69,19 +69,20 @@ def repeat_lonely_rows(patch: Patch) -> None:
 
 @caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def mark_partners_in_a_shared_chunk(patch: Patch) -> None:
-    """Partners that a left row found tentatively count for the stable branch too: chunks are shared by overlays."""
+    """Partners that a left row found tentatively also count for the stable branch, because chunks are shared with
+    overlays."""
     patch(RowChunk, "owned_by", lambda _: lambda self, side: self)
 
 
 @caught_by("operators/test_operators.py", "test_what_a_join_needs")
 def need_half_of_what_a_left_join_does(patch: Patch) -> None:
-    """A left join is rebuilt from rows `within` back, though partners of its open rows may be twice as old (R20)."""
+    """A left join is rebuilt from rows `within` back, although partners of its open rows may be twice as old (R20)."""
     patch(JoinOperator, "needs", lambda _: lambda self, time: max(time - self.within, -INFINITY))
 
 
 @caught_by("operators/test_operators.py", "test_pairs_of_one_time_go_by_the_left_row_then_the_right")
 def pair_in_the_order_of_arrival(patch: Patch) -> None:
-    """A join's pairs leave as they were found, and not by (time, left row, right row) (R5)."""
+    """A join's pairs are emitted as they were found, and not by (time, left row, right row) (R5)."""
 
     def make(_: Any) -> Any:
         return lambda times, left, right: np.argsort(times, kind="stable")
@@ -104,7 +105,7 @@ def forget_the_rows_of_a_restored_join(patch: Patch) -> None:
 
 @mutant
 def close_windows_too_late(patch: Patch) -> None:
-    """A window closes only once the boundary has passed its end, and not when it has come there."""
+    """A window closes only after the boundary has passed its end, and not when it has reached it."""
 
     def make(original: Any) -> Any:
         return lambda self, state, upto: original(self, state, upto if upto >= INFINITY else upto - 1)
@@ -148,7 +149,7 @@ def add_panes_backwards(patch: Patch) -> None:
 
 @mutant
 def compute_an_open_window_at_once(patch: Patch) -> None:
-    """A window that has rows from an earlier step is computed from this step's alone, beside those."""
+    """A window with rows of an earlier step is computed from the rows of this step alone."""
 
     def make(original: Any) -> Any:
         def whole(self: Windows, state: Any, batch: Any, upto: int) -> Any:
@@ -198,7 +199,7 @@ def count_nulls(patch: Patch) -> None:
 
 @mutant
 def add_doubles_by_steps(patch: Patch) -> None:
-    """Doubles of one step are added up before they are added to the sum: it depends on how rows were cut (R5)."""
+    """Doubles of one step are added up before they are added to the sum: the result depends on the steps (R5)."""
 
     def make(_: Any) -> Any:
         def fold(self: RealSum, held: Any, codes: Any, values: Any) -> None:
@@ -242,7 +243,7 @@ def take_the_last_pane_as_the_first(patch: Patch) -> None:
 
 @caught_by("operators/test_operators.py", "test_double_keys_have_one_zero_and_one_nan")
 def keep_two_zeros(patch: Patch) -> None:
-    """0.0 and -0.0, and every NaN, are keys of their own."""
+    """0.0 and -0.0, and every NaN, are different keys."""
 
     def make(original: Any) -> Any:
         def comparable(column: Any, kind: Any) -> Any:
@@ -270,7 +271,7 @@ def pass_nan_over(patch: Patch) -> None:
 
 @mutant
 def wrap_sums_on_their_way(patch: Patch) -> None:
-    """A sum of ints keeps its low part only, and wraps where it is beyond that."""
+    """A sum of ints keeps only its low part, and wraps around."""
 
     def make(_: Any) -> Any:
         def carried(self: _WideSum, held: Any) -> Any:
@@ -283,13 +284,13 @@ def wrap_sums_on_their_way(patch: Patch) -> None:
 
 @mutant
 def put_null_keys_last(patch: Patch) -> None:
-    """Results of one window leave by their keys with nulls last, and not first (R5)."""
+    """Results of one window are ordered by their keys with nulls last instead of first (R5)."""
     patch(operators.aggregate, "sorting", lambda original: lambda columns, nulls: original(columns, "at_end"))
 
 
 @mutant
 def leave_groups_in_the_order_of_arrival(patch: Patch) -> None:
-    """Results of one window leave in the order in which their keys came (R5)."""
+    """Results of one window are emitted in the order in which their keys arrived (R5)."""
 
     def make(_: Any) -> Any:
         return lambda columns, nulls: np.arange(len(columns[0][0]))
@@ -299,7 +300,7 @@ def leave_groups_in_the_order_of_arrival(patch: Patch) -> None:
 
 @caught_by("operators/test_operators.py", "test_top_ranks_within_each_group")
 def rank_ties_by_the_newest(patch: Patch) -> None:
-    """Of rows that tie, top-k ranks the newest first."""
+    """top-k ranks the newest of equal rows first."""
 
     def make(original: Any) -> Any:
         def ranked(self: TopOperator, rows: Any) -> Any:
@@ -326,7 +327,7 @@ def add_keys_below_an_overlay(patch: Patch) -> None:
 
 @caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def keep_windows_that_an_overlay_closed(patch: Patch) -> None:
-    """When a correction's state is taken over, windows that it has closed stay open, and close again."""
+    """When a correction's state is adopted, windows that it has closed stay open, and close again."""
 
     def make(original: Any) -> Any:
         def absorb(self: Panes[Any], child: Panes[Any]) -> None:
@@ -347,7 +348,7 @@ def change_a_pane_of_the_state_below(patch: Patch) -> None:
 
 @caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def read_nothing_below_an_overlay(patch: Patch) -> None:
-    """A group that an overlay touches begins from nothing, and not from what the state below has of it."""
+    """A group that an overlay changes begins empty, and not with the value of the state below."""
     patch(Groups, "_copy_from_below", lambda _: lambda self, keys: None)
 
 
@@ -393,7 +394,7 @@ def divide_a_sample_by_all(patch: Patch) -> None:
 
 @mutant
 def add_deviations_of_different_origins(patch: Patch) -> None:
-    """Panes' sums of differences are added though each is from a first value of its own."""
+    """Panes' sums of differences are added although each is relative to another first value."""
 
     def make(_: Any) -> Any:
         def combine(self: Deviation, held: Any, at: Any, later: Any) -> None:

@@ -1,4 +1,4 @@
-"""alpha*X: what the path to the client leaves of X."""
+"""alpha*X: the part of X that the path to the client leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulation.mutants.registry import Patch, caught_by, mutant
 
 
 def _tell(patch: Patch, micros: Callable[[Instance, PathAfter], int]) -> None:
-    """Producers are told this, in place of how long the path from them to a client takes."""
+    """Send producers another value, `micros(instance, message)`, as the time of the path from them to a client."""
 
     def make(original: Any) -> Any:
         def beat(self: Instance, now: int, effects: list[Any]) -> None:
@@ -32,7 +32,7 @@ def _tell(patch: Patch, micros: Callable[[Instance, PathAfter], int]) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def tell_only_the_next_hop(patch: Patch) -> None:
-    """Producers are told how long their next hop takes, and not what comes after it: alpha*X is too long (R9)."""
+    """Producers are told only the time of their next hop, and not of the path after it: alpha*X is too long (R9)."""
 
     def next_hop(instance: Instance, message: PathAfter) -> int:
         [link] = (link for link in instance.links if link.port.key == message.key)
@@ -43,19 +43,21 @@ def tell_only_the_next_hop(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_what_its_clock_is_behind")
 def keep_to_oneself_what_the_clock_is_behind(patch: Patch) -> None:
-    """Producers are not told how far their reader's clock is behind: it is overdue before what they hold back is there (R9)."""
+    """Producers are not told how far their reader's clock is behind: rows are overdue there before the producers emit what
+    they hold back (R9)."""
     _tell(patch, lambda instance, message: message.micros - instance.skew_us)
 
 
 @caught_by("reconcile/test_instance.py", "test_what_several_producers_hold_back_may_come_so_far_apart")
 def expect_all_producers_at_once(patch: Patch) -> None:
-    """A bucket of several shards is overdue when the first of them, which counts from a row, is there (R9)."""
+    """A bucket of several shards is overdue when the first of them has arrived, although others may count from later rows
+    (R9)."""
     patch(Plan, "spread_us", lambda _: lambda self, fragment: 0)
 
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def count_the_shortest_path_after(patch: Patch) -> None:
-    """Of several paths to a client the shortest one counts in alpha*X (R9)."""
+    """If several paths lead to a client, the shortest one counts in alpha*X (R9)."""
 
     def make(_: Any) -> Any:
         return lambda self: min((micros for micros, _ in self.path_after.values()), default=0)
@@ -71,7 +73,7 @@ def forget_the_path_after(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_alpha_x_is_frozen_on_leaving_stable")
 def move_alpha_x_in_a_failure(patch: Patch) -> None:
-    """alpha*X follows what is measured in a failure as well, which so measures itself (R9)."""
+    """alpha*X also follows measurements during a failure, which the failure itself distorts (R9)."""
 
     def make(original: Any) -> Any:
         return lambda self, at_once=False: original(self, True)
@@ -81,7 +83,7 @@ def move_alpha_x_in_a_failure(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def keep_no_reserve(patch: Patch) -> None:
-    """alpha*X is all that the path leaves of X, without a reserve (R9)."""
+    """alpha*X is X less the path to the client, without a reserve (R9)."""
 
     def make(original: Any) -> Any:
         def set_alpha(self: Instance, at_once: bool = False) -> None:
@@ -96,7 +98,7 @@ def keep_no_reserve(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_back")
 def keep_the_old_x_in_a_failure(patch: Patch) -> None:
-    """A new X does not hold before the instance is STABLE again (R9)."""
+    """A new X has no effect before the instance is STABLE again (R9)."""
 
     def make(original: Any) -> Any:
         return lambda self, at_once=False: original(self, at_once and self.sunion.alpha_x_us == 0)
@@ -106,7 +108,7 @@ def keep_the_old_x_in_a_failure(patch: Patch) -> None:
 
 @mutant
 def give_a_fixed_alpha_to_all(patch: Patch) -> None:
-    """A fixed alpha*X is that of every SUnion on the path, and leaves the later ones no time for another shard (R9)."""
+    """A fixed alpha*X applies to every SUnion on the path, and leaves the later ones no time for another shard (R9)."""
 
     def make(original: Any) -> Any:
         def set_alpha(self: Instance, at_once: bool = False) -> None:

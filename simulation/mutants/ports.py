@@ -1,4 +1,4 @@
-"""Ports: what a stream's stable prefix and tentative suffix take in."""
+"""Ports: the stable prefix and the tentative suffix of a stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sunion.tape import Chunk, Tape
 
 @mutant
 def drop_rows_that_come_in_a_correction(patch: Patch) -> None:
-    """A port forgets the stable rows that it is given while the instance reconciles."""
+    """A port drops the stable rows that arrive while the instance reconciles."""
 
     def make(original: Any) -> Any:
         def take_visible(self: Instance, link: Any, candidate: Any, frame: Any, now: int) -> None:
@@ -48,7 +48,7 @@ def repeat_after_switch(patch: Patch) -> None:
 
 @mutant
 def repeat_tentative_after_switch(patch: Patch) -> None:
-    """After a switch to another replica, tentative buckets that were handed on already are handed on again (R23)."""
+    """After a switch to another replica, tentative buckets that were already emitted are emitted again (R23)."""
 
     def make(original: Any) -> Any:
         def look_at_inputs(self: Instance, now: int, effects: list[Any]) -> None:
@@ -64,13 +64,13 @@ def repeat_tentative_after_switch(patch: Patch) -> None:
 
 @mutant
 def lose_the_live_tuples(patch: Patch) -> None:
-    """Tentative rows of an upstream replica are thrown away: the reader answers without them."""
+    """Tentative rows of an upstream replica are dropped: the reader answers without them."""
     patch(Port, "take_tentative", lambda _: lambda self, frame, now: None)
 
 
 @mutant
 def keep_suffix_after_undo(patch: Patch) -> None:
-    """The tentative rows of a port outlast their UNDO, and leave again among the corrections."""
+    """The tentative rows of a port stay after their UNDO, and are emitted again among the corrections."""
 
     def keep(original: Any) -> Any:
         def take_boundary(self: Port, frame: Any, now: int) -> None:
@@ -106,7 +106,7 @@ def take_tentative_as_stable(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_tentative_rows_are_taken_beyond_the_highest_t_max_only")
 def judge_tentative_repeats_by_boundaries_alone(patch: Patch) -> None:
-    """Of another replica's tentative rows those are taken that no boundary had passed, though rows had (R23)."""
+    """Another replica's tentative rows are taken if no boundary had passed them, although rows had (R23)."""
 
     def make(original: Any) -> Any:
         def take_tentative(self: Port, frame: Any) -> None:
@@ -121,7 +121,7 @@ def judge_tentative_repeats_by_boundaries_alone(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken")
 def judge_tentative_repeats_by_rows_alone(patch: Patch) -> None:
-    """A tentative boundary does not say that its buckets were given: rows for them are taken later on (R23)."""
+    """A tentative boundary does not mark its buckets as given: rows for them are taken later (R23)."""
 
     def make(original: Any) -> Any:
         def take_boundary(self: Port, frame: Any, now: int) -> None:
@@ -136,7 +136,7 @@ def judge_tentative_repeats_by_rows_alone(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_an_undo_revokes_tentative_rows_boundary_and_t_max")
 def remember_what_was_undone(patch: Patch) -> None:
-    """After an UNDO tentative rows are still judged by what had come before it: the next ones are not taken."""
+    """After an UNDO tentative rows are still compared with rows from before it: the next ones are not taken."""
 
     def make(original: Any) -> Any:
         def revoke(self: Port) -> None:
@@ -151,7 +151,7 @@ def remember_what_was_undone(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_an_undo_revokes_tentative_rows_boundary_and_t_max")
 def keep_the_boundary_after_undo(patch: Patch) -> None:
-    """An UNDO revokes tentative rows, and leaves the tentative boundary standing (R3)."""
+    """An UNDO revokes tentative rows, but not the tentative boundary (R3)."""
 
     def make(original: Any) -> Any:
         def revoke(self: Port) -> None:
@@ -198,7 +198,8 @@ def let_stable_boundaries_fall(patch: Patch) -> None:
     "test_what_a_correction_has_ahead_of_its_boundary_is_not_answered_beside_its_tentative_version",
 )
 def read_two_branches_as_one(patch: Patch) -> None:
-    """Beside a correction the tentative rows of the live replica count from where their own stable ones end (R17)."""
+    """During a correction the tentative rows of the live replica count from the end of that replica's own stable rows
+    (R17)."""
 
     def make(original: Any) -> Any:
         def take(self: SUnion, view: Any, at: int, since: int, upto: int, tentative: bool) -> Any:
@@ -214,7 +215,7 @@ def read_two_branches_as_one(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_of_a_replica_that_is_read_for_its_corrections_no_tentative_row_is_taken")
 def show_the_tentative_rows_of_a_correction(patch: Patch) -> None:
-    """Of a replica that is read for its corrections tentative rows are taken too (R17)."""
+    """Tentative rows of a replica that is read for its corrections are taken too (R17)."""
 
     def make(original: Any) -> Any:
         def take_correction(self: Instance, port: Any, frame: Any, now: int) -> None:
@@ -229,7 +230,7 @@ def show_the_tentative_rows_of_a_correction(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_rows_read_again_for_a_view_that_has_moved_since_are_of_no_use")
 def give_rows_to_a_view_that_has_moved(patch: Patch) -> None:
-    """Rows that were read again for a view are given to it though it has rolled back or ended since."""
+    """Rows that were read again for a view are given to it although it has rolled back or ended since."""
 
     def make(original: Any) -> Any:
         def take(self: Rereading, answer: Any, now: int) -> None:
@@ -246,7 +247,7 @@ def give_rows_to_a_view_that_has_moved(patch: Patch) -> None:
 
 @caught_by("reconcile/test_links.py", "test_a_replica_that_had_nothing_to_read_again_is_followed_by_the_next_within_reach")
 def read_again_from_one_log_only(patch: Patch) -> None:
-    """Rows are read again from the replica that is followed, though that has nothing to give."""
+    """Rows are read again from the replica that is followed, although it does not have them."""
 
     def make(original: Any) -> Any:
         def log_to_read(self: Link, now: int) -> Any:
@@ -260,13 +261,13 @@ def read_again_from_one_log_only(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_a_log_that_lacks_rows_is_left_for_another_and_not_asked_again_for_a_while")
 def overlook_what_a_log_lacks(patch: Patch) -> None:
-    """A reader does not see that a log goes on beyond the row that it needs next (R27)."""
+    """A reader does not notice that a log continues after the row that it needs next (R27)."""
     patch(Link, "lacks", lambda _: lambda self, frame: False)
 
 
 @caught_by("sunion/test_tape.py", "test_no_rows_lie_between_a_time_and_an_earlier_one")
 def read_between_a_time_and_one_before_it(patch: Patch) -> None:
-    """Between a time and an earlier one a chunk is asked for rows as between any two."""
+    """If the end of a range of times is before its start, a chunk still returns rows for it."""
 
     def make(original: Any) -> Any:
         def between(self: Chunk, since: int, upto: int) -> Any:

@@ -1,4 +1,4 @@
-"""Recovery, acknowledging, trimming."""
+"""Recovery, acknowledgements, trimming."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sunion.tape import Tape
 
 @mutant
 def reuse_the_incarnation(patch: Patch) -> None:
-    """A new life writes under the number of the life before (R25)."""
+    """A new incarnation writes under the number of the one before (R25)."""
 
     def make(original: Any) -> Any:
         def restarts(self: World, process: Any) -> Any:
@@ -30,7 +30,7 @@ def reuse_the_incarnation(patch: Patch) -> None:
 
 @mutant
 def trim_too_early(patch: Patch) -> None:
-    """An instance acknowledges what it has received, and not what it no longer needs (R26)."""
+    """An instance acknowledges the rows that it has received, and not those that it no longer needs (R26)."""
 
     def make(_: Any) -> Any:
         def acknowledged(self: Claims, has_partners: bool) -> Any:
@@ -43,7 +43,7 @@ def trim_too_early(patch: Patch) -> None:
 
 @mutant
 def trim_to_the_fastest_reader(patch: Patch) -> None:
-    """A log is trimmed as soon as one of its readers needs it no more."""
+    """A log is trimmed as soon as one of its readers no longer needs a row."""
 
     def make(original: Any) -> Any:
         def acknowledge(self: World, who: Any, positions: Any) -> None:
@@ -59,13 +59,13 @@ def trim_to_the_fastest_reader(patch: Patch) -> None:
 
 @mutant
 def never_acknowledge(patch: Patch) -> None:
-    """No instance ever says what it no longer needs: logs grow for ever."""
+    """Instances never acknowledge rows: logs grow for ever."""
     patch(Claims, "acknowledged", lambda _: lambda self, has_partners: ())
 
 
 @mutant
 def trim_before_the_store_has_it(patch: Patch) -> None:
-    """A checkpoint counts as safe once it is on its way to the store, which may be out of reach (R19)."""
+    """A checkpoint counts as stored when its upload begins, although the store may be out of reach (R19)."""
 
     def make(original: Any) -> Any:
         def store(self: Claims, number: int, time: int, state: Any) -> Any:
@@ -86,13 +86,13 @@ def never_return_from_recovering(patch: Patch) -> None:
 
 @mutant
 def restart_without_the_state(patch: Patch) -> None:
-    """A new life begins where its checkpoint stands, with an empty state."""
+    """A new incarnation begins at the position of its checkpoint, with an empty state."""
     patch(Host, "begin", lambda original: lambda self, state: original(self, None))
 
 
 @mutant
 def restart_at_the_anchor_itself(patch: Patch) -> None:
-    """A new life reads its inputs from the anchor on, and not from the oldest that its windows need (R26)."""
+    """A new incarnation reads its inputs from the anchor on, and not from the oldest row that its windows need (R26)."""
 
     def make(original: Any) -> Any:
         def restarts(self: World, process: Any) -> Any:
@@ -110,7 +110,7 @@ def restart_at_the_anchor_itself(patch: Patch) -> None:
     "test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_not_before",
 )
 def acknowledge_a_checkpoint_under_way(patch: Patch) -> None:
-    """The inputs before a checkpoint are let go while its upload is still under way (R19, R26)."""
+    """The inputs before a checkpoint are acknowledged before its upload has finished (R19, R26)."""
 
     def make(original: Any) -> Any:
         def acknowledged(self: Claims, has_partners: bool) -> Any:
@@ -128,7 +128,7 @@ def acknowledge_a_checkpoint_under_way(patch: Patch) -> None:
     "test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_not_before",
 )
 def believe_all_uploads_with_the_first(patch: Patch) -> None:
-    """When one checkpoint has arrived in the store, those after it count as arrived too (R19)."""
+    """When one checkpoint has arrived in the store, later ones count as arrived too (R19)."""
 
     def make(original: Any) -> Any:
         return lambda self, number: original(self, max(self.saved, default=number))
@@ -138,7 +138,7 @@ def believe_all_uploads_with_the_first(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_rows_since_the_copy_that_a_rollback_returns_to_are_not_let_go")
 def acknowledge_what_the_copy_needs(patch: Patch) -> None:
-    """With periodic checkpoints the rows since the copy are let go though a rollback would need them (R26)."""
+    """With periodic checkpoints the rows since the copy are acknowledged although a rollback would need them (R26)."""
 
     def make(original: Any) -> Any:
         def acknowledged(self: Claims, has_partners: bool) -> Any:
@@ -154,7 +154,7 @@ def acknowledge_what_the_copy_needs(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_what_is_held_back_beside_a_live_branch_is_not_acknowledged_before_it_is_shown")
 def acknowledge_what_is_held_back(patch: Patch) -> None:
-    """Corrections that are still held back for a live branch count as shown: their inputs are let go (R26)."""
+    """Corrections that are still held back for a live branch count as written: their inputs are acknowledged (R26)."""
 
     def make(original: Any) -> Any:
         def anchor(self: Claims, time: int, next_ids: Any) -> Any:
@@ -169,25 +169,25 @@ def acknowledge_what_is_held_back(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_a_lone_checkpoint_lets_no_input_go")
 def trust_a_lone_checkpoint(patch: Patch) -> None:
-    """State that no windows can rebuild lets its inputs go though no partner has another checkpoint (R26)."""
+    """The inputs of state that windows cannot rebuild are acknowledged although no partner has another checkpoint (R26)."""
     patch(Claims, "acknowledged", lambda original: lambda self, has_partners: original(self, True))
 
 
 @mutant
 def anchor_at_the_time_itself(patch: Patch) -> None:
-    """An anchor lets a restart begin at its own time, and not at the oldest row that open windows need (R26)."""
+    """A restart from an anchor reads from its own time on, and not from the oldest row that open windows need (R26)."""
     patch(Claims, "anchor", _without_needs)
 
 
 @caught_by("reconcile/test_instance.py", "test_an_undo_makes_its_state_from_the_rows_of_open_windows_and_so_keeps_their_places")
 def store_an_undo_without_its_windows(patch: Patch) -> None:
-    """Under undo_redo a life from a checkpoint does not know where the rows of open windows begin (R20)."""
+    """Under undo_redo a restart from a checkpoint does not know where the rows of open windows begin (R20)."""
     patch(Claims, "store", _without_needs)
 
 
 def _without_needs(original: Any) -> Any:
     def without(self: Claims, *given: Any) -> Any:
-        graph, self.graph = self.graph, _Needless(self.graph.unbounded)
+        graph, self.graph = self.graph, _GraphWithoutNeeds(self.graph.unbounded)
         made = original(self, *given)
         self.graph = graph
         return made
@@ -195,8 +195,8 @@ def _without_needs(original: Any) -> Any:
     return without
 
 
-class _Needless(Graph):
-    """A graph whose operators need no row from before."""
+class _GraphWithoutNeeds(Graph):
+    """A graph whose operators need no earlier rows."""
 
     def __init__(self, unbounded: bool) -> None:
         self.unbounded = unbounded
@@ -221,7 +221,7 @@ def return_before_having_caught_up(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_when_all_inputs_return_at_once_it_was_itself_away")
 def notice_no_absence(patch: Patch) -> None:
-    """An instance that was stopped or cut off for long does not take itself for away (R12)."""
+    """An instance that was stopped or cut off for long does not notice that it was away (R12)."""
 
     def make(original: Any) -> Any:
         def note_return(self: Instance, link: Any, candidate: Any, end: int, now: int) -> None:
@@ -236,7 +236,7 @@ def notice_no_absence(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_a_log_that_lacks_rows_is_left_for_another_and_not_asked_again_for_a_while")
 def wait_for_a_log_that_lacks_rows(patch: Patch) -> None:
-    """A log that lacks rows is asked again at once, and no other in its place (R27)."""
+    """A log that lacks rows is asked again at once, instead of another one (R27)."""
 
     def make(original: Any) -> Any:
         def turn_away(self: Instance, log: Any, now: int, effects: list[Any]) -> None:
@@ -250,7 +250,7 @@ def wait_for_a_log_that_lacks_rows(patch: Patch) -> None:
 
 @caught_by("sunion/test_tape.py", "test_places_that_were_made_one_do_not_lead_before_what_was_acknowledged")
 def ask_below_what_was_acknowledged(patch: Patch) -> None:
-    """Where places in a log are noted more coarsely, they may lead below what was acknowledged, and so trimmed (I7)."""
+    """When places in a log are merged, the result may lie before the acknowledged row, and so be trimmed (I7)."""
 
     def make(original: Any) -> Any:
         def place_of(self: Tape, time: int) -> int:
@@ -267,7 +267,7 @@ def ask_below_what_was_acknowledged(patch: Patch) -> None:
 
 @mutant
 def starve_while_events_wait(patch: Patch) -> None:
-    """A Tick comes only when nothing waits in the inbox: a backlog keeps an instance from all its work."""
+    """A Tick comes only when the inbox is empty: a backlog keeps an instance from all its other work."""
     patch(Instance, "is_starving", lambda _: lambda self, now: False)
 
 
@@ -282,7 +282,7 @@ def copy_at_the_deadline(patch: Patch) -> None:
     "test_who_takes_longer_to_copy_than_the_interval_begins_the_next_copy_an_interval_after_the_last",
 )
 def copy_again_before_the_last_copy_is_done(patch: Patch) -> None:
-    """Periodic copies begin an interval after each other, also where one takes longer than that (R19)."""
+    """Periodic copies begin at a fixed interval, even if a copy takes longer than that (R19)."""
 
     def make(original: Any) -> Any:
         def maybe_checkpoint(self: Instance, now: int, effects: list[Any]) -> None:
@@ -296,7 +296,8 @@ def copy_again_before_the_last_copy_is_done(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_corrections_that_are_held_back_are_no_sign_of_life")
 def take_what_is_held_back_for_a_sign_of_life(patch: Patch) -> None:
-    """Who corrects beside a kept live branch says nothing while the corrections are held back (R21, R24)."""
+    """An instance that corrects beside a kept live branch writes no boundary while the corrections are held back (R21,
+    R24)."""
 
     def make(original: Any) -> Any:
         def emit(self: Instance, step: Any, answer: Any, now: int, effects: list[Any]) -> None:

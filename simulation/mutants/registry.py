@@ -1,4 +1,4 @@
-"""What a mutant is, how rooms note theirs, and how one is applied for the time of a run."""
+"""Mutants, and the registry of those of each module."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from typing import Any
 Owner = type | ModuleType
 
 Patch = Callable[[Owner, str, Callable[[Any], Any]], None]
-"""patch(owner, name, make): `owner.name` becomes make(what it was)."""
+"""patch(owner, name, make): replaces `owner.name` by make(the original)."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One seeded bug. prose: what it breaks, in a sentence. caught_by: the test that catches it, where the simulator cannot:
-    'path::name', from the project's root."""
+    """One seeded bug."""
 
     name: str
+    """Its name, which is also that of the function that applies it."""
     prose: str
+    """What it breaks, in one sentence."""
     apply: Callable[[Patch], None]
+    """Replaces methods by means of a `Patch`."""
     caught_by: str | None = None
+    """The test that catches it, 'path::name' from the project's root; None if the simulator does."""
 
 
-NOTED: dict[str, list[Mutant]] = {}
-"""The mutants of each module, in their order there."""
+MUTANTS_BY_MODULE: dict[str, list[Mutant]] = {}
+"""The mutants by module, in their order there."""
 
 
 def mutant(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Note a mutant under the function's name; its docstring says what it breaks."""
-    return _note(apply, None)
+    """Register a mutant under the function's name; its docstring says what it breaks."""
+    return _register(apply, None)
 
 
 def caught_by(file: str, test: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Note a mutant that this test of a file under tests/unit catches, where the simulator cannot."""
-    return lambda apply: _note(apply, f"tests/unit/{file}::{test}")
+    """Register a mutant that the simulator cannot catch, but a test in a file under tests/unit does."""
+    return lambda apply: _register(apply, f"tests/unit/{file}::{test}")
 
 
-def _note(apply: Callable[[Patch], None], test: str | None) -> Callable[[Patch], None]:
+def _register(apply: Callable[[Patch], None], test: str | None) -> Callable[[Patch], None]:
     assert apply.__doc__ is not None
     prose = " ".join(apply.__doc__.split())
-    NOTED.setdefault(apply.__module__, []).append(Mutant(apply.__name__, prose, apply, test))
+    MUTANTS_BY_MODULE.setdefault(apply.__module__, []).append(Mutant(apply.__name__, prose, apply, test))
     return apply

@@ -14,7 +14,7 @@ from simulation.mutants.registry import Patch, caught_by, mutant
 
 @mutant
 def obey_twice(patch: Patch) -> None:
-    """A host that is given a batch again obeys it again on the state that it has: a ROLLBACK is applied twice."""
+    """A host that gets a batch again executes it again on its current state: a ROLLBACK is applied twice."""
 
     def take(self: RemoteHost, data: bytes, keep: Any) -> bytes:
         place, order = decode_order(data, self._inputs)
@@ -27,7 +27,7 @@ def obey_twice(patch: Patch) -> None:
 
 @mutant
 def believe_any_state(patch: Patch) -> None:
-    """A host whose state was lost begins with the snapshot alone, and not with the orders after it."""
+    """A host whose state was lost begins with the snapshot alone, without the orders after it."""
 
     def rebuild(self: OrderedHost, offset: int) -> None:
         self.host = RemoteHost(self.fragment, self._fetch)
@@ -49,7 +49,7 @@ def believe_any_state(patch: Patch) -> None:
 
 @mutant
 def obey_the_dead(patch: Patch) -> None:
-    """A host obeys orders of a life that is over (R25)."""
+    """A host executes orders of a former incarnation (R25)."""
 
     def make(original: Any) -> Any:
         def take(self: RemoteHost, data: bytes, keep: Any) -> Any:
@@ -66,7 +66,7 @@ def obey_the_dead(patch: Patch) -> None:
 
 @mutant
 def believe_every_answer(patch: Patch) -> None:
-    """An answer is taken for that of the oldest order under way, whichever it answers."""
+    """Every answer is taken as that of the oldest pending order."""
 
     def make(original: Any) -> Any:
         def take(self: Engine, place: Place, answer: Answer, now: int) -> Any:
@@ -81,7 +81,7 @@ def believe_every_answer(patch: Patch) -> None:
 
 @mutant
 def undo_before_the_answer(patch: Patch) -> None:
-    """ROLLBACK's UNDO does not wait for the tentative results that are under way before it."""
+    """ROLLBACK's UNDO does not wait for the pending tentative results before it."""
 
     def make(original: Any) -> Any:
         def give(self: Instance, order: Any, now: int, effects: Any, then: Any = None, *more: Any) -> None:
@@ -103,5 +103,5 @@ def forget_how_long_a_host_takes(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_a_correction_whose_host_is_gone_holds_no_peer_back")
 def wait_for_a_dead_host(patch: Patch) -> None:
-    """A host that has stopped is not noticed: its replica goes on calling itself STABLE (R10, R24)."""
+    """A host that has stopped is not noticed: its replica still reports STABLE (R10, R24)."""
     patch(Engine, "is_silent", lambda _: lambda self, now: False)

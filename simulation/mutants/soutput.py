@@ -15,7 +15,7 @@ from sunion.buckets import bucket_end
 
 @mutant
 def skip_rec_done(patch: Patch) -> None:
-    """The end of a correction is not told."""
+    """The end of a correction is not written."""
 
     def make(original: Any) -> Any:
         def end_correction(self: SOutput) -> Any:
@@ -58,7 +58,7 @@ def forget_to_undo(patch: Patch) -> None:
 
 @mutant
 def keep_the_epoch_at_undo(patch: Patch) -> None:
-    """The epoch does not grow at an UNDO, so that two tentative tuples bear one identity (R2)."""
+    """The epoch does not grow at an UNDO, so that two tentative tuples have the same identity (R2)."""
 
     def make(original: Any) -> Any:
         def revoke(self: SOutput) -> Any:
@@ -90,7 +90,7 @@ def count_tentative_ids_as_stable(patch: Patch) -> None:
 
 @mutant
 def repeat_after_restart(patch: Patch) -> None:
-    """A new life forgets what its log already holds, and writes it again."""
+    """A new incarnation ignores the rows that its log already holds, and writes them again."""
 
     def make(original: Any) -> Any:
         return lambda self, made, written, *rest: original(self, made, {}, *rest)
@@ -115,7 +115,7 @@ def drop_boundary_on_recovery(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_a_live_branch_is_given_up_once_the_corrections_beside_it_have_outgrown_memory")
 def keep_the_live_branch_beyond_memory(patch: Patch) -> None:
-    """A live branch is kept though the corrections beside it have outgrown memory (R21)."""
+    """A live branch is kept although the corrections beside it have exceeded memory (R21)."""
 
     def make(original: Any) -> Any:
         def write_stable(self: SOutput, track: Any, frame: Any) -> Any:
@@ -143,7 +143,7 @@ def promise_what_is_held_back(patch: Patch) -> None:
 
 @mutant
 def show_corrections_in_the_old_epoch(patch: Patch) -> None:
-    """Corrections that were held back bear the epoch of when they were made, before their UNDO (R2)."""
+    """Corrections that were held back keep the epoch from before their UNDO (R2)."""
 
     def make(_: Any) -> Any:
         def show_deferred(self: SOutput) -> Any:
@@ -164,7 +164,7 @@ def show_corrections_in_the_old_epoch(patch: Patch) -> None:
 
 @caught_by("reconcile/test_soutput.py", "test_a_new_failure_in_mid_correction_forces_rec_done_before_its_first_tentative_row")
 def leave_a_correction_open(patch: Patch) -> None:
-    """A failure in mid-correction is not parted from it by a REC_DONE (R18)."""
+    """No REC_DONE separates a correction from a failure that begins during it (R18)."""
 
     def make(original: Any) -> Any:
         def emit(self: SOutput, outputs: Any, step: Any, *more: Any) -> Any:
@@ -182,7 +182,7 @@ def leave_a_correction_open(patch: Patch) -> None:
 
 @caught_by("reconcile/test_soutput.py", "test_repeats_are_dropped_over_a_second_mark_and_rollback")
 def forget_what_was_written_at_a_rollback(patch: Patch) -> None:
-    """After a ROLLBACK repeats are judged by what the state had made, and not by what its log already holds (R18)."""
+    """After a ROLLBACK repeats are found by the ids that the state had made, and not by those in the log (R18)."""
 
     def make(original: Any) -> Any:
         def undo(self: SOutput, cause: str, keep_live: bool) -> Any:
@@ -197,7 +197,8 @@ def forget_what_was_written_at_a_rollback(patch: Patch) -> None:
 
 @mutant
 def begin_a_life_in_the_old_epoch(patch: Patch) -> None:
-    """A new life begins in the last epoch of the one before, so that two tentative tuples bear one identity (R2, R25)."""
+    """A new incarnation begins in the last epoch of the one before, so that two tentative tuples have the same identity (R2,
+    R25)."""
 
     def make(original: Any) -> Any:
         def start(self: SOutput, made: Any, written: Any, epoch: int, written_to: Any) -> Any:
@@ -210,7 +211,7 @@ def begin_a_life_in_the_old_epoch(patch: Patch) -> None:
 
 @caught_by("reconcile/test_soutput.py", "test_nothing_tentative_comes_where_the_life_before_was_stable")
 def repeat_tentatively_what_a_life_before_gave(patch: Patch) -> None:
-    """A new life writes tentative rows for times of which its log has the stable rows already."""
+    """A new incarnation writes tentative rows for times for which its log already has stable rows."""
 
     def make(original: Any) -> Any:
         return lambda self, made, written, epoch, written_to: original(self, made, written, epoch, {})
@@ -220,7 +221,7 @@ def repeat_tentatively_what_a_life_before_gave(patch: Patch) -> None:
 
 @caught_by("reconcile/test_soutput.py", "test_anchors_tell_what_the_state_has_made_and_not_what_the_log_holds")
 def anchor_what_was_written(patch: Patch) -> None:
-    """Anchors and checkpoints tell the ids that the log holds, and not those that the state has made (R26)."""
+    """Anchors and checkpoints hold the ids in the log, and not those that the state has made (R26)."""
 
     def make(_: Any) -> Any:
         return lambda self: tuple((track.log.key, track.written) for track in self._all())
@@ -245,7 +246,7 @@ def say_the_bucket_of_the_first_row(patch: Patch) -> None:
 
 @caught_by("reconcile/test_soutput.py", "test_tentative_rows_take_the_ids_after_the_last_stable_one_and_name_what_they_lack")
 def name_nothing_as_missing(patch: Patch) -> None:
-    """Tentative rows do not say what they lack, nor why."""
+    """Tentative rows name neither the missing inputs nor the cause."""
 
     def make(original: Any) -> Any:
         def emit(self: SOutput, outputs: Any, step: Any, *more: Any) -> Any:
@@ -271,7 +272,7 @@ def tell_no_end_to_other_partitions(patch: Patch) -> None:
 
 @caught_by("reconcile/test_soutput.py", "test_each_bucket_of_a_step_travels_with_an_ingest_of_its_own")
 def count_ingest_from_the_newest_bucket(patch: Patch) -> None:
-    """A step's rows all travel with the ingest time of its last bucket: downstream they are younger than they are (R8)."""
+    """All rows of a step get the ingest time of its last bucket: downstream they seem younger than they are (R8)."""
 
     def make(original: Any) -> Any:
         def emit(self: SOutput, outputs: Any, step: Any, *more: Any) -> Any:
@@ -284,7 +285,7 @@ def count_ingest_from_the_newest_bucket(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
 def say_nothing_of_a_new_state(patch: Patch) -> None:
-    """A change of state is told with the next boundary or heartbeat only, and not at once (R10)."""
+    """A change of state is sent only with the next boundary or heartbeat, and not at once (R10)."""
 
     def make(original: Any) -> Any:
         def become(self: Instance, state: Any, now: int, effects: list[Any]) -> None:
@@ -299,5 +300,5 @@ def say_nothing_of_a_new_state(patch: Patch) -> None:
 
 @caught_by("reconcile/test_soutput.py", "test_the_heartbeat_repeats_the_visible_stable_boundary_and_tells_the_state")
 def give_no_sign_of_life(patch: Patch) -> None:
-    """An instance whose input stands still writes no boundary: its readers take it for dead (R24)."""
+    """An instance whose input is idle writes no boundary: its readers believe that it is dead (R24)."""
     patch(SOutput, "heartbeat", lambda _: lambda self, state, now: [])

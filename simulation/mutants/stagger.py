@@ -1,4 +1,4 @@
-"""Staggering: who reconciles while who stays live."""
+"""Staggering: which replica reconciles while another stays live."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from simulation.mutants.registry import Patch, caught_by, mutant
 
 @mutant
 def two_replicas_reconcile_at_once(patch: Patch) -> None:
-    """Nobody asks a partner to stay live before reconciling (R22)."""
+    """No replica asks a partner to stay live before it reconciles (R22)."""
     patch(Stagger, "request", lambda _: lambda self, now: self._go(Permission.COVERED))
 
 
 @mutant
 def grant_what_is_given_away(patch: Patch) -> None:
-    """A replica promises to stay live though another has promised it the same, or though it has begun to reconcile."""
+    """A replica promises to stay live although another has promised it the same, or although it reconciles already."""
 
     def make(_: Any) -> Any:
         def answer(self: Stagger, sender: Any, now: int) -> Any:
@@ -43,7 +43,7 @@ def grant_what_is_given_away(patch: Patch) -> None:
 
 @mutant
 def wait_for_an_answer(patch: Patch) -> None:
-    """A lease that was asked for is waited for, however long the partner is silent (R22)."""
+    """A replica waits for a requested lease for ever, even if the partner is silent (R22)."""
 
     def make(original: Any) -> Any:
         def request(self: Stagger, now: int) -> Any:
@@ -75,7 +75,7 @@ def never_end_a_lease(patch: Patch) -> None:
 
 @caught_by("reconcile/test_stagger.py", "test_a_grant_that_comes_too_late_is_given_back")
 def take_a_late_lease_for_cover(patch: Patch) -> None:
-    """A lease that comes after it was given up is kept, and neither given back nor ended (R22)."""
+    """A lease that arrives after its request was given up is kept, and neither returned nor ended (R22)."""
 
     def make(original: Any) -> Any:
         def receive(self: Stagger, message: Any, now: int) -> Any:
@@ -90,7 +90,7 @@ def take_a_late_lease_for_cover(patch: Patch) -> None:
 
 @caught_by("reconcile/test_stagger.py", "test_one_that_recovers_stays_live_for_nobody")
 def take_one_that_recovers_for_cover(patch: Patch) -> None:
-    """A peer that is catching up counts as one that stays live (R22)."""
+    """A peer that is catching up counts as a live replica (R22)."""
 
     def make(original: Any) -> Any:
         def receive(self: Stagger, message: Any, now: int) -> Any:
@@ -105,7 +105,7 @@ def take_one_that_recovers_for_cover(patch: Patch) -> None:
 
 @mutant
 def deny_all_requests(patch: Patch) -> None:
-    """A lease is denied whoever asks: replicas wait for each other (R22)."""
+    """Every request for a lease is denied: replicas wait for each other (R22)."""
 
     def make(_: Any) -> Any:
         return lambda self, sender, now: [Send(sender, LeaseDenial(self.me))]
@@ -115,7 +115,7 @@ def deny_all_requests(patch: Patch) -> None:
 
 @mutant
 def grant_both_of_crossing_requests(patch: Patch) -> None:
-    """Of two requests that cross both are granted, so that both replicas reconcile (R22)."""
+    """Two requests that cross are both granted, so that both replicas reconcile (R22)."""
 
     def make(original: Any) -> Any:
         def answer(self: Stagger, sender: Any, now: int) -> Any:
@@ -140,7 +140,7 @@ def grant_both_of_crossing_requests(patch: Patch) -> None:
 
 @caught_by("reconcile/test_stagger.py", "test_a_lessor_waits_until_the_holder_is_done")
 def end_no_lease(patch: Patch) -> None:
-    """A replica that has reconciled does not say so: its lessor waits until it hears of its state (R22)."""
+    """A replica that has reconciled does not end its lease: its lessor waits until it receives the new state (R22)."""
 
     def make(original: Any) -> Any:
         def done(self: Stagger) -> Any:
@@ -154,25 +154,25 @@ def end_no_lease(patch: Patch) -> None:
 
 @caught_by("reconcile/test_stagger.py", "test_one_that_was_away_has_no_lease")
 def keep_a_lease_over_an_absence(patch: Patch) -> None:
-    """A replica that was away still counts on the lease that it had before (R22)."""
+    """A replica that was away still relies on a lease from before its absence (R22)."""
     patch(Stagger, "lose_lease", lambda _: lambda self: None)
 
 
 @caught_by("reconcile/test_stagger.py", "test_time_in_which_it_could_not_listen_is_no_peers_silence")
 def count_own_absence_as_a_peers_death(patch: Patch) -> None:
-    """Time in which an instance worked, or was stopped, is taken for the silence of its peers (R22)."""
+    """Time in which an instance worked, or was stopped, counts as silence of its peers (R22)."""
     patch(Stagger, "discount", lambda _: lambda self, late_us: None)
 
 
 @caught_by("reconcile/test_instance.py", "test_what_befell_it_may_have_befallen_its_peer_which_is_heard_first")
 def ask_before_listening(patch: Patch) -> None:
-    """A replica takes its turn before it has heard whether what befell it has befallen its peer (R22)."""
+    """A replica requests its turn before it knows whether its peer was struck by the same failure (R22)."""
     patch(Instance, "_is_soon_corrected", lambda _: lambda self, mark: True)
 
 
 @caught_by("reconcile/test_stagger.py", "test_a_lessor_waits_until_the_holder_is_done")
 def reconcile_while_others_count_on_it(patch: Patch) -> None:
-    """A replica that has promised to stay live reconciles all the same (R22)."""
+    """A replica that has promised to stay live reconciles nevertheless (R22)."""
 
     def make(original: Any) -> Any:
         def request(self: Stagger, now: int) -> Any:
@@ -188,7 +188,7 @@ def reconcile_while_others_count_on_it(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_one_that_stays_live_for_its_peer_goes_on_by_the_policy_for_stabilization")
 def stand_in_for_nobody(patch: Patch) -> None:
-    """A replica that stays live for another goes on by the policy for failures, and not by that for stabilization (R11)."""
+    """A replica that stays live for another follows the policy for failures, and not the one for stabilization (R11)."""
 
     def make(original: Any) -> Any:
         def hand_on(self: Instance, now: int, effects: list[Any]) -> bool:

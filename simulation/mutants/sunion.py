@@ -22,7 +22,7 @@ from sunion.tape import BEGINNING, Chunk, Cursor, Tape
 
 @mutant
 def order_by_arrival(patch: Patch) -> None:
-    """SUnion hands on the rows of its ports as they came, and not by (time, port, id)."""
+    """SUnion emits the rows of its ports in the order of arrival, and not by (time, port, id)."""
 
     def make(_: Any) -> Any:
         def merge(self: SUnion, merge: Any, taken: Any) -> Any:
@@ -36,13 +36,13 @@ def order_by_arrival(patch: Patch) -> None:
 
 @mutant
 def emit_tentative_before_alpha_x(patch: Patch) -> None:
-    """A bucket is overdue as soon as it has arrived: nothing is held back for alpha*X."""
+    """A bucket is overdue as soon as it has arrived: no row is held back for alpha*X."""
     patch(SUnion, "_overdue_at", lambda _: lambda self, ingest, not_before: not_before)
 
 
 @mutant
 def count_the_deadline_at_every_hop(patch: Patch) -> None:
-    """A bucket's deadline counts from its arrival at each SUnion, and no longer from ingest: X adds up along a chain."""
+    """A bucket's deadline counts from its arrival at each SUnion, and not from ingest: waits add up along a chain."""
 
     def make(original: Any) -> Any:
         def overdue_at(self: SUnion, ingest: int, not_before: int) -> int:
@@ -55,7 +55,7 @@ def count_the_deadline_at_every_hop(patch: Patch) -> None:
 
 @mutant
 def wait_for_the_missing(patch: Patch) -> None:
-    """SUnion never gives up on a port: policy `process` acts as suspend."""
+    """SUnion waits for a missing port for ever: policy `process` acts as suspend."""
     patch(SUnion, "_tentative_items", lambda _: lambda self, now: [])
 
 
@@ -77,7 +77,7 @@ def close_a_bucket_too_early(patch: Patch) -> None:
 
 @mutant
 def forget_the_mark(patch: Patch) -> None:
-    """At ROLLBACK SUnion goes on from where the tentative branch was, and not from the mark."""
+    """At ROLLBACK SUnion continues from the position of the tentative branch, and not from the mark."""
 
     def make(original: Any) -> Any:
         def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
@@ -94,7 +94,7 @@ def forget_the_mark(patch: Patch) -> None:
 
 @mutant
 def redo_without_one_port(patch: Patch) -> None:
-    """The redo takes the first port's rows from where it stands now, and not from the mark."""
+    """The redo takes the first port's rows from their current position on, and not from the mark."""
 
     def make(original: Any) -> Any:
         def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
@@ -136,7 +136,7 @@ def heal_never_in_part(patch: Patch) -> None:
 
 @mutant
 def mute_nothing_on_rebuild(patch: Patch) -> None:
-    """Steps that only rebuild state have their output written."""
+    """The output of steps that only rebuild state is written."""
 
     def make(original: Any) -> Any:
         def step(self: SUnion, view: Any, through: int, tentative: bool) -> Any:
@@ -149,13 +149,13 @@ def mute_nothing_on_rebuild(patch: Patch) -> None:
 
 @mutant
 def forget_replay_after_spill(patch: Patch) -> None:
-    """What memory had to let go is not read again from the log."""
+    """Rows that were evicted from memory are not read again from the log."""
     patch(Cursor, "is_joined", lambda _: lambda self, tape: True)
 
 
 @mutant
 def let_the_replay_boundary_run_ahead(patch: Patch) -> None:
-    """Boundaries of a replay count before the rows under them were taken."""
+    """Boundaries of a replay count before the rows that they cover were taken."""
 
     def make(original: Any) -> Any:
         def take_replayed(self: Cursor, tape: Tape, first_id: int, batch: Any, ingest: Any) -> None:
@@ -215,14 +215,14 @@ def blame_every_input(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_a_tentative_step_names_every_input_that_it_lacks_and_all_that_its_upstream_lacks")
 def hide_the_cause_upstream(patch: Patch) -> None:
-    """A tentative step tells a cause of this instance, though its upstream knows the failure that began it."""
+    """A tentative step names this instance as the cause, although its upstream knows the failure that began it."""
 
     patch(SUnion, "_cause", lambda _: lambda self: f"{self.name}-{self.mark_number}")
 
 
 @caught_by("sunion/test_sunion.py", "test_stable_rows_do_not_depend_on_how_the_streams_were_cut_and_interleaved")
 def hand_on_a_bucket_end_twice(patch: Patch) -> None:
-    """A row whose time is the end of a step leaves with that step, and again with the next one."""
+    """A row whose time is the end of a step is emitted with that step, and again with the next one."""
 
     def make(original: Any) -> Any:
         return lambda self, since, upto: original(self, since, upto if upto >= INFINITY else upto + 1)
@@ -242,13 +242,13 @@ def lose_a_row_on_a_bucket_end(patch: Patch) -> None:
 
 @caught_by("sunion/test_tape.py", "test_a_tape_that_begins_late_knows_where_older_rows_begin")
 def replay_from_after_the_time(patch: Patch) -> None:
-    """Rows that are to be given again begin with the chunk after the one that reaches their time."""
+    """A replay begins with the chunk after the one that reaches the time."""
     patch(Tape, "place_of", lambda original: lambda self, time: original(self, time + 1))
 
 
 @mutant
 def take_equal_times_by_the_last_port_first(patch: Patch) -> None:
-    """Rows of equal time leave in the reverse order of their ports."""
+    """Rows of equal time are emitted in the reverse order of their ports."""
 
     def make(original: Any) -> Any:
         return lambda self, merge, taken: original(self, replace(merge, ports=merge.ports[::-1]), taken)
@@ -258,7 +258,7 @@ def take_equal_times_by_the_last_port_first(patch: Patch) -> None:
 
 @mutant
 def forget_the_order_of_equal_times(patch: Patch) -> None:
-    """Rows of one port are sorted by time and key, and no longer keep their order where times are equal."""
+    """Rows of one port are sorted by time and key, and do not keep their order at equal times."""
 
     def make(original: Any) -> Any:
         def merge(self: SUnion, merge: Any, taken: Any) -> Any:
@@ -283,7 +283,7 @@ def let_stable_rows_be_overdue_at_once(patch: Patch) -> None:
 
 @mutant
 def give_tentative_rows_a_grace(patch: Patch) -> None:
-    """What an upstream has held back already is held back for the grace again, at every hop."""
+    """Rows that an upstream has already held back get the grace again, at every hop."""
 
     def make(original: Any) -> Any:
         def take_visible(self: Instance, link: Any, candidate: Any, frame: Any, now: int) -> None:
@@ -348,13 +348,13 @@ def tell_no_ingest_of_boundaries(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_one_row_ahead_of_its_stream_makes_nothing_tentative_and_blinds_nobody")
 def let_a_row_ahead_drag_all_along(patch: Patch) -> None:
-    """A row far ahead of all boundaries is overdue like any other, and takes along all that is still to come (R8)."""
+    """A row far ahead of all boundaries is overdue like any other, and makes all buckets before it overdue (R8)."""
     patch(SUnion, "_is_ahead", lambda _: lambda self, upto: False)
 
 
 @caught_by("sunion/test_port.py", "test_a_row_of_a_sparse_stream_is_no_leap_where_its_time_has_come")
 def take_sparse_rows_for_leaps(patch: Patch) -> None:
-    """A row is far ahead of the one before it though its time has come meanwhile (R8)."""
+    """A row counts as far ahead of the one before it, although run time has reached its time (R8)."""
 
     def make(original: Any) -> Any:
         def leaps_from(self: Port, chunk: Any, upto: int) -> Any:
@@ -368,7 +368,7 @@ def take_sparse_rows_for_leaps(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_a_row_that_is_ahead_of_a_boundary_by_what_may_be_out_of_order_is_no_leap")
 def forget_how_far_boundaries_are_behind(patch: Patch) -> None:
-    """A row is far ahead of a stable boundary though that only waits for what is out of order (R8)."""
+    """A row counts as far ahead of a stable boundary that only waits for rows out of order (R8)."""
 
     def make(original: Any) -> Any:
         def leaps_from(self: Port, chunk: Any, upto: int) -> Any:
@@ -382,7 +382,7 @@ def forget_how_far_boundaries_are_behind(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_tentative_rows_are_due_by_their_own_ingest_whatever_came_before_them")
 def keep_tentative_rows_behind_what_counts_from_later(patch: Patch) -> None:
-    """Tentative rows are not overdue before they came, and so stay behind what counts from later (R8)."""
+    """Tentative rows are not overdue before later deadlines that were noted before they came (R8)."""
 
     def make(original: Any) -> Any:
         return lambda self, chunk, tentative, not_before: original(self, chunk, tentative, max(not_before, 0))
@@ -398,7 +398,7 @@ def name_for_all_what_the_last_bucket_lacks(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_buckets_that_a_step_has_passed_before_its_rows_are_due_from_when_their_ends_were_known")
 def let_empty_buckets_wait_for_rows(patch: Patch) -> None:
-    """Buckets that a producer's step has passed without rows are due with the rows after them (R8)."""
+    """Buckets that a producer's step has passed without rows are due only with the rows after them (R8)."""
 
     def make(original: Any) -> Any:
         def arrived(self: Port, chunk: Chunk, tentative: bool, not_before: int) -> None:
@@ -412,8 +412,8 @@ def let_empty_buckets_wait_for_rows(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_a_stream_that_is_behind_early_answers_is_not_missing")
 def take_who_is_behind_for_missing(patch: Patch) -> None:
-    """A stream whose rows are out of order, and so behind what was answered early, counts as missing: once all others have
-    ended, nobody waits for it (R11)."""
+    """A stream whose rows are out of order, and so behind an early answer, counts as missing: after all others have ended, it
+    is not waited for (R11)."""
 
     def make(_: Any) -> Any:
         return lambda self, port: port.silent or port.boundary < self.leading.position
@@ -423,8 +423,8 @@ def take_who_is_behind_for_missing(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_rows_behind_early_answers_leave_at_once_where_rows_are_out_of_order_anyway")
 def hold_back_again_what_an_early_correction_undid(patch: Patch) -> None:
-    """What an early correction has undone, for rows that came behind it, waits for a deadline of its own, though readers may
-    still have held it back (R16)."""
+    """Rows that an early correction has undone, because of late rows behind them, get a new deadline, although readers may
+    already have held them back (R16)."""
 
     def make(original: Any) -> Any:
         def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
@@ -440,14 +440,13 @@ def hold_back_again_what_an_early_correction_undid(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_what_an_early_correction_undoes_leaves_at_once_while_readers_may_have_held_it_back")
 def take_what_was_handed_on_for_given(patch: Patch) -> None:
-    """What an early correction has undone, beyond the rows that came behind it, counts as given to clients, though readers may
-    have held it back (R16)."""
+    """Rows that an early correction has undone count as given to clients, although readers may have held them back (R16)."""
     patch(SUnion, "_held_back_after", lambda _: lambda self, now: BEGINNING)
 
 
 @caught_by("sunion/test_port.py", "test_no_bucket_is_overdue_for_what_is_undone")
 def keep_what_is_undone_overdue(patch: Patch) -> None:
-    """A bucket is overdue for tentative rows that have been undone, and leaves without those that correct them (R8)."""
+    """A bucket is overdue because of tentative rows that have been undone, and is emitted without their corrections (R8)."""
 
     def make(original: Any) -> Any:
         def revoke(self: Port) -> None:
@@ -462,7 +461,7 @@ def keep_what_is_undone_overdue(patch: Patch) -> None:
 
 @caught_by("sunion/test_port.py", "test_of_each_bucket_that_is_named_which_its_own_rows_lack")
 def name_what_upstream_lacks_by_now(patch: Patch) -> None:
-    """Of an older bucket that is named as missing which its upstream lacks by now."""
+    """An older bucket names as missing the inputs that its upstream lacks now."""
 
     def make(original: Any) -> Any:
         return lambda self, since, upto: self.blames[-1].missing if self.blames and upto > self.tape.boundary else ()
@@ -472,7 +471,7 @@ def name_what_upstream_lacks_by_now(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_what_came_behind_the_live_view_waits_for_its_own_deadline_once_that_has_ended")
 def forget_what_came_behind_a_kept_live_view(patch: Patch) -> None:
-    """Rows that came behind a live view which was kept beside a correction have no deadline once it ends (R8, R21)."""
+    """Rows that came behind a live view that was kept during a correction have no deadline after it ends (R8, R21)."""
 
     def make(original: Any) -> Any:
         def end_live(self: SUnion) -> None:
@@ -486,7 +485,7 @@ def forget_what_came_behind_a_kept_live_view(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")
 def forget_the_rest_after_a_partial_heal(patch: Patch) -> None:
-    """After a PREFIX heal the rest of what was due is held back for alpha*X once more (R16)."""
+    """After a PREFIX heal the remaining due rows are held back for alpha*X again (R16)."""
 
     def make(original: Any) -> Any:
         def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
@@ -501,7 +500,7 @@ def forget_the_rest_after_a_partial_heal(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_what_became_overdue_in_the_midst_of_a_redo_is_given_a_moment_to_be_stable")
 def give_no_moment_after_a_redo(patch: Patch) -> None:
-    """What became overdue in the midst of a redo leaves tentatively at once, though its input may be here (R8)."""
+    """Rows that became overdue during a redo are emitted tentatively at once, although their input may have arrived (R8)."""
     patch(SUnion, "_is_quiet", lambda _: lambda self, now: False)
 
 
@@ -523,37 +522,37 @@ def heal_in_part_at_once(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected")
 def heal_beyond_all_input(patch: Patch) -> None:
-    """After open windows were flushed, a failure has healed only once the inputs have ended (R16)."""
+    """After open windows were flushed, a failure counts as healed only when the inputs have ended (R16)."""
     patch(SUnion, "_horizon", lambda _: lambda self: self.live.position)
 
 
 @caught_by("sunion/test_sunion.py", "test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach")
 def redo_what_cannot_be_read(patch: Patch) -> None:
-    """A rollback begins though rows that it needs lie in a log that is out of reach."""
+    """A rollback begins although rows that it needs are in a log that is out of reach."""
     patch(SUnion, "_can_redo", lambda _: lambda self, replay_from: True)
 
 
 @caught_by("sunion/test_sunion.py", "test_evicted_rows_are_asked_for_again_from_the_log")
 def end_the_redo_too_early(patch: Patch) -> None:
-    """A correction counts as complete though rows of it are still to be read from the log."""
+    """A correction counts as complete although some of its rows are still to be read from the log."""
     patch(SUnion, "_has_caught_up", lambda _: lambda self: True)
 
 
 @caught_by("sunion/test_sunion.py", "test_rows_that_are_read_again_from_the_log_are_not_answered_without")
 def answer_without_what_is_being_read(patch: Patch) -> None:
-    """A tentative step does not wait for rows of a port within reach that are being read again."""
+    """A tentative step does not wait for rows of a reachable port that are being read again."""
     patch(SUnion, "_readable_through", lambda _: lambda self, view: INFINITY)
 
 
 @mutant
 def flush_no_windows(patch: Patch) -> None:
-    """Where all streams that are there have ended, and another is missing, open windows stay open (R11)."""
+    """If all present streams have ended, and another is missing, open windows stay open (R11)."""
     patch(SUnion, "_flush_at", lambda _: lambda self: None)
 
 
 @caught_by("sunion/test_sunion.py", "test_where_one_stream_has_ended_and_another_goes_on_no_window_is_closed_before_its_time")
 def flush_windows_at_once(patch: Patch) -> None:
-    """Open windows are flushed as soon as one stream has ended, though others go on."""
+    """Open windows are flushed as soon as one stream has ended, although others continue."""
 
     def make(_: Any) -> Any:
         def flush_at(self: SUnion) -> int | None:
@@ -578,7 +577,7 @@ def wait_for_the_missing_port_too(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_delay_holds_each_bucket_to_its_deadline")
 def process_under_delay(patch: Patch) -> None:
-    """Policy `delay` acts as `process`: later buckets leave before their deadlines (R11)."""
+    """Policy `delay` acts as `process`: later buckets are emitted before their deadlines (R11)."""
 
     def make(original: Any) -> Any:
         def tentative_items(self: SUnion, now: int) -> Any:
@@ -596,7 +595,7 @@ def process_under_delay(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_suspend_releases_nothing")
 def answer_under_suspend(patch: Patch) -> None:
-    """Policy `suspend` acts as `delay`: what is overdue leaves tentatively (R11)."""
+    """Policy `suspend` acts as `delay`: overdue buckets are emitted tentatively (R11)."""
 
     def make(original: Any) -> Any:
         def tentative_items(self: SUnion, now: int) -> Any:
@@ -614,7 +613,7 @@ def answer_under_suspend(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_suspend_in_stabilization_holds_new_rows_until_the_correction_is_complete")
 def keep_one_policy_throughout(patch: Patch) -> None:
-    """The policy for failures holds in stabilization too, for a kept live branch and for the one that stands in."""
+    """The policy for failures also holds in stabilization, for a kept live branch and for a replica that stays live."""
 
     def make(original: Any) -> Any:
         def tentative_items(self: SUnion, now: int) -> Any:
@@ -630,7 +629,7 @@ def keep_one_policy_throughout(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_before_a_correction_only_what_is_overdue_is_answered")
 def send_tentative_rows_before_the_correction(patch: Patch) -> None:
-    """Policy `process` hands on more that is tentative though a correction is about to begin."""
+    """Policy `process` emits more tentative rows although a correction is about to begin."""
 
     def make(original: Any) -> Any:
         def tentative_items(self: SUnion, now: int) -> Any:
@@ -650,19 +649,19 @@ def keep_deadlines_while_catching_up(patch: Patch) -> None:
 
 @caught_by("sunion/test_sunion.py", "test_a_step_is_bounded_over_all_ports_together")
 def take_any_number_of_rows_in_a_step(patch: Patch) -> None:
-    """A step holds all rows that may leave, however many they are."""
+    """A step holds all rows that may be emitted, however many they are."""
     patch(SUnion, "_limited", lambda _: lambda self, view, through, tentative: through)
 
 
 @caught_by("sunion/test_port.py", "test_memory_is_bounded_for_stable_and_tentative_rows")
 def keep_all_in_memory(patch: Patch) -> None:
-    """Nothing is evicted: a failure of hours needs memory of hours."""
+    """No row is evicted: a failure of hours needs memory for hours."""
     patch(Port, "evict", lambda _: lambda self, limit, released: None)
 
 
 @caught_by("reconcile/test_soutput.py", "test_a_row_on_a_buckets_start_is_of_that_bucket")
 def put_an_edge_in_the_bucket_before(patch: Patch) -> None:
-    """A row on a bucket's start is said to be of the bucket before it: its t_max is its own time (R4)."""
+    """A row on a bucket's start is assigned to the bucket before it: its t_max is its own time (R4)."""
 
     def make(original: Any) -> Any:
         return lambda time, bucket_us: original(time - 1, bucket_us)
@@ -673,23 +672,23 @@ def put_an_edge_in_the_bucket_before(patch: Patch) -> None:
 
 @mutant
 def take_an_early_answer_for_a_failure(patch: Patch) -> None:
-    """What an upstream has answered early counts as a failure of it, though nothing has failed."""
+    """Early answers of an upstream count as its failure, although nothing has failed."""
     patch(Port, "is_early", lambda _: property(lambda self: False))
 
 
 @mutant
 def undo_early_answers_one_by_one(patch: Patch) -> None:
-    """Early answers are corrected as soon as one of them can be: again and again."""
+    """Early answers are corrected as soon as one of them can be, which repeats corrections."""
     patch(SUnion, "_early_lag_us", lambda _: property(lambda self: 0))
 
 
 @caught_by("sunion/test_sunion.py", "test_new_rows_behind_an_early_answer_are_not_left_to_its_correction")
 def leave_rows_stranded(patch: Patch) -> None:
-    """New rows behind the live view wait for the correction: nobody answers for them within X (R14)."""
+    """New rows behind the live view wait for the correction, and are not answered within X (R14)."""
     patch(SUnion, "_note_stranded", lambda _: lambda self, at, port: None)
 
 
 @caught_by("sunion/test_sunion.py", "test_what_is_answered_again_stays_in_proportion_to_what_was_new")
 def answer_again_whatever_it_costs(patch: Patch) -> None:
-    """For the sake of early corrections what is tentative is handed on again without bound."""
+    """After early corrections tentative rows are emitted again without bound."""
     patch(SUnion, "_is_cheap", lambda _: lambda self: True)

@@ -1,4 +1,4 @@
-"""Which replica of an input is read, and when it is left."""
+"""The choice of the replica of an input that is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulation.mutants.registry import Patch, caught_by, mutant
 
 @mutant
 def follow_one_row_too_late(patch: Patch) -> None:
-    """A reader that switches follows the new log from one row after the next that it needs."""
+    """A reader that switches follows the new log from one row too late."""
 
     def make(original: Any) -> Any:
         return lambda self, now, last_id: original(self, now, last_id + 1)
@@ -32,7 +32,7 @@ def never_switch(patch: Patch) -> None:
 
 @mutant
 def believe_a_silent_replica(patch: Patch) -> None:
-    """Silence of an input is not noticed: a dead replica ranks by the last state that it told."""
+    """Silence of an input is not noticed: a dead replica ranks by its last state."""
 
     def make(original: Any) -> Any:
         def rank(self: Upstream, candidate: Any, now: int) -> Any:
@@ -45,7 +45,7 @@ def believe_a_silent_replica(patch: Patch) -> None:
 
 @mutant
 def ignore_fencing(patch: Patch) -> None:
-    """Frames that a dead incarnation wrote after its successor's START are taken as any others (R25)."""
+    """Frames that a dead incarnation wrote after its successor's START are taken like any others (R25)."""
 
     def make(original: Any) -> Any:
         def add(self: Index, frame: Any) -> int:
@@ -78,7 +78,7 @@ def keep_the_suffix_at_a_switch(patch: Patch) -> None:
 
 @caught_by("reconcile/test_upstream.py", "test_switching")
 def follow_no_correction(patch: Patch) -> None:
-    """Beside a live replica none is read for its corrections (R17)."""
+    """While a live replica is read, no other one is read for its corrections (R17)."""
 
     def make(_: Any) -> Any:
         def choose_correcting(self: Upstream, ranks: Any) -> None:
@@ -91,19 +91,19 @@ def follow_no_correction(patch: Patch) -> None:
 
 @caught_by("reconcile/test_upstream.py", "test_what_a_backlog_says_of_its_writers_state_is_past")
 def believe_the_state_in_a_backlog(patch: Patch) -> None:
-    """What old frames say of their writer's state is taken for its state now (R12)."""
+    """The state in old frames is taken for their writer's current state (R12)."""
     patch(Candidate, "is_behind", lambda _: property(lambda self: False))
 
 
 @caught_by("reconcile/test_upstream.py", "test_time_that_the_reader_itself_was_away_is_nobodys_silence")
 def count_own_absence_as_silence(patch: Patch) -> None:
-    """Time in which an instance worked, or was stopped, is taken for the silence of its inputs."""
+    """Time in which an instance worked, or was stopped, counts as silence of its inputs."""
     patch(Upstream, "discount", lambda _: lambda self, late_us: None)
 
 
 @caught_by("reconcile/test_upstream.py", "test_a_silence_of_all_at_once_is_nobodys_death")
 def take_a_common_silence_for_a_death(patch: Patch) -> None:
-    """A silence of all replicas at once is taken for the death of the one that is read (R24)."""
+    """A silence of all replicas at once counts as the death of the one that is read (R24)."""
     patch(Upstream, "_is_survived", lambda _: lambda self: True)
 
 
@@ -137,7 +137,7 @@ def prefer_one_that_reconciles(patch: Patch) -> None:
 
 @caught_by("reconcile/test_upstream.py", "test_the_tail_of_a_dead_life_tells_nothing")
 def hear_the_dead_in_a_tail(patch: Patch) -> None:
-    """What a dead life writes late is a sign of life of its log (R25)."""
+    """Late frames of a dead incarnation count as a sign of life of its log (R25)."""
 
     def make(original: Any) -> Any:
         def hear_tail(self: Upstream, log: Any, frame: Any, now: int) -> None:
@@ -169,7 +169,7 @@ def call_a_failed_input_well(patch: Patch) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
 def find_silence_out_too_late(patch: Patch) -> None:
-    """An input is silent after thirty boundary intervals, and no longer after three (R10)."""
+    """An input counts as silent after thirty boundary intervals instead of three (R10)."""
 
     def make(original: Any) -> Any:
         def init(self: Instance, *arguments: Any) -> None:
@@ -183,19 +183,19 @@ def find_silence_out_too_late(patch: Patch) -> None:
 
 @caught_by("reconcile/test_upstream.py", "test_one_that_lags_is_left_for_one_that_moves_on")
 def stay_with_one_that_lags(patch: Patch) -> None:
-    """How far a replica's boundaries have come says nothing of how good it is to read from."""
+    """A replica's progress in boundaries is ignored when replicas are ranked."""
     patch(reconcile.upstream, "_lag", lambda _: lambda others, reached, now: 0)
 
 
 @caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
 def stay_with_one_that_lacks_more(patch: Patch) -> None:
-    """Of replicas in UP_FAILURE the one that is read is kept, though another lacks fewer inputs."""
+    """Of replicas in UP_FAILURE the current one is kept, although another lacks fewer inputs."""
     patch(Upstream, "_least_missing", lambda _: lambda self, ranks, now: self.live)
 
 
 @caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
 def leave_at_once_for_one_that_lacks_less(patch: Patch) -> None:
-    """A reader changes replicas whenever another lacks fewer inputs just then, and not once that has lasted."""
+    """A reader changes replicas as soon as another lacks fewer inputs, and not only when that has lasted."""
 
     def make(original: Any) -> Any:
         def least_missing(self: Upstream, ranks: Any, now: int) -> Any:
@@ -209,7 +209,7 @@ def leave_at_once_for_one_that_lacks_less(patch: Patch) -> None:
 
 @caught_by("reconcile/test_upstream.py", "test_what_was_undone_is_no_progress")
 def count_what_was_undone_as_progress(patch: Patch) -> None:
-    """What an UNDO has revoked still counts for how far a replica has come."""
+    """Rows that an UNDO has revoked still count as a replica's progress."""
 
     def make(original: Any) -> Any:
         def note_progress(self: Upstream, candidate: Any, frame: Any, now: int) -> None:

@@ -30,7 +30,7 @@ from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from embedded.faults import Fault, check_faults, parse_fault
 from reconcile.events import InstanceId
-from simulation.feed import Feed
+from simulation.feed import StreamFeed
 from simulation.scenario import Scenario
 from simulation.strikes import Strike
 
@@ -83,7 +83,7 @@ def _plan(name: str, options: Mapping[str, Any]) -> Plan:
 # Rows
 
 
-def _feeds(rows: Mapping[str, Iterable[str]], made: Plan) -> dict[str, Feed]:
+def _feeds(rows: Mapping[str, Iterable[str]], made: Plan) -> dict[str, StreamFeed]:
     """All streams end together, with the last row of any."""
     logged = {name: sorted(row for text in texts for row in _rows(text)) for name, texts in rows.items()}
     interval_us = made.boundary_interval_us
@@ -93,7 +93,7 @@ def _feeds(rows: Mapping[str, Iterable[str]], made: Plan) -> dict[str, Feed]:
         mine = logged[edge.operator]
         columns = {"time": [time for _, time in mine], **{name: list(range(len(mine))) for name, _ in edge.schema.columns}}
         counts = tuple(sum(at < n * interval_us for at, _ in mine) for n in range(length + 1))
-        feeds[edge.operator] = Feed(pa.RecordBatch.from_pydict(columns, schema=edge.schema.arrow), counts)
+        feeds[edge.operator] = StreamFeed(pa.RecordBatch.from_pydict(columns, schema=edge.schema.arrow), counts)
     return feeds
 
 

@@ -14,13 +14,13 @@ from boreal.query.spec import Hold, Policy
 from reconcile.events import PathAfter, Received
 from reconcile.instance import Instance
 from simulation.client import faults_of_records
-from simulation.drawing import Wish, make_plan, settle
+from simulation.drawing import PlanOptions, make_plan, settle
 from simulation.families import make_scenario
 from simulation.families.partial import FAMILIES
 from simulation.invariants import check
-from simulation.owed import HARMLESS, with_what_is_owed
+from simulation.obligations import HARMLESS, with_obligations
 from simulation.run import observe
-from simulation.scenario import Scenario, reference_of
+from simulation.scenario import Scenario, make_reference
 from sunion.sunion import SUnion
 
 Spoil = Callable[[pytest.MonkeyPatch], None]
@@ -30,11 +30,11 @@ SEEDS = range(60)
 def _scenario(seed: int, hold: Hold = Hold.PROCESS) -> Scenario:
     """One stream or two are cut for long; all replicas hold back alike."""
     drawn = FAMILIES["partial"][1](seed, "partial", Random(seed))
-    return with_what_is_owed(replace(drawn, plan=replace(drawn.plan, policy=Policy(failure=hold, stabilization=hold))))
+    return with_obligations(replace(drawn, plan=replace(drawn.plan, policy=Policy(failure=hold, stabilization=hold))))
 
 
 def _anomalies(scenario: Scenario) -> set[str]:
-    reference = observe(reference_of(scenario))
+    reference = observe(make_reference(scenario))
     return {violation.name for violation in check(scenario, observe(scenario), reference)}
 
 
@@ -135,7 +135,7 @@ def test_a_path_left_out_of_what_alpha_x_is_shared_by_is_seen(monkeypatch: pytes
             event = Received(replace(event.message, micros=event.message.micros // 4))
         return original(self, event, now)
 
-    wish = Wish(replicas=(1,), streams=(1,), shapes=("chain",), x_ms=(1_500, 2_000), is_comfortable=True)
+    wish = PlanOptions(replicas=(1,), streams=(1,), shapes=("chain",), x_ms=(1_500, 2_000), is_comfortable=True)
     drawn = (make_plan(Random(seed), wish) for seed in SEEDS)
     chains = (query for query in drawn if len(query.fragments) > 2 and not query.fragments[-2].has_several_producers)
     query = replace(next(chains), alpha_x_us=None)

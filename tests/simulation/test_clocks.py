@@ -13,7 +13,7 @@ from reconcile.events import InstanceId
 from simulation.clocks import BROKER
 from simulation.drawing import instances, make_feeds
 from simulation.mutants import mutated
-from simulation.run import Observed, Simulation, observe
+from simulation.run import Observation, Simulation, observe
 from simulation.scenario import Scenario
 from simulation.strikes import Strike
 from tests.harness import MS, S, plan_of, query_of
@@ -28,7 +28,7 @@ def scenario(*strikes: Strike, wall_us: int = 2 * S, ahead: tuple[str, ...] = ("
     return Scenario(1, "clocks", plan, feeds, start, tuple(strikes), {}, None, walls=walls)
 
 
-def tentative(observed: Observed) -> int:
+def tentative(observed: Observation) -> int:
     """Rows, in any log."""
     assert observed.settled and observed.error is None
     return sum(

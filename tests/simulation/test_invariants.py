@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from boreal.model.frames import Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
-from simulation.invariants import ANOMALIES, History, readable
+from simulation.invariants import ANOMALIES, LogHistory, readable
 
 LOG = LogId("s", "r0", 0)
 LIFE, NEXT_LIFE = Origin("r0", 1), Origin("r0", 2)
@@ -22,7 +22,7 @@ def _boundary(time: int, tentative: bool = False, epoch: int = 0, origin: Origin
 
 
 def _anomalies(*frames: Frame) -> list[str]:
-    history = History.of(LOG, list(enumerate((Start(LIFE, 0), *frames))))
+    history = LogHistory.of(LOG, list(enumerate((Start(LIFE, 0), *frames))))
     return [violation.name for violation in history.violations]
 
 

@@ -10,19 +10,19 @@ import pytest
 from operators.join import JoinOperator
 from operators.keys import Keys
 from operators.windows import Windows
+from simulation.expressions import aggregated, condition, selected
 from simulation.families import make_scenario
 from simulation.invariants import check_operators
-from simulation.meanings import aggregated, condition, selected
 from simulation.oracle import Oracle
 from simulation.run import observe
-from simulation.scenario import reference_of
+from simulation.scenario import make_reference
 
 SEEDS = 40
 
 
 def _differs(seed: int) -> bool:
     scenario = make_scenario(seed)
-    return bool(list(check_operators(Oracle(scenario.plan, scenario.feeds), observe(reference_of(scenario)))))
+    return bool(list(check_operators(Oracle(scenario.plan, scenario.feeds), observe(make_reference(scenario)))))
 
 
 def _with_shorter_within(patch: pytest.MonkeyPatch) -> None:

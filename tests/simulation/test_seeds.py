@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.campaign import Measure, run_seed
-from simulation.families import scenario_of
+from simulation.campaign import ScenarioJudge, run_seed
+from simulation.families import make_family_scenario
 
 SEEDS = 400
 CHUNK = 50
@@ -45,6 +45,6 @@ def test_what_once_broke_stays_mended(seed: int) -> None:
 
 @pytest.mark.parametrize(("family", "seed", "mutant"), BROKEN_BY)
 def test_what_once_broke_a_family_stays_mended(family: str, seed: int, mutant: str) -> None:
-    measure = Measure(scenario_of(family, seed))
+    measure = ScenarioJudge(make_family_scenario(family, seed))
     assert measure.judge().violations == []
     assert measure.judge(mutant).violations

@@ -34,7 +34,7 @@ from boreal_cli.rows import json_lines
 from embedded.file_sources import read_source
 from embedded.sources import Pace
 from examples.flights.prepare import prepare
-from services.egress.history import Held, Range, held_by, narrowed, range_of
+from services.egress.history import ResultRange, SourceExtent, narrow_extent, read_source_extent, resolve_range
 from services.kafka.topics import TopicSpec, ensure, stable_topic
 from services.stack.feed import feed
 from services.storage.kafka_log import KafkaLogStore
@@ -137,7 +137,7 @@ def between(rows: list[dict[str, Any]], since: str, until: str) -> list[dict[str
     return [row for row in rows if since < end(row) <= until]
 
 
-def frames_of(held: Held) -> int:
+def frames_of(held: SourceExtent) -> int:
     return sum(end - start for found in held.offsets.values() for start, end in found.values())
 
 
@@ -151,11 +151,11 @@ def test_a_range_of_days_is_what_duckdb_finds_and_what_clients_were_given(fed: F
     deployment = fed.of(name)
     assert any(record["type"] == "tentative" for record in fed.departures.changes()), "the cut has gone unnoticed"
     since, until = "2013-01-05T00:00:00Z", "2013-01-11T12:00:00Z"
-    held = held_by(deployment.clusters, deployment.layout)
-    wanted = range_of(deployment.spec, deployment.layout, held, time_of(since), time_of(until), held.complete)
-    assert wanted == Range(time_of(since), time_of(until))
+    held = read_source_extent(deployment.clusters, deployment.layout)
+    wanted = resolve_range(deployment.spec, deployment.layout, held, time_of(since), time_of(until), held.complete)
+    assert wanted == ResultRange(time_of(since), time_of(until))
     whole = frames_of(held)
-    held = narrowed(deployment.clusters, deployment.layout, held, wanted)
+    held = narrow_extent(deployment.clusters, deployment.layout, held, wanted)
     if name == "departures":  # the others were read in a few frames
         assert frames_of(held) < whole / 2, "a week is read by reading all of the month"
     schema = deployment.layout.plan.output.schema

@@ -14,10 +14,10 @@ from logs.checkpoints import Checkpoint
 from reconcile.remote import Cause, Rebuild
 from services.kafka.settings import KafkaSettings
 from simulation.store import SimulatedStore
-from spark_jobs import places
+from spark_jobs import host_storage
 from spark_jobs.connector import sink_options, source_options
-from spark_jobs.places import Keeper, StoredSnapshots
-from spark_jobs.progress import AddedUp, HostProgress, Worker
+from spark_jobs.host_storage import CheckpointUploader, StoredSnapshots
+from spark_jobs.progress import HostProgress, ProgressAccumulator, WorkerUsage
 from spark_jobs.session import java_home
 from tests.spark.jobs import wait_until
 
@@ -63,10 +63,10 @@ def test_any_other_java_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_newest_copy_comes_to_a_store_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "RETRY_S", 0.01)
+    monkeypatch.setattr(host_storage, "RETRY_S", 0.01)
     store = SimulatedStore()
     store.outages = 1
-    keeper = Keeper(store)
+    keeper = CheckpointUploader(store)
     for number in (1, 2, 3):
         keeper.keep(checkpoint(number), count=1)
     keeper.keep(checkpoint(1, "main.r0.1/copy"), count=1)
@@ -78,13 +78,13 @@ def test_the_newest_copy_comes_to_a_store_that_comes_back(monkeypatch: pytest.Mo
 def test_what_was_just_kept_is_never_dropped_for_what_another_log_has_left() -> None:
     store = SimulatedStore()
     store.put(checkpoint(900))
-    Keeper(store).keep(checkpoint(1), count=1)
+    CheckpointUploader(store).keep(checkpoint(1), count=1)
     wait_until(lambda: store.numbers("main.r0.0/copy") == [1, 900], "it is there")
 
 
 def test_the_last_sound_snapshot_of_this_log_is_found() -> None:
     store = SimulatedStore()
-    keeper = Keeper(store)
+    keeper = CheckpointUploader(store)
     snapshots = StoredSnapshots(store, keeper, "main.r0.0/host", LOG)
     for offset in (10, 20, 30):
         snapshots.keep(offset, str(offset).encode())
@@ -102,13 +102,13 @@ def test_the_last_sound_snapshot_of_this_log_is_found() -> None:
 
 def test_what_hosts_tell_adds_up() -> None:
     """Counts do; what is so now replaces what was; the last rebuild is remembered."""
-    added_up, rebuild = AddedUp(), Rebuild(Cause.NEW, 7)
-    first = HostProgress(Worker("w/1", 100), 5, 1, rebuild, 0.25, 1_000, 10)
-    second = HostProgress(Worker("w/2", 200), 3, 0, None, None, 2_000, 0)
+    added_up, rebuild = ProgressAccumulator(), Rebuild(Cause.NEW, 7)
+    first = HostProgress(WorkerUsage("w/1", 100), 5, 1, rebuild, 0.25, 1_000, 10)
+    second = HostProgress(WorkerUsage("w/2", 200), 3, 0, None, None, 2_000, 0)
     before = added_up.addInPlace(added_up.zero({}), {0: first})
     after = added_up.addInPlace(before, {0: second, 1: first})
     assert before == {0: first}, "whoever reads it meanwhile has what there was"
-    assert after == {0: HostProgress(Worker("w/2", 200), 8, 1, rebuild, 0.25, 2_000, 0), 1: first}
+    assert after == {0: HostProgress(WorkerUsage("w/2", 200), 8, 1, rebuild, 0.25, 2_000, 0), 1: first}
     assert after[0].facts() == {
         "rows": 8, "state_bytes": 2_000, "versions_bytes": 0,
         "rebuilds": 1, "last_rebuild_s": 0.25, "last_rebuild_cause": "new worker", "last_rebuild_orders": 7,

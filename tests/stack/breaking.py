@@ -16,7 +16,7 @@ from typing import Any
 
 import confluent_kafka
 
-from bench.deployment import PATIENCE_S, Deployment, Feeder, wait_until
+from bench.deployment import PATIENCE_S, Deployment, KafkaFeeder, wait_until
 from sunion.port import EARLY
 
 X_S = 3.0
@@ -97,7 +97,7 @@ class Bench:
     """A deployment with rows flowing, and how far it has been checked."""
 
     deployment: Deployment
-    feeder: Feeder
+    feeder: KafkaFeeder
     ear: Ear
     ready_s: float = PATIENCE_S
 
@@ -210,7 +210,7 @@ def flowing(
     """A deployment that is ready, with rows flowing. ready_s: how long its processes may take to be ready, now and later."""
     with Deployment(directory, query, sites) as deployment:
         deployment.wait_ready(ready_s)
-        with Feeder(deployment) as feeder, Ear(deployment) as ear:
+        with KafkaFeeder(deployment) as feeder, Ear(deployment) as ear:
             yield Bench(deployment, feeder, ear, ready_s)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.deployment import Deployment, Feeder, wait_until
+from bench.deployment import Deployment, KafkaFeeder, wait_until
 from tests.stack.breaking import QUERY, Ear, flowing
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("deployed")]
@@ -33,7 +33,7 @@ def test_a_node_with_a_backlog_on_many_streams_is_heard_and_keeps_its_memory(tmp
     }
     with Deployment(tmp_path, query) as deployment:
         deployment.wait_ready()
-        with Feeder(deployment, rows_per_second=2_000), Ear(deployment):
+        with KafkaFeeder(deployment, rows_per_second=2_000), Ear(deployment):
             time.sleep(3)
             process = psutil.Process(deployment.service("node.r0").pid)
             before = process.memory_info().rss

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from bench.deployment import Deployment, Feeder, wait_until
+from bench.deployment import Deployment, KafkaFeeder, wait_until
 from deployment.supervision import Child
 from services.kafka.topics import CLOCK
 from tests.stack.breaking import QUERY, Bench, Ear
@@ -70,7 +70,7 @@ class WrongWalls(Deployment):
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with WrongWalls(tmp_path_factory.mktemp("clocks"), CLOCKS) as deployment:
         deployment.wait_ready()
-        with Feeder(deployment) as feeder, Ear(deployment) as ear:
+        with KafkaFeeder(deployment) as feeder, Ear(deployment) as ear:
             yield Bench(deployment, feeder, ear)
 
 

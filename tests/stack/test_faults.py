@@ -87,7 +87,7 @@ def a_source_is_cut_for_five_x(bench: Bench) -> None:
         bench.breathe(5 * X_S)
     for replica in ("r0", "r1"):
         log = bench.deployment.service(f"node.{replica}").log.read_text()
-        assert re.search(rf"main\.{replica}\.0 answers tentatively, having waited \d\.\d+ s for left$", log, re.MULTILINE)
+        assert re.search(rf"main\.{replica}\.0 answers tentatively after a wait of \d\.\d+ s for left$", log, re.MULTILINE)
 
 
 @scenario

@@ -15,7 +15,7 @@ from services.kafka import clusters
 from services.kafka.clusters import Cluster
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
-from services.stack.links import Link
+from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer
 from services.storage.log_partition import LogPartition, make_log_consumer
 from tests.stack.logs import LOG, Topic, cluster_of, data
@@ -65,12 +65,12 @@ def echo() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
-    with Link() as made:
+def link() -> Iterator[ProxyLink]:
+    with ProxyLink() as made:
         yield made
 
 
-def dial(link: Link, port: int) -> socket.socket:
+def dial(link: ProxyLink, port: int) -> socket.socket:
     """A connection to a local port through the link."""
     connection = socket.create_connection(("127.0.0.1", link.port), 5)
     try:
@@ -96,14 +96,14 @@ def receive(connection: socket.socket, size: int) -> bytes:
     return got
 
 
-def test_what_is_sent_arrives(link: Link, echo: Echo) -> None:
+def test_what_is_sent_arrives(link: ProxyLink, echo: Echo) -> None:
     sent = bytes(range(256)) * 4096
     with dial(link, echo.port) as connection:
         threading.Thread(target=connection.sendall, args=(sent,)).start()
         assert receive(connection, len(sent)) == sent
 
 
-def assert_comes_once_healed(link: Link, connection: socket.socket) -> None:
+def assert_comes_once_healed(link: ProxyLink, connection: socket.socket) -> None:
     """What is sent over a cut link: not before, and whole."""
     connection.sendall(b"late")
     connection.settimeout(LOOK_S)
@@ -114,20 +114,20 @@ def assert_comes_once_healed(link: Link, connection: socket.socket) -> None:
     assert receive(connection, 4) == b"late"
 
 
-def test_a_cut_link_holds_all_back_and_gives_it_once_healed(link: Link, echo: Echo) -> None:
+def test_a_cut_link_holds_all_back_and_gives_it_once_healed(link: ProxyLink, echo: Echo) -> None:
     with dial(link, echo.port) as connection:
         link.cut()
         assert_comes_once_healed(link, connection)
 
 
-def test_a_new_connection_hangs_while_the_link_is_cut(link: Link, echo: Echo) -> None:
+def test_a_new_connection_hangs_while_the_link_is_cut(link: ProxyLink, echo: Echo) -> None:
     """Beyond the link, that is: a client that is kept waiting for the link itself asks again and again, without a rest."""
     link.cut()
     with dial(link, echo.port) as connection:
         assert_comes_once_healed(link, connection)
 
 
-def test_a_connection_made_while_the_link_is_cut_ends_where_nobody_listens(link: Link) -> None:
+def test_a_connection_made_while_the_link_is_cut_ends_where_nobody_listens(link: ProxyLink) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     link.cut()
@@ -137,7 +137,7 @@ def test_a_connection_made_while_the_link_is_cut_ends_where_nobody_listens(link:
         assert connection.recv(1) == b""
 
 
-def test_a_reset_link_breaks_connections_and_refuses_new_ones(link: Link, echo: Echo) -> None:
+def test_a_reset_link_breaks_connections_and_refuses_new_ones(link: ProxyLink, echo: Echo) -> None:
     with dial(link, echo.port) as connection:
         link.cut(reset=True)
         with pytest.raises(ConnectionResetError):
@@ -150,7 +150,7 @@ def test_a_reset_link_breaks_connections_and_refuses_new_ones(link: Link, echo: 
         assert receive(connection, 1) == b"x"
 
 
-def test_a_link_that_is_cut_can_still_be_reset(link: Link, echo: Echo) -> None:
+def test_a_link_that_is_cut_can_still_be_reset(link: ProxyLink, echo: Echo) -> None:
     with dial(link, echo.port) as connection:
         link.cut()
         connection.sendall(b"never")
@@ -159,7 +159,7 @@ def test_a_link_that_is_cut_can_still_be_reset(link: Link, echo: Echo) -> None:
             connection.recv(1)
 
 
-def test_a_slow_link_delays_each_way(link: Link, echo: Echo) -> None:
+def test_a_slow_link_delays_each_way(link: ProxyLink, echo: Echo) -> None:
     with dial(link, echo.port) as connection:
 
         def there_and_back_s() -> float:
@@ -174,20 +174,20 @@ def test_a_slow_link_delays_each_way(link: Link, echo: Echo) -> None:
         assert any(there_and_back_s() < 0.2 for _ in range(10)), "not in any of ten tries: others may have the machine in one"
 
 
-def test_a_port_that_nobody_listens_on_is_refused(link: Link) -> None:
+def test_a_port_that_nobody_listens_on_is_refused(link: ProxyLink) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
         dial(link, port)
 
 
-def test_a_peer_that_ends_ends_the_connection(link: Link, echo: Echo) -> None:
+def test_a_peer_that_ends_ends_the_connection(link: ProxyLink, echo: Echo) -> None:
     with dial(link, echo.port) as connection:
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
 
 
-def test_kafka_clients_lose_nothing_over_a_cut(link: Link, kafka: KafkaServer, fresh_name: str) -> None:
+def test_kafka_clients_lose_nothing_over_a_cut(link: ProxyLink, kafka: KafkaServer, fresh_name: str) -> None:
     """Producer and consumer both speak through the link; what was sent before, during and after arrives once, in order."""
     sites = {"a": KafkaSettings(bootstrap=kafka.bootstrap)}
     near = Cluster("a", ServiceSettings(sites=sites), "test")
@@ -233,7 +233,7 @@ def test_kafka_clients_lose_nothing_over_a_cut(link: Link, kafka: KafkaServer, f
 
 
 def test_a_log_is_read_through_a_link_that_takes_longer_for_a_fetch_than_a_request_may(
-    kafka: KafkaServer, link: Link, fresh_name: str, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaServer, link: ProxyLink, fresh_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = [data(40_000 * n, 40_000) for n in range(10)]
     Topic(cluster_of(kafka), fresh_name).put_frames(frames)

@@ -17,7 +17,7 @@ from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Answer, Begin, Place, encode_answer
 from reconcile.parts import in_parts
-from services.hosting.order_channel import RemoteHosts
+from services.hosting.order_channel import OrderChannel
 from services.hosting.process import EXIT_BEGIN_ANEW
 from services.kafka.clusters import Cluster
 from services.kafka.topics import delete, ensure, query_topics
@@ -40,7 +40,7 @@ class Remote:
         instances = self.layout.remote_instances("r0")
         ensure(self.cluster, [spec for spec in query_topics(self.layout)["a"] if spec.name in (self.orders, self.answers)])
         self.who = instances[0]
-        self.hosts = RemoteHosts(self.cluster, self.layout.plan, "r0", instances, MemoryCheckpointStore(), self.codes.append)
+        self.hosts = OrderChannel(self.cluster, self.layout.plan, "r0", instances, MemoryCheckpointStore(), self.codes.append)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from bench.deployment import Deployment, Feeder, wait_until
+from bench.deployment import Deployment, KafkaFeeder, wait_until
 from bench.stack import isolation
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from services.hosting.process import now_us
@@ -153,7 +153,7 @@ def test_nobody_is_taken_for_dead_in_ten_loaded_minutes(tmp_path: Path) -> None:
     query = {**QUERY, "operators": {**QUERY["operators"], "counted": counted}}
     with (
         Deployment(tmp_path, query, has_links=False) as deployment,
-        Feeder(deployment, rows_per_second=1_500) as feeder,
+        KafkaFeeder(deployment, rows_per_second=1_500) as feeder,
         Ear(deployment) as ear,
     ):
         deployment.wait_ready()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench import core, stack
-from bench.deployment import Deployment, Service
+from bench.deployment import DeployedProcess, Deployment
 from boreal.model.errors import UserError
 from tests.harness import query_of
 
@@ -83,7 +83,7 @@ def test_a_dead_process_is_not_ready_whatever_its_last_status_says(tmp_path: Pat
     statuses: dict[str, dict[str, Any]] = {}
     monkeypatch.setattr(deployment, "statuses", lambda: statuses)
     for name in ("node.q.r0", "node.q.r1"):
-        service = Service(name, ("sleep", "600"), {}, {}, tmp_path / f"{name}.log")
+        service = DeployedProcess(name, ("sleep", "600"), {}, {}, tmp_path / f"{name}.log")
         service.start()
         deployment.services[name] = service
         statuses[name] = {"pid": service.pid, "ready": True}

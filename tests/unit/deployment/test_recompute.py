@@ -21,7 +21,7 @@ from deployment.recompute import FragmentSpans, LogSlice, covering, within
 from embedded.generate import START_US
 from formats.json_text import column_texts, joined, lines, object_parts
 from services.egress.tail import time_us
-from spark_jobs.batch_worker import ORDER, RECORDS, Task, compute, cut
+from spark_jobs.batch_worker import ORDER, RECORDS, BatchTask, compute, cut
 from sunion.tape import BEGINNING
 from tests.harness import Ran, S, batch_of, query_of, run
 
@@ -66,7 +66,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 def recomputed(ran: Ran, since: int, until: int = INFINITY, logs: Mapping[str, list[Frame]] | None = None) -> list[Any]:
     """As the job does it, but for Spark: each source's log is cut, and each shard of each fragment has its frames in order."""
     layout = make_layout(ran.query, ("a",))
-    task = Task(json.dumps(ran.query.dump()), ("a",), since, covering(until, layout.plan.bucket_us))
+    task = BatchTask(json.dumps(ran.query.dump()), ("a",), since, covering(until, layout.plan.bucket_us))
     frames: list[dict[str, Any]] = []
     for edge in layout.plan.sources:
         for partition in range(edge.partitions):

@@ -129,7 +129,7 @@ def test_what_kafka_does_not_take_is_bounded_and_beyond_that_the_process_ends(
         give(latest, changelog, rows(first))
     assert codes == [1]
     assert len(kafka.waiting) == 12
-    assert "q.latest does not take what q.out does" in caplog.text
+    assert "q.latest is too slow for q.out" in caplog.text
 
 
 def test_what_kafka_takes_is_not_counted_any_more(kafka: Kafka) -> None:

@@ -10,7 +10,15 @@ from boreal.model.errors import UserError
 from boreal.model.frames import INFINITY
 from boreal.query.spec import Query, load_query
 from deployment.layout import make_layout
-from services.egress.history import Comparison, GivenRow, Held, Range, RowDifference, compare, range_of
+from services.egress.history import (
+    DeliveredRow,
+    HistoryComparison,
+    ResultRange,
+    RowDifference,
+    SourceExtent,
+    compare,
+    resolve_range,
+)
 from sunion.tape import BEGINNING
 from tests.harness import S, query_of
 
@@ -22,9 +30,10 @@ EVER = load_query(query_of({"out": {"distinct": "a", "on": ["k"]}}, "out", ("a",
 
 def asked(
     since: int | None, until: int | None, reach: int = BEGINNING, stable_to: int = 9 * HOUR, query: Query = QUERY
-) -> Range:
+) -> ResultRange:
     streams = dict.fromkeys(query.streams, BEGINNING)
-    return range_of(query, make_layout(query, ("a",)), Held({}, {**streams, "a": reach}, stable_to), since, until, stable_to)
+    extent = SourceExtent({}, {**streams, "a": reach}, stable_to)
+    return resolve_range(query, make_layout(query, ("a",)), extent, since, until, stable_to)
 
 
 def refusal(*given: Any, **more: Any) -> UserError:
@@ -34,9 +43,9 @@ def refusal(*given: Any, **more: Any) -> UserError:
 
 
 def test_by_default_a_range_is_all_that_can_be_had():
-    assert asked(None, None) == Range(BEGINNING, 9 * HOUR)
-    assert asked(None, None, stable_to=INFINITY) == Range(BEGINNING, INFINITY)
-    assert asked(2 * HOUR, 5 * HOUR + 1) == Range(2 * HOUR, 5 * HOUR + 1)
+    assert asked(None, None) == ResultRange(BEGINNING, 9 * HOUR)
+    assert asked(None, None, stable_to=INFINITY) == ResultRange(BEGINNING, INFINITY)
+    assert asked(2 * HOUR, 5 * HOUR + 1) == ResultRange(2 * HOUR, 5 * HOUR + 1)
 
 
 def test_where_rows_are_gone_the_first_window_that_has_all_of_its_own_is_the_earliest():
@@ -61,24 +70,24 @@ def test_an_empty_range_is_refused():
 
 
 def test_a_state_that_forgets_nothing_can_be_computed_of_whole_logs_only():
-    assert asked(5 * HOUR, None, query=EVER) == Range(5 * HOUR, 9 * HOUR)
+    assert asked(5 * HOUR, None, query=EVER) == ResultRange(5 * HOUR, 9 * HOUR)
     assert refusal(None, None, reach=S, query=EVER).field == "NAME"
 
 
-def given(*texts: str) -> list[GivenRow]:
-    return [GivenRow(10 + place, 0, text) for place, text in enumerate(texts)]
+def given(*texts: str) -> list[DeliveredRow]:
+    return [DeliveredRow(10 + place, 0, text) for place, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize(
     ("left", "right", "found"),
     [
-        (given(), [], Comparison(0, 0, None)),
-        (given("a", "b"), ["a", "b"], Comparison(2, 2, None)),
-        (given("a", "b", "c"), ["a", "x", "y"], Comparison(3, 3, RowDifference(2, 11, "b", "x"))),
-        (given("a"), ["a", "b"], Comparison(1, 2, RowDifference(2, None, None, "b"))),
-        (given("a", "a", "b"), ["a", "b"], Comparison(3, 2, RowDifference(2, 11, "a", "b"))),
-        (given("a", "b"), ["a"], Comparison(2, 1, RowDifference(2, 11, "b", None))),
+        (given(), [], HistoryComparison(0, 0, None)),
+        (given("a", "b"), ["a", "b"], HistoryComparison(2, 2, None)),
+        (given("a", "b", "c"), ["a", "x", "y"], HistoryComparison(3, 3, RowDifference(2, 11, "b", "x"))),
+        (given("a"), ["a", "b"], HistoryComparison(1, 2, RowDifference(2, None, None, "b"))),
+        (given("a", "a", "b"), ["a", "b"], HistoryComparison(3, 2, RowDifference(2, 11, "a", "b"))),
+        (given("a", "b"), ["a"], HistoryComparison(2, 1, RowDifference(2, 11, "b", None))),
     ],
 )
-def test_rows_are_compared_one_by_one(left: list[GivenRow], right: list[str], found: Comparison):
+def test_rows_are_compared_one_by_one(left: list[DeliveredRow], right: list[str], found: HistoryComparison):
     assert compare(left, right) == found

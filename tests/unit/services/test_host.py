@@ -84,7 +84,7 @@ def test_one_checkpoint_waits_for_kafka_and_the_next_comes_after_it() -> None:
     with closing(host):
         host.start()
         assert wait(lambda: not instance.script)
-        assert len(host._held) == 1
+        assert len(host._pending) == 1
         outlet.confirmed = 1
         assert instance.handled.get(timeout=10) == CheckpointStored(1)
         instance.script = [copy(50)]

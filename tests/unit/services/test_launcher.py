@@ -161,4 +161,4 @@ def test_a_second_up_begins_when_the_first_is_through(stack: LocalStack, monkeyp
         second.start()
         assert not has_looked.wait(0.2)
     second.join(20)
-    assert said == ["another boreal up is under way", "kafka.a is ready", "False"]
+    assert said == ["waiting for another boreal up", "kafka.a is ready", "False"]

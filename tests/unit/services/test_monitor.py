@@ -15,7 +15,7 @@ from deployment.watched_query import WatchedQuery
 from services.kafka.clusters import Cluster
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.monitor import reports as reports_module
-from services.monitor.monitor import Monitor
+from services.monitor.monitor import MonitorProcess
 from services.monitor.reports import QueryReports, Report, ReportWriter
 from tests.harness import query_of
 
@@ -26,19 +26,19 @@ class Said:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def say(self, query: str, report: Report | None) -> None:
+    def publish(self, query: str, report: Report | None) -> None:
         self.names.append(query)
 
 
 def test_a_journal_that_is_not_understood_begins_anew_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    monitor, said = Monitor(ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})), Said()
+    monitor, said = MonitorProcess(ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})), Said()
     monitor._reports = cast(ReportWriter, said)
     for name in ("p", "q"):
         monitor.queries[name] = WatchedQuery(QueryRecord(name, query_of(name=name), 1), ("a",), 0)
     monitor._earlier = {"p": {"v": 1, "journal": [{"at_ms": "never"}], "seen": []}}
     monitor._tick()
     assert said.names == ["p", "q"]
-    assert "the journal of p is not understood" in caplog.text
+    assert "the journal of p cannot be read" in caplog.text
 
 
 def test_a_report_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

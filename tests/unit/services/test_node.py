@@ -10,8 +10,8 @@ from boreal.query.spec import load_query
 from deployment.layout import make_layout
 from formats.control_messages import message_item
 from reconcile.events import Heartbeat, InstanceId, Received
-from services.hosting.host import Incoming, InstanceHost
-from services.node.node import Appender, Node
+from services.hosting.host import InboxItem, InstanceHost
+from services.node.node import KafkaOutlet, NodeProcess
 from services.storage.kafka_log import KafkaLog
 from tests.harness import query_of
 
@@ -29,7 +29,7 @@ class Log:
 
 def test_nothing_counts_as_confirmed_after_a_frame_that_is_not() -> None:
     slow, quick = Log(LogId("out", "r0", 0)), Log(LogId("out", "r0", 1))
-    appender = Appender([cast(KafkaLog, log) for log in (slow, quick)])
+    appender = KafkaOutlet([cast(KafkaLog, log) for log in (slow, quick)])
     assert appender.confirmed == 0
     for log in (quick, slow, quick, quick):
         appender.append(log.id, Boundary(Origin("r0", 1), 0, 7, False, 0, 0))
@@ -45,15 +45,15 @@ def test_nothing_counts_as_confirmed_after_a_frame_that_is_not() -> None:
 
 class Host:
     def __init__(self) -> None:
-        self.taken: list[Incoming] = []
+        self.taken: list[InboxItem] = []
 
-    def deliver(self, event: Incoming) -> None:
+    def deliver(self, event: InboxItem) -> None:
         self.taken.append(event)
 
 
 def test_a_replica_that_the_query_had_once_is_not_listened_to() -> None:
     """An instance knows its peers, and one message of another would end its node."""
-    node, host = Node.__new__(Node), Host()
+    node, host = NodeProcess.__new__(NodeProcess), Host()
     node.layout = make_layout(load_query(query_of(engine="native")), ("a",))
     [me] = node.layout.instances("r0")
     node.hosts = {me: cast(InstanceHost, host)}

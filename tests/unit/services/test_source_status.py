@@ -18,9 +18,9 @@ from logs.source_restart import SourceRestart
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.source import source as source_module
 from services.source.options import SourceOptions
-from services.source.post import PostBox
-from services.source.source import Source
-from services.source.topic import UserTopic
+from services.source.post_box import PostBox
+from services.source.source import SourceProcess
+from services.source.user_topic import UserTopic
 from sunion.tape import BEGINNING
 from tests.described import assert_described
 
@@ -35,7 +35,7 @@ QUERY = load_query(
         "engine": "native",
     }
 )
-Make = Callable[..., Source]
+Make = Callable[..., SourceProcess]
 
 
 class Topic:
@@ -65,9 +65,9 @@ def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(source_module, "make_clusters", lambda settings, name: {"a": None})
     monkeypatch.setattr(source_module, "QueryRegistry", lambda cluster: registry)
 
-    def make(topic: Topic, said: list[tuple[bool, str]], **options: Any) -> Source:
+    def make(topic: Topic, said: list[tuple[bool, str]], **options: Any) -> SourceProcess:
         settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=tmp_path)
-        source = Source(settings, SourceOptions(**options), "source.q.s", "q", "s")
+        source = SourceProcess(settings, SourceOptions(**options), "source.q.s", "q", "s")
         source.logs = {}
         source.topic = cast(UserTopic, topic)
         source.box = None
@@ -82,7 +82,7 @@ def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 FIRST = SourceRestart(0, SourcePlace({"s/0": 0}), {}, {"s/0": 0}, BEGINNING)
 
 
-def how(source: Source) -> tuple[bool, str]:
+def how(source: SourceProcess) -> tuple[bool, str]:
     status = source._status()
     assert_described(status, {**SOURCE, "ready": PROCESS["ready"]})
     return status["ready"], status["state"]
@@ -131,6 +131,6 @@ def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
     source.box = source._make_box()
     assert source.box is None
     [told] = [record.getMessage() for record in caplog.records if record.name == "boreal.source"]
-    assert str(source.spool_directory) in told and "mend the disk, or move the directory away" in told
+    assert str(source.spool_directory) in told and "repair the disk, or move the directory away" in told
     source._begin(FIRST)
     assert said == [(True, "idle")] and source._status()["spooled_bytes"] == 0

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from boreal.model.schema import Schema
 from formats.record_parsing import RecordShape
-from services.source.post import PostBox
+from services.source.post_box import PostBox
 from services.source.web import ARROW, WebServer, _records, create_app
 from services.stack.servers import free_port
 

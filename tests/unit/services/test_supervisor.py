@@ -24,12 +24,11 @@ from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.statuses import StatusReader
-from services.stack import parent_death as tied
-from services.stack import state, supervisor
+from services.stack import parent_death, state, supervisor
 from services.stack.children import MONITOR
 from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
-from services.stack.supervisor import Runner, Supervisor, _Heard
+from services.stack.supervisor import ProcessRunner, Supervisor, _Readiness
 from tests.foreign import make_foreign_packages
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -69,8 +68,8 @@ def children() -> Callable[[], list[psutil.Process]]:
 @pytest.fixture
 def runner(
     tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]], children: Callable[[], list[psutil.Process]]
-) -> Iterator[Runner]:
-    made = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
+) -> Iterator[ProcessRunner]:
+    made = ProcessRunner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
     yield made
     for child in children():
         child.kill()
@@ -81,7 +80,7 @@ def test_a_process_dies_with_the_one_that_looks_after_it() -> None:
     """Killed at once, so that nobody could tell the child."""
     program = f"""
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-IS", {tied.__file__!r}, str(os.getpid()), *{SLEEP!r}])
+child = subprocess.Popen([sys.executable, "-IS", {parent_death.__file__!r}, str(os.getpid()), *{SLEEP!r}])
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -94,13 +93,14 @@ time.sleep(600)
 
 
 def test_a_process_whose_parent_is_gone_already_does_not_begin() -> None:
-    run = subprocess.run([sys.executable, "-IS", tied.__file__, "1", *SLEEP], stderr=subprocess.PIPE, text=True, timeout=20)
+    command = [sys.executable, "-IS", parent_death.__file__, "1", *SLEEP]
+    run = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=20)
     assert run.returncode == 1
-    assert "is gone" in run.stderr
+    assert "has ended" in run.stderr
 
 
 def test_a_process_is_started_logged_and_its_end_is_told(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
 ) -> None:
     program = "import os, sys; print('said', os.environ['BOREAL_TEST']); sys.exit(7)"
     os.environ["BOREAL_TEST"] = "this"
@@ -117,7 +117,7 @@ def test_a_process_is_started_logged_and_its_end_is_told(
 
 
 def test_a_frozen_process_ends_when_it_is_asked_to(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
 ) -> None:
     program = """
 import signal, sys, time
@@ -135,7 +135,7 @@ time.sleep(600)
 
 
 def test_a_long_log_begins_anew_and_its_end_is_kept(
-    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "LOG_BYTES_MAX", 1_000)
     go = tmp_path / "go"
@@ -158,7 +158,7 @@ time.sleep(600)
     assert log.read_text() == "after\n"
 
 
-def test_a_log_that_somebody_has_removed_ends_nothing(runner: Runner, tmp_path: Path) -> None:
+def test_a_log_that_somebody_has_removed_ends_nothing(runner: ProcessRunner, tmp_path: Path) -> None:
     runner.start(Child("monitor", "monitor", None, SLEEP))
     (tmp_path / "logs" / "monitor.log").unlink()
     runner.shorten_logs()
@@ -170,7 +170,7 @@ def no_more(*arguments: Any, **options: Any) -> NoReturn:
 
 @pytest.mark.parametrize("what", ["subprocess.Popen", "psutil.Process"])
 def test_a_process_that_cannot_be_started_has_ended_at_once(
-    runner: Runner,
+    runner: ProcessRunner,
     ended: queue.SimpleQueue[tuple[str, int]],
     children: Callable[[], list[psutil.Process]],
     monkeypatch: pytest.MonkeyPatch,
@@ -190,7 +190,7 @@ def test_a_process_that_cannot_be_started_has_ended_at_once(
 
 
 def test_a_spare_that_cannot_be_kept_is_told_of_once(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", no_more)
     runner.keep_spare()
@@ -200,7 +200,7 @@ def test_a_spare_that_cannot_be_kept_is_told_of_once(
 
 
 def test_logs_that_were_removed_are_made_anew(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path
 ) -> None:
     runner.start(Child("monitor", "monitor", None, (sys.executable, "-c", "")))
     ended.get(timeout=PATIENCE_S)
@@ -212,7 +212,7 @@ def test_logs_that_were_removed_are_made_anew(
 
 
 def test_a_process_whose_log_cannot_be_opened_runs_without(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "logs" / "monitor.log").mkdir(parents=True)
     for _ in range(2):
@@ -246,9 +246,9 @@ def test_a_server_that_cannot_be_asked_for_want_of_something_is_asked_again(tmp_
 
     server = SimpleNamespace(prepare=lambda: None, command=["redis-server"], is_ready=look)
     made._in_thread(lambda: made._keep_server("redis", cast(Server, server)))
-    made._happenings.get(timeout=PATIENCE_S)
-    heard = made._happenings.get(timeout=PATIENCE_S)
-    assert isinstance(heard, _Heard) and (heard.pid, heard.ready) == (7, True)
+    made._notifications.get(timeout=PATIENCE_S)
+    heard = made._notifications.get(timeout=PATIENCE_S)
+    assert isinstance(heard, _Readiness) and (heard.pid, heard.ready) == (7, True)
     assert not made._has_failed.is_set()
     made._ending.set()
 
@@ -258,10 +258,10 @@ def test_what_was_said_before_the_supervisor_began_is_no_word_of_its_processes(t
     made._statuses = cast(StatusReader, SimpleNamespace(is_current=is_current))
     said = {"process": "node.q.r0", "pid": 57, "at_ms": 1.0, "ready": True}
     made._hear(said)
-    assert made._happenings.empty()
+    assert made._notifications.empty()
     is_current.set()
     made._hear(said)
-    assert not made._happenings.empty()
+    assert not made._notifications.empty()
 
 
 def test_a_full_disk_ends_nothing_and_the_state_is_written_once_there_is_room(
@@ -282,7 +282,7 @@ def test_a_full_disk_ends_nothing_and_the_state_is_written_once_there_is_room(
 def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
     tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]]
 ) -> None:
-    runner = Runner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
+    runner = ProcessRunner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
     program = "import os; print(os.environ.get('BOREAL_PROXIES__A'))"
     for name, kind in (("node.q.r0", "node"), ("node.q.r1", "node"), ("node.q.r0", "node"), ("redis", "redis")):
         runner.start(Child(name, kind, None, (sys.executable, "-c", program)))
@@ -297,7 +297,7 @@ def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
 
 
 def test_a_child_finds_our_packages_whatever_the_current_directory_holds(
-    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both by `python -m`, which puts that directory first, and by an empty entry of PYTHONPATH, which means it too."""
     monkeypatch.chdir(make_foreign_packages(tmp_path / "application"))
@@ -321,7 +321,7 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BOREAL_SITES__A__BOOTSTRAP", "127.0.0.1:1")
-    runner = Runner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
+    runner = ProcessRunner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
     runner.keep_spare()
     runner.keep_spare()
     [spare] = children()
@@ -332,7 +332,7 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     assert runner.created(EGRESS.name) == pytest.approx(state.created(spare))
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     log = (tmp_path / "logs" / f"{EGRESS.name}.log").read_text()
-    assert "ERROR egress.q.z boreal.process: egress.q.z cannot go on" in log
+    assert "ERROR egress.q.z boreal.process: egress.q.z failed" in log
     assert "is not known" in log
     assert (tmp_path / "logs" / "spare.log").read_text() == ""
     runner.signal("monitor", signal.SIGKILL)
@@ -344,7 +344,7 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
 def test_without_a_spare_or_with_a_dead_one_a_process_is_started_as_ever(
     ended: queue.SimpleQueue[tuple[str, int]], children: Callable[[], list[psutil.Process]], tmp_path: Path
 ) -> None:
-    runner = Runner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
+    runner = ProcessRunner(settings(tmp_path), False, lambda name, code: ended.put((name, code)))
     runner.start(EGRESS)
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     runner.forget(EGRESS.name)

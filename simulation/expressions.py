@@ -1,8 +1,8 @@
-"""What the expressions of simulated queries mean, each in plain Python: `queries` draws from these tables, the oracle runs
-them. Nothing here is shared with the operators' own expressions.
+"""The expressions of simulated queries, each with its meaning in plain Python: `queries` draws from these tables, the oracle
+evaluates them. No code is shared with the operators' own expressions.
 
-A row is a dict; null is None; times are microseconds. Comparisons with null are null, those with NaN false (but for <>);
-what has no finite result, or is beyond 64 bits, is null.
+A row is a dict; null is None; times are microseconds. Comparisons with null are null, those with NaN false (except <>);
+a result that is not finite, or exceeds 64 bits, is null.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ SELECTED: dict[str, dict[str, Meaning]] = {
         "n is null": lambda r: r["n"] is None,
     },
 }
-"""Of each column, what a map may make of it."""
+"""The expressions that a map may compute for each column."""
 
 AFTER_JOIN: dict[str, Meaning] = {
     **{name: (lambda r, name=name: r[name]) for name in ("k", "v", "n", "t", "b")},  # type: ignore[misc]
@@ -104,12 +104,12 @@ _WHERE = CONDITIONS | AFTER_WINDOW
 
 
 def condition(text: str) -> Meaning:
-    """What a filter keeps a row by; KeyError for what is not in the tables."""
+    """The condition of a filter; KeyError if it is not in the tables."""
     return _WHERE[text]
 
 
 def selected(text: str) -> Meaning:
-    """What a map makes of a row; KeyError for what is not in the tables."""
+    """The expression of a map; KeyError if it is not in the tables."""
     return _SELECTABLE[text]
 
 
@@ -117,7 +117,7 @@ def selected(text: str) -> Meaning:
 
 
 def aggregated(text: str, panes: list[list[Row]]) -> Any:
-    """What an aggregation gives of a group's rows, pane by pane: sums of doubles are sums of the panes' sums."""
+    """An aggregation over a group's rows, by panes: sums of doubles are sums of the panes' sums."""
     name, _, inner = text.rstrip(")").partition("(")
     rows = [row for pane in panes for row in pane]
     if inner == "*":
@@ -131,7 +131,7 @@ def aggregated(text: str, panes: list[list[Row]]) -> Any:
 
 
 def _one_zero(value: Any) -> Any:
-    """Doubles as keys go by: one zero, and one NaN that equals itself."""
+    """A double as a key: there is one zero, and one NaN that equals itself."""
     return "NaN" if value != value else value
 
 
@@ -144,7 +144,7 @@ def _sum(panes: list[list[Any]], values: list[Any]) -> Any:
 
 
 def _folded(values: list[float]) -> float:
-    """Added one by one: `sum` would compensate."""
+    """The sum by plain additions: `sum` would compensate for rounding."""
     total = 0.0
     for value in values:
         total += value
@@ -159,13 +159,13 @@ def _mean(panes: list[list[Any]], values: list[Any]) -> float | None:
 
 
 def _wide(values: list[int]) -> float:
-    """The exact sum of ints, as a double: what is above 32 bits is rounded before what is below is added."""
+    """The exact sum of ints as a double: the part above 32 bits is rounded before the lower part is added."""
     total = sum(values)
     return float(total >> 32) * 2.0**32 + float(total & 0xFFFFFFFF)
 
 
 def _least(panes: list[list[Any]], values: list[Any]) -> Any:
-    """NaN is the largest double; there is one zero."""
+    """The minimum. NaN is the largest double; there is one zero."""
     known = [value for value in values if value == value]
     return _plus_zero(min(known)) if known else values[0] if values else None
 
@@ -180,7 +180,8 @@ def _plus_zero(value: Any) -> Any:
 
 
 def _deviation(panes: list[list[Any]], values: list[Any]) -> float | None:
-    """Of a sample; about (see `is_about`), and NaN where the squares of what there is say nothing."""
+    """The standard deviation of a sample, with rounding errors (see `is_about`); NaN if the values are too large for
+    squares."""
     if len(values) < 2:
         return None
     if not all(abs(value) <= HUGE for value in values):
@@ -222,10 +223,11 @@ COMPUTED = {
     "first_time": "first(t)",
     "flag": "last(b)",
 }
-"""What an aggregate over plain rows may compute, by the name of its column."""
+"""The computations of an aggregate over plain rows, by the name of the column."""
+
 
 def is_about(one: Any, other: Any, size: float) -> bool:
-    """Whether two standard deviations are as near as doubles of this size allow."""
+    """Whether two standard deviations are equal up to rounding. size: the magnitude of the values."""
     if one is None or other is None:
         return one is other
     return math.isnan(other) or abs(one - other) <= 1e-6 * max(size, 1e-6)

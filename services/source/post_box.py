@@ -1,16 +1,16 @@
-"""Rows that are posted to a source: into the user's topic when Kafka takes them, to disk while it does not.
+"""Takes rows that are posted to a source: sends them to the user's topic, or to disk while Kafka does not take them.
 
-The user's topic is the one way in. There a posted record waits like any other until the source has logged it, and all
-that is promised of records there holds for it. So the spool only has to bring records into the topic:
+All rows enter through the user's topic. There a posted record waits like any other until the source has logged it, with the
+same guarantees. So the spool only has to bring records into the topic:
 
-    1. a record is given a number                         below those of all later records
+    1. a record gets a number                             below those of all later records
     2. it is sent; or, if earlier ones are spooled or Kafka does not answer, it is spooled
-    3. whoever posted it is answered                      it outlasts our crash
-    4. what is spooled is sent, oldest first              it may have been sent before
-    5. what Kafka has acknowledged leaves the spool
+    3. the client that posted it gets its answer          the record survives a crash of this process
+    4. spooled records are sent, oldest first             they may have been sent before
+    5. records that Kafka has acknowledged leave the spool
 
-A crash between 4 and 5, and an answer of Kafka's that was lost, lead to repetitions in the topic, never to gaps; the
-source takes no number twice (intake.intake). All go to partition 0, in their order.
+A crash between 4 and 5, or a lost acknowledgement, leads to repeated records in the topic, never to gaps; the source takes
+each number once (intake.intake). All records go to partition 0, in order.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from boreal.model.errors import CorruptError
 from intake.intake import POSTED_HEADER
 from services.kafka.clusters import Cluster, close_producer
-from services.source.spool import Chunk, Spool, SpoolFull
+from services.source.spool import Spool, SpoolChunk, SpoolFull
 
 STALLED_S = 1.0
-"""How long Kafka may take for what is posted before it is spooled."""
+"""How long Kafka may take for posted records before they are spooled."""
 _PARTITION = 0
 
 _logger = logging.getLogger("boreal.source")
 
 
 class PostBox:
-    """`post` may be called from any thread; the spool is drained in a thread of ours."""
+    """`post` may be called from any thread; the box has a thread that drains the spool."""
 
     def __init__(self, cluster: Cluster, topic: str, spool: Spool, refuse: Callable[[bytes, str], Any]) -> None:
-        """refuse: makes a dead letter of a record, for a reason; returns its future. `refused` counts them. `failure` says why
-        nothing more is taken, while what is spooled cannot be read."""
+        """refuse(record, reason): sends a dead letter and returns its future; `refused` counts them. `failure`: why no record
+        is taken, while the spool cannot be read; else None. `is_full`: the spool has refused records since it was last
+        empty."""
         self._topic = topic
         self._spool = spool
         self._refuse = refuse
@@ -57,7 +58,7 @@ class PostBox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was posted is in the user's topic."""
+        """Whether all posted records are in the user's topic."""
         return self._spool.is_empty
 
     @property
@@ -65,10 +66,9 @@ class PostBox:
         return self._spool.spooled_bytes
 
     def post(self, records: list[bytes]) -> bool:
-        """Returns when the records outlast a crash: True if Kafka has them, False if the disk has.
+        """Return when the records will survive a crash: True if Kafka has them, False if the disk has.
 
-        Raises SpoolFull, or OSError where the disk fails, and nothing of them is kept for sure; KafkaError where Kafka
-        refuses them.
+        SpoolFull, or OSError if the disk fails: the records may be lost. KafkaError if Kafka refuses them.
         """
         with self._condition:
             if self.failure is not None:
@@ -81,7 +81,7 @@ class PostBox:
                 self._spool.add(first, records)
             except (SpoolFull, OSError) as error:
                 if is_sending:
-                    # It would keep them until Kafka is back, and with them each time that they are posted again.
+                    # The producer would keep these records until Kafka is back, and again each time that they are posted.
                     self._drop_producer()
                 if isinstance(error, SpoolFull):
                     if not self.is_full:
@@ -103,8 +103,8 @@ class PostBox:
             self._spool.close()
 
     def _send(self, first: int, records: list[bytes]) -> bool:
-        """Whether Kafka has all records within STALLED_S. It may come to have them later, all the same. KafkaError if it
-        refuses them."""
+        """Whether Kafka has all records within STALLED_S. If not, it may still get them later. KafkaError if it refuses
+        them."""
         try:
             return _are_sent(self._hand_over(first, records), time.monotonic() + STALLED_S)
         except OSError:
@@ -116,8 +116,8 @@ class PostBox:
             raise
 
     def _hand_over(self, first: int, records: list[bytes]) -> list[Any]:
-        """Give the records to the producer, which goes on trying by itself. A retriable KafkaError where it does not know
-        Kafka; that, or OSError, where one has to be made and cannot be."""
+        """Pass the records to the producer, which retries by itself; returns their futures. A retriable KafkaError if the
+        producer cannot reach Kafka; KafkaError or OSError if a producer cannot be made."""
         if self._producer is None:
             self._producer = self._cluster.make_producer(max_block_ms=int(STALLED_S * 1_000))
         send = self._producer.send
@@ -126,10 +126,10 @@ class PostBox:
             for number, record in enumerate(records, start=first)
         ]
 
-    def _deliver(self, chunk: Chunk) -> bool:
-        """Whether what is spooled has its place: in Kafka, or, where a record is larger than the topic takes, among the dead
-        letters, since nobody is there any more who could be told. It is handed over once, however long an outage lasts; what
-        Kafka refuses otherwise (it may not let us write now) is tried again."""
+    def _deliver(self, chunk: SpoolChunk) -> bool:
+        """Send a spooled chunk; whether Kafka has all of it. A record that is larger than the topic takes becomes a dead
+        letter, because the client that posted it no longer waits. The chunk is passed to the producer once, however long an
+        outage lasts; records that Kafka refuses for other reasons (such as a missing permission) are tried again."""
         try:
             sent = self._hand_over(chunk.first, chunk.records)
             refused: list[tuple[int, bytes]] = []
@@ -142,7 +142,7 @@ class PostBox:
                     refused.append((number, record))
             if refused:
                 self._drop_producer()
-            # With such a record what was behind it may have been given up. The source takes no number after a higher one.
+            # With such a record the producer may have dropped those after it. The source takes no number after a higher one.
             large = [record for number, record in refused if number < taken or self._is_too_large(number, record)]
             for letter in [self._refuse(record, f"too large for the topic: {len(record)} bytes") for record in large]:
                 self._await(letter)
@@ -152,14 +152,14 @@ class PostBox:
             return False
         except (KafkaError, OSError) as error:
             if isinstance(error, OSError) or not error.retriable:
-                _logger.error("what is spooled for %s is refused, and stays spooled: %r", self._topic, error)
+                _logger.error("Kafka refuses spooled records for %s, they stay spooled: %r", self._topic, error)
                 self._drop_producer()
             with self._condition:
                 self._pause()
             return False
 
     def _is_too_large(self, number: int, record: bytes) -> bool:
-        """Whether Kafka refuses a record on its own; it has it if not."""
+        """Send one record alone: True if Kafka refuses it as too large; else Kafka has it."""
         try:
             self._await(self._hand_over(number, [record])[0])
         except MessageSizeTooLargeError as error:
@@ -169,18 +169,18 @@ class PostBox:
         return False
 
     def _drop_producer(self) -> None:
-        """With what it has not sent yet; the next record has a new one made. Once Kafka has refused a batch of a producer's for
-        good, whatever that one sends next fails as well."""
+        """Close the producer, with all that it has not sent; the next record makes a new one. After Kafka has refused a batch
+        for good, all later records of that producer fail as well."""
         producer, self._producer = self._producer, None
         if producer is not None:
             close_producer(producer, 0)
 
     def _pause(self) -> None:
-        """With the lock: before something is tried again, unless we close."""
+        """Wait before a retry, at most until we close. The caller holds the lock."""
         self._condition.wait_for(lambda: self._is_closed, STALLED_S)
 
     def _await(self, future: Any) -> None:
-        """Until Kafka has a record, however long that takes. KafkaTimeoutError where that takes too long, or we close."""
+        """Wait until Kafka has a record. KafkaTimeoutError if the producer gives it up, or we close."""
         while not _are_sent([future], time.monotonic() + STALLED_S):
             if self._is_closed or future.failed():
                 raise KafkaTimeoutError
@@ -194,7 +194,7 @@ class PostBox:
                 if not (chunks := self._head()):
                     self._pause()
                     continue
-            # Without the lock: those who post meanwhile spool, as long as there is something to drain.
+            # Without the lock: records that are posted now are spooled, as long as the spool is not empty.
             for chunk in chunks:
                 while not self._deliver(chunk):
                     if self._is_closed:
@@ -203,21 +203,21 @@ class PostBox:
                 try:
                     self._spool.drained(chunks)
                 except OSError as error:
-                    # Only the next life has to know: it would send them again, and the source takes no number twice.
-                    _logger.error("the disk does not take how far the spool for %s is drained: %s", self._topic, error)
+                    # Only the next incarnation needs it: it would send them again, and the source takes no number twice.
+                    _logger.error("how far the spool for %s is drained cannot be written to disk: %s", self._topic, error)
                 if self._spool.is_empty:
                     self.is_full = False
                     _logger.info("the spool is drained")
 
-    def _head(self) -> list[Chunk]:
-        """What is to be sent next; nothing while it cannot be read."""
+    def _head(self) -> list[SpoolChunk]:
+        """The chunks to be sent next; none while the spool cannot be read."""
         try:
             chunks = self._spool.head()
         except (OSError, CorruptError) as error:
             if self.failure is None:
                 self.failure = (
-                    f"the spool in {self._spool.directory} cannot be read, and nothing more is taken: {error}; mend the disk, "
-                    "or stop the source and move the directory away, with the rows that it holds"
+                    f"the spool in {self._spool.directory} cannot be read, and nothing more is taken: {error}; repair "
+                    "the disk, or stop the source and move the directory away (its rows are not in Kafka)"
                 )
                 _logger.error("%s", self.failure)
             return []
@@ -226,7 +226,7 @@ class PostBox:
 
 
 def _are_sent(futures: list[Any], deadline: float) -> bool:
-    """Whether Kafka has all records before the deadline. KafkaError for one that it refuses."""
+    """Whether Kafka has all records before the deadline, a time of `time.monotonic`. KafkaError if it refuses one."""
     try:
         for future in futures:
             future.get(timeout=max(deadline - time.monotonic(), 0))

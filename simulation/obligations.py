@@ -1,7 +1,7 @@
-"""What a scenario owes beyond what every run does, read off its strikes, its plan and its policies: I3, I4, that one failure
-of one replica is masked, and that `missing_inputs` says just what is missing.
+"""Obligations of a scenario beyond those of every run, derived from its strikes, its plan and its policies: I3, I4, that the
+failure of one replica is masked, and that `missing_inputs` names exactly the missing inputs.
 
-Conservative: where a rule does not plainly apply, nothing is owed. A family that knows more may claim more.
+The rules are conservative: if one does not clearly apply, nothing is owed. A family that knows more may claim more.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
 
 HARMLESS = {"store_away", "store_wipe", "resend"}
-"""They stop nobody, and are in nobody's way."""
+"""They stop no instance, and slow none."""
 OF_ONE_REPLICA = {"crash", "crash_losing_checkpoint", "crash_midway", "zombie", "freeze", "cut_replica", "engine_crash"}
 OF_ONE_STREAM = {"cut_stream", "cut_stream_to_replica"}
 
 ROWWISE = ("filter", "map", "union")
 LEAST_STEPS = 4
-"""X is comfortable from so many times a bucket and a boundary interval on."""
+"""X is comfortable if it is at least this many times a bucket and a boundary interval."""
 LONGEST_BATCH_US = 60 * MILLISECOND
 REJOINING_US = 400 * MILLISECOND
-"""So long after a heal a stream may still be on its way."""
+"""How long after a heal a stream may still be catching up."""
 APART_US = SECOND
-"""So long after the end of one failure the next one finds everybody calm."""
+"""How long after the end of one failure all instances are STABLE again."""
 
 
-def with_what_is_owed(scenario: Scenario) -> Scenario:
-    """The scenario, with what follows from the rules besides what its family claims."""
+def with_obligations(scenario: Scenario) -> Scenario:
+    """The scenario with the obligations that follow from the rules, in addition to those that its family claims."""
     owes_delay = scenario.owes_delay or owes_delay_by_rule(scenario)
     cut_us = longest_short_cut_us(scenario)
     return replace(
@@ -46,8 +46,8 @@ def with_what_is_owed(scenario: Scenario) -> Scenario:
 
 
 def owes_delay_by_rule(scenario: Scenario) -> bool:
-    """I3: streams are cut from all their readers, never all at once, and somebody can always answer. No operator waits for
-    two sides (R15)."""
+    """I3: streams are cut from all their readers, never all streams at once, and some replica can always answer. No operator
+    waits for two sides (R15)."""
     plan = scenario.plan
     return (
         is_comfortable(scenario)
@@ -60,19 +60,19 @@ def owes_delay_by_rule(scenario: Scenario) -> bool:
 
 
 def gives_row_by_row(scenario: Scenario) -> bool:
-    """Each result depends on one row, which comes by one path; and memory holds what is held back."""
+    """Whether each result depends on one row, which comes by one path, and memory is large enough for the rows held back."""
     plan = scenario.plan
     is_chain = all(sum(edge.producers for edge in f.edges if not edge.source) <= 1 for f in plan.fragments)
     reads_once = all(len({edge.name for edge in plan.sources if edge.operator == name}) == 1 for name in scenario.feeds)
     only_cuts = all(strike.kind == "cut_stream" for strike in failures(scenario))
     plain = is_chain and reads_once and kinds(plan) <= set(ROWWISE)
-    # A row that is out of order for longer than X is in the final answer only.
+    # A row that is out of order by more than X appears only in the final answer.
     return plain and only_cuts and plan.memory_bytes >= HELD_BACK_BYTES and not scenario.owes_early
 
 
 def longest_short_cut_us(scenario: Scenario) -> int | None:
-    """I4: each failure is the cut of one stream, to all its readers or to one, and over long before the next one. None where
-    it is not owed; whether it is short enough is judged by the alpha*X that there was."""
+    """I4: each failure is the cut of one stream, to all its readers or to one, and ends long before the next one. The length of
+    the longest cut, or None if I4 is not owed; whether that is short enough depends on the alpha*X of the run."""
     cuts = sorted(failures(scenario), key=lambda strike: strike.at_us)
     if not cuts or not is_comfortable(scenario) or any(strike.kind not in OF_ONE_STREAM for strike in cuts):
         return None
@@ -82,7 +82,7 @@ def longest_short_cut_us(scenario: Scenario) -> int | None:
 
 
 def owes_masking_by_rule(scenario: Scenario) -> bool:
-    """One of several replicas fails, and all else is well."""
+    """Whether one of several replicas fails, and nothing else."""
     strikes = failures(scenario)
     if len(strikes) != 1 or strikes[0].kind not in OF_ONE_REPLICA or not is_comfortable(scenario):
         return False
@@ -91,7 +91,7 @@ def owes_masking_by_rule(scenario: Scenario) -> bool:
 
 
 def owes_names_by_rule(scenario: Scenario) -> bool:
-    """`missing_inputs`: only streams are cut, from all their readers, and nothing else is late."""
+    """`missing_inputs`: whether only streams are cut, from all their readers, and nothing else is late."""
     cuts = failures(scenario)
     return (
         is_comfortable(scenario)
@@ -103,16 +103,16 @@ def owes_names_by_rule(scenario: Scenario) -> bool:
     )
 
 
-# What the rules are made of
+# Parts of the rules
 
 
 def failures(scenario: Scenario) -> list[Strike]:
-    """The strikes that stop somebody or something."""
+    """The strikes that stop an instance, a stream or a path."""
     return [strike for strike in scenario.strikes if strike.kind not in HARMLESS]
 
 
 def is_comfortable(scenario: Scenario) -> bool:
-    """X leaves time for what a bucket waits for without any failure, and no row is ahead of its stream."""
+    """Whether X is longer than any wait without failures, and no row is ahead of its stream."""
     plan = scenario.plan
     if scenario.batch_us and (
         plan.alpha_x_us is not None or plan.memory_bytes < HELD_BACK_BYTES or scenario.batch_us > LONGEST_BATCH_US
@@ -128,7 +128,7 @@ def is_comfortable(scenario: Scenario) -> bool:
 
 
 def is_some_stream_there(scenario: Scenario) -> bool:
-    """Whether at no time all streams are cut, or are just coming back."""
+    """Whether at every time some stream is neither cut nor just coming back."""
     changes = sorted(
         change
         for strike in failures(scenario)
@@ -143,12 +143,12 @@ def is_some_stream_there(scenario: Scenario) -> bool:
 
 
 def kinds(plan: Plan) -> set[str]:
-    """Those of the plan's operators."""
+    """The kinds of the plan's operators."""
     return {node.spec.kind for fragment in plan.fragments for node in fragment.nodes}
 
 
 def _goes_on_beside_a_redo(plan: Plan, fragment: Fragment) -> bool:
-    """Another replica does, or an overlay (R21)."""
+    """Whether a fragment answers during a correction: by another replica, or by an overlay (R21)."""
     return len(fragment.replicas) > 1 or fragment.name == EGRESS or plan.mode is Mode.OVERLAY_REDO
 
 

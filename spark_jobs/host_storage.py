@@ -1,7 +1,6 @@
-"""Where an operator host in a Python worker finds its orders again, and where it keeps what it must not lose.
+"""Storage for an operator host in a Python worker: its orders are in Kafka, snapshots and copies of its state in Redis.
 
-The orders lie in Kafka, snapshots and copies of the state in Redis. What goes to Redis goes there behind, so that a batch never
-waits for it (R19); what is asked of either is waited for, for a while.
+Writes to Redis are done by a thread, so that a batch never waits for them (R19); reads from either wait for a limited time.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from reconcile.remote import Unreachable
 from services.kafka.clusters import Cluster
 
 ASK_S = 10.0
-"""How long Kafka or Redis may keep us waiting before the batch is given up, and the job begins anew."""
+"""How long a read from Kafka or Redis may take before the batch fails, and the job is restarted."""
 
 UPLOAD_S = 60.0
-"""How long a copy of a state is kept for a store that does not take it."""
+"""How long writes of a checkpoint are retried."""
 
 RETRY_S = 0.5
 SNAPSHOTS_KEPT = 2
@@ -33,8 +32,8 @@ _logger = logging.getLogger("boreal.spark.places")
 
 
 class TopicOrders:
-    """The `OrderLog` of one partition. is_order: whether a record is one; others, which were passed over when they came, are
-    passed over again."""
+    """The `OrderLog` of one partition. is_order(offset, data): whether a record is an order; other records are skipped, as they
+    were the first time."""
 
     def __init__(self, cluster: Cluster, topic: str, partition: int, is_order: Callable[[int, bytes], bool]) -> None:
         self._cluster = cluster
@@ -45,22 +44,22 @@ class TopicOrders:
         with closing(self._cluster.make_consumer()) as consumer:
             consumer.assign([self._partition])
             consumer.seek(self._partition, max(first, consumer.beginning_offsets([self._partition])[self._partition]))
-            heard = time.monotonic()
+            answered_at = time.monotonic()
             while consumer.position(self._partition) < end:
                 for records in consumer.poll(timeout_ms=200).values():
-                    heard = time.monotonic()
+                    answered_at = time.monotonic()
                     for record in records:
                         if record.offset < end and self._is_order(record.offset, record.value):
                             yield record.offset, record.value
-                if time.monotonic() - heard > ASK_S:
+                if time.monotonic() - answered_at > ASK_S:
                     raise KafkaTimeoutError(f"{self._partition} could not be read up to {end}")
 
 
 class StoredSnapshots:
-    """The `Snapshots` of one host. log: the name of the very log that its orders come from; a snapshot that another log's
-    orders have made, under the same owner, is none of ours."""
+    """The `Snapshots` of one host. log: a unique name of the log that its orders come from; snapshots of the same owner that
+    were made from another log are ignored."""
 
-    def __init__(self, store: CheckpointStore, keeper: Keeper, owner: str, log: str) -> None:
+    def __init__(self, store: CheckpointStore, keeper: CheckpointUploader, owner: str, log: str) -> None:
         self._store = store
         self._keeper = keeper
         self._owner = owner
@@ -73,7 +72,7 @@ class StoredSnapshots:
                 if found is not None:
                     return number, found.state
         except StoreUnavailableError as error:
-            _logger.warning("no snapshot of %s can be had: %s", self._owner, error)
+            _logger.warning("no snapshot of %s can be read: %s", self._owner, error)
         return None
 
     def keep(self, offset: int, snapshot: bytes) -> None:
@@ -88,17 +87,17 @@ class StoredSnapshots:
         return found if found.inputs == ((self._log, number),) else None
 
 
-class Keeper:
-    """Brings checkpoints to the store, in a thread: the newest of each owner, for UPLOAD_S at most."""
+class CheckpointUploader:
+    """Uploads checkpoints in a thread: the newest of each owner, with retries for at most UPLOAD_S."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._waiting: dict[str, tuple[Checkpoint, int]] = {}
         self._has_news = threading.Condition()
-        threading.Thread(target=self._run, name="keeper", daemon=True).start()
+        threading.Thread(target=self._run, name="uploader", daemon=True).start()
 
     def keep(self, checkpoint: Checkpoint, count: int) -> None:
-        """Returns at once. count: how many of the owner's checkpoints the store is to have afterwards."""
+        """Queue a checkpoint; returns at once. count: how many of the owner's checkpoints the store keeps afterwards."""
         with self._has_news:
             self._waiting[checkpoint.instance] = checkpoint, count
             self._has_news.notify()
@@ -109,9 +108,9 @@ class Keeper:
                 self._has_news.wait_for(lambda: self._waiting)
                 owner = next(iter(self._waiting))
                 checkpoint, count = self._waiting.pop(owner)
-            self._bring(checkpoint, count)
+            self._upload(checkpoint, count)
 
-    def _bring(self, checkpoint: Checkpoint, count: int) -> None:
+    def _upload(self, checkpoint: Checkpoint, count: int) -> None:
         owner, number = checkpoint.instance, checkpoint.number
         given_up = time.monotonic() + UPLOAD_S
         while owner not in self._waiting and time.monotonic() < given_up:
@@ -122,11 +121,11 @@ class Keeper:
             except StoreUnavailableError as error:
                 _logger.warning("checkpoint %d of %s waits for the store: %s", number, owner, error)
                 time.sleep(RETRY_S)
-        _logger.warning("checkpoint %d of %s is given up", number, owner)
+        _logger.warning("checkpoint %d of %s is not stored: the store does not answer", number, owner)
 
 
-def fetch_from(store: CheckpointStore) -> Callable[[str, int], bytes]:
-    """A `reconcile.remote.Fetch`."""
+def make_fetch(store: CheckpointStore) -> Callable[[str, int], bytes]:
+    """A `reconcile.remote.Fetch` that reads from the store. Its Unreachable: the store did not answer within ASK_S."""
 
     def fetch(owner: str, number: int) -> bytes:
         given_up = time.monotonic() + ASK_S
@@ -135,8 +134,8 @@ def fetch_from(store: CheckpointStore) -> Callable[[str, int], bytes]:
                 return store.get(owner, number).state
             except StoreUnavailableError as error:
                 if time.monotonic() > given_up:
-                    raise Unreachable(f"checkpoint {number} of {owner} cannot be asked for: {error}") from None
-                _logger.warning("checkpoint %d of %s is waited for: %s", number, owner, error)
+                    raise Unreachable(f"checkpoint {number} of {owner} cannot be read: {error}") from None
+                _logger.warning("checkpoint %d of %s cannot be read yet: %s", number, owner, error)
                 time.sleep(RETRY_S)
 
     return fetch

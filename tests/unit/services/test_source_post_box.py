@@ -18,9 +18,9 @@ from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
 from boreal.model.errors import CorruptError
 from services.kafka.clusters import Cluster
-from services.source import post
-from services.source.post import PostBox
-from services.source.spool import Chunk, Spool, SpoolFull
+from services.source import post_box
+from services.source.post_box import PostBox
+from services.source.spool import Spool, SpoolChunk, SpoolFull
 from tests.waiting import wait
 
 LARGEST = 100
@@ -92,7 +92,7 @@ class Producer:
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
-    monkeypatch.setattr(post, "STALLED_S", 0.02)
+    monkeypatch.setattr(post_box, "STALLED_S", 0.02)
     return Kafka()
 
 
@@ -185,7 +185,7 @@ def test_a_producer_is_made_when_that_is_possible(kafka: Kafka, box: PostBox, er
 
 
 def test_making_a_producer_is_tried_now_and_then(kafka: Kafka, box: PostBox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "STALLED_S", 60)
+    monkeypatch.setattr(post_box, "STALLED_S", 60)
     kafka.cannot_make = KafkaConnectionError("away")
     assert not box.post([b"a"])
     assert wait(lambda: kafka.tries == 2)
@@ -212,7 +212,7 @@ class Damaged(Spool):
     reason: Exception | None = None
     tries = 0
 
-    def head(self) -> list[Chunk]:
+    def head(self) -> list[SpoolChunk]:
         self.tries += 1
         if self.reason is not None:
             raise self.reason

@@ -10,8 +10,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from services.kafka.clusters import Cluster
-from services.source import topic as topic_module
-from services.source.topic import ASK_SILENT_AGAIN_S, END_WITHIN_MS, SILENT_END_WITHIN_MS, UserTopic
+from services.source import user_topic as topic_module
+from services.source.user_topic import ASK_SILENT_AGAIN_S, END_WITHIN_MS, SILENT_END_WITHIN_MS, UserTopic
 
 
 class Consumer:

@@ -1,4 +1,4 @@
-"""The user's topic, read without a group: where to go on is in the source's own logs, and not with the broker."""
+"""Reads the user's topic without a consumer group: the source's own logs hold the read position, and not the broker."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from intake.place import SourcePlace
 from services.kafka.clusters import Cluster, log_retry
 
 FETCH_BYTES = 1 << 20
-"""A partition at a time: small, so that a backlog is read evenly from all partitions."""
+"""The most that is fetched from a partition at a time: small, so that a backlog is read evenly from all partitions."""
 LOOK_BYTES = 64 << 10
 LONGEST_LOOK_MS = 100
+"""A poll returns when LOOK_BYTES have arrived, or after this time at most."""
 END_WITHIN_MS = 1_000
-"""So long a broker may take to say where partitions end, and then so long once it did not."""
+"""How long a broker may take to answer where partitions end."""
 SILENT_END_WITHIN_MS = 100
 ASK_SILENT_AGAIN_S = 1.0
-"""A look at the topic brings at least so many bytes, or what has come within a while."""
+"""A broker that has not answered is asked again after ASK_SILENT_AGAIN_S, and may then take SILENT_END_WITHIN_MS."""
 
 _logger = logging.getLogger("boreal.source")
 
-Found = dict[int, list[ConsumerRecord]]
-"""Records by partition, in the order of their offsets."""
+RecordsByPartition = dict[int, list[ConsumerRecord]]
+"""By partition, in the order of their offsets."""
 
 
 class UserTopic:
-    """One topic, with all its partitions. KafkaError where the cluster says no; out of reach, it has nothing to say."""
+    """One topic, with all its partitions. KafkaError if the cluster refuses a request; while it is out of reach, polls return
+    nothing."""
 
     def __init__(self, cluster: Cluster, name: str, look_ms: int) -> None:
-        """look_ms: how long records are gathered where few come. One look costs as much as many records."""
+        """look_ms: how long a poll gathers records if few come. One poll costs as much as many records."""
         self.name = name
         self.lost_records = 0
         self._silent: dict[int | None, float] = {}
         self._consumer = cluster.make_consumer(
-            # What a producer has taken back was never written.
+            # Records of an aborted transaction are not part of the stream.
             read_committed=True,
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_min_bytes=LOOK_BYTES,
@@ -48,16 +50,16 @@ class UserTopic:
 
     @property
     def assigned(self) -> list[int]:
-        """The partitions that are read."""
+        """The partitions that are read now."""
         return sorted(partition.partition for partition in self._consumer.assignment())
 
     def partitions(self) -> list[int]:
-        """Those that there are now; none while the topic is absent."""
+        """All partitions of the topic; none while it does not exist."""
         return sorted(self._consumer.partitions_for_topic(self.name) or ())
 
     def begin(self, partitions: list[int], place: SourcePlace) -> dict[int, int]:
-        """Read these partitions from where `place` is. Returns those that `place` does not know of, although they hold
-        records: where these begin."""
+        """Read these partitions from the offsets in `place` on. Returns the first offsets of those partitions that hold records
+        and are not in `place`."""
         ours = [self._of(number) for number in partitions]
         self._consumer.assign(ours)
         starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
@@ -70,13 +72,13 @@ class UserTopic:
             if partition.partition not in place.partitions and starts[partition] < ends[partition]
         }
 
-    def poll(self, timeout_ms: int, most: int) -> Found:
-        """The next records, `most` at most. OffsetOutOfRangeError: `find_again` says what to do."""
+    def poll(self, timeout_ms: int, most: int) -> RecordsByPartition:
+        """The next records, at most `most`. OffsetOutOfRangeError: call `find_again`."""
         return {partition.partition: found for partition, found in self._consumer.poll(timeout_ms, max_records=most).items()}
 
-    def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> Found | None:
-        """Like `poll`, but no record at or after these offsets, one for each partition that is read; None once all before
-        them were returned."""
+    def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> RecordsByPartition | None:
+        """Like `poll`, but only records before these offsets, one for each partition that is read; None after all of them were
+        returned."""
         behind = [number for number, end in until.items() if self._consumer.position(self._of(number)) < end]
         if not behind:
             return None
@@ -84,8 +86,8 @@ class UserTopic:
         return {number: [record for record in records if record.offset < until[number]] for number, records in found.items()}
 
     def find_again(self) -> dict[int, int]:
-        """Records that were not read yet are gone: retention has deleted them, or the topic is a new one of this name. Go
-        on with the first that there are; returns where that is, by partition. Says so, and counts them."""
+        """Continue with the first records that exist, after unread ones were deleted: by retention, or with the whole topic,
+        which was made again. Returns the new offsets by partition; logs the loss, and counts it in `lost_records`."""
         moved: dict[int, int] = {}
         ours = sorted(self._consumer.assignment())
         starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
@@ -97,14 +99,14 @@ class UserTopic:
             moved[partition.partition] = starts[partition]
             self.lost_records += max(starts[partition] - position, 0)
             _logger.error(
-                "%s/%d: the next record would be %d, and the topic has those from %d to %d; what lay between is lost, and "
-                "reading goes on at %d",
+                "%s/%d: the next record would be %d, but the topic holds those from %d to %d; the records between are lost, "
+                "and reading continues at %d",
                 *(self.name, partition.partition, position, starts[partition], ends[partition], starts[partition]),
             )
         return moved
 
     def is_gone(self, place: SourcePlace, until: Mapping[int, int]) -> bool:
-        """Whether some of the records between `place` and `until` are there no more: deleted, or of an earlier topic of this
+        """Whether some of the records between `place` and `until` no longer exist: deleted, or of an earlier topic of the same
         name."""
         ours = [self._of(number) for number in until]
         starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
@@ -114,8 +116,8 @@ class UserTopic:
         )
 
     def ends(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Where these partitions end now; without those whose broker does not say so at once. Each leader is asked alone,
-        and a silent one seldom and briefly: the partitions of the others must not wait for it."""
+        """The end offsets of these partitions, without those whose broker does not answer at once. Each leader is asked
+        separately, and a silent one rarely and with a short timeout: the other partitions must not wait for it."""
         by_leader: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
         for partition in map(self._of, numbers):
             by_leader[self._consumer._client.cluster.leader_for_partition(partition)].append(partition)
@@ -127,7 +129,7 @@ class UserTopic:
             try:
                 ends = self._consumer.end_offsets(ours, END_WITHIN_MS if asked_again_at is None else SILENT_END_WITHIN_MS)
             except KafkaError as error:
-                log_retry(_logger, f"{self.name} cannot be looked at", error)
+                log_retry(_logger, f"the ends of {self.name} cannot be read", error)
                 self._silent[leader] = time.monotonic() + ASK_SILENT_AGAIN_S
                 continue
             self._silent.pop(leader, None)
