@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import assert_never
 
 BACKOFF_FIRST_US = 200_000
 """Back-off before the second restart."""
@@ -205,6 +206,10 @@ class Supervision:
                 process = self.processes.get(name)
                 if process is not None and process.phase is Phase.RUNNING:
                     process.answer(ready, now)
+            case Tick():
+                pass
+            case _:
+                assert_never(event)
         return self._settle(now)
 
     def next_deadline(self) -> int | None:

@@ -12,7 +12,7 @@ import time as wall
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Data, Frame, LogId, State
@@ -30,6 +30,7 @@ from reconcile.events import (
     Follow,
     Frames,
     InstanceId,
+    Obey,
     Read,
     ReadDone,
     Received,
@@ -408,8 +409,12 @@ class World:
             case StoreCheckpoint():
                 life = process.life
                 self.at(self.now + self.upload_us, lambda: self._stored(process, life, effect))
+            case Obey():
+                raise AssertionError("the host is beside the instance")
             case StateChanged() | Reconciled():
                 self.journal.append(Entry(self.now, process.id, effect))
+            case _:
+                assert_never(effect)
 
     def append(self, log: LogId, frame: Frame) -> None:
         """Log a frame, and let its readers know."""

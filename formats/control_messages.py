@@ -11,7 +11,7 @@ A record holds all items that one process sends at one moment:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from boreal.model.errors import ProtocolError
 from boreal.model.frames import State
@@ -39,6 +39,10 @@ def message_item(to: InstanceId, message: Message) -> ControlItem:
             fields["state"] = state.value
         case PathAfter(_, key, micros):
             fields |= {"key": key, "micros": micros}
+        case LeaseRequest() | LeaseGrant() | LeaseDenial() | LeaseEnd():
+            pass
+        case _:
+            assert_never(message)
     return {"to": str(to), "message": fields}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import pyarrow as pa
 
@@ -57,6 +58,8 @@ class Host:
                 self.redone()
             case DropLive():
                 self.live = None
+            case _:
+                assert_never(order)
         return Answer()
 
     def begin(self, state: bytes | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import assert_never
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.query.plan import EGRESS, Plan
@@ -191,10 +192,11 @@ class Instance:
                 self.rereading.take(event, now)
             case Unavailable(log):
                 self._turn_away(log, now, effects)
-            case Received(PathAfter(sender, key, micros)):
-                self.path_after[(sender, key)] = (micros, now)
             case Received(message):
-                effects += self.stagger.receive(message, now)  # type: ignore[arg-type]
+                if isinstance(message, PathAfter):
+                    self.path_after[(message.sender, message.key)] = (message.micros, now)
+                else:
+                    effects += self.stagger.receive(message, now)
             case Threshold(delay_threshold_us):
                 self.engine.delay_threshold_us = delay_threshold_us
                 self.sunion.set_threshold(
@@ -209,6 +211,8 @@ class Instance:
                 self.engine.take(place, answer, now, effects)
             case Tick(heard_until):
                 self._advance(now, heard_until, effects)
+            case _:
+                assert_never(event)
         self.has_more = self.has_more or not isinstance(event, Tick)
         self.wanted_at = self._next_deadline()
         return effects
@@ -318,6 +322,8 @@ class Instance:
                 port.revoke()
             case RecDone():
                 pass
+            case _:
+                assert_never(frame)
 
     def _take_correction(self, port: Port, frame: Frame, now: int) -> None:
         if isinstance(frame, Data) and not frame.tentative:
@@ -406,6 +412,8 @@ class Instance:
             case Redone():
                 self.ending_redo = True
                 self.engine.hand(orders.Redone(), now, effects, self._finish_redo)
+            case _:
+                assert_never(item)
         return 0
 
     def _rows_of(self, step: Step) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import pyarrow as pa
 
@@ -111,8 +111,10 @@ def encode_order(place: Place, order: Order) -> bytes:
             return pack(_KIND, facts, [_batch_bytes(batch) for batch in batches.values()])
         case Begin(_, mode, checkpoint):
             facts |= {"order": "begin", "mode": mode.value, "checkpoint": list(checkpoint) if checkpoint else None}
-        case _:
+        case Copy() | Mark() | RollBack() | Redone() | DropLive():
             facts |= {"order": _NAMES[type(order)], **{name: getattr(order, name) for name in order.__slots__}}
+        case _:
+            assert_never(order)
     return pack(_KIND, facts, [])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import assert_never
 
 from boreal.model.frames import State
 from reconcile.events import (
@@ -97,6 +98,8 @@ class Stagger:
                     self.asked = None
             case LeaseEnd(sender):
                 self.promised.pop(sender, None)
+            case _:
+                assert_never(message)
         return []
 
     def request(self, now: int) -> tuple[Permission, list[Send]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, assert_never
 
 from boreal.model.frames import Data, Frame, LogId
 from boreal.query.plan import EGRESS, Plan
@@ -15,6 +15,7 @@ from logs.checkpoints import StoreUnavailableError
 from logs.log import LogStore
 from reconcile.engine import HostFailed
 from reconcile.events import (
+    Acknowledge,
     Append,
     Effect,
     Event,
@@ -24,8 +25,12 @@ from reconcile.events import (
     Obey,
     Read,
     ReadDone,
+    Reconciled,
     Send,
+    StateChanged,
     StoreCheckpoint,
+    Unfollow,
+    Watch,
 )
 from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Saved
@@ -226,16 +231,18 @@ class SimulatedWorld(World):
             case StoreCheckpoint():
                 self._newest[process.id] = effect
                 super()._perform(process, effect)
-            case _:
+            case Append():
                 super()._perform(process, effect)
-        if isinstance(effect, Append):
-            self.wrote_at[process.id] = self.now
-        match effect:
+                self.wrote_at[process.id] = self.now
             case Send(_, message):
+                super()._perform(process, effect)
                 self.counts[type(message).__name__] += 1
             case Follow() | Read():
+                super()._perform(process, effect)
                 self.counts[type(effect).__name__] += 1
+            case Unfollow() | Watch() | Acknowledge() | StateChanged() | Reconciled():
+                super()._perform(process, effect)
             case _:
-                pass
+                assert_never(effect)
         for tell in self.on_effect:
             tell(process, effect)

@@ -56,4 +56,4 @@ class Redone:
     number: int
 
 
-Item = Step | Mark | Rollback | Redone
+Item = Step | Mark | Redone

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from kafka.errors import KafkaError
 
@@ -291,6 +291,8 @@ class InstanceHost:
                 _logger.info("%s has reconciled: %d input rows in %.3f s", self.me, tuples, seconds)
                 self.journal.reconciliations += 1
                 self.journal.last_reconciliation_s = seconds
+            case _:
+                assert_never(effect)
 
     def _tell_of_tentative(self, frame: Frame) -> None:
         """Say once, until an UNDO, that and why we answer tentatively."""

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, assert_never
 
 from boreal.model.errors import UserError
 from deployment.claims import Trim
@@ -158,6 +158,8 @@ class Monitor:
                     self._controls[name].send([trim_item(needed)])
                 case JournalEntry(_, _, who, text, is_bad):
                     _logger.log(logging.WARNING if is_bad else logging.INFO, "%s: %s %s", name, who, text)
+                case _:
+                    assert_never(effect)
 
     def _own_status(self, sweeper: CheckpointSweeper) -> dict[str, Any]:
         return {

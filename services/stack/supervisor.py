@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import psutil
 from kafka.errors import KafkaError
@@ -191,6 +191,8 @@ class Supervisor:
                 case KillProcess(name):
                     _logger.warning("%s does not end, and is killed", name)
                     self._runner.signal(name, signal.SIGKILL)
+                case _:
+                    assert_never(effect)
 
     # What is wanted
 
