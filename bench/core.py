@@ -274,17 +274,17 @@ def _redo_rate(logs: LogStore, memory: str) -> float:
         for at in range(STREAMS - 1):
             heartbeat = frames[at][count - 1][1]
             _feed(instance, logs, instance.handle(Frames(ids[at], ((offsets[ids[at]], heartbeat),), 0), now), now)
-    assert instance.sunion.live is not None, "the cut must have led to tentative output"
+    assert instance.status().is_tentative, "the cut must have led to tentative output"
     items: list[tuple[int, Frame]] = []
     for number in range(1, count):
         data, boundary = frames[STREAMS - 1][number]
         items += [(2 * number, data), (2 * number + 1, boundary)]
     started = time.perf_counter()
     _feed(instance, logs, instance.handle(Frames(ids[-1], tuple(items), 2 * count), now), now)
-    while instance.sunion.redoing or instance.sunion.live is not None:
+    while (status := instance.status()).is_redoing or status.is_tentative:
         now += 1_000
         _feed(instance, logs, instance.handle(Tick(), now), now)
-    return instance.redo_tuples / (time.perf_counter() - started) / 1e6
+    return status.redo_tuples / (time.perf_counter() - started) / 1e6
 
 
 def _redo() -> list[Figure]:

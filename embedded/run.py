@@ -84,7 +84,7 @@ class Run:
 
     def _read_replica(self) -> str:
         instance = self.world.egress().instance
-        return instance.links[0].upstream.live.log.replica or "r0" if instance else "r0"
+        return instance.status().inputs[0].read_from or "r0" if instance else "r0"
 
     def _is_over(self) -> bool:
         ended = self.sources.ended_at
@@ -103,7 +103,7 @@ class Run:
                 if include_dead:
                     return False
                 continue
-            if process.is_busy or instance.state is not State.STABLE or instance.sunion.base.position < INFINITY:
+            if process.is_busy or instance.state is not State.STABLE or instance.status().position < INFINITY:
                 return False
         return True
 
@@ -160,7 +160,7 @@ class Run:
 
     def _report(self) -> dict[str, Any]:
         plan = self.plan
-        alphas = [p.instance.sunion.alpha_x_us for p in self.world.processes.values() if p.instance]
+        alphas = [p.instance.status().alpha_x_us for p in self.world.processes.values() if p.instance]
         return {
             "query": plan.query,
             "mode": str(plan.mode),

@@ -575,4 +575,4 @@ class World:
 def _next_id(process: Process, log: LogId) -> int:
     """The stable id that a process needs next of a log."""
     assert process.instance is not None
-    return next(link.port.tape.next_id for link in process.instance.links if link.port.key == log.key)
+    return next(entry.next_id for entry in process.instance.status().inputs if entry.key == log.key)

@@ -47,11 +47,12 @@ from reconcile.recovery import Restart
 from reconcile.rereading import Rereading
 from reconcile.soutput import SOutput
 from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
+from reconcile.status import Status
 from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
-from sunion.sunion import Settings, SUnion
+from sunion.sunion import Healed, Settings, SUnion
 from sunion.tape import BEGINNING
 
 
@@ -224,11 +225,40 @@ class Instance:
             return False  # a Tick has just been: with another one nothing would be gained
         patience_us = min(self.plan.heartbeat_us // 2, self.silence_us // 4)
         is_late = now >= self.wanted_at and now - self.ticked_at > patience_us
-        return is_late or sum(link.port.tape.nbytes for link in self.links) > self.plan.memory_bytes
+        return is_late or self.held_bytes > self.plan.memory_bytes
 
     def next_deadline(self) -> int:
         """When to call `handle(Tick())` at the latest."""
         return self.wanted_at
+
+    def status(self) -> Status:
+        """The instance as it is now. Other threads may ask too: in the midst of a call, fields may be of different moments."""
+        return Status(
+            state=self.state,
+            incarnation=self.restart.incarnation,
+            delay_threshold_us=self.delay_threshold_us,
+            least_threshold_us=self.least_threshold_us,
+            alpha_x_us=self.sunion.alpha_x_us,
+            skew_us=self.skew_us,
+            engine_latency_us=self.engine.latency_us,
+            is_engine_busy=bool(self.engine.under_way),
+            missing=self.sunion.missing(),
+            position=self.sunion.base.position,
+            stable_through=self.sunion.stable_through,
+            is_tentative=self.sunion.live is not None,
+            is_redoing=self.sunion.redoing,
+            redo_tuples=self.redo_tuples,
+            inputs=tuple(link.status() for link in self.links),
+        )
+
+    def can_correct(self, now: int) -> bool:
+        """Whether all that was handed on tentatively can be corrected by now, whether or not it is our turn (R16, R22)."""
+        return self.sunion.healed(now, self.strategy.replay_from(self.sunion.base.position)) is Healed.FULL
+
+    @property
+    def held_bytes(self) -> int:
+        """What the ports hold of their stable rows."""
+        return sum(link.port.tape.nbytes for link in self.links)
 
     @property
     def delay_threshold_us(self) -> int:
@@ -265,10 +295,6 @@ class Instance:
         if lease is not None and lease > self.last_now:
             waits.append(lease)
         return min(waits)
-
-    def missing(self) -> tuple[str, ...]:
-        """The inputs that tentative output lacks at present."""
-        return self.sunion.missing()
 
     # Input
 
@@ -665,7 +691,8 @@ class Instance:
 
     def _path_after(self) -> int:
         """The longest way from here to a client, as the readers told it last."""
-        return max((micros for micros, _ in self.path_after.values()), default=0)
+        told = tuple(self.path_after.values())  # at once, for other threads ask too
+        return max((micros for micros, _ in told), default=0)
 
     def _forget_readers(self) -> None:
         """Who has not been heard of for long reads no more: its path is nobody's."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from boreal.model.frames import Boundary, Data, Frame, LogId, Start
 from boreal.query.plan import Fragment, Plan
 from reconcile.events import InstanceId
+from reconcile.status import InputStatus
 from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port
 from sunion.sunion import Merge
@@ -44,6 +45,20 @@ class Link:
         if isinstance(frame, Start):
             return frame.next_id > self.port.tape.next_id
         return isinstance(frame, Data) and not frame.tentative and frame.first_id > self.port.tape.next_id
+
+    def status(self) -> InputStatus:
+        port, live = self.port, self.upstream.live
+        return InputStatus(
+            key=port.key,
+            boundary=port.tape.boundary,
+            next_id=port.tape.next_id,
+            silent=port.silent,
+            failed=port.failed,
+            read_from=live.log.replica,
+            heard_at=live.seen,
+            skew_us=self.skew_us,
+            producers=self.producers,
+        )
 
     def log_to_read(self, now: int) -> LogId:
         """A replica's log that reaches us, for reading again; each turn moves on to the next one."""

@@ -28,7 +28,6 @@ from simulation.scenario import Scenario
 from simulation.store import SimulatedStore
 from simulation.strikes import Saboteur
 from simulation.world import SimulatedWorld
-from sunion.sunion import Healed
 
 UNFAIR_US = 10_000
 """So much more than its reader's may an instance's alpha*X be, for measures that are not of the same moment."""
@@ -226,15 +225,15 @@ class Simulation:
                 self.stable_at.pop(who, None)
                 self._note_corrected(who)
                 continue
-            sunion = instance.sunion
-            observed.alpha_x_us = min(observed.alpha_x_us, sunion.alpha_x_us)
-            is_hindered = process.is_frozen or instance.state is State.RECOVERING
+            status = instance.status()
+            observed.alpha_x_us = min(observed.alpha_x_us, status.alpha_x_us)
+            is_hindered = process.is_frozen or status.state is State.RECOVERING
             if is_hindered:
                 self.stable_at.pop(who, None)
             else:
-                self._note_trailing(who, sunion.stable_through, sunion.base.position + sunion.settings.bucket_us)
-            is_waiting = is_hindered or instance.engine.under_way or self._is_turn_of_another(who)
-            if is_waiting or not _can_correct(instance, self.world.now):
+                self._note_trailing(who, status.stable_through, status.position + instance.plan.bucket_us)
+            is_waiting = is_hindered or status.is_engine_busy or self._is_turn_of_another(who)
+            if is_waiting or not instance.can_correct(self.world.now):
                 self._note_corrected(who)
             else:
                 self.healed_since.setdefault(who, self.world.now)
@@ -278,14 +277,15 @@ class Simulation:
         for who, process in self.world.processes.items():
             if process.instance is None or process.is_frozen or not _shares(process.instance):
                 continue
-            reader = process.instance.sunion.alpha_x_us
-            for producer in dict.fromkeys(producer for link in process.instance.links for producer in link.producers):
+            status = process.instance.status()
+            reader = status.alpha_x_us
+            for producer in dict.fromkeys(producer for entry in status.inputs for producer in entry.producers):
                 other = self.world.processes[producer].instance
                 if other is None or self.world.processes[producer].is_frozen or not _shares(other):
                     continue
-                alpha = other.sunion.alpha_x_us
-                if alpha > max(reader, other.delay_threshold_us // 4) + UNFAIR_US:
-                    yield producer, who, alpha, reader
+                held = other.status()
+                if held.alpha_x_us > max(reader, held.delay_threshold_us // 4) + UNFAIR_US:
+                    yield producer, who, held.alpha_x_us, reader
 
 
 def _shares(instance: Instance) -> bool:
@@ -293,18 +293,8 @@ def _shares(instance: Instance) -> bool:
     return instance.state is State.STABLE and instance.plan.alpha_x_us is None
 
 
-def _can_correct(instance: Instance, now: int) -> bool:
-    mark = instance.sunion.base.position
-    return instance.sunion.healed(now, instance.strategy.replay_from(mark)) is Healed.FULL
-
-
 def _is_settled(process: Process) -> bool:
-    instance = process.instance
-    return (
-        instance is not None
-        and not process.is_busy
-        and not process.is_frozen
-        and instance.state is State.STABLE
-        and instance.sunion.base.position >= INFINITY
-        and not instance.engine.under_way
-    )
+    if process.instance is None or process.is_busy or process.is_frozen:
+        return False
+    status = process.instance.status()
+    return status.state is State.STABLE and status.position >= INFINITY and not status.is_engine_busy

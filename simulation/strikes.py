@@ -233,7 +233,7 @@ class Saboteur:
     def _crash_midway(self, process: Process, effects: list[Effect], strike: Strike) -> None:
         """The work's first effects took place, then the process died."""
         assert process.instance is not None
-        kept, incarnation = len(effects) * strike.amount // 1000, process.instance.restart.incarnation
+        kept, incarnation = len(effects) * strike.amount // 1000, process.instance.status().incarnation
         for effect in effects[:kept]:
             self.world.perform(process, effect)
         until = max(self.world.now, strike.end_us)

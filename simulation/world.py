@@ -170,7 +170,7 @@ class SimulatedWorld(World):
         """What a port caches of its stream is bounded; what one event brings may come on top, until it is looked at."""
         if process.instance is None:
             return
-        held = sum(link.port.tape.nbytes for link in process.instance.links)
+        held = process.instance.held_bytes
         if held <= self.plan.memory_bytes:
             return
         brought = 0

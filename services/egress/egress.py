@@ -128,7 +128,7 @@ class Egress:
         return host_of(instance, begun, self.clusters, self.layout, self.out, control.send, None, self.ending.exit)
 
     def _read_replica(self) -> str:
-        return self.host.instance.links[0].upstream.live.log.replica or "r0"
+        return self.host.instance.status().inputs[0].read_from or "r0"
 
     # What comes from outside
 
@@ -138,7 +138,7 @@ class Egress:
             return
         threshold = record.query.delay_threshold
         self.delays.x_us = threshold
-        if self.host.instance.delay_threshold_us != threshold:
+        if self.host.instance.status().delay_threshold_us != threshold:
             self.host.deliver(Threshold(threshold))
 
     # What it says of itself
@@ -148,7 +148,7 @@ class Egress:
         if self.latest is not None:
             self.latest.look_for_others()
         place = self.out.changelog.place
-        journal, instance = self.host.journal, self.host.instance
+        journal, status = self.host.journal, self.host.instance.status()
         since_us = self.out.tentative_since_us
         return {
             "ready": journal.state is not None and journal.state is not State.RECOVERING,
@@ -156,8 +156,8 @@ class Egress:
             "state": journal.state.value if journal.state else None,
             "since_ms": journal.since_us / 1_000,
             "x_ms": self.delays.x_us / 1_000,
-            "alpha_x_ms": instance.sunion.alpha_x_us / 1_000,
-            "skew_ms": instance.skew_us / 1_000,
+            "alpha_x_ms": status.alpha_x_us / 1_000,
+            "skew_ms": status.skew_us / 1_000,
             "counts": {"stable": place.n_stable, "tentative": place.n_tentative, "undone": place.n_undone},
             "delay_ms": self.delays.summary_ms(now_us()),
             "violations": self.delays.violations,
@@ -166,7 +166,7 @@ class Egress:
                 "since_ms": since_us / 1_000 if since_us else None,
                 "cause": self.out.cause or None,
             },
-            "missing": list(instance.missing()),
+            "missing": list(status.missing),
             "lost_rows": place.n_skipped + (self.stable.n_skipped if self.stable else 0),
             "seq": place.seq,
             "epoch": place.epoch,

@@ -298,7 +298,7 @@ class InstanceHost:
         """Say once, until an UNDO, that and why we answer tentatively."""
         if isinstance(frame, Boundary) and frame.tentative and not self._is_tentative:
             self._is_tentative = True
-            held_s = self.instance.sunion.alpha_x_us / 1e6
+            held_s = self.instance.status().alpha_x_us / 1e6
             missing = f" for {', '.join(frame.missing)}" if frame.missing else ""
             _logger.info("%s answers tentatively, having waited %.3f s%s", self.me, held_s, missing)
         elif isinstance(frame, Undo):

@@ -129,7 +129,7 @@ class Node:
         host = host_of(
             instance, begun, self.clusters, self.layout, Appender(logs), send, self.store, self.ending.exit
         )
-        if self.remote is not None and instance.engine.host is None:
+        if self.remote is not None:
             host.give_order = partial(self.remote.give, who)
         return host
 
@@ -183,7 +183,7 @@ class Node:
             return
         threshold = record.query.delay_threshold
         for host in self.hosts.values():
-            if host.instance.delay_threshold_us != threshold:
+            if host.instance.status().delay_threshold_us != threshold:
                 host.deliver(Threshold(threshold))
 
     # What it says of itself
@@ -197,8 +197,7 @@ class Node:
         }
 
     def _instance_status(self, host: InstanceHost) -> dict[str, Any]:
-        instance, journal = host.instance, host.journal
-        sunion = instance.sunion
+        status, journal = host.instance.status(), host.journal
         return {
             "fragment": host.me.fragment,
             "replica": host.me.replica,
@@ -206,23 +205,23 @@ class Node:
             "engine": self.layout.plan.fragment(host.me.fragment).engine_of(self.replica),
             "state": journal.state.value if journal.state else None,
             "since_ms": journal.since_us / 1_000,
-            "x_ms": instance.delay_threshold_us / 1_000,
-            "alpha_x_ms": sunion.alpha_x_us / 1_000,
-            "least_x_ms": instance.least_threshold_us / 1_000,
-            "engine_ms": instance.engine.latency_us / 1_000,
-            "missing": list(instance.missing()),
-            "position": sunion.base.position,
+            "x_ms": status.delay_threshold_us / 1_000,
+            "alpha_x_ms": status.alpha_x_us / 1_000,
+            "least_x_ms": status.least_threshold_us / 1_000,
+            "engine_ms": status.engine_latency_us / 1_000,
+            "missing": list(status.missing),
+            "position": status.position,
             "inputs": [
                 {
-                    "name": link.port.key,
-                    "boundary": link.port.tape.boundary,
-                    "silent": link.port.silent,
-                    "failed": link.port.failed,
-                    "read_from": link.upstream.live.log.replica,
-                    "skew_ms": link.skew_us / 1_000,
-                    "silent_for_ms": max(now_us() - link.upstream.live.seen, 0) / 1_000,
+                    "name": entry.key,
+                    "boundary": entry.boundary,
+                    "silent": entry.silent,
+                    "failed": entry.failed,
+                    "read_from": entry.read_from,
+                    "skew_ms": entry.skew_us / 1_000,
+                    "silent_for_ms": max(now_us() - entry.heard_at, 0) / 1_000,
                 }
-                for link in instance.links
+                for entry in status.inputs
             ],
             "reconciliations": journal.reconciliations,
             "last_reconciliation_s": journal.last_reconciliation_s,

@@ -213,13 +213,13 @@ def test_r08_a_backlog_drained_after_an_outage_is_not_overdue_at_once() -> None:
 def test_r09_alpha_x_is_x_less_what_comes_after_and_is_frozen_while_not_stable() -> None:
     """Upstream fragments may hold back less than those after them; all of it is reported."""
     ran = clean(chain_of(3), "generate:50,3")
-    alphas = {who.fragment: p.instance.sunion.alpha_x_us for who, p in ran.world.processes.items() if p.instance}
+    alphas = {who.fragment: p.instance.status().alpha_x_us for who, p in ran.world.processes.items() if p.instance}
     assert 250 * MS <= alphas["f1"] < alphas["f2"] < alphas["f3"] < S
     assert ran.report["alpha_x_ms"] == min(alphas.values()) / MS
     one = InstanceDriver(plan_of(query_of()))
-    assert one.instance.sunion.alpha_x_us == S - (100 + 50) * MS, "a bucket and a boundary interval, more than a tenth of X"
+    assert one.instance.status().alpha_x_us == S - (100 + 50) * MS, "a bucket and a boundary interval, more than a tenth of X"
     one.give(Threshold(2 * S))
-    assert one.instance.sunion.alpha_x_us == 1800 * MS, "a new X holds at once; a tenth of it is kept back"
+    assert one.instance.status().alpha_x_us == 1800 * MS, "a new X holds at once; a tenth of it is kept back"
 
 
 def test_r09_an_alpha_x_fixed_by_the_user_is_kept() -> None:
@@ -231,11 +231,11 @@ def test_r09_a_fixed_alpha_x_is_that_of_who_reads_sources_and_the_rest_of_the_pa
     """Deadlines count from ingest: whoever is further down gets rows when the fixed time is over, and must still be able to
     wait for another shard's."""
     ran = clean(chain_of(3, tuning={"alpha_x": "333ms"}), "generate:50,3")
-    alphas = {who.fragment: p.instance.sunion.alpha_x_us for who, p in ran.world.processes.items() if p.instance}
+    alphas = {who.fragment: p.instance.status().alpha_x_us for who, p in ran.world.processes.items() if p.instance}
     assert alphas["f1"] == 333 * MS < alphas["f2"] < alphas["f3"] <= alphas["egress"] < S
     assert ran.report["alpha_x_ms"] == 333
     late = clean(chain_of(2, tuning={"alpha_x": "950ms"}), "generate:50,3")
-    assert {p.instance.sunion.alpha_x_us for p in late.world.processes.values() if p.instance} == {950 * MS}
+    assert {p.instance.status().alpha_x_us for p in late.world.processes.values() if p.instance} == {950 * MS}
 
 
 def test_r10_a_failure_is_advertised_at_detection_and_answered_tentatively_only_at_the_deadline() -> None:

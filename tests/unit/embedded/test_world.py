@@ -52,14 +52,14 @@ def test_a_sound_checkpoint_of_another_query_is_passed_over_for_the_next_place_t
     assert instance.restart.state is None and instance.restart.incarnation == 2
     assert (instance.restart.muted_until > BEGINNING) == has_anchor
     world.run(lambda: world.now > 600 * MS)
-    assert instance.links[0].port.tape.next_id == 10
+    assert instance.status().inputs[0].next_id == 10
 
 
 def test_rows_to_read_again_that_no_log_holds_any_more_end_the_life_that_needs_them() -> None:
     """R27: that the next rows can be had does not help; else it would ask for the trimmed ones for ever."""
     world = world_with_rows(10)
     process = world.processes[WHO]
-    assert process.instance is not None and process.instance.links[0].port.tape.next_id == 10
+    assert process.instance is not None and process.instance.status().inputs[0].next_id == 10
     life = process.life
     world._read(process, life, Read(A, 0, 1 << 20, 1))
     assert process.life != life
