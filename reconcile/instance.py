@@ -410,12 +410,8 @@ class Instance:
             if revoke:
                 port.revoke()
             effects += switched
-            port.corrected = upstream.correcting is not None
-            port.unreachable = now - upstream.live.seen > self.silence_us
-            port.silent = port.unreachable and port.tape.boundary < INFINITY
-            is_tentative = port.suffix_boundary > port.tape.boundary and not port.is_early
-            is_unwell = is_tentative or upstream.live.state is not State.STABLE
-            port.failed = port.silent or (is_unwell and port.tape.boundary < INFINITY)
+            live = upstream.live
+            port.observe(now - live.seen > self.silence_us, upstream.correcting is not None, live.state is State.STABLE)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
         """Give an item to the host; returns how many input rows it held."""

@@ -102,6 +102,18 @@ class Port:
         """Through where this port's rows are known, be it tentatively."""
         return max(self.tape.boundary, self.suffix_boundary)
 
+    def expect(self, ahead_us: int, bucket_run_us: int, disorder_us: int) -> None:
+        """How the stream's rows are to be judged from now on; see `sunion.sunion.Settings`."""
+        self.ahead_us, self.bucket_run_us, self.disorder_us = ahead_us, bucket_run_us, disorder_us
+
+    def observe(self, unreachable: bool, corrected: bool, is_stable: bool) -> None:
+        """What is known now of the replicas that the stream is read from. is_stable: the visible one says that it is STABLE."""
+        is_over = self.tape.boundary >= INFINITY
+        is_tentative = self.suffix_boundary > self.tape.boundary and not self.is_early
+        self.unreachable, self.corrected = unreachable, corrected
+        self.silent = unreachable and not is_over
+        self.failed = self.silent or ((is_tentative or not is_stable) and not is_over)
+
     def take_stable(self, frame: Data, now: int) -> None:
         chunk = self.tape.append(frame.first_id, frame.batch, frame.ingest)
         if chunk is not None:

@@ -232,8 +232,7 @@ class SUnion:
 
     def _tell_ports(self) -> None:
         for port in self.ports:
-            port.ahead_us, port.bucket_run_us = self.settings.ahead_us, self.settings.bucket_run_us
-            port.disorder_us = self.settings.disorder_us
+            port.expect(self.settings.ahead_us, self.settings.bucket_run_us, self.settings.disorder_us)
 
     def begin_at(self, position: int, muted_until: int) -> None:
         """Start at a place other than the beginning: rows from `position` on, output thrown away up to `muted_until`."""

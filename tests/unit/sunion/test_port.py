@@ -116,7 +116,7 @@ def test_tentative_rows_are_due_by_their_own_ingest_whatever_came_before_them() 
 def test_a_row_of_a_sparse_stream_is_no_leap_where_its_time_has_come(time: int, ingest: int, is_leap: bool) -> None:
     """R8: what passed since the row before it is on no clock ahead."""
     one = SUnionDriver("a")
-    one.ports["a"].ahead_us, one.ports["a"].bucket_run_us = 100, 10
+    one.ports["a"].expect(ahead_us=100, bucket_run_us=10, disorder_us=0)
     one.rows("a", 0, ingest=0)
     one.rows("a", time, ingest=ingest)
     assert one.ports["a"].arrivals[-1].is_leap is is_leap
@@ -129,7 +129,7 @@ def test_a_row_that_is_ahead_of_a_boundary_by_what_may_be_out_of_order_is_no_lea
 ) -> None:
     """R8: a stable boundary stands so far behind the rows. A tentative one does not wait for them."""
     one = SUnionDriver("a")
-    one.ports["a"].ahead_us, one.ports["a"].disorder_us = 100, 300
+    one.ports["a"].expect(ahead_us=100, bucket_run_us=1, disorder_us=300)
     one.boundary("a", 0, tentative, ingest=0)
     one.rows("a", time, ingest=0)
     assert one.ports["a"].arrivals[-1].is_leap is (is_leap or tentative)
@@ -137,7 +137,7 @@ def test_a_row_that_is_ahead_of_a_boundary_by_what_may_be_out_of_order_is_no_lea
 
 def test_the_first_rows_of_a_stream_may_be_out_of_order() -> None:
     one = SUnionDriver("a")
-    one.ports["a"].ahead_us, one.ports["a"].disorder_us = 100, 300
+    one.ports["a"].expect(ahead_us=100, bucket_run_us=1, disorder_us=300)
     one.rows("a", 390, 0, 450, ingest=0)
     assert [arrival.is_leap for arrival in one.ports["a"].arrivals] == [False]
     one.undo("a")
@@ -222,3 +222,17 @@ def test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken() -> 
     assert one.ports["a"].suffix == []
     one.tentative("a", 31)
     assert len(one.ports["a"].suffix) == 1
+
+
+def test_what_is_known_of_the_replicas_says_what_a_port_lacks() -> None:
+    one = SUnionDriver("a")
+    port = one.ports["a"]
+    port.observe(unreachable=False, corrected=False, is_stable=True)
+    assert not (port.unreachable or port.silent or port.failed)
+    port.observe(unreachable=False, corrected=True, is_stable=False)
+    assert port.corrected and port.failed and not port.silent
+    port.observe(unreachable=True, corrected=False, is_stable=True)
+    assert port.unreachable and port.silent and port.failed and not port.corrected
+    one.boundary("a", INFINITY)
+    port.observe(unreachable=True, corrected=False, is_stable=False)
+    assert port.unreachable and not (port.silent or port.failed), "nothing more was to come"
