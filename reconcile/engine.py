@@ -1,4 +1,4 @@
-"""The engine of one instance: gives orders to the operator host, and has each answer's consequences follow in order.
+"""The engine of one instance: gives orders to the operator host, and says what follows from each answer, in order.
 
 A host beside us answers at once. One in another process answers later: until then orders are under way, no more of them
 than a bound of bytes, and how long they take counts in what alpha*X leaves for holding buckets back (R9: a tuple may come
@@ -8,19 +8,16 @@ just after a batch began, so what is measured is up to two batches).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median_low
 
 from boreal.model.errors import BorealError, ProtocolError
 from boreal.query.plan import Plan
+from reconcile.consequences import Consequence
 from reconcile.events import Effect, Obey
 from reconcile.host import Host
 from reconcile.orders import Answer, DropLive, Order, Place
 from sunion.steps import Step
-
-Then = Callable[[Answer, int, list[Effect]], None]
-"""then(answer, now, effects): what follows from an answer."""
 
 LATENCY_SAMPLES = 256
 
@@ -43,14 +40,17 @@ class HostFailed(BorealError):
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class UnderWay:
+    """An order that is not yet answered. since: when it was given; nbytes: of its rows; what: which these are, for people;
+    is_live: a step of the live branch; is_timed: how long it takes is to be measured."""
+
     number: int
     since: int
     nbytes: int
     what: str
     is_live: bool
     is_timed: bool
-    then: Then
+    then: Consequence | None
 
 
 @dataclass(slots=True)
@@ -68,27 +68,37 @@ class Engine:
     answered_at: int = 0
     has_begun: bool = False
     copied_bytes: int = 0
-    under_way: deque[_UnderWay] = field(default_factory=deque)
+    under_way: deque[UnderWay] = field(default_factory=deque)
     latencies: deque[int] = field(default_factory=lambda: deque(maxlen=LATENCY_SAMPLES))
 
-    def hand(self, order: Order, now: int, effects: list[Effect], then: Then, is_timed: bool = False, what: str = "") -> None:
-        """Give an order. is_timed: it is one of the usual kind, whose time is to be measured. what: the rows that it is about,
-        for people."""
+    def hand(
+        self,
+        order: Order,
+        now: int,
+        effects: list[Effect],
+        then: Consequence | None = None,
+        is_timed: bool = False,
+        what: str = "",
+    ) -> Answer | None:
+        """Give an order; its answer, where the host is beside us. Else `take` returns `then` once the answer has come.
+
+        is_timed: it is one of the usual kind, whose time is to be measured. what: the rows that it is about, for people.
+        """
         if self.host is not None:
-            self._follow(self.host.obey(order), now, effects, then)
-            return
+            return self._noted(self.host.obey(order))
         self.number += 1
         nbytes = sum(batch.nbytes for batch in order.batches.values()) if isinstance(order, Step) else 0
         is_live = isinstance(order, Step) and order.tentative
-        self.under_way.append(_UnderWay(self.number, now, nbytes, what, is_live, is_timed, then))
+        self.under_way.append(UnderWay(self.number, now, nbytes, what, is_live, is_timed, then))
         self.nbytes += nbytes
         effects.append(Obey(Place(self.incarnation, self.number), order))
+        return None
 
-    def take(self, place: Place, answer: Answer, now: int, effects: list[Effect]) -> None:
-        """Hear an answer. One of another life, or heard before, is dropped; ProtocolError where one is missing,
-        HostFailed where the host has given up: this life is over."""
+    def take(self, place: Place, answer: Answer, now: int) -> Consequence | None:
+        """Hear an answer; what follows from it. Nothing does from one of another life, or heard before. ProtocolError where
+        one is missing, HostFailed where the host has given up: this life is over."""
         if place.incarnation != self.incarnation or not self.under_way or place.number < self.under_way[0].number:
-            return
+            return None
         if answer.failed is not None:
             failed = next((order for order in self.under_way if order.number == place.number), self.under_way[0])
             raise HostFailed(f"{answer.failed}\n{failed.what}".rstrip())
@@ -100,14 +110,15 @@ class Engine:
         self.answered_at = now
         if order.is_timed:
             self.latencies.append(now - order.since)
-        self._follow(answer, now, effects, order.then)
+        self._noted(answer)
+        return order.then
 
     def drop_live(self, now: int, effects: list[Effect]) -> None:
         """Give up the live branch: what is under way of it will not be shown."""
         for order in self.under_way:
             if order.is_live:
-                order.then = nothing_follows
-        self.hand(DropLive(), now, effects, nothing_follows)
+                order.then = None
+        self.hand(DropLive(), now, effects)
 
     @property
     def latency_us(self) -> int:
@@ -157,18 +168,14 @@ class Engine:
             for order in self.under_way:
                 order.is_timed = False
 
-    def _follow(self, answer: Answer, now: int, effects: list[Effect], then: Then) -> None:
+    def _noted(self, answer: Answer) -> Answer:
         self.has_begun = True
         if answer.copied is not None:
             self.copied_bytes = answer.copied
-        then(answer, now, effects)
+        return answer
 
 
 def least_threshold_us(plan: Plan, taken_us: int) -> int:
     """The smallest X that leaves time to hold a bucket back at all, where a host and the path after it take so long."""
     wait = plan.bucket_run_us + plan.boundary_interval_us
     return taken_us + wait + max(wait, (taken_us + wait) // 9)
-
-
-def nothing_follows(answer: Answer, now: int, effects: list[Effect]) -> None:
-    """For orders whose answer says no more than that they were obeyed."""

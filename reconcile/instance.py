@@ -7,7 +7,6 @@ a bounded amount of work; where more is left, the next deadline is now. Clocks, 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import assert_never
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
@@ -16,8 +15,9 @@ from boreal.query.spec import Hold, Mode
 from operators.graph import Graph
 from reconcile import orders
 from reconcile.claims import Claims
+from reconcile.consequences import Consequence, EmitRows, EndCorrection, StoreCopy, UndoTentative
 from reconcile.consistency import Facts, check_transition, state_of
-from reconcile.engine import Engine, Then, least_threshold_us, nothing_follows
+from reconcile.engine import Engine, least_threshold_us
 from reconcile.events import (
     Acknowledge,
     Answered,
@@ -144,18 +144,14 @@ class Instance:
         restart, effects = self.restart, list[Effect]()
         if restart.state is not None and self.engine.host is None:
             self.graph.decode(restart.state)
-        self.engine.hand(
-            orders.Begin(restart.incarnation, self.strategy.mode, restart.checkpoint, restart.state),
-            now,
-            effects,
-            nothing_follows,
-        )
+        begin = orders.Begin(restart.incarnation, self.strategy.mode, restart.checkpoint, restart.state)
+        self._order(begin, now, effects)
         for link in self.links:
             link.port.tape.begin(restart.inputs.get(link.port.key, 0), restart.position, restart.opened.get(link.port.key))
         self.sunion.begin_at(restart.position, restart.muted_until)
         if self.strategy.periodic:
             self.claims.copy(restart.position)
-            self.engine.hand(orders.Copy(None), now, effects, nothing_follows)
+            self._order(orders.Copy(None), now, effects)
         self.last_now = self.wanted_at = self.heartbeat_at = self.heard_until = self.ticked_at = now
         self.boundary_at = now + self.plan.sign_of_life_us
         self.away_until = now + self.grace_us
@@ -209,7 +205,7 @@ class Instance:
             case CheckpointStored(number):
                 self.claims.note_stored(number)
             case Answered(place, answer):
-                self.engine.take(place, answer, now, effects)
+                self._follow(self.engine.take(place, answer, now), answer, now, effects)
             case Tick(heard_until):
                 self._advance(now, heard_until, effects)
             case _:
@@ -421,19 +417,20 @@ class Instance:
                 if self.sunion.redoing and not item.tentative:
                     self.redo_tuples += rows
                 is_timed = self.state is State.STABLE and not item.muted and not self.sunion.redoing
-                then = partial(self._emit, replace(item, batches={}))
-                self.engine.hand(item, now, effects, then, is_timed, self._rows_of(item) if self.engine.host is None else "")
+                what = self._rows_of(item) if self.engine.host is None else ""
+                self._order(item, now, effects, EmitRows(replace(item, batches={})), is_timed, what)
                 return rows
             case Mark():
                 number = None
                 if self.strategy.copies_at_mark and not item.is_early and self.claims.in_memory != item.time:
                     number = self.claims.next_checkpoint()
                     self.claims.copy(item.time)
-                self.engine.hand(orders.Mark(number, item.is_early), now, effects, self._store_as(number, item.time))
+                then = StoreCopy(number, item.time) if number is not None else None
+                self._order(orders.Mark(number, item.is_early), now, effects, then)
                 self._maybe_change_state(now, effects)
             case Redone():
                 self.ending_redo = True
-                self.engine.hand(orders.Redone(), now, effects, self._finish_redo)
+                self._order(orders.Redone(), now, effects, EndCorrection())
             case _:
                 assert_never(item)
         return 0
@@ -448,7 +445,37 @@ class Instance:
             ids.append(f"{link.port.key} {first}..{link.port.tape.next_id - 1}")
         return f"The rows are among these ids: {', '.join(ids)}."
 
-    # What follows from an answer
+    # Orders, and what follows from their answers
+
+    def _order(
+        self,
+        order: orders.Order,
+        now: int,
+        effects: list[Effect],
+        then: Consequence | None = None,
+        is_timed: bool = False,
+        what: str = "",
+    ) -> None:
+        """Give an order to the host; see `Engine.hand`."""
+        answer = self.engine.hand(order, now, effects, then, is_timed, what)
+        if answer is not None:
+            self._follow(then, answer, now, effects)
+
+    def _follow(self, then: Consequence | None, answer: Answer, now: int, effects: list[Effect]) -> None:
+        match then:
+            case EmitRows(step):
+                self._emit(step, answer, now, effects)
+            case StoreCopy(number, time):
+                effects.append(self.claims.store(number, time, answer.state))
+                self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
+            case UndoTentative(cause, keep_live):
+                effects += self.soutput.undo(cause, keep_live)
+            case EndCorrection():
+                self._finish_redo(now, effects)
+            case None:
+                pass
+            case _:
+                assert_never(then)
 
     def _emit(self, step: Step, answer: Answer, now: int, effects: list[Effect]) -> None:
         written = self.soutput.emit(
@@ -478,7 +505,7 @@ class Instance:
             return
         number = self.claims.next_checkpoint()
         self.claims.copy(time)
-        self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
+        self._order(orders.Copy(number), now, effects, StoreCopy(number, time))
 
     def _copy_ahead_at(self) -> int | None:
         """When the copy for a MARK that may come is to be made; None where none is."""
@@ -494,16 +521,6 @@ class Instance:
         overdue = self.sunion.next_deadline()
         waits = [self.unwell_since + wait_us, *([overdue] if overdue is not None else [])]
         return min(waits) - wait_us // 2
-
-    def _store_as(self, number: int | None, time: int) -> Then:
-        """What follows from a copy of the state at a time: it goes to the store, where it has a number."""
-
-        def store(answer: Answer, now: int, effects: list[Effect]) -> None:
-            if number is not None:
-                effects.append(self.claims.store(number, time, answer.state))
-                self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
-
-        return store
 
     # Failure and healing
 
@@ -544,22 +561,14 @@ class Instance:
         self.healing = False
         self.redo_started, self.redo_tuples = now, 0
         self._maybe_change_state(now, effects)
-        self.engine.hand(orders.RollBack(keep_live), now, effects, self._undo_by(self.sunion.cause, keep_live))
+        self._order(orders.RollBack(keep_live), now, effects, UndoTentative(self.sunion.cause, keep_live))
 
     def _is_soon_corrected(self, mark: int) -> bool:
         """After a cut of all its inputs an instance finds a backlog. Where one step takes that, taking turns would only make
         the other replica answer it tentatively first."""
         return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= self.limits.step_rows
 
-    def _undo_by(self, cause: str, keep_live: bool) -> Then:
-        """What follows from a rollback: the tentative results that came before it are undone."""
-
-        def undo(answer: Answer, now: int, effects: list[Effect]) -> None:
-            effects += self.soutput.undo(cause, keep_live)
-
-        return undo
-
-    def _finish_redo(self, answer: Answer, now: int, effects: list[Effect]) -> None:
+    def _finish_redo(self, now: int, effects: list[Effect]) -> None:
         self.ending_redo = False
         self._end_correction(effects)
         effects.append(Reconciled(self.redo_started, self.redo_tuples, self.engine.copied_bytes))
@@ -635,7 +644,7 @@ class Instance:
         # The interval is from one copy's end to the next one's begin: a host that takes longer would never be done.
         self.checkpoint_at, number = INFINITY, self.claims.next_checkpoint()
         self.claims.copy(time)
-        self.engine.hand(orders.Copy(number), now, effects, self._store_as(number, time))
+        self._order(orders.Copy(number), now, effects, StoreCopy(number, time))
 
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from reconcile.engine import Engine, nothing_follows
+from reconcile.engine import Engine
+from reconcile.instance import Instance
 from reconcile.orders import Answer, Begin, Place, RollBack, decode_order, encode_answer
 from reconcile.remote import OrderedHost, RemoteHost
 from simulation.mutants.registry import Patch, caught_by, mutant
@@ -68,9 +69,10 @@ def believe_every_answer(patch: Patch) -> None:
     """An answer is taken for that of the oldest order under way, whichever it answers."""
 
     def make(original: Any) -> Any:
-        def take(self: Engine, place: Place, answer: Answer, now: int, effects: Any) -> None:
-            if self.under_way:
-                original(self, Place(self.incarnation, self.under_way[0].number), answer, now, effects)
+        def take(self: Engine, place: Place, answer: Answer, now: int) -> Any:
+            if not self.under_way:
+                return None
+            return original(self, Place(self.incarnation, self.under_way[0].number), answer, now)
 
         return take
 
@@ -82,15 +84,15 @@ def undo_before_the_answer(patch: Patch) -> None:
     """ROLLBACK's UNDO does not wait for the tentative results that are under way before it."""
 
     def make(original: Any) -> Any:
-        def hand(self: Engine, order: Any, now: int, effects: Any, then: Any, *more: Any) -> None:
-            if isinstance(order, RollBack) and self.host is None:
-                then(Answer(), now, effects)
-                then = nothing_follows
+        def give(self: Instance, order: Any, now: int, effects: Any, then: Any = None, *more: Any) -> None:
+            if isinstance(order, RollBack) and self.engine.host is None:
+                self._follow(then, Answer(), now, effects)
+                then = None
             original(self, order, now, effects, then, *more)
 
-        return hand
+        return give
 
-    patch(Engine, "hand", make)
+    patch(Instance, "_order", make)
 
 
 @caught_by("reconcile/test_remote.py", "test_the_time_in_which_a_host_was_away_is_not_what_an_order_takes")

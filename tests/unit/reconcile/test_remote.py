@@ -10,6 +10,7 @@ import pytest
 
 from boreal.model.errors import CorruptError
 from boreal.query.spec import Mode
+from reconcile.consequences import Consequence, EmitRows, EndCorrection
 from reconcile.engine import LATENCY_GUESS_US, LEAST_SAMPLES, Engine, HostFailed
 from reconcile.events import Effect, Obey
 from reconcile.orders import (
@@ -320,24 +321,23 @@ def engine() -> Engine:
     return Engine(3, None, limit_bytes=1_000, silence_us=300_000, delay_threshold_us=3_000_000)
 
 
-def hand(subject: Engine, order: Order, now: int = 0) -> list[str]:
-    """Give an order; its answer's consequence is entered in the list that is returned."""
-    told: list[str] = []
+def hand(subject: Engine, order: Order, now: int = 0) -> Consequence:
+    """Give an order; what is to follow from its answer."""
+    then = EmitRows(replace(order, batches={})) if isinstance(order, Step) else EndCorrection()
     effects: list[Effect] = []
-    subject.hand(order, now, effects, lambda answer, now, effects: told.append(type(order).__name__), is_timed=True)
+    assert subject.hand(order, now, effects, then, is_timed=True) is None
     assert [type(effect) for effect in effects] == [Obey]
-    return told
+    return then
 
 
 def test_consequences_follow_in_order_and_once() -> None:
     subject = engine()
     first, second = hand(subject, step(upto=1)), hand(subject, Redone())
-    subject.take(Place(3, 1), Answer(), 400_000, [])
-    subject.take(Place(3, 1), Answer(), 410_000, [])
-    subject.take(Place(2, 2), Answer(), 410_000, [])
-    assert (first, second) == (["Step"], [])
-    subject.take(Place(3, 2), Answer(), 500_000, [])
-    assert second == ["Redone"]
+    assert [order.then for order in subject.under_way] == [first, second]
+    assert subject.take(Place(3, 1), Answer(), 400_000) == first
+    assert subject.take(Place(3, 1), Answer(), 410_000) is None
+    assert subject.take(Place(2, 2), Answer(), 410_000) is None
+    assert subject.take(Place(3, 2), Answer(), 500_000) == second
 
 
 def test_a_few_short_orders_do_not_yet_tell_how_long_one_takes() -> None:
@@ -345,7 +345,7 @@ def test_a_few_short_orders_do_not_yet_tell_how_long_one_takes() -> None:
     for number in range(1, LEAST_SAMPLES + 1):
         assert subject.latency_us == LATENCY_GUESS_US * 3 // 2
         hand(subject, step(upto=number))
-        subject.take(Place(3, number), Answer(), 40_000, [])
+        subject.take(Place(3, number), Answer(), 40_000)
     assert subject.latency_us == 60_000
 
 
@@ -354,30 +354,29 @@ def test_a_missing_answer_and_a_failed_host_end_the_life() -> None:
     hand(subject, step(upto=1))
     hand(subject, step(upto=2))
     with pytest.raises(HostFailed, match="lost"):
-        subject.take(Place(3, 2), Answer(failed="it is lost"), 1, [])
+        subject.take(Place(3, 2), Answer(failed="it is lost"), 1)
     with pytest.raises(Exception, match="before order 1"):
-        subject.take(Place(3, 2), Answer(), 1, [])
+        subject.take(Place(3, 2), Answer(), 1)
 
 
 def test_a_failure_names_the_rows_that_the_order_was_about() -> None:
     subject = engine()
-    subject.hand(step(upto=1), 0, [], lambda answer, now, effects: None, what="The rows are a/0 5..7.")
+    subject.hand(step(upto=1), 0, [], what="The rows are a/0 5..7.")
     with pytest.raises(HostFailed, match=r"(?s)Traceback.*a/0 5\.\.7"):
-        subject.take(Place(3, 1), Answer(failed="Traceback: it broke"), 1, [])
+        subject.take(Place(3, 1), Answer(failed="Traceback: it broke"), 1)
 
 
 def test_a_dropped_live_branch_is_not_shown() -> None:
     subject = engine()
-    told = hand(subject, step(upto=1, tentative=True))
+    hand(subject, step(upto=1, tentative=True))
     subject.drop_live(0, [])
-    subject.take(Place(3, 1), Answer(), 1, [])
-    assert told == []
+    assert subject.take(Place(3, 1), Answer(), 1) is None
 
 
 def test_a_host_that_stops_is_noticed_and_one_that_is_slow_is_waited_for() -> None:
     subject = engine()
     hand(subject, step(upto=1), now=0)
-    subject.take(Place(3, 1), Answer(), 200_000, [])
+    subject.take(Place(3, 1), Answer(), 200_000)
     hand(subject, step(upto=2), now=1_000_000)
     assert not subject.is_silent(2_100_000)
     assert subject.is_silent(2_300_000)
@@ -389,7 +388,7 @@ def test_a_slow_host_is_not_waited_for_until_x_is_over() -> None:
     subject = engine()
     for number, took_us in enumerate((2_000_000, 800_000, 800_000), start=1):  # cold at first
         hand(subject, step(upto=number), now=0)
-        subject.take(Place(3, number), Answer(), took_us, [])
+        subject.take(Place(3, number), Answer(), took_us)
     hand(subject, step(upto=4), now=3_000_000)
     assert not subject.is_silent(4_590_000), "twice what it usually takes"
     assert subject.is_silent(4_610_000)
@@ -402,11 +401,11 @@ def test_the_time_in_which_a_host_was_away_is_not_what_an_order_takes() -> None:
     subject = engine()
     for number in range(1, LEAST_SAMPLES + 1):
         hand(subject, step(upto=number), now=0)
-        subject.take(Place(3, number), Answer(), 100_000, [])
+        subject.take(Place(3, number), Answer(), 100_000)
     hand(subject, step(upto=20), now=1_000_000)
     hand(subject, step(upto=21), now=1_500_000)
-    subject.take(Place(3, LEAST_SAMPLES + 1), Answer(), 60_000_000, [])
-    subject.take(Place(3, LEAST_SAMPLES + 2), Answer(), 60_010_000, [])
+    subject.take(Place(3, LEAST_SAMPLES + 1), Answer(), 60_000_000)
+    subject.take(Place(3, LEAST_SAMPLES + 2), Answer(), 60_010_000)
     assert subject.latency_us == 150_000
     hand(subject, step(upto=22), now=61_000_000)
     assert subject.is_silent(61_700_000), "the next time it is missed as soon as this time"
