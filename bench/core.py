@@ -25,7 +25,7 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin
 from boreal.model.schema import Schema
 from boreal.query.plan import Plan
 from boreal.query.planner import plan
-from boreal.query.spec import Hold, Mode, load_query
+from boreal.query.spec import Mode, Policy, load_query
 from embedded.file_log import FileLogStore
 from embedded.file_sources import read_source
 from embedded.run import Run
@@ -117,7 +117,7 @@ def _steps(streams: list[list[tuple[Data, Boundary]]]) -> Iterator[Step]:
     ports = [Port(f"s{at}/0", f"s{at}", BUCKET_US, 0) for at in range(STREAMS)]
     settings = Settings(BUCKET_US, 0, 1 << 60, 1 << 30)
     merges = (Merge("all", tuple(range(STREAMS)), SCHEMA),)
-    sunion = SUnion(ports, merges, settings, "bench", Hold.PROCESS, Hold.PROCESS, 1 << 60)
+    sunion = SUnion(ports, merges, settings, "bench", Policy(), 1 << 60)
     for number, turn in enumerate(zip(*streams, strict=True)):
         for port, (data, boundary) in zip(ports, turn, strict=True):
             port.take_stable(data, number)

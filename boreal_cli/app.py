@@ -112,14 +112,12 @@ def run(
     """
     from boreal_cli import progress, tables
     from embedded import folder
-    from embedded.session import prepare
+    from embedded.session import RunOptions, prepare
 
     folder.check(out, force)
     if data is not None:
         folder.check_data(data)
-    session = prepare(
-        query,
-        source or (),
+    asked = RunOptions(
         faults=fault or (),
         rate=rate,
         speed=speed,
@@ -132,6 +130,7 @@ def run(
         clock=clock,
         seed=seed,
     )
+    session = prepare(query, source or (), asked)
     folder.make(out)
     with progress.following(session, as_json) as view:
         outcome = session.run(out, data=data, watch=view.watch, tap=view.tap)
@@ -174,12 +173,10 @@ def compare(
     from embedded import folder
     from embedded.compare import combinations, make_folder
     from embedded.compare import compare as compare_runs
-    from embedded.session import prepare
+    from embedded.session import RunOptions, prepare
 
     folder.check(out, force)
-    session = prepare(
-        query,
-        source or (),
+    asked = RunOptions(
         faults=fault or (),
         rate=rate,
         speed=speed,
@@ -190,6 +187,7 @@ def compare(
         clock=clock,
         seed=seed,
     )
+    session = prepare(query, source or (), asked)
     chosen, notes = combinations(session, modes, policies)
     make_folder(out)
     with progress.counting(session, len(chosen), as_json) as view:
@@ -248,12 +246,10 @@ def verify(
         history.verify_deployed(str(query), from_, to, data, as_json)
 
     from boreal_cli import progress, tables
-    from embedded.session import prepare
+    from embedded.session import RunOptions, prepare
     from embedded.verify import verify as verify_runs
 
-    session = prepare(
-        query,
-        source or (),
+    asked = RunOptions(
         faults=fault or (),
         rate=rate,
         speed=speed,
@@ -266,6 +262,7 @@ def verify(
         clock=clock,
         seed=seed,
     )
+    session = prepare(query, source or (), asked)
     with progress.counting(session, 2, as_json) as view:
         verdict = verify_runs(session, view.next)
     if as_json:

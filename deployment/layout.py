@@ -14,7 +14,7 @@ from functools import cached_property
 from boreal.model.errors import UserError
 from boreal.model.frames import LogId
 from boreal.query.plan import EGRESS, Edge, Fragment, Plan
-from boreal.query.planner import plan
+from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query, did_you_mean
 from reconcile.events import InstanceId
 from reconcile.stagger import HEARTBEATS_TO_DEATH
@@ -162,7 +162,7 @@ def make_layout(query: Query, sites: tuple[str, ...]) -> Layout:
             raise UserError(f"streams.{name}.site", site, "is not a site of this installation", did_you_mean(site, sites))
     tuning = query.tuning
     patient = HEARTBEATS_TO_DEATH * max(tuning.heartbeat, tuning.boundary_interval)
-    return Layout(plan(query, silence_us=patient), sites, away)
+    return Layout(plan(query, Overrides(silence_us=patient)), sites, away)
 
 
 def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:

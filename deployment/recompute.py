@@ -19,7 +19,7 @@ import pyarrow as pa
 from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, Origin, Start, State
 from boreal.query.plan import Plan
-from boreal.query.spec import Hold
+from boreal.query.spec import Hold, Policy
 from operators.graph import Graph
 from reconcile.events import Append, InstanceId
 from reconcile.host import Host
@@ -158,9 +158,9 @@ class Recomputation:
         links = links_of(plan, self._fragment, me, plan.silence_us)
         self._ports = {link.port.key: link.port for link in links}
         settings = Settings(plan.bucket_us, 0, 0, memory_bytes=INFINITY)
-        hold = Hold.SUSPEND
+        policy = Policy(failure=Hold.SUSPEND, stabilization=Hold.SUSPEND)
         merges = merges_of(self._fragment, links)
-        self._sunion = SUnion([link.port for link in links], merges, settings, str(me), hold, hold, 0)
+        self._sunion = SUnion([link.port for link in links], merges, settings, str(me), policy, 0)
         self._sunion.begin_at(span.position, span.exact_from)
         self._host = Host(Graph(self._fragment), plan.mode)
         self._soutput = SOutput(self._fragment.outputs, shard, Origin(REPLICA, 1), plan.bucket_us)

@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TextIO, cast
+from typing import Literal, TextIO, cast
 
 import numpy as np
 
 from boreal.model.durations import format_duration, parse_duration
 from boreal.model.errors import UserError
 from boreal.query.plan import Plan
-from boreal.query.planner import plan
-from boreal.query.spec import LEAST_SLACK_US, Mode, Policy, Query, did_you_mean, load_query
+from boreal.query.planner import Overrides, plan
+from boreal.query.spec import LEAST_SLACK_US, Engine, Mode, Policy, Query, did_you_mean, load_query
 from embedded import folder
 from embedded.faults import Fault, check_faults, parse_fault
 from embedded.file_sources import DeadLetter, SourceRows, read_source
@@ -53,12 +53,12 @@ _OPTION_OF = {
 class Session:
     """A query with its input and faults, ready to run. `plan` is what the options ask for; `planned` varies it.
 
-    settings: what the options override in the query, as `boreal.query.planner.plan` takes it. notes: on the pace, for the
+    overrides: what the options override in the query. notes: on the pace, for the
     report. fault_texts: the faults as the user wrote them. seed: None where work takes the time that it really takes.
     """
 
     query: Query
-    settings: Mapping[str, Any]
+    overrides: Overrides
     notes: tuple[str, ...]
     plan: Plan
     rows: dict[str, SourceRows]
@@ -70,8 +70,8 @@ class Session:
 
     def planned(self, mode: Mode | None = None, policy: Policy | None = None) -> Plan:
         """The plan under another mode or policy, all else alike. UserError where the query does not allow the mode."""
-        varied = {"mode": mode or self.plan.mode, "policy": policy or self.plan.policy, "bucket_us": self.plan.bucket_us}
-        made = plan(self.query, **{**self.settings, **varied})
+        mode, policy = mode or self.plan.mode, policy or self.plan.policy
+        made = plan(self.query, replace(self.overrides, mode=mode, policy=policy, bucket_us=self.plan.bucket_us))
         return replace(made, notes=(*made.notes, *self.notes))
 
     def without_faults(self) -> Session:
@@ -127,27 +127,32 @@ class Session:
         return SkipClock() if self.seed is None else ModelClock()
 
 
-def prepare(
-    query_path: Path,
-    sources: Sequence[str],
-    *,
-    faults: Sequence[str] = (),
-    rate: str | None = None,
-    speed: str | None = None,
-    mode: str | None = None,
-    policy: str | None = None,
-    delay_threshold: str | None = None,
-    replicas: int | None = None,
-    shards: int | None = None,
-    engine: str | None = None,
-    clock: str = "skip",
-    seed: int | None = None,
-) -> Session:
-    """Check everything that a command was given, and read its sources. UserError for the first thing that is wrong.
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a query is to be run, in the texts of the command line: rate "10000/s", speed "60x", policy "process/delay". None
+    leaves what the query says, or the default."""
 
-    sources: STREAM=PATH each. Texts are as on the command line: rate "10000/s", speed "60x", policy "process/delay".
-    """
+    faults: Sequence[str] = ()
+    rate: str | None = None
+    speed: str | None = None
+    mode: str | None = None
+    policy: str | None = None
+    delay_threshold: str | None = None
+    replicas: int | None = None
+    shards: int | None = None
+    engine: str | None = None
+    clock: str = "skip"
+    seed: int | None = None
+
+
+PLAIN = RunOptions()
+
+
+def prepare(query_path: Path, sources: Sequence[str], options: RunOptions = PLAIN) -> Session:
+    """Check everything that a command was given, and read its sources, STREAM=PATH each. UserError for the first thing that
+    is wrong."""
     query = load_query(query_path)
+    rate, speed, clock, seed = options.rate, options.speed, options.clock, options.seed
     if rate is not None and speed is not None:
         raise UserError("--speed", speed, f"cannot go with --rate {rate}", "give one of the two")
     pace = parse_pace(rate, speed)
@@ -155,11 +160,10 @@ def prepare(
         raise UserError("--clock", clock, "is not a clock", f"write one of: {', '.join(_CLOCKS)}")
     if seed is not None and seed < 0:
         raise UserError("--seed", seed, "is less than zero", "write a whole number of at least 0")
-    settings = _settings(mode, policy, delay_threshold, replicas, shards, engine)
-    settings["bucket_us"] = _bucket_at_speed(query, pace, speed)
-    planned = _blaming_options(lambda: plan(query, **settings), settings)
+    overrides = replace(_overrides(options), bucket_us=_bucket_at_speed(query, pace, speed))
+    planned = _blaming_options(lambda: plan(query, overrides), overrides)
     _refuse_spark(planned)
-    parsed = tuple(parse_fault(text) for text in faults)
+    parsed = tuple(parse_fault(text) for text in options.faults)
     check_faults(parsed, planned)
     rows = _read_sources(query, planned, sources, seed or 0)
     bucket_us, notes = _fitted_to_rate(planned, rows, pace)
@@ -167,13 +171,13 @@ def prepare(
         notes += ("the seed makes generated input only: real time passes, so a run does not repeat exactly",)
     return Session(
         query=query,
-        settings=settings,
+        overrides=overrides,
         notes=notes,
         plan=replace(planned, bucket_us=bucket_us, notes=(*planned.notes, *notes)),
         rows=rows,
         pace=pace,
         faults=parsed,
-        fault_texts=tuple(faults),
+        fault_texts=tuple(options.faults),
         clock=cast(ClockName, clock),
         seed=seed,
     )
@@ -187,32 +191,26 @@ def parse_mode(text: str, field: str) -> Mode:
         raise UserError(field, text, "is not a mode", did_you_mean(text, Mode)) from None
 
 
-def _settings(
-    mode: str | None,
-    policy: str | None,
-    delay_threshold: str | None,
-    replicas: int | None,
-    shards: int | None,
-    engine: str | None,
-) -> dict[str, Any]:
-    """What the options override, for the planner; None leaves what the query says."""
-    return {
-        "mode": None if mode is None else parse_mode(mode, "--mode"),
-        "policy": None if policy is None else Policy.parse(policy, "--policy"),
-        "delay_threshold_us": None if delay_threshold is None else parse_duration(delay_threshold, "--delay-threshold"),
-        "replicas": replicas,
-        "shards": shards,
-        "engine": engine,
-    }
+def _overrides(options: RunOptions) -> Overrides:
+    """What the options override in the query."""
+    mode, policy, threshold = options.mode, options.policy, options.delay_threshold
+    return Overrides(
+        mode=None if mode is None else parse_mode(mode, "--mode"),
+        policy=None if policy is None else Policy.parse(policy, "--policy"),
+        delay_threshold_us=None if threshold is None else parse_duration(threshold, "--delay-threshold"),
+        replicas=options.replicas,
+        shards=options.shards,
+        engine=cast(Engine | None, options.engine),
+    )
 
 
-def _blaming_options(make: Callable[[], Plan], settings: Mapping[str, Any]) -> Plan:
+def _blaming_options(make: Callable[[], Plan], overrides: Overrides) -> Plan:
     """A plan; what the query refuses because of an option is blamed on the option."""
     try:
         return make()
     except UserError as error:
-        option, setting = _OPTION_OF.get(error.field, ("", ""))
-        if settings.get(setting) is None:
+        option, override = _OPTION_OF.get(error.field, ("", ""))
+        if not override or getattr(overrides, override) is None:
             raise
         raise replace(error, field=option) from None
 

@@ -182,10 +182,21 @@ class Entry:
     what: StateChanged | Reconciled
 
 
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a world's machines are like. limits: of every instance; poll_frames: how many frames a reader is given at a time;
+    upload_us: how long a checkpoint is on its way to the store."""
+
+    limits: Limits = PRODUCTION
+    poll_frames: int = POLL_FRAMES
+    upload_us: int = UPLOAD_US
+
+
+USUAL = Conditions()
+
+
 class World:
-    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged. limits: of every
-    instance; poll_frames: how many frames a reader is given at a time; upload_us: how long a checkpoint is on its way to the
-    store."""
+    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged."""
 
     def __init__(
         self,
@@ -194,18 +205,14 @@ class World:
         logs: LogStore,
         store: CheckpointStore,
         on_append: Callable[[LogId, Frame, int], None],
-        limits: Limits = PRODUCTION,
-        poll_frames: int = POLL_FRAMES,
+        conditions: Conditions = USUAL,
     ) -> None:
         self.plan = plan
-        self.limits = limits
-        self.poll_frames = poll_frames
+        self.conditions = conditions
         self.clock = clock
         self.logs = logs
         self.store = store
         self.on_append = on_append
-        self.poll_frames = POLL_FRAMES
-        self.upload_us = UPLOAD_US
         self.now = 0
         self.network = Network()
         self.journal: list[Entry] = []
@@ -250,7 +257,7 @@ class World:
         process = self.processes[who]
         for restart in self._restarts(process):
             process.forget()
-            process.instance = Instance(self.plan_of(who), who, restart, self.limits)
+            process.instance = Instance(self.plan_of(who), who, restart, self.conditions.limits)
             process.heard_at, process.lost_claim = self.now, False
             try:
                 self._work(process, None)
@@ -408,7 +415,7 @@ class World:
                 self._acknowledge(process.id, positions)
             case StoreCheckpoint():
                 life = process.life
-                self.at(self.now + self.upload_us, lambda: self._stored(process, life, effect))
+                self.at(self.now + self.conditions.upload_us, lambda: self._stored(process, life, effect))
             case Obey():
                 raise AssertionError("the host is beside the instance")
             case StateChanged() | Reconciled():
@@ -499,7 +506,7 @@ class World:
         try:
             if reader.offset is None:
                 reader.offset = log.offset_after(reader.after_id)
-            items = log.read(reader.offset, self.poll_frames, skip_revoked=True)
+            items = log.read(reader.offset, self.conditions.poll_frames, skip_revoked=True)
         except TrimmedError as trimmed:
             self._refuse(process, reader.log, _next_id(process, reader.log), trimmed)
             return
@@ -543,7 +550,8 @@ class World:
         items: list[tuple[int, Frame]] = []
         try:
             if log.next_stable_id > read.after_id + 1:
-                items = log.read(log.offset_after(read.after_id), self.poll_frames, read.max_bytes, skip_revoked=True)
+                start, most = log.offset_after(read.after_id), self.conditions.poll_frames
+                items = log.read(start, most, read.max_bytes, skip_revoked=True)
         except TrimmedError as trimmed:
             self._refuse(process, read.log, read.after_id + 1, trimmed)
             return

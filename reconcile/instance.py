@@ -101,8 +101,7 @@ class Instance:
                 threshold_us=plan.delay_threshold_us,
             ),
             str(me),
-            plan.policy.failure,
-            plan.policy.stabilization,
+            plan.policy,
             0,
         )
         self.claims = Claims(

@@ -17,7 +17,7 @@ from random import Random
 from boreal.model.codec import encode
 from boreal.model.frames import INFINITY, Frame, LogId, State
 from embedded.network import Slow
-from embedded.world import ModelClock, Process
+from embedded.world import Conditions, ModelClock, Process
 from logs.memory_log import MemoryLogStore
 from reconcile.events import InstanceId, StateChanged
 from reconcile.instance import Instance
@@ -114,10 +114,9 @@ class Simulation:
             MemoryLogStore(),
             SimulatedStore(),
             self._on_append,
+            Conditions(scenario.limits, upload_us=scenario.upload_us),
             scenario.step_rows,
             scenario.batch_us,
-            scenario.limits,
-            scenario.poll_frames,
         )
         self.feeder = Feeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
         self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
@@ -139,7 +138,6 @@ class Simulation:
         for who, walls_us in self.scenario.walls.items():
             world.clocks[who] = MachineClock(world, world.processes[who], walls_us)
         world.network.slow += [Slow(place, by_us) for place, by_us in self.scenario.hops_us]
-        world.upload_us = self.scenario.upload_us
         self.saboteur.plan(self.scenario.strikes)
         for who in world.processes:
             world.start(who)

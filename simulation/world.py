@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from boreal.model.frames import Data, Frame, LogId
 from boreal.query.plan import EGRESS, Plan
-from embedded.world import POLL_FRAMES, ModelClock, Process, World
+from embedded.world import Conditions, ModelClock, Process, World
 from logs.checkpoints import StoreUnavailableError
 from logs.log import LogStore
 from reconcile.engine import HostFailed
@@ -32,7 +32,6 @@ from reconcile.events import (
     Unfollow,
     Watch,
 )
-from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Saved
 from reconcile.remote import Unreachable
 from simulation.clocks import MachineClock
@@ -62,12 +61,11 @@ class SimulatedWorld(World):
         logs: LogStore,
         store: SimulatedStore,
         on_append: Callable[[LogId, Frame, int], None],
+        conditions: Conditions,
         step_rows: int | None,
-        batch_us: int = 0,
-        limits: Limits = PRODUCTION,
-        poll_frames: int = POLL_FRAMES,
+        batch_us: int,
     ) -> None:
-        super().__init__(plan, clock, logs, store, on_append, limits, poll_frames)
+        super().__init__(plan, clock, logs, store, on_append, conditions)
         self.store: SimulatedStore = store
         self.step_rows = step_rows
         self.on_work: list[Callable[[Process, Event | None], None]] = []
@@ -207,7 +205,7 @@ class SimulatedWorld(World):
             self._newest[process.id] = taken = replace(effect, state=state)
             super()._perform(process, taken)
         elif process.life == life and tries:
-            self.at(self.now + self.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
+            self.at(self.now + self.conditions.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
 
     def _saved(self, who: InstanceId) -> Saved | None:
         """Out of reach, it is as good as empty: the logs serve (R19)."""

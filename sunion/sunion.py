@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from boreal.model.frames import INFINITY, Ingest, ingest_suffix_min
 from boreal.model.schema import Schema
-from boreal.query.spec import Hold
+from boreal.query.spec import Hold, Policy
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.port import EARLY, Arrival, Port
 from sunion.steps import Item, Mark, Redone, Rollback, Step
@@ -110,8 +110,8 @@ class View:
 class SUnion:
     """The machine. Feed its ports, then call `advance` until it returns nothing.
 
-    failure, stabilization: the policies. The second one holds for whoever goes on while a replica reconciles: a kept live
-    branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
+    policy: for a failure, and for its stabilization. The second one holds for what goes on while a replica reconciles: a kept
+    live branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
     overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now. horizon: H (R16), the end of
     what was handed on tentatively. is_early: nothing had failed when that was done, and mark_is_early: when the mark was made.
     stranded_at: when rows that came behind the live view are overdue. fixed_alpha_x_us: what the user has
@@ -123,8 +123,7 @@ class SUnion:
     merges: tuple[Merge, ...]
     settings: Settings
     name: str
-    failure: Hold
-    stabilization: Hold
+    policy: Policy
     alpha_x_us: int
     base: View = field(init=False)
     live: View | None = None
@@ -345,7 +344,7 @@ class SUnion:
     def trim(self, replay_from: int) -> None:
         """Keep memory within its bound: forget rows that every view is past and that no rollback would want again, which
         starts at `replay_from`; then, beyond the bound, the oldest."""
-        released = INFINITY if self.failure is Hold.SUSPEND else self.leading.position
+        released = INFINITY if self.policy.failure is Hold.SUSPEND else self.leading.position
         needed = [cursor.next_id for cursor in self.base.cursors]
         if self.live is not None:
             for at, (cursor, port) in enumerate(zip(self.live.cursors, self.ports, strict=True)):
@@ -388,7 +387,7 @@ class SUnion:
     # Tentative steps
 
     def _tentative_items(self, now: int) -> list[Item]:
-        hold = self.stabilization if self.redoing or self.standing_in else self.failure
+        hold = self.policy.stabilization if self.redoing or self.standing_in else self.policy.failure
         if hold is Hold.SUSPEND:
             return []
         target = max(self._due_through(now), self._complete_through(now))

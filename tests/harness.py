@@ -21,8 +21,9 @@ from boreal.model.durations import parse_duration
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.model.schema import Schema
 from boreal.query.plan import Plan
+from boreal.query.planner import Overrides
 from boreal.query.planner import plan as make_plan
-from boreal.query.spec import Hold, Query, load_query
+from boreal.query.spec import Hold, Policy, Query, load_query
 from embedded.faults import check_faults, parse_fault
 from embedded.file_sources import SourceRows, read_source
 from embedded.run import Run
@@ -78,7 +79,7 @@ def chain_of(length: int, **options: Any) -> dict[str, Any]:
 
 def plan_of(query: str | Mapping[str, Any] | Query, **overrides: Any) -> Plan:
     """The plan of a query given as YAML text, as a mapping, or ready."""
-    return make_plan(query if isinstance(query, Query) else load_query(query), **overrides)  # type: ignore[arg-type]
+    return make_plan(query if isinstance(query, Query) else load_query(query), Overrides(**overrides))  # type: ignore[arg-type]
 
 
 # Embedded runs
@@ -444,7 +445,8 @@ class SUnionDriver:
             step_bytes=step_bytes,
         )
         merge = Merge("all", tuple(range(len(names))), SCHEMA)
-        self.sunion = SUnion(list(self.ports.values()), (merge,), settings, "t", failure, stabilization, alpha_x)
+        policy = Policy(failure=failure, stabilization=stabilization)
+        self.sunion = SUnion(list(self.ports.values()), (merge,), settings, "t", policy, alpha_x)
         self.overdue_counts = True
         self.origin = Origin("r0", 1)
 

@@ -7,6 +7,8 @@ the key of each stream that it reads (R1); each logged stream gets an edge for e
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from boreal.model.durations import format_duration
 from boreal.query.edges import egress_of, fragment_of, lay_out
 from boreal.query.notes import held_back, lone_replicas, pruned, too_many_panes
@@ -23,30 +25,36 @@ SILENT_AFTER_INTERVALS = 3
 """A port that missed two boundaries is found out before the third is due (R10)."""
 
 
-def plan(
-    query: Query,
-    *,
-    mode: Mode | None = None,
-    policy: Policy | None = None,
-    delay_threshold_us: int | None = None,
-    replicas: int | None = None,
-    shards: int | None = None,
-    engine: Engine | None = None,
-    default_engine: Engine = "native",
-    bucket_us: int | None = None,
-    boundary_interval_us: int | None = None,
-    heartbeat_us: int | None = None,
-    silence_us: int | None = None,
-    alpha_x_us: int | None = None,
-    stable_lag_max_us: int | None = None,
-    checkpoint_interval_us: int | None = None,
-) -> Plan:
-    """The plan of a query; keyword arguments override what it says, for all its fragments. Raises UserError.
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What is to hold in place of what a query says, for all its fragments; None leaves what it says. Durations in
+    microseconds.
 
     bucket_us and boundary_interval_us may be scaled to event time (a run at a speed): the delay threshold is judged by
-    the query's own. default_engine: where neither the query nor the fragment names one.
+    the query's own.
     """
-    query = _overridden(query, mode, policy, delay_threshold_us, replicas, shards, engine, alpha_x_us)
+
+    mode: Mode | None = None
+    policy: Policy | None = None
+    delay_threshold_us: int | None = None
+    replicas: int | None = None
+    shards: int | None = None
+    engine: Engine | None = None
+    alpha_x_us: int | None = None
+    bucket_us: int | None = None
+    boundary_interval_us: int | None = None
+    heartbeat_us: int | None = None
+    silence_us: int | None = None
+    stable_lag_max_us: int | None = None
+    checkpoint_interval_us: int | None = None
+
+
+AS_WRITTEN = Overrides()
+
+
+def plan(query: Query, overrides: Overrides = AS_WRITTEN, default_engine: Engine = "native") -> Plan:
+    """The plan of a query. default_engine: where neither the query nor the fragment names one. Raises UserError."""
+    query = _overridden(query, overrides)
     graph = infer(query)
     notes = pruned(query)
     parts = [sharded(graph, part, notes) for part in parts_of(query, default_engine)]
@@ -54,10 +62,10 @@ def plan(
     fragments = (*(fragment_of(graph, part, edges) for part in parts), egress_of(graph, edges))
     notes.extend(lone_replicas(query, parts))
     tuning = query.tuning
-    notes.extend(held_back(query, fragments, (bucket_us or tuning.bucket) / tuning.bucket))
+    notes.extend(held_back(query, fragments, (overrides.bucket_us or tuning.bucket) / tuning.bucket))
     notes.extend(too_many_panes(query))
-    interval = boundary_interval_us or tuning.boundary_interval
-    checkpoint_interval = checkpoint_interval_us or tuning.checkpoint_interval
+    interval = overrides.boundary_interval_us or tuning.boundary_interval
+    checkpoint_interval = overrides.checkpoint_interval_us or tuning.checkpoint_interval
     if query.unbounded:
         checkpoint_interval = checkpoint_interval or CHECKPOINT_INTERVAL_US
         every = format_duration(checkpoint_interval)
@@ -74,15 +82,15 @@ def plan(
         mode=query.reconcile,
         policy=query.policy,
         delay_threshold_us=query.delay_threshold,
-        bucket_us=bucket_us or tuning.bucket,
+        bucket_us=overrides.bucket_us or tuning.bucket,
         bucket_run_us=tuning.bucket,
         boundary_interval_us=interval,
-        heartbeat_us=heartbeat_us or tuning.heartbeat,
-        silence_us=silence_us or SILENT_AFTER_INTERVALS * interval,
+        heartbeat_us=overrides.heartbeat_us or tuning.heartbeat,
+        silence_us=overrides.silence_us or SILENT_AFTER_INTERVALS * interval,
         alpha_x_us=tuning.alpha_x,
         memory_bytes=tuning.memory,
         retention_us=tuning.retention,
-        stable_lag_max_us=stable_lag_max_us or tuning.stable_lag_max,
+        stable_lag_max_us=overrides.stable_lag_max_us or tuning.stable_lag_max,
         checkpoint_interval_us=checkpoint_interval,
         notes=tuple(notes),
         latest=query.latest,
@@ -90,28 +98,19 @@ def plan(
     )
 
 
-def _overridden(
-    query: Query,
-    mode: Mode | None,
-    policy: Policy | None,
-    delay_threshold_us: int | None,
-    replicas: int | None,
-    shards: int | None,
-    engine: Engine | None,
-    alpha_x_us: int | None,
-) -> Query:
+def _overridden(query: Query, overrides: Overrides) -> Query:
     """The query as if its file had said so, judged again as a whole."""
     file = query.dump()
     changes: dict[str, object] = {}
-    if mode is not None:
-        changes["reconcile"] = str(mode)
-    if policy is not None:
-        changes["policy"] = str(policy)
-    if delay_threshold_us is not None:
-        changes["delay_threshold"] = format_duration(delay_threshold_us)
-    if alpha_x_us is not None:
-        changes["tuning"] = {**file["tuning"], "alpha_x": format_duration(alpha_x_us)}
-    for_all = {"replicas": replicas, "shards": shards, "engine": engine}
+    if overrides.mode is not None:
+        changes["reconcile"] = str(overrides.mode)
+    if overrides.policy is not None:
+        changes["policy"] = str(overrides.policy)
+    if overrides.delay_threshold_us is not None:
+        changes["delay_threshold"] = format_duration(overrides.delay_threshold_us)
+    if overrides.alpha_x_us is not None:
+        changes["tuning"] = {**file["tuning"], "alpha_x": format_duration(overrides.alpha_x_us)}
+    for_all = {"replicas": overrides.replicas, "shards": overrides.shards, "engine": overrides.engine}
     given = {key: value for key, value in for_all.items() if value is not None}
     changes.update(given)
     if given and query.fragments is not None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import reconcile.soutput
 import sunion.port
 from boreal.model.frames import INFINITY
-from boreal.query.spec import Hold
+from boreal.query.spec import Hold, Policy
 from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.port import Port
@@ -582,10 +582,11 @@ def process_under_delay(patch: Patch) -> None:
 
     def make(original: Any) -> Any:
         def tentative_items(self: SUnion, now: int) -> Any:
-            held = self.failure, self.stabilization
-            self.failure, self.stabilization = (Hold.PROCESS if hold is Hold.DELAY else hold for hold in held)
+            held = self.policy
+            failure, stabilization = (Hold.PROCESS if hold is Hold.DELAY else hold for _, hold in held)
+            self.policy = Policy(failure=failure, stabilization=stabilization)
             items = original(self, now)
-            self.failure, self.stabilization = held
+            self.policy = held
             return items
 
         return tentative_items
@@ -599,10 +600,11 @@ def answer_under_suspend(patch: Patch) -> None:
 
     def make(original: Any) -> Any:
         def tentative_items(self: SUnion, now: int) -> Any:
-            held = self.failure, self.stabilization
-            self.failure, self.stabilization = (Hold.DELAY if hold is Hold.SUSPEND else hold for hold in held)
+            held = self.policy
+            failure, stabilization = (Hold.DELAY if hold is Hold.SUSPEND else hold for _, hold in held)
+            self.policy = Policy(failure=failure, stabilization=stabilization)
             items = original(self, now)
-            self.failure, self.stabilization = held
+            self.policy = held
             return items
 
         return tentative_items
@@ -616,9 +618,9 @@ def keep_one_policy_throughout(patch: Patch) -> None:
 
     def make(original: Any) -> Any:
         def tentative_items(self: SUnion, now: int) -> Any:
-            held, self.stabilization = self.stabilization, self.failure
+            held, self.policy = self.policy, Policy(failure=self.policy.failure, stabilization=self.policy.failure)
             items = original(self, now)
-            self.stabilization = held
+            self.policy = held
             return items
 
         return tentative_items

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from embedded.compare import combinations, compare, make_folder
-from embedded.session import prepare
+from embedded.session import RunOptions, prepare
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Chromium (apt-get install chromium)")
@@ -66,7 +66,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of all eighteen runs."""
     folder = tmp_path_factory.mktemp("compared")
     (folder / "small.yaml").write_text(QUERY)
-    session = prepare(folder / "small.yaml", SOURCES, speed="1x", faults=FAULTS, seed=1)
+    session = prepare(folder / "small.yaml", SOURCES, RunOptions(speed="1x", faults=FAULTS, seed=1))
     make_folder(folder / "out")
     compare(session, *combinations(session, "all", "all"), folder / "out")
     return folder / "out" / "compare.html"

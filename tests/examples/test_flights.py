@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from boreal.query.planner import plan
+from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Mode, Query, load_query
 from embedded.faults import check_faults, parse_fault
 from embedded.file_sources import SourceRows, read_source
@@ -100,7 +100,7 @@ def fold(changes: list[dict[str, Any]]) -> list[Any]:
 
 
 def run(query: Query, rows: dict[str, SourceRows], faults: list[str], mode: Mode, rate: float) -> tuple[Outcome, list, list]:
-    planned = plan(query, mode=mode, delay_threshold_us=800_000)
+    planned = plan(query, Overrides(mode=mode, delay_threshold_us=800_000))
     parsed = [parse_fault(fault) for fault in faults]
     check_faults(parsed, planned)
     changes, stable = io.StringIO(), io.StringIO()

@@ -95,7 +95,7 @@ def _hold_as(hold: Hold) -> Spoil:
 
         def init(self: Instance, *arguments: Any) -> None:
             original(self, *arguments)
-            self.sunion.failure = self.sunion.stabilization = hold
+            self.sunion.policy = Policy(failure=hold, stabilization=hold)
 
         patch.setattr(Instance, "__init__", init)
 

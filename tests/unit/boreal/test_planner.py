@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS, Fragment, Node, Plan
-from boreal.query.planner import plan
+from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Distinct, Join, Map, Mode, Policy, Query, load_query
 
 FLIGHT = {"carrier": "string", "origin": "string", "dest": "string", "dep_delay": "double"}
@@ -426,7 +426,7 @@ def test_what_cannot_be_sharded_runs_as_one_or_is_refused(extra: dict[str, Any],
     assert reason in error.problem
     assert "set its shards to 1" in error.fix
     asked = query(operators, "extra", fragments=fragments)
-    assert plan(asked, shards=4).fragment("whole").shards == 1
+    assert plan(asked, Overrides(shards=4)).fragment("whole").shards == 1
 
 
 def test_fragments_without_state_go_by_the_streams_keys() -> None:
@@ -531,7 +531,7 @@ def test_a_stream_that_stands_still_says_so_several_times_before_it_counts_as_si
 ) -> None:
     asked = query(CHAIN, "by_carrier", tuning={"boundary_interval": boundary_interval})
 
-    result = plan(asked, silence_us=silence_us)
+    result = plan(asked, Overrides(silence_us=silence_us))
     assert result.sign_of_life_us == expected_us
     assert result.boundary_interval_us <= result.sign_of_life_us < result.silence_us
 
@@ -543,18 +543,20 @@ def test_overrides_hold_for_all_fragments() -> None:
     }
     result = plan(
         query(CHAIN, "by_carrier", fragments=fragments),
-        mode=Mode.OVERLAY_REDO,
-        policy=Policy.parse("delay/suspend", "--policy"),
-        delay_threshold_us=1_000_000,
-        replicas=2,
-        shards=1,
-        engine="native",
-        bucket_us=360_000_000,
-        boundary_interval_us=180_000_000,
-        heartbeat_us=70_000,
-        alpha_x_us=500_000,
-        stable_lag_max_us=5_000_000,
-        checkpoint_interval_us=2_000_000,
+        Overrides(
+            mode=Mode.OVERLAY_REDO,
+            policy=Policy.parse("delay/suspend", "--policy"),
+            delay_threshold_us=1_000_000,
+            replicas=2,
+            shards=1,
+            engine="native",
+            bucket_us=360_000_000,
+            boundary_interval_us=180_000_000,
+            heartbeat_us=70_000,
+            alpha_x_us=500_000,
+            stable_lag_max_us=5_000_000,
+            checkpoint_interval_us=2_000_000,
+        ),
     )
     assert (result.mode, str(result.policy)) == (Mode.OVERLAY_REDO, "delay/suspend")
     assert (result.delay_threshold_us, result.alpha_x_us, result.stable_lag_max_us) == (1_000_000, 500_000, 5_000_000)
@@ -575,7 +577,7 @@ def test_overrides_hold_for_all_fragments() -> None:
 )
 def test_overrides_are_judged_like_the_file(overrides: dict[str, Any], field: str, fix: str) -> None:
     with pytest.raises(UserError) as caught:
-        plan(query(CHAIN, "by_carrier"), **overrides)
+        plan(query(CHAIN, "by_carrier"), Overrides(**overrides))
     assert caught.value.field == field
     assert fix in caught.value.fix
 
@@ -633,7 +635,7 @@ def test_a_disorder_longer_than_x_is_noted(
     streams = {"ewr": {**LIVE["ewr"], **stream}, "unread": LIVE["ewr"]}
     asked = query({"late": {"filter": "ewr", "where": "dep_delay > 15"}}, "late", streams=streams, **options)
 
-    notes = [note for note in plan(asked, **overrides).notes if "disorder" in note]
+    notes = [note for note in plan(asked, Overrides(**overrides)).notes if "disorder" in note]
     assert len(notes) == bool(noted)
     assert all(noted in note for note in notes)
 
@@ -681,7 +683,7 @@ def test_unbounded_state_is_checkpointed_in_the_background() -> None:
     assert any("uniq" in note and "checkpointed in the background every 10s" in note for note in result.notes)
     assert planned(operators, "uniq", tuning={"checkpoint_interval": "1m"}).checkpoint_interval_us == 60_000_000
     with pytest.raises(UserError) as caught:
-        plan(query(operators, "uniq"), mode=Mode.UNDO_REDO)
+        plan(query(operators, "uniq"), Overrides(mode=Mode.UNDO_REDO))
     assert caught.value.field == "reconcile"
     assert "add a window to operators.uniq" in caught.value.fix
 

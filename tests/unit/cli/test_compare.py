@@ -13,7 +13,7 @@ from boreal.model.errors import UserError
 from boreal.query.spec import Mode
 from embedded import folder
 from embedded.compare import Comparison, combinations, compare, make_folder
-from embedded.session import prepare
+from embedded.session import RunOptions, prepare
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
 FAULTS = ("cut a at 1s for 2s", "crash main.r1 at 3.5s for 500ms")
@@ -21,7 +21,7 @@ FAULTS = ("cut a at 1s for 2s", "crash main.r1 at 3.5s for 500ms")
 
 @pytest.fixture
 def compared(query: Path, tmp_path: Path) -> tuple[Path, Comparison]:
-    session = prepare(query, SOURCES, speed="1x", faults=FAULTS, seed=1)
+    session = prepare(query, SOURCES, RunOptions(speed="1x", faults=FAULTS, seed=1))
     chosen, notes = combinations(session, "checkpoint_redo, overlay_redo", "process/process,delay/delay")
     out = tmp_path / "out"
     make_folder(out)
@@ -107,7 +107,7 @@ def test_a_new_comparison_replaces_an_old_one(compared: tuple[Path, Comparison],
 
 
 def test_what_never_heals_is_never_consistent(query: Path, tmp_path: Path) -> None:
-    session = prepare(query, SOURCES, speed="1x", faults=["stop a at 1s"], seed=1)
+    session = prepare(query, SOURCES, RunOptions(speed="1x", faults=["stop a at 1s"], seed=1))
     chosen, notes = combinations(session, "overlay_redo", "process/process")
     out = tmp_path / "<out>"
     make_folder(out)
