@@ -11,7 +11,7 @@ from boreal.query.plan import Edge
 from deployment import claims, stalls
 from deployment.claims import LogClaims, Trim
 from deployment.journal import FailureJournal, JournalEntry
-from deployment.layout import make_layout
+from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import facts_of_job
 from deployment.query_record import QueryRecord
 from deployment.skew import ProcessStatus, clock_warnings
@@ -52,6 +52,9 @@ class WatchedQuery:
         """UserError if the query cannot be planned."""
         self.sites = sites
         self.record = record
+        self.layout = make_layout(record.query, sites)
+        self.plan = self.layout.plan
+        self.instances = _instances_of(self.layout)
         self.begun_at = now
         self.journal = FailureJournal()
         self.claims = LogClaims(now)
@@ -59,7 +62,7 @@ class WatchedQuery:
         self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
-        self.change(record, now)
+        self._expect(now)
 
     # Events
 
@@ -69,8 +72,12 @@ class WatchedQuery:
         if self.record.paused and not record.paused:
             self.begun_at = now
         self.record, self.layout, self.plan = record, layout, layout.plan
-        self.instances = [who for replica in layout.replicas for who in layout.instances(replica)]
-        self.claims.expect(layout.readers(), self.plan.retention_us, now)
+        self.instances = _instances_of(layout)
+        self._expect(now)
+
+    def _expect(self, now: int) -> None:
+        """Whom the plan makes us hear from, and how soon they may count as stalled."""
+        self.claims.expect(self.layout.readers(), self.plan.retention_us, now)
         self.stalls.limit_us = max(STALL_AFTER_LEAST_US, STALL_AFTER_X * self.plan.delay_threshold_us)
         for who in self.stalls.stalled:
             if who not in self.instances:
@@ -315,6 +322,11 @@ class WatchedQuery:
 
     def _enter(self, kind: str, who: str, text: str, now: int, is_bad: bool = False) -> JournalEntry:
         return self.journal.enter(JournalEntry(now // 1_000, kind, who, text, is_bad))
+
+
+def _instances_of(layout: Layout) -> list[InstanceId]:
+    """Those of all replicas, without the egresses."""
+    return [who for replica in layout.replicas for who in layout.instances(replica)]
 
 
 def _rank(state: str) -> int:

@@ -47,10 +47,12 @@ class Run:
     world: World = field(init=False)
     sources: Sources = field(init=False)
     client: ClientLog = field(init=False)
+    held: dict[tuple[str, InstanceId], list[Fault]] = field(init=False, default_factory=dict)
+    faults_over_at: int = field(init=False)
+    never_heals: bool = field(init=False)
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.held: dict[tuple[str, InstanceId], list[Fault]] = {}
         self.client = ClientLog(
             plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,9 @@ from operators.groups import GroupLayout, Groups
 from operators.keys import Keys, sorting
 from operators.state import Panes
 from operators.windows import Windows
+
+Argument = tuple[Callable[[pa.RecordBatch], pa.Array], Type]
+"""What computes an argument of rows, and its type."""
 
 
 class AggregateOperator:
@@ -47,25 +50,10 @@ class AggregateOperator:
         )
         grouped = [(column, input_schema.types[column]) for column in by]
         self.schema = Schema((*grouped, *((column, entry.type) for column, entry in computed.items())), windowed=True)
-        self._read_arguments(tuple(computed.values()))
+        self._arguments, self._places = _arguments_of(computed.values())
         self._arrow = self.schema.arrow
         self._nothing = self.schema.empty()
         self._kind = f"aggregate {window_size_us} {window_every_us} {grouped} {dict(compute)}"
-
-    def _read_arguments(self, aggregations: tuple[Aggregation, ...]) -> None:
-        """Compile each distinct argument once; `_places` maps aggregations to arguments."""
-        terms: dict[Term, int] = {}
-        self._arguments: list[tuple[Callable[[pa.RecordBatch], pa.Array], Type]] = []
-        self._places: list[int | None] = []
-        for aggregation in aggregations:
-            argument = aggregation.argument
-            if argument is None:
-                self._places.append(None)
-                continue
-            if argument.term not in terms:
-                terms[argument.term] = len(self._arguments)
-                self._arguments.append((compile_expression(argument), argument.type))
-            self._places.append(terms[argument.term])
 
     def empty(self) -> Panes[Groups]:
         return Panes(self._kind, Groups.encode)
@@ -165,3 +153,20 @@ def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 _EVERY_ROW = (None, None)
 """The argument of count(*)."""
+
+
+def _arguments_of(aggregations: Iterable[Aggregation]) -> tuple[list[Argument], list[int | None]]:
+    """Each distinct argument, which is computed once, and for each aggregation the place of the one that it takes."""
+    terms: dict[Term, int] = {}
+    arguments: list[Argument] = []
+    places: list[int | None] = []
+    for aggregation in aggregations:
+        argument = aggregation.argument
+        if argument is None:
+            places.append(None)
+            continue
+        if argument.term not in terms:
+            terms[argument.term] = len(arguments)
+            arguments.append((compile_expression(argument), argument.type))
+        places.append(terms[argument.term])
+    return arguments, places

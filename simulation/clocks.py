@@ -28,7 +28,8 @@ class MachineClock:
         self._rng = Random(f"clock of {process.id}")
         self._from_us = self._rng.randrange(1_000_000_000)
         self._drift = self._rng.randint(-MOST_DRIFT, MOST_DRIFT)
-        self._incarnation = 0
+        self._incarnation = self._questions = 0
+        self._clock = SharedClock(self._steady(world.now), self._wall(world.now))
 
     def begin(self) -> None:
         """A new life: it asks the broker before it stamps anything, if it can."""

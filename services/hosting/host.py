@@ -155,15 +155,16 @@ class InstanceHost:
     on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
     journal: Journal = field(default_factory=Journal)
     inbox: queue.SimpleQueue[Waiting] = field(default_factory=queue.SimpleQueue)
+    _held: deque[_Held] = field(init=False, default_factory=deque)
+    _first: Waiting | None = field(init=False, default=None)
+    _items: list[ControlItem] = field(init=False, default_factory=list)
+    _is_tentative: bool = field(init=False, default=False)
+    _is_checkpoint_held: bool = field(init=False, default=False)
+    _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=queue.SimpleQueue)
+    _stopping: threading.Event = field(init=False, default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._held: deque[_Held] = deque()
-        self._first: Waiting | None = None
-        self._items: list[ControlItem] = []
-        self._is_tentative = False
-        self._is_checkpoint_held = False
-        self._uploads: queue.SimpleQueue[StoreCheckpoint | None] = queue.SimpleQueue()
-        self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=str(self.me), daemon=True)]
         if self.store is not None:
             self._threads.append(threading.Thread(target=self._upload, name=f"{self.me}-checkpoints", daemon=True))

@@ -47,6 +47,7 @@ class Monitor:
         self._controls: dict[str, ControlPlane] = {}
         self._earlier: dict[str, Report] | None = None
         self._statuses: StatusReader | None = None
+        self._reports: ReportWriter | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def serve(self, stopping: threading.Event) -> int:
@@ -110,7 +111,7 @@ class Monitor:
         if self.queries.pop(name, None) is not None:
             # It may have to wait for a cluster out of reach, and nobody has to wait for that.
             threading.Thread(target=self._controls.pop(name).close, daemon=True).start()
-            self._reports.say(name, None)
+            self._say(name, None)
 
     def _hear(self, name: str, items: list[ControlItem]) -> None:
         watched = self.queries.get(name)
@@ -143,7 +144,11 @@ class Monitor:
                 # Only once our last life's report is known: the journal goes on after it.
                 if name in self._earlier:
                     self._resume(watched, self._earlier.pop(name))
-                self._reports.say(name, {**watched.status(now_us()), "pid": os.getpid()})
+                self._say(name, {**watched.status(now_us()), "pid": os.getpid()})
+
+    def _say(self, name: str, report: Report | None) -> None:
+        assert self._reports is not None, "it serves"
+        self._reports.say(name, report)
 
     def _resume(self, watched: WatchedQuery, report: Report) -> None:
         try:

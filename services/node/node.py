@@ -81,6 +81,7 @@ class Node:
         self.hosts: dict[InstanceId, InstanceHost] = {}
         self.logs: list[KafkaLog] = []
         self.remote: RemoteHosts | None = None
+        self.trimmer: Trimmer | None = None
         self.ending = Ending()
 
     def serve(self, stopping: threading.Event) -> int:
@@ -96,7 +97,7 @@ class Node:
         if self.remote is not None:
             # Orders of our former life may still be answered: whom to tell must be known by now.
             self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
-        self.trimmer = Trimmer(self.logs)
+        self.trimmer = trimmer = Trimmer(self.logs)
         control.listen(self._hear)
         status = StatusPublisher(home, self.name, self._status)
         broken = BrokenFrames(home, self.layout)
@@ -107,7 +108,7 @@ class Node:
         self.ending.wait(stopping)
         for host in self.hosts.values():
             host.close()
-        for part in (control, self.trimmer, watch):
+        for part in (control, trimmer, watch):
             part.close()
         if self.remote is not None:
             self.remote.close()
@@ -174,7 +175,7 @@ class Node:
                 # A node of an earlier shape of the query may still speak: no peer of ours.
                 if host is not None and message.sender in self.layout.everyone:
                     host.deliver(Received(message))
-            elif "trim" in item:
+            elif "trim" in item and self.trimmer is not None:
                 self.trimmer.take(item)
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
