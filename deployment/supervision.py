@@ -206,7 +206,7 @@ class Supervision:
                 process = self.processes.get(name)
                 if process is not None and process.phase is Phase.RUNNING:
                     process.answer(ready, now)
-            case Tick():
+            case SupervisionTick():
                 pass
             case _:
                 assert_never(event)

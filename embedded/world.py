@@ -122,8 +122,8 @@ class RealClock:
 
 
 @dataclass(slots=True)
-class _Reader:
-    """One followed or watched log of a process: `offset` is None until the place to begin has been looked up."""
+class Reader:
+    """One followed log of a process: `offset` is None until the place to begin has been looked up."""
 
     log: LogId
     after_id: int
@@ -143,7 +143,7 @@ class Process:
 
     id: InstanceId
     instance: Instance | None = None
-    readers: dict[LogId, _Reader] = field(default_factory=dict)
+    readers: dict[LogId, Reader] = field(default_factory=dict)
     watched: dict[LogId, bool] = field(default_factory=dict)
     waiting_reads: list[Read] = field(default_factory=list)
     inbox: deque[tuple[int, Event]] = field(default_factory=deque)
@@ -196,7 +196,16 @@ USUAL = Conditions()
 
 
 class World:
-    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged."""
+    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged.
+
+    A subclass may look on, and strike, where one of these calls the next:
+
+        start       a life begins, from `saved` checkpoints and `logs_of` its family
+        work        a process takes up an event; its effects wait for as long as that takes
+        finish      they take place, each by `perform`
+        stored      a checkpoint that was performed before has reached the store
+        poll_later  a reader is to look for frames at its offset
+    """
 
     def __init__(
         self,
@@ -260,7 +269,7 @@ class World:
             process.instance = Instance(self.plan_of(who), who, restart, self.conditions.limits)
             process.heard_at, process.lost_claim = self.now, False
             try:
-                self._work(process, None)
+                self.work(process, None)
             except CorruptError:
                 continue  # no checkpoint of this fragment's: the next place is as good, but for more to read again
             return
@@ -305,7 +314,7 @@ class World:
         """After a cut or a heal: whoever reads tries again."""
         for process in self.processes.values():
             for reader in list(process.readers.values()):
-                self._poll_later(process, reader)
+                self.poll_later(process, reader)
             for log in list(process.watched):
                 self._tail_later(process, log)
             waiting, process.waiting_reads = process.waiting_reads, []
@@ -317,7 +326,7 @@ class World:
         who = process.id
         fragment = self.plan_of(who).fragment(who.fragment)
         family = [who, *(replace(who, replica=replica) for replica in fragment.replicas if replica != who.replica)]
-        lives = [(self._logs_of(member), self._saved(member)) for member in family]
+        lives = [(self.logs_of(member), self.saved(member)) for member in family]
         inputs = {
             f"{edge.name}/{edge.partition(producer, who.shard)}": [
                 LogId(edge.name, replica, edge.partition(producer, who.shard)) for replica in self._replicas_of(edge.name)
@@ -327,14 +336,16 @@ class World:
         }
         return restarts(who, lives, inputs, self.logs.open)
 
-    def _logs_of(self, who: InstanceId) -> list[LogId]:
+    def logs_of(self, who: InstanceId) -> list[LogId]:
+        """The logs that an instance writes."""
         return [
             LogId(edge.name, who.replica, edge.partition(who.shard, reader))
             for edge in self.plan.fragment(who.fragment).outputs
             for reader in range(edge.partitions)
         ]
 
-    def _saved(self, who: InstanceId) -> Saved | None:
+    def saved(self, who: InstanceId) -> Saved | None:
+        """The newest good checkpoint of an instance, if there is one; asked for whenever a life of its family begins."""
         return None if self.processes[who].lost_checkpoints else saved_by(self.store, who)
 
     def _wake(self, process: Process) -> None:
@@ -346,11 +357,11 @@ class World:
                 event = Tick(process.clock(self.now) - (self.now - came_at))
             else:
                 process.inbox.popleft()
-            self._work(process, event)
+            self.work(process, event)
             return
         deadline = self.now + process.instance.next_deadline() - process.clock(self.now)
         if deadline <= self.now:
-            self._work(process, Tick())
+            self.work(process, Tick())
         elif process.wake_at is None or deadline < process.wake_at or process.wake_at <= self.now:
             process.wake_at = deadline
             life = process.life
@@ -361,7 +372,8 @@ class World:
             process.wake_at = None
             self._wake(process)
 
-    def _work(self, process: Process, event: Event | None) -> None:
+    def work(self, process: Process, event: Event | None) -> None:
+        """A process that is at rest takes up an event; None: its begin. It is busy from now on, until `finish`."""
         instance = process.instance
         assert instance is not None
         clock = process.clock(self.now)
@@ -370,21 +382,23 @@ class World:
             (lambda: instance.begin(clock)) if event is None else (lambda: instance.handle(event, clock)), event
         )
         life = process.life
-        self.at(self.now + max(took, 1) + process.drag_us, lambda: self._finish(process, life, effects, event))
+        self.at(self.now + max(took, 1) + process.drag_us, lambda: self.finish(process, life, effects, event))
 
-    def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
+    def finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
+        """A process has done what it took up, if that life still lasts: its effects take place now, or when it is thawed, and
+        then it takes up what has come meanwhile."""
         if process.life != life:
             return
         if process.is_frozen:
-            process.held.append(lambda: self._finish(process, life, effects, event))
+            process.held.append(lambda: self.finish(process, life, effects, event))
             return
         for effect in effects:
-            self._perform(process, effect)
+            self.perform(process, effect)
         if isinstance(event, Frames):
             reader = process.readers.get(event.log)
             if reader is not None:
                 reader.is_polling = False
-                self._poll_later(process, reader)
+                self.poll_later(process, reader)
         process.is_busy = False
         if process.inbox:
             self.at(self.now, lambda: self._wake(process))
@@ -393,14 +407,15 @@ class World:
 
     # Effects
 
-    def _perform(self, process: Process, effect: Effect) -> None:
+    def perform(self, process: Process, effect: Effect) -> None:
+        """One effect takes place, in the order of the list that it came in."""
         match effect:
             case Append(log, frame):
                 self.append(log, frame)
             case Follow(log, after_id):
-                process.readers[log] = reader = _Reader(log, after_id)
+                process.readers[log] = reader = Reader(log, after_id)
                 self._listeners.setdefault(log, {})[process.id] = None
-                self._poll_later(process, reader)
+                self.poll_later(process, reader)
             case Unfollow(log):
                 process.readers.pop(log, None)
             case Watch(log):
@@ -415,7 +430,7 @@ class World:
                 self._acknowledge(process.id, positions)
             case StoreCheckpoint():
                 life = process.life
-                self.at(self.now + self.conditions.upload_us, lambda: self._stored(process, life, effect))
+                self.at(self.now + self.conditions.upload_us, lambda: self.stored(process, life, effect))
             case Obey():
                 raise AssertionError("the host is beside the instance")
             case StateChanged() | Reconciled():
@@ -431,7 +446,7 @@ class World:
             process = self.processes[who]
             reader = process.readers.get(log)
             if reader is not None:
-                self._poll_later(process, reader)
+                self.poll_later(process, reader)
             elif log in process.watched and isinstance(frame, Boundary):
                 self._tail_later(process, log)
 
@@ -440,7 +455,8 @@ class World:
         if self.network.passes_messages(process.place, there):
             self.at(self.now + self.network.latency(process.place), lambda: self.deliver(to, event))
 
-    def _stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
+    def stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
+        """A checkpoint has reached the store, as long after its `perform` as uploads take, or is lost with its life."""
         if process.life != life:
             return
         assert effect.state is not None, "the host is beside the instance"
@@ -481,7 +497,9 @@ class World:
         home = self._homes.get(log.stream)
         return f"{home}.{log.replica}" if home else log.stream.split("@")[0]
 
-    def _poll_later(self, process: Process, reader: _Reader) -> None:
+    def poll_later(self, process: Process, reader: Reader) -> None:
+        """Have a reader look for frames at its offset, unless it is about to, or cut off, or nothing is there: called whenever
+        one of these may have changed."""
         if reader.is_polling:
             return
         writer = self._home(reader.log)
@@ -493,7 +511,7 @@ class World:
         life = process.life
         self.at(self.now + self.network.latency(writer), lambda: self._poll(process, life, reader))
 
-    def _poll(self, process: Process, life: int, reader: _Reader) -> None:
+    def _poll(self, process: Process, life: int, reader: Reader) -> None:
         if process.life != life or process.readers.get(reader.log) is not reader:
             return
         if process.is_frozen:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any, assert_never
+from typing import assert_never
 
 from boreal.model.frames import Data, Frame, LogId
 from boreal.query.plan import EGRESS, Plan
@@ -130,22 +130,14 @@ class SimulatedWorld(World):
 
     def has_begun_after(self, who: InstanceId, life: int) -> bool:
         """Whether a later life has written its START."""
-        return any(self._lives.get(log, 0) > life for log in self._logs_of(who))
+        return any(self._lives.get(log, 0) > life for log in self.logs_of(who))
 
     def at_next_finish(self, who: InstanceId, strike: Callable[[Process, list[Effect]], None]) -> None:
         """When the process has next done a piece of work that writes several frames, or gives an order, `strike` takes its
         effects' place."""
         self._dying[who] = strike
 
-    def perform(self, process: Process, effect: Effect) -> None:
-        """Let one effect take place."""
-        self._perform(process, effect)
-
-    def poll_later(self, process: Process, reader: Any) -> None:
-        """Let a reader look for frames at its offset."""
-        self._poll_later(process, reader)
-
-    def _work(self, process: Process, event: Event | None) -> None:
+    def work(self, process: Process, event: Event | None) -> None:
         if event is None and self.step_rows is not None:
             instance = process.instance
             assert instance is not None
@@ -156,7 +148,7 @@ class SimulatedWorld(World):
         for tell in self.on_work:
             tell(process, event)
         try:
-            super()._work(process, event)
+            super().work(process, event)
         except HostFailed:
             # This life is over; its supervisor begins another.
             self.counts["engine lost"] += 1
@@ -190,37 +182,37 @@ class SimulatedWorld(World):
         if process.instance is None:
             self.start(process.id)
 
-    def _finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
+    def finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
         if self._dying and process.life == life and not process.is_frozen and process.id in self._dying:
             writes = sum(isinstance(effect, Append) for effect in effects) > 1
             if writes or any(isinstance(effect, Obey) for effect in effects):
                 self._dying.pop(process.id)(process, effects)
                 return
-        super()._finish(process, life, effects, event)
+        super().finish(process, life, effects, event)
 
     def _take_copy(self, process: Process, life: int, effect: StoreCheckpoint, tries: int) -> None:
         """The copy that a host elsewhere has made becomes a checkpoint once it is there; one that does not come is absent."""
         state = self.engines[process.id].copies.get(effect.number)
         if process.life == life and state is not None:
             self._newest[process.id] = taken = replace(effect, state=state)
-            super()._perform(process, taken)
+            super().perform(process, taken)
         elif process.life == life and tries:
             self.at(self.now + self.conditions.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
 
-    def _saved(self, who: InstanceId) -> Saved | None:
+    def saved(self, who: InstanceId) -> Saved | None:
         """Out of reach, it is as good as empty: the logs serve (R19)."""
-        return None if self.store.outages else super()._saved(who)
+        return None if self.store.outages else super().saved(who)
 
-    def _stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
+    def stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
         """Tried until the store takes it, or there is a newer one."""
         try:
-            super()._stored(process, life, effect)
+            super().stored(process, life, effect)
         except StoreUnavailableError:
             self.counts["checkpoints refused"] += 1
             if self._newest[process.id] is effect:
-                self.at(self.now + STORE_RETRY_US, lambda: self._stored(process, life, effect))
+                self.at(self.now + STORE_RETRY_US, lambda: self.stored(process, life, effect))
 
-    def _perform(self, process: Process, effect: Effect) -> None:
+    def perform(self, process: Process, effect: Effect) -> None:
         match effect:
             case Obey(place, order):
                 self.engines[process.id].give(place, order)
@@ -228,18 +220,18 @@ class SimulatedWorld(World):
                 self._take_copy(process, process.life, effect, COPY_TRIES)
             case StoreCheckpoint():
                 self._newest[process.id] = effect
-                super()._perform(process, effect)
+                super().perform(process, effect)
             case Append():
-                super()._perform(process, effect)
+                super().perform(process, effect)
                 self.wrote_at[process.id] = self.now
             case Send(_, message):
-                super()._perform(process, effect)
+                super().perform(process, effect)
                 self.counts[type(message).__name__] += 1
             case Follow() | Read():
-                super()._perform(process, effect)
+                super().perform(process, effect)
                 self.counts[type(effect).__name__] += 1
             case Unfollow() | Watch() | Acknowledge() | StateChanged() | Reconciled():
-                super()._perform(process, effect)
+                super().perform(process, effect)
             case _:
                 assert_never(effect)
         for tell in self.on_effect:
