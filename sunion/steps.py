@@ -39,17 +39,6 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollback:
-    """ROLLBACK: return to the state of the mark; stable steps follow.
-
-    keep_live: tentative steps go on beside them, on a branch of their own, until `Redone` (R21).
-    """
-
-    number: int
-    keep_live: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Redone:
     """The correction that the last ROLLBACK began has caught up with the stable input."""
 

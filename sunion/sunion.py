@@ -34,7 +34,7 @@ from boreal.model.schema import Schema
 from boreal.query.spec import Hold, Policy
 from sunion.buckets import bucket_end, bucket_floor
 from sunion.port import EARLY, Arrival, Port
-from sunion.steps import Item, Mark, Redone, Rollback, Step
+from sunion.steps import Item, Mark, Redone, Step
 from sunion.tape import BEGINNING, Chunk, Cursor
 
 STEP_ROWS = 131_072
@@ -238,13 +238,13 @@ class SUnion:
         self.base = View(position, [Cursor(port.tape.next_id) for port in self.ports])
         self.muted_until = muted_until
 
-    def roll_back(self, now: int, replay_from: int, keep_live: bool) -> Rollback:
-        """Return to the mark, and hand on stable rows from there.
+    def roll_back(self, now: int, replay_from: int, keep_live: bool) -> None:
+        """ROLLBACK: return to the mark, and hand on stable rows from there, until `Redone`.
 
         What was handed on tentatively stays due: after a partial heal the rest leaves again at once (R16).
 
         replay_from: the time from which the host's restored state must be given rows again; where that is before the
-        mark, steps up to the mark are muted.
+        mark, steps up to the mark are muted. keep_live: tentative steps go on beside them, on a branch of their own (R21).
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
         horizon, is_more_due = self._horizon(), self.due > self.live.position
@@ -266,7 +266,6 @@ class SUnion:
             self.muted_until = self.base.position
             self.base = View(replay_from, [Cursor(port.tape.place_of(replay_from)) for port in self.ports])
         self.redoing = True
-        return Rollback(self.mark_number, keep_live)
 
     def _held_back_after(self, now: int) -> int:
         """Through where readers may hold back what was handed on tentatively: it came less than X ago."""

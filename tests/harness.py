@@ -37,7 +37,7 @@ from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from sunion.port import Port
-from sunion.steps import Item, Mark, Redone, Rollback, Step
+from sunion.steps import Item, Mark, Redone, Step
 from sunion.sunion import Merge, Settings, SUnion
 
 MS = 1_000
@@ -410,8 +410,6 @@ def told(items: Iterable[Item]) -> list[tuple[Any, ...]]:
                 short.append((kind, rows, item.upto))
             case Mark(number):
                 short.append(("mark", number))
-            case Rollback(number):
-                short.append(("rollback", number))
             case Redone(number):
                 short.append(("redone", number))
     return short
