@@ -177,5 +177,5 @@ class Engine:
 
 def least_threshold_us(plan: Plan, taken_us: int) -> int:
     """The smallest X that leaves time to hold a bucket back at all, where a host and the path after it take so long."""
-    wait = plan.bucket_run_us + plan.boundary_interval_us
+    wait = plan.completion_us
     return taken_us + wait + max(wait, (taken_us + wait) // 9)

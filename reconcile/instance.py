@@ -691,7 +691,7 @@ class Instance:
 
     @property
     def _reserve_us(self) -> int:
-        return max(self.delay_threshold_us // 10, self.plan.bucket_run_us + self.plan.boundary_interval_us)
+        return max(self.delay_threshold_us // 10, self.plan.completion_us)
 
     def _path_after(self) -> int:
         """The longest way from here to a client, as the readers told it last."""

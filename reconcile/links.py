@@ -21,7 +21,8 @@ HOP_SAMPLES = 256
 class Link:
     """A port and the replicas of its stream. producers: the instances to tell how long the path after them takes; hops: how
     long frames took from them to here, in microseconds; leads: how far the clocks that stamped them were ahead of ours, at
-    least; read_turn: counts the replicas that had nothing to read again."""
+    least; skew_us: the largest of these, how far our clock is behind one that stamped what we read, as far as that shows: 0 is
+    no proof that it is right; read_turn: counts the replicas that had nothing to read again."""
 
     port: Port
     upstream: Upstream
@@ -29,16 +30,13 @@ class Link:
     read_turn: int = 0
     hops: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
     leads: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
+    skew_us: int = 0
 
     def compare_clocks(self, boundary: Boundary, now: int) -> None:
         """R9: what was stamped before it came here bears no later time than ours, unless our clock is behind. The stamps are
         the producer's and, as ingest, the source's, from which deadlines count."""
         self.leads.append(max(boundary.sent - now, boundary.ingest - now, 0))
-
-    @property
-    def skew_us(self) -> int:
-        """How far our clock is behind one that stamped what we read, as far as that shows: 0 is no proof that it is right."""
-        return max(self.leads, default=0)
+        self.skew_us = max(self.leads)
 
     def lacks(self, frame: Frame) -> bool:
         """Whether the log that this frame is of goes on beyond the stable row that we need next."""

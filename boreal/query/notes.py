@@ -58,11 +58,11 @@ def held_back(query: Query, fragments: Iterable[Fragment], speed: float) -> Iter
     if query.policy.failure is Hold.SUSPEND:
         return
     tuning = query.tuning
-    after = _after_holding(fragments, tuning.bucket + tuning.boundary_interval)
+    after = _after_holding(fragments, tuning.completion)
     for name, stream in query.streams.items():
         if name not in after or stream.boundary == "producer" or not stream.disorder:
             continue
-        held = round(stream.disorder / speed) + tuning.bucket + tuning.boundary_interval + HOP_US
+        held = round(stream.disorder / speed) + tuning.completion + HOP_US
         if held < _left_to_hold(query, after[name]):
             continue
         if tuning.alpha_x is not None:
@@ -96,7 +96,7 @@ def _after_holding(fragments: Iterable[Fragment], spread: int) -> dict[str, int]
 
 def _reserve(query: Query, threshold: int) -> int:
     """What R9 keeps of X."""
-    return max(threshold // 10, query.tuning.bucket + query.tuning.boundary_interval)
+    return max(threshold // 10, query.tuning.completion)
 
 
 def _left_to_hold(query: Query, after: int) -> int:

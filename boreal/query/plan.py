@@ -135,10 +135,16 @@ class Plan:
         """How much event time passes in so much run time."""
         return run_us * self.bucket_us // self.bucket_run_us
 
+    @property
+    def completion_us(self) -> int:
+        """How long after its first row a bucket may be known to be complete: it passes, and up to a boundary interval later the
+        first boundary past its end comes."""
+        return self.bucket_run_us + self.boundary_interval_us
+
     def spread_us(self, fragment: Fragment) -> int:
         """How much later a bucket may come to a fragment from one instance than from another, both having held it back for as
         long as they may (R9): it counts from a row here, from the first boundary past its end there."""
-        return self.bucket_run_us + self.boundary_interval_us if fragment.has_several_producers else 0
+        return self.completion_us if fragment.has_several_producers else 0
 
     def fragment(self, name: str) -> Fragment:
         return next(f for f in self.fragments if f.name == name)

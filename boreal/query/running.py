@@ -136,9 +136,14 @@ class Tuning(Model):
     )
 
     @property
+    def completion(self) -> int:
+        """How long after its first row a bucket may be known to be complete: it passes, and then a boundary comes."""
+        return self.bucket + self.boundary_interval
+
+    @property
     def delay_threshold_least(self) -> int:
         """The smallest delay threshold that leaves room for a bucket to fill, be closed, and be given up (R8, R13)."""
-        return 2 * (self.bucket + self.boundary_interval) + LEAST_SLACK_US
+        return 2 * self.completion + LEAST_SLACK_US
 
     @model_validator(mode="after")
     def _check(self) -> Tuning:

@@ -16,4 +16,4 @@ def keep_the_clock_of_the_start(patch: Patch) -> None:
 @mutant
 def believe_in_the_own_clock(patch: Patch) -> None:
     """That a clock is behind those that stamp what it reads is not taken off alpha*X (R9)."""
-    patch(Link, "skew_us", lambda _: property(lambda self: 0))
+    patch(Link, "compare_clocks", lambda _: lambda self, boundary, now: None)
