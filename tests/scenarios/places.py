@@ -169,7 +169,7 @@ class Place:
         self._look_at_inputs(instance)
         match effect:
             case StateChanged(state) if state is not None:
-                self._tell_state(state, instance.sunion.alpha_x_us)
+                self._tell_state(state, instance.status().alpha_x_us)
             case Follow(log, after_id):
                 self._reads[log] = _log(instance, log)
                 self._tell("reads {items}", item=f"{_log(instance, log)} from id {after_id + 1} on")
