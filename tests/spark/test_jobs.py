@@ -18,6 +18,7 @@ import psutil
 import pyspark
 import pytest
 from kafka import TopicPartition
+from pydantic import SecretStr
 
 from boreal.query.spec import Mode
 from deployment.operator_hosts import copy_owner, facts_of_job, host_owner
@@ -258,8 +259,8 @@ def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path:
     security = KafkaSecurity("boreal", "tell-nobody-7f3a", certificates.certificate, certificates.key, certificates.authority)
     with KafkaServer(tmp_path / "kafka", security=security) as kafka, RedisServer(tmp_path / "redis") as redis:
         site = KafkaSettings(
-            bootstrap=kafka.bootstrap, security_protocol="SASL_SSL", username="boreal", password=security.password,
-            ca_file=certificates.authority,
+            bootstrap=kafka.bootstrap, security_protocol="SASL_SSL", username="boreal",
+            password=SecretStr(security.password), ca_file=certificates.authority,
         )
         settings = ServiceSettings(sites={"a": site}, redis=RedisSettings(url=redis.url))
         environment = environment_of(settings) | {

@@ -42,7 +42,7 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[dict[str
         while len(rows) < count and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                rows.append(json.loads(message.value()))
+                rows.append(json.loads(message.value() or b""))
         return rows
     finally:
         consumer.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,16 @@ pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deplo
 @contextmanager
 def cut_in_two(deployment: Deployment) -> Iterator[None]:
     """Nobody of one site reaches the other one."""
+    layout = deployment.layout
+    site_of: dict[str, Callable[[str], str]] = {
+        "node": layout.site_of_replica,
+        "source": layout.site_of_stream,
+        "egress": str,
+    }
     with ExitStack() as cuts:
         for name, service in deployment.services.items():
             kind, _, part = name.rpartition(".")
-            at = {"node": deployment.layout.site_of_replica, "source": deployment.layout.site_of_stream, "egress": str}
-            own = at[kind.partition(".")[0]](part) if kind else deployment.layout.home
+            own = site_of[kind.partition(".")[0]](part) if kind else layout.home
             for site, link in service.links.items():
                 if site != own:
                     link.cut()
