@@ -41,7 +41,7 @@ demo: $(DEMO_READY) ## run the flights with an airport cut off, and show what ha
 
 test: $(READY) ## run all tests
 	$(BIN)/python -m services.hosting.fetch
-	$(BIN)/python -m pytest -n auto --dist loadgroup -q
+	$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -q
 
 faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md
 	@mkdir -p out && rm -f out/faults.md

@@ -17,6 +17,19 @@ import pytest
 if TYPE_CHECKING:
     from services.stack.servers import KafkaServer, RedisServer
 
+LONGEST_FIRST = ("spark", "faults", "stack", "sites", "egress", "flights", "clocks", "shop", "early", "monitor", "follow")
+"""Groups (xdist_group) whose tests share a deployment, or wait for minutes. What is short comes last, and keeps all workers
+busy to the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        group = item.get_closest_marker("xdist_group")
+        name = group.args[0] if group else ""
+        return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
+
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from boreal.model.frames import Data, LogId
 from services.storage.kafka_log import KafkaLogStore
 from tests.stack.breaking import QUERY, Bench, flowing
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("spark")]
 
 READY_S = 180.0
 

@@ -17,7 +17,7 @@ from deployment.supervision import Child
 from services.kafka.topics import CLOCK
 from tests.stack.breaking import QUERY, Bench, Ear
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("clocks")]
 
 CLOCKS: dict[str, Any] = {
     **QUERY,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.stack.breaking import QUERY, X_S, flowing
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("early")]
 
 DISORDER_S = 3 * X_S
 

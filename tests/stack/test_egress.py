@@ -53,7 +53,7 @@ from tests.stack.lives import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("egress")]
 
 
 # The outlet by itself: frames in, records out, no instance.

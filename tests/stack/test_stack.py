@@ -30,7 +30,7 @@ from services.monitor.reports import QueryReports
 from services.stack.launcher import reach
 from tests.described import assert_described
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("stack")]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0
