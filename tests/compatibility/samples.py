@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,7 +35,7 @@ ROWS = pa.RecordBatch.from_pylist(
     ],
     schema=SCHEMA.arrow,
 )
-OPERATORS = {
+OPERATORS: dict[str, Any] = {
     "aggregate": Aggregate(
         "o", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct v)", "a": "avg(v)", "s": "stddev(x)", "m": "max(k)"}
     ),

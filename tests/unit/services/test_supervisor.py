@@ -33,7 +33,7 @@ from services.stack.supervisor import Runner, Supervisor, _Heard
 from tests.foreign import make_foreign_packages
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
