@@ -19,7 +19,7 @@ from boreal_cli.tables import comparison_table, show_run
 from embedded import folder
 from embedded.compare import Comparison, combinations, compare, make_folder
 from embedded.run import Outcome
-from embedded.session import Session
+from embedded.session import RunOptions, Session
 from embedded.session import prepare as prepare_session
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ def main(out: Path) -> None:
 
 def session_of(name: str, out: Path) -> Session:
     sources = [f"{stream}={out / 'data' / stream}.csv" for stream in QUERIES[name]]
-    return prepare_session(HERE / f"{name}.yaml", sources, faults=FAULTS, rate=RATE)
+    return prepare_session(HERE / f"{name}.yaml", sources, RunOptions(faults=FAULTS, rate=RATE))
 
 
 def run(name: str, out: Path) -> Outcome:

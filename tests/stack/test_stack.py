@@ -27,7 +27,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from boreal_cli import main
 from deployment.status_fields import PROCESS, PROCESSES
 from deployment.status_fields import QUERY as STATUS_OF_QUERY
-from services.kafka.clusters import clusters
+from services.kafka.clusters import make_clusters
 from services.kafka.statuses import Statuses
 from services.monitor.reports import QueryReports
 from services.stack.launcher import reach
@@ -295,7 +295,7 @@ def test_rows_that_are_fed_come_out_stable(boreal: Commands) -> None:
 
 def said_by(boreal: Commands, kinds: set[str]) -> dict[str, dict[str, Any]]:
     """What processes of these kinds, or their queries, said last; by their names."""
-    home = clusters(reach(boreal.data), "test")["a"]
+    home = make_clusters(reach(boreal.data), "test")["a"]
     with closing(Statuses(home)) as statuses, closing(QueryReports(home)) as reports:
         wait_until(lambda: statuses.is_current.is_set() and reports.is_current.is_set(), "what was said before is read")
         found = {**statuses.newest(), **{f"query.{name}": report for name, report in reports.newest().items()}}
