@@ -11,7 +11,7 @@ from boreal.model.codec import encode
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, Origin, RecDone, Start, State, Undo
 from boreal.model.schema import Schema
 from boreal.query.spec import Mode
-from formats.changelog import Place as ChangelogPlace
+from formats.changelog import ChangelogPlace
 from formats.control_messages import acknowledge_item, message_item, trim_item
 from formats.headers import encode_anchor, encode_place
 from formats.wire import encode_record
