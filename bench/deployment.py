@@ -37,7 +37,7 @@ from services.stack.servers import KafkaServer, RedisServer
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTART_AFTER_S = 0.2
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @dataclass

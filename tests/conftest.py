@@ -1,10 +1,11 @@
 """Fixtures for all tests that need real servers. One broker and one Redis serve a whole run, all of its workers together;
-a test that kills, wipes or secures a server makes its own, under tmp_path."""
+each worker has one more broker, for the tests that break it. A test that needs another server makes its own, under tmp_path."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import subprocess
 import sys
 import uuid
@@ -16,6 +17,26 @@ import pytest
 
 if TYPE_CHECKING:
     from services.stack.servers import KafkaServer, RedisServer
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: for half of its time, a test of a deployment waits."""
+    return (os.cpu_count() or 1) + 1
+
+
+LONGEST_FIRST = ("spark", "faults", "stack", "sites", "egress", "flights", "clocks", "shop", "early", "monitor", "follow")
+"""Groups (xdist_group) whose tests share a deployment, or wait for minutes. What is short comes last, and keeps all workers
+busy to the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        group = item.get_closest_marker("xdist_group")
+        name = group.args[0] if group else ""
+        return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +73,21 @@ def kafka(servers: Path) -> KafkaServer:
         server = KafkaServer(servers / "kafka")
         server.start()
     return server
+
+
+@pytest.fixture(scope="session")
+def kafka_to_break(servers: Path, tmp_path_factory: pytest.TempPathFactory) -> KafkaServer:
+    from services.stack.servers import KafkaServer
+
+    return KafkaServer(tmp_path_factory.getbasetemp() / "kafka-to-break")
+
+
+@pytest.fixture
+def own_kafka(kafka_to_break: KafkaServer) -> KafkaServer:
+    """A running broker that nobody else uses now: kill, freeze or wipe it. Take names from `fresh_name`: it has been used."""
+    kafka_to_break.resume()
+    kafka_to_break.start()
+    return kafka_to_break
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ def chain_of(length: int, **options: Any) -> dict[str, Any]:
 
 def plan_of(query: str | Mapping[str, Any] | Query, **overrides: Any) -> Plan:
     """The plan of a query given as YAML text, as a mapping, or ready."""
-    return make_plan(query if isinstance(query, Query) else load_query(query), Overrides(**overrides))  # type: ignore[arg-type]
+    return make_plan(query if isinstance(query, Query) else load_query(query), Overrides(**overrides))
 
 
 # Embedded runs
@@ -226,7 +226,7 @@ def run(
 ) -> Ran:
     """Run a query to its end. rows: a generator for all streams, or what each one holds. prepare(run) is called once all
     instances have begun, at the first tick. checked: hold the result against `check`."""
-    parsed = load_query(query)  # type: ignore[arg-type]
+    parsed = load_query(query)
     plan = plan_of(parsed, **overrides)
     struck = [parse_fault(fault) for fault in faults]
     check_faults(struck, plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,16 +11,16 @@ from boreal.model.codec import encode
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, Origin, RecDone, Start, State, Undo
 from boreal.model.schema import Schema
 from boreal.query.spec import Mode
-from formats.changelog import Place as ChangelogPlace
+from formats.changelog import ChangelogPlace
 from formats.control_messages import acknowledge_item, message_item, trim_item
 from formats.headers import encode_anchor, encode_place
 from formats.wire import encode_record
 from logs.checkpoints import Checkpoint, encode_checkpoint
-from operators.aggregate import Aggregate
+from operators.aggregate import AggregateOperator
 from operators.base import OperatorState
-from operators.distinct import Distinct
-from operators.join import Join
-from operators.top import Top
+from operators.distinct import DistinctOperator
+from operators.join import JoinOperator
+from operators.top import TopOperator
 from reconcile.events import Heartbeat, InstanceId, LeaseDenial, LeaseEnd, LeaseGrant, LeaseRequest, PathAfter
 from reconcile.orders import Answer, Begin, Copy, DropLive, Mark, Order, Redone, RollBack, encode_answer, encode_order
 from reconcile.orders import Place as OrderPlace
@@ -34,14 +35,14 @@ ROWS = pa.RecordBatch.from_pylist(
     ],
     schema=SCHEMA.arrow,
 )
-OPERATORS = {
-    "aggregate": Aggregate(
+OPERATORS: dict[str, Any] = {
+    "aggregate": AggregateOperator(
         "o", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct v)", "a": "avg(v)", "s": "stddev(x)", "m": "max(k)"}
     ),
-    "sliding": Aggregate("o", SCHEMA, 10, 5, (), {"n": "sum(x)"}),
-    "distinct": Distinct("o", SCHEMA, ("k", "f"), 10),
-    "join": Join("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
-    "top": Top("o", SCHEMA, 2, "x", 10, 10, ()),
+    "sliding": AggregateOperator("o", SCHEMA, 10, 5, (), {"n": "sum(x)"}),
+    "distinct": DistinctOperator("o", SCHEMA, ("k", "f"), 10),
+    "join": JoinOperator("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
+    "top": TopOperator("o", SCHEMA, 2, "x", 10, 10, ()),
 }
 """Every operator with state."""
 

@@ -231,7 +231,7 @@ def kafka_cluster(kafka: KafkaServer) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session", params=LOGS.values(), ids=LOGS)
+@pytest.fixture(scope="session", params=list(LOGS.values()), ids=list(LOGS))
 def fresh_logs(request: pytest.FixtureRequest) -> Callable[[], LogBackend]:
     return lambda: request.param(request)
 
@@ -242,7 +242,7 @@ def logs(fresh_logs: Callable[[], LogBackend]) -> Iterator[LogBackend]:
         yield backend
 
 
-@pytest.fixture(params=CHECKPOINTS.values(), ids=CHECKPOINTS)
+@pytest.fixture(params=list(CHECKPOINTS.values()), ids=list(CHECKPOINTS))
 def checkpoints(request: pytest.FixtureRequest) -> Iterator[CheckpointBackend]:
     backend = request.param(request)
     yield backend

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import cast
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -389,7 +390,7 @@ class Writer:
 
     def zombie(self, choice: int) -> Frame:
         old = self.incarnation - 1
-        rows = data(self.next_stable, 5, incarnation=old)
+        rows: Frame = data(self.next_stable, 5, incarnation=old)
         frames = [rows, boundary(99, anchored=True, incarnation=old), undo(-1, old), start(old)]
         return frames[choice % 4]
 
@@ -447,7 +448,7 @@ def assert_alike(log: Log, model: Model) -> None:
 
 # Files that a crash or a bad disk left behind
 
-FRAMES = [start(1), data(0, 3), boundary(3, anchored=True), data(3, 300)]
+FRAMES: list[Frame] = [start(1), data(0, 3), boundary(3, anchored=True), data(3, 300)]
 
 
 def written(directory: Path, segment_bytes: int = 1 << 20) -> list[Path]:
@@ -569,7 +570,7 @@ def test_file_an_append_that_fails_leaves_the_log_as_it_was(tmp_path: Path):
     with closing(FileLog(ID, tmp_path)) as log:
         fill(log, *FRAMES[:2])
         disk = log._writer
-        log._writer = FullDisk(disk, space=50)
+        log._writer = cast(FileIO, FullDisk(disk, space=50))
         with pytest.raises(OSError, match="no space"):
             log.append(FRAMES[2])
         log._writer = disk

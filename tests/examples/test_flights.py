@@ -73,8 +73,8 @@ def oracle(folder: Path, sql: str) -> list[dict[str, Any]]:
         names = "time::timestamp as time, origin, wind_speed::double as wind_speed, visib::double as visib"
         database.execute(f"create view weather as select {names} from read_csv('{folder}/weather.csv', nullstr=['', 'NA'])")
         found = database.execute(sql)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        titles = [column[0] for column in found.description]
+        return [dict(zip(titles, row, strict=True)) for row in found.fetchall()]
 
 
 def assert_same(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -106,7 +106,8 @@ def run(query: Query, rows: dict[str, SourceRows], faults: list[str], mode: Mode
     changes, stable = io.StringIO(), io.StringIO()
     logs, store = MemoryLogStore(), MemoryCheckpointStore()
     outcome = Run(planned, rows, Pace(rate=rate), parsed, ModelClock(), logs, store, changes=changes, stable=stable).go()
-    return outcome, *([json.loads(line) for line in text.getvalue().splitlines()] for text in (changes, stable))
+    told, given = ([json.loads(line) for line in text.getvalue().splitlines()] for text in (changes, stable))
+    return outcome, told, given
 
 
 @pytest.fixture(scope="session")

@@ -147,7 +147,7 @@ def output_times(operator: dict[str, Any], left: list[tuple[int, float]], right:
 
 WINDOW = {"tumbling": "1s"}
 
-OUTPUT_TIMES = {
+OUTPUT_TIMES: dict[str, tuple[dict[str, Any], list[int]]] = {
     "filter": ({"filter": "l", "where": "v > 1"}, [20 * MS, 1500 * MS]),
     "map": ({"map": "l", "select": {"w": "v + 1"}}, [10 * MS, 20 * MS, 1500 * MS]),
     "union": ({"union": ["l", "r"]}, [10 * MS, 15 * MS, 20 * MS, 1500 * MS]),

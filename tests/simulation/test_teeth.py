@@ -30,7 +30,7 @@ def test_the_mutant_is_caught(catch: Catch) -> None:
 
 def test_the_named_tests_catch_their_mutants() -> None:
     """Each fails by what it asserts, or by what the production objects do: a mutant that does not fit them any more is none."""
-    program = [sys.executable, Path(__file__).with_name("named_tests.py"), *NAMED]
+    program = [sys.executable, str(Path(__file__).with_name("named_tests.py")), *NAMED]
     ended = subprocess.run(program, cwd=ROOT, env=_paths(), capture_output=True, text=True, check=True)
     *with_mutants, (_, without) = map(json.loads, ended.stdout.splitlines())
     assert [name for name, found in with_mutants if found is None or not found.startswith("call: ")] == []

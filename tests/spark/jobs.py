@@ -54,7 +54,7 @@ def query_named(name: str, shards: int) -> Query:
             "compute": {"rows": "count(*)", "total": "sum(v)", "mean": "avg(v)"},
         },
     }
-    options = {"replicas": 1, "engine": "spark", "shards": shards}
+    options: dict[str, Any] = {"replicas": 1, "engine": "spark", "shards": shards}
     return load_query({**query_of(operators, "per_key", ("a", "b"), **options), "name": name})
 
 

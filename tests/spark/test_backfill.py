@@ -43,7 +43,7 @@ from spark_jobs.session import close_session, open_session
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 from tests.spark.jobs import environment_of
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("spark")]
 
 ROWS_PER_SECOND = 6_000
 CUT_S = 3.0

@@ -18,6 +18,7 @@ import psutil
 import pyspark
 import pytest
 from kafka import TopicPartition
+from pydantic import SecretStr
 
 from boreal.query.spec import Mode
 from deployment.operator_hosts import copy_owner, facts_of_job, host_owner
@@ -32,7 +33,7 @@ from spark_jobs.worker import WARM_UP
 from tests.servers import make_certificates
 from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, jvm_of, query_named, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("spark")]
 
 SHARDS = 4
 NOT_A_REDIS = "http://127.0.0.1:1/0"
@@ -258,8 +259,8 @@ def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path:
     security = KafkaSecurity("boreal", "tell-nobody-7f3a", certificates.certificate, certificates.key, certificates.authority)
     with KafkaServer(tmp_path / "kafka", security=security) as kafka, RedisServer(tmp_path / "redis") as redis:
         site = KafkaSettings(
-            bootstrap=kafka.bootstrap, security_protocol="SASL_SSL", username="boreal", password=security.password,
-            ca_file=certificates.authority,
+            bootstrap=kafka.bootstrap, security_protocol="SASL_SSL", username="boreal",
+            password=SecretStr(security.password), ca_file=certificates.authority,
         )
         settings = ServiceSettings(sites={"a": site}, redis=RedisSettings(url=redis.url))
         environment = environment_of(settings) | {

@@ -14,7 +14,7 @@ from boreal.model.frames import Data, LogId
 from services.storage.kafka_log import KafkaLogStore
 from tests.stack.breaking import QUERY, Bench, flowing
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("spark")]
 
 READY_S = 180.0
 
@@ -63,9 +63,12 @@ def test_who_reads_one_changes_to_the_other_and_back(mixed: Bench) -> None:
     other = {"r0": "r1", "r1": "r0"}[first]
     # A reader may come back by itself, where the one that it changed to is far behind.
     for dead, read in ((first, other), (other, first)):
+        def has_changed(read: str = read) -> bool:
+            return read_from(deployment) == read
+
         since = mixed.mark()
         with deployment.dead(f"node.{dead}"):
-            wait_until(lambda read=read: read_from(deployment) == read, f"{read} is read", deployment.explain)
+            wait_until(has_changed, f"{read} is read", deployment.explain)
             mixed.breathe(3)
         mixed.check(since)
 

@@ -18,9 +18,9 @@ from services.stack.servers import KafkaServer, RedisServer
 from simulation.queries import SCHEMA, Menu, make_operators
 from tests.spark.jobs import Script, SparkJob, environment_of, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("spark")]
 
-QUERIES = 50
+QUERIES = 30
 ANSWERED_S = 180.0
 
 

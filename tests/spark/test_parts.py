@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from logs.checkpoints import Checkpoint
 from reconcile.remote import Cause, Rebuild
@@ -31,8 +32,8 @@ def checkpoint(number: int, owner: str = "main.r0.0/copy") -> Checkpoint:
 @pytest.mark.parametrize("options", [source_options, sink_options])
 def test_a_password_with_quotes_stays_one(options: Callable[[KafkaSettings, str], dict[str, str]]) -> None:
     kafka = KafkaSettings(
-        bootstrap="a:1", security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512", username="me", password='"\\é',
-        ca_file=Path("/ca.pem"),
+        bootstrap="a:1", security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512", username="me",
+        password=SecretStr('"\\é'), ca_file=Path("/ca.pem"),
     )
     made = options(kafka, "q.orders.r0")
     login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="\\"\\\\é";'
@@ -88,7 +89,11 @@ def test_the_last_sound_snapshot_of_this_log_is_found() -> None:
     snapshots = StoredSnapshots(store, keeper, "main.r0.0/host", LOG)
     for offset in (10, 20, 30):
         snapshots.keep(offset, str(offset).encode())
-        wait_until(lambda offset=offset: offset in store.numbers("main.r0.0/host"), "it is kept")
+
+        def is_kept(offset: int = offset) -> bool:
+            return offset in store.numbers("main.r0.0/host")
+
+        wait_until(is_kept, "it is kept")
     assert store.numbers("main.r0.0/host") == [20, 30]
     assert snapshots.latest(29) == (20, b"20")
     assert snapshots.latest(30) == (30, b"30")

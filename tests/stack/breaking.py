@@ -177,7 +177,7 @@ def replay(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def figures_of(changes: list[dict[str, Any]], before: list[dict[str, Any]]) -> dict[str, Any]:
     """delay_new (R14), tuples sent tentative and undone, over some records."""
-    given: list[tuple[float, str]] = []
+    given: list[tuple[float, Any]] = []
     delays, undone, outstanding = [], 0, 0
     kinds = Counter(record["type"] for record in changes)
     for at, record in enumerate([*before, *changes], -len(before)):

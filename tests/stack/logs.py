@@ -123,7 +123,7 @@ def troubled_history(lives: int = 4, failures: int = 3) -> Iterator[list[Frame]]
     yield [data(next_id, 2, tentative=True, life=lives), boundary(next_id + 2, tentative=True, life=lives)]
 
 
-def wait_until(condition: Callable[[], object], within_s: float = 15) -> None:
+def wait_until(condition: Callable[[], object], within_s: float = 60) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
@@ -137,7 +137,7 @@ class Inbox:
     events: queue.SimpleQueue[Delivery] = field(default_factory=queue.SimpleQueue)
     reader: LogReader | None = None
 
-    def next(self, kind: Any = object, within_s: float = 15) -> Any:
+    def next(self, kind: Any = object, within_s: float = 60) -> Any:
         event = self.events.get(timeout=within_s)
         assert isinstance(event, kind), event
         return event
@@ -153,7 +153,7 @@ class Inbox:
             return
         raise AssertionError(event)
 
-    def frames(self, count: int, log: LogId = LOG, within_s: float = 15) -> list[tuple[int, Frame]]:
+    def frames(self, count: int, log: LogId = LOG, within_s: float = 60) -> list[tuple[int, Frame]]:
         """The next so many frames of a log, each event acknowledged; tails are passed over."""
         assert self.reader is not None
         found: list[tuple[int, Frame]] = []

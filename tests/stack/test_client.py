@@ -25,7 +25,7 @@ from services.stack.servers import KafkaServer
 from tests.foreign import make_foreign_packages, run_python
 from tests.stack.lives import Life, boundary, cluster_of, data, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("client")]
 
 ORIGIN = Origin("r0", 1)
 
@@ -188,13 +188,12 @@ def test_an_application_with_packages_that_are_called_as_ours_are_reads_a_stream
 
 
 @pytest.fixture
-def sites(kafka: KafkaServer, tmp_path: Path, fresh_name: str) -> Iterator[dict[str, KafkaServer]]:
+def sites(kafka: KafkaServer, own_kafka: KafkaServer, fresh_name: str) -> dict[str, KafkaServer]:
     """The shared broker is site b's; site a's may be killed."""
-    with KafkaServer(tmp_path / "a") as broken:
-        found = {"a": broken, "b": kafka}
-        for site, server in found.items():
-            ensure(cluster_of(server), [TopicSpec(f"{fresh_name}.out.{site}", 1)])
-        yield found
+    found = {"a": own_kafka, "b": kafka}
+    for site, server in found.items():
+        ensure(cluster_of(server), [TopicSpec(f"{fresh_name}.out.{site}", 1)])
+    return found
 
 
 @pytest.fixture

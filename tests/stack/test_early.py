@@ -9,9 +9,9 @@ import pytest
 
 from tests.stack.breaking import QUERY, X_S, flowing
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("early")]
 
-DISORDER_S = 3 * X_S
+DISORDER_S = 2 * X_S
 
 
 def test_disorder_beyond_x_means_an_early_answer_and_the_final_one(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_disorder_beyond_x_means_an_early_answer_and_the_final_one(tmp_path: Pat
     with flowing(tmp_path, {**QUERY, "name": "early", "streams": streams}) as bench:
         states = set()
         since = bench.mark()
-        for _ in range(round(2.5 * DISORDER_S)):
+        for _ in range(round(2 * DISORDER_S)):
             bench.breathe(1)
             states |= set(bench.deployment.states().values())
         was_steady = bench.may_be_timed

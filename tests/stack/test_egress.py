@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -53,7 +52,7 @@ from tests.stack.lives import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("egress")]
 
 
 # The outlet by itself: frames in, records out, no instance.
@@ -650,16 +649,16 @@ def test_an_idle_egress_finds_what_a_zombie_wrote_to_q_latest(deployed: Deployme
         deployed.check(20)
 
 
-def test_a_broker_that_dies_costs_no_row(tmp_path: Path, fresh_name: str) -> None:
-    with KafkaServer(tmp_path / "kafka") as server, deploy(server, fresh_name) as deployed:
+def test_a_broker_that_dies_costs_no_row(own_kafka: KafkaServer, fresh_name: str) -> None:
+    with deploy(own_kafka, fresh_name) as deployed:
         process = deployed.begin()
         deployed.replica.give(10)
         deployed.await_rows(10)
         for restart in range(2):
             deployed.replica.give(10)
-            server.kill()
+            own_kafka.kill()
             deployed.replica.give(10)
-            server.start()
+            own_kafka.start()
             deployed.await_rows(30 + 20 * restart)
         if process.poll() is not None:
             # The coordinator may have ended a transaction that it had lost sight of: then the supervisor begins anew.

@@ -20,7 +20,7 @@ from services.kafka.topics import stable_topic
 from services.stack.feed import feed
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("flights")]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[dict[str
         while len(rows) < count and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                rows.append(json.loads(message.value()))
+                rows.append(json.loads(message.value() or b""))
         return rows
     finally:
         consumer.close()

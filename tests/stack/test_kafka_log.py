@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +32,7 @@ from tests.stack.logs import (
     troubled_history,
 )
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("kafka_log")]
 
 
 @pytest.fixture
@@ -287,23 +286,22 @@ def test_damage_in_the_window_is_named(topic: Topic) -> None:
         assert log.read(0, 2) == [(0, start(1)), (1, data(0, 5))]
 
 
-def test_appends_wait_out_a_dead_broker(tmp_path: Path, fresh_name: str) -> None:
-    with KafkaServer(tmp_path / "kafka") as server:
-        topic = Topic(cluster_of(server), fresh_name)
-        with reopened(topic) as store:
-            log = store.open(LOG)
-            log.append(start(1))
-            frames: list[Frame] = [frame for n in range(400) for frame in (data(n, 1), boundary(n + 1))]
-            for count, frame in enumerate(frames):
-                log.append_later(frame)
-                if count == 300:
-                    server.kill()
-            assert not log.flush(0.5)
-            server.start()
-            assert log.flush(30)
-            assert not log.fenced
-        with reopened(topic) as store:
-            assert store.open(LOG).read(0, ALL) == list(enumerate([start(1), *frames]))
+def test_appends_wait_out_a_dead_broker(own_kafka: KafkaServer, fresh_name: str) -> None:
+    topic = Topic(cluster_of(own_kafka), fresh_name)
+    with reopened(topic) as store:
+        log = store.open(LOG)
+        log.append(start(1))
+        frames: list[Frame] = [frame for n in range(400) for frame in (data(n, 1), boundary(n + 1))]
+        for count, frame in enumerate(frames):
+            log.append_later(frame)
+            if count == 300:
+                own_kafka.kill()
+        assert not log.flush(0.5)
+        own_kafka.start()
+        assert log.flush(30)
+        assert not log.fenced
+    with reopened(topic) as store:
+        assert store.open(LOG).read(0, ALL) == list(enumerate([start(1), *frames]))
 
 
 def forget_last(server: KafkaServer, topic: str, batches: int) -> None:
@@ -316,26 +314,25 @@ def forget_last(server: KafkaServer, topic: str, batches: int) -> None:
     segment.write_bytes(content[: ends[-1 - batches]])
 
 
-def test_a_broker_that_loses_a_logs_end_leaves_no_gap_in_it(tmp_path: Path, fresh_name: str) -> None:
+def test_a_broker_that_loses_a_logs_end_leaves_no_gap_in_it(own_kafka: KafkaServer, fresh_name: str) -> None:
     """Kafka finds that a sequence number is missing, and its client would go on behind what was lost and refused."""
-    with KafkaServer(tmp_path / "kafka") as server:
-        topic = Topic(cluster_of(server), fresh_name)
-        with reopened(topic) as store:
-            log = store.open(LOG)
-            log.append(start(1))
-            for n in range(10):
-                log.append(data(n, 1))
-            server.kill()
-            for n in range(10, 400):
-                log.append_later(data(n, 1))
-            forget_last(server, fresh_name, 3)
-            server.start()
-            with pytest.raises((AppendRefusedError, ProtocolError)):
-                log.sync()
-        with reopened(topic) as store:
-            log = store.open(LOG)
-            assert log.read(0, ALL) == list(enumerate([start(1), *(data(n, 1) for n in range(7))]))
-            assert log.next_stable_id == 7
+    topic = Topic(cluster_of(own_kafka), fresh_name)
+    with reopened(topic) as store:
+        log = store.open(LOG)
+        log.append(start(1))
+        for n in range(10):
+            log.append(data(n, 1))
+        own_kafka.kill()
+        for n in range(10, 400):
+            log.append_later(data(n, 1))
+        forget_last(own_kafka, fresh_name, 3)
+        own_kafka.start()
+        with pytest.raises((AppendRefusedError, ProtocolError)):
+            log.sync()
+    with reopened(topic) as store:
+        log = store.open(LOG)
+        assert log.read(0, ALL) == list(enumerate([start(1), *(data(n, 1) for n in range(7))]))
+        assert log.next_stable_id == 7
 
 
 def test_a_history_is_kept_though_nobody_needs_it(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -37,7 +36,7 @@ from tests.stack.logs import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("follow")]
 
 ONE, TWO, THREE = (LogId(LOG.stream, LOG.replica, partition) for partition in range(3))
 
@@ -353,7 +352,7 @@ def write_until_heard(topic: Topic, inbox: Inbox, frame: Frame, partition: int =
         topic.put_frames([frame], partition=partition)
         return not inbox.events.empty()
 
-    wait_until(is_heard, within_s=30)
+    wait_until(is_heard, within_s=60)
 
 
 def test_a_watched_log_tells_its_newest_boundary_only_when_it_grows(topic: Topic, inbox: Inbox) -> None:
@@ -463,65 +462,62 @@ def test_a_read_of_a_row_that_is_not_there_yet_is_empty(topic: Topic, inbox: Inb
 # When Kafka is away
 
 
-def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(tmp_path: Path, fresh_name: str) -> None:
-    with KafkaServer(tmp_path / "kafka") as server:
-        topic = Topic(cluster_of(server), fresh_name, partitions=3)
-        with reading(topic) as inbox, writing(topic) as store:
-            assert inbox.reader is not None
-            log = store.open(ONE)
-            inbox.reader.watch(TWO)
-            follow(inbox, ONE, -1)
-            for n in range(200):
-                log.append_later(boundary(n))
-            found = inbox.frames(200, ONE)
-            server.kill()
-            for n in range(200, 400):
-                log.append_later(boundary(n))
-            inbox.reader.read(Read(ONE, -1, 1000, 1))
-            follow(inbox, THREE, -1)
-            inbox.none(1.0)
-            server.start()
-            others: list[object] = []
-            while len(found) < 400 or len(others) < 2:
-                event = inbox.next((Frames, ReadDone), within_s=40)
-                if isinstance(event, Frames):
-                    inbox.reader.taken(event.log)
-                if isinstance(event, Frames) and event.log == ONE:
-                    found += event.items
-                else:
-                    others.append(event)
-            assert found == list(enumerate(boundary(n) for n in range(400)))
-            assert Frames(THREE, (), 0) in others
-            assert ReadDone(ONE, 1, ()) in others
-            write_until_heard(topic, inbox, boundary(5), partition=1)
-            assert inbox.next() == Tail(TWO, boundary(5))
+def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(own_kafka: KafkaServer, fresh_name: str) -> None:
+    topic = Topic(cluster_of(own_kafka), fresh_name, partitions=3)
+    with reading(topic) as inbox, writing(topic) as store:
+        assert inbox.reader is not None
+        log = store.open(ONE)
+        inbox.reader.watch(TWO)
+        follow(inbox, ONE, -1)
+        for n in range(200):
+            log.append_later(boundary(n))
+        found = inbox.frames(200, ONE)
+        own_kafka.kill()
+        for n in range(200, 400):
+            log.append_later(boundary(n))
+        inbox.reader.read(Read(ONE, -1, 1000, 1))
+        follow(inbox, THREE, -1)
+        inbox.none(1.0)
+        own_kafka.start()
+        others: list[object] = []
+        while len(found) < 400 or len(others) < 2:
+            event = inbox.next((Frames, ReadDone), within_s=60)
+            if isinstance(event, Frames):
+                inbox.reader.taken(event.log)
+            if isinstance(event, Frames) and event.log == ONE:
+                found += event.items
+            else:
+                others.append(event)
+        assert found == list(enumerate(boundary(n) for n in range(400)))
+        assert Frames(THREE, (), 0) in others
+        assert ReadDone(ONE, 1, ()) in others
+        write_until_heard(topic, inbox, boundary(5), partition=1)
+        assert inbox.next() == Tail(TWO, boundary(5))
 
 
-def test_a_frozen_broker_is_silence(tmp_path: Path, fresh_name: str) -> None:
-    with KafkaServer(tmp_path / "kafka") as server:
-        topic = Topic(cluster_of(server), fresh_name)
-        with reading(topic) as inbox:
-            topic.put_frames([start(1), data(0, 5)])
-            follow(inbox, LOG, -1)
-            inbox.frames(1)
-            server.pause()
-            inbox.none(5.0)
-            server.resume()
-            topic.put_frames([boundary(5)], next_id=5)
-            assert inbox.frames(1, within_s=20) == [(2, boundary(5))]
+def test_a_frozen_broker_is_silence(own_kafka: KafkaServer, fresh_name: str) -> None:
+    topic = Topic(cluster_of(own_kafka), fresh_name)
+    with reading(topic) as inbox:
+        topic.put_frames([start(1), data(0, 5)])
+        follow(inbox, LOG, -1)
+        inbox.frames(1)
+        own_kafka.pause()
+        inbox.none(5.0)
+        own_kafka.resume()
+        topic.put_frames([boundary(5)], next_id=5)
+        assert inbox.frames(1, within_s=60) == [(2, boundary(5))]
 
 
-def test_a_log_that_lost_what_we_had_read_is_broken(tmp_path: Path, fresh_name: str) -> None:
-    with KafkaServer(tmp_path / "kafka") as server:
-        topic = Topic(cluster_of(server), fresh_name)
-        with reading(topic) as inbox:
-            topic.put_frames([start(1), data(0, 5)])
-            follow(inbox, LOG, -1)
-            inbox.frames(1)
-            server.wipe()
-            Topic(topic.cluster, fresh_name)
-            broken = inbox.next(UnreadableRecord, within_s=60)
-            assert isinstance(broken.error, ProtocolError)
+def test_a_log_that_lost_what_we_had_read_is_broken(own_kafka: KafkaServer, fresh_name: str) -> None:
+    topic = Topic(cluster_of(own_kafka), fresh_name)
+    with reading(topic) as inbox:
+        topic.put_frames([start(1), data(0, 5)])
+        follow(inbox, LOG, -1)
+        inbox.frames(1)
+        own_kafka.wipe()
+        Topic(topic.cluster, fresh_name)
+        broken = inbox.next(UnreadableRecord, within_s=60)
+        assert isinstance(broken.error, ProtocolError)
 
 
 def test_the_unforeseen_is_delivered_and_not_swallowed(topic: Topic, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import queue
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from kafka.errors import KafkaError
@@ -22,7 +21,7 @@ from services.kafka.topics import QUERIES, STATUS, ensure, system_topics
 from services.stack.operations import Operations
 from services.stack.servers import KafkaServer
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("queries")]
 
 SPEC = {
     "name": "departures",
@@ -120,31 +119,30 @@ def test_a_record_that_cannot_be_read_holds_up_no_other(
 
 
 def test_an_outage_is_an_error_to_a_caller_and_silence_to_a_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str
+    own_kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, fresh_name: str
 ):
     monkeypatch.setattr(queries, "ANSWERED_WITHIN_MS", 3_500)
-    with KafkaServer(tmp_path / "kafka") as server:
-        home = cluster_of(server)
-        ensure(home, system_topics())
-        registry = QueryRegistry(home)
-        registry.put(record(fresh_name))
-        seen: queue.Queue[tuple[str, QueryRecord | None]] = queue.Queue()
-        watch = registry.watch(lambda name, record: seen.put((name, record)))
-        try:
-            assert next_of(seen, fresh_name) == record(fresh_name)
-            server.kill()
-            started = time.monotonic()
-            with pytest.raises(KafkaError):
-                registry.put(record(fresh_name, 2))
-            with pytest.raises(KafkaError):
-                registry.load()
-            assert time.monotonic() - started < 30
-            server.start()
-            registry.put(record(fresh_name, 3))
-            while next_of(seen, fresh_name) != record(fresh_name, 3):
-                pass
-        finally:
-            watch.close()
+    home = cluster_of(own_kafka)
+    ensure(home, system_topics())
+    registry = QueryRegistry(home)
+    registry.put(record(fresh_name))
+    seen: queue.Queue[tuple[str, QueryRecord | None]] = queue.Queue()
+    watch = registry.watch(lambda name, record: seen.put((name, record)))
+    try:
+        assert next_of(seen, fresh_name) == record(fresh_name)
+        own_kafka.kill()
+        started = time.monotonic()
+        with pytest.raises(KafkaError):
+            registry.put(record(fresh_name, 2))
+        with pytest.raises(KafkaError):
+            registry.load()
+        assert time.monotonic() - started < 30
+        own_kafka.start()
+        registry.put(record(fresh_name, 3))
+        while next_of(seen, fresh_name) != record(fresh_name, 3):
+            pass
+    finally:
+        watch.close()
 
 
 @pytest.mark.parametrize(("silent_s", "has_processes"), [(10, True), (60, False)])

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 30.0
 ONCE = Retry(NoBackoff(), 0)
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -86,18 +86,17 @@ def test_kafka_carries_a_large_frame(kafka: KafkaServer, fresh_name: str) -> Non
     assert consume(kafka, fresh_name, 1) == [frame]
 
 
-def test_kafka_keeps_what_it_acknowledged_when_killed_and_when_stopped(tmp_path: Path, fresh_name: str) -> None:
-    with KafkaServer(tmp_path / "kafka") as server:
-        address = server.bootstrap
-        create(server, fresh_name)
-        produce(server, fresh_name, b"before the kill")
-        server.kill()
-        assert server.pid is None and not server.is_ready()
-        server.start()
-        produce(server, fresh_name, b"before the stop")
-        server.restart()
-        assert server.bootstrap == address
-        assert consume(server, fresh_name, 2) == [b"before the kill", b"before the stop"]
+def test_kafka_keeps_what_it_acknowledged_when_killed_and_when_stopped(own_kafka: KafkaServer, fresh_name: str) -> None:
+    address = own_kafka.bootstrap
+    create(own_kafka, fresh_name)
+    produce(own_kafka, fresh_name, b"before the kill")
+    own_kafka.kill()
+    assert own_kafka.pid is None and not own_kafka.is_ready()
+    own_kafka.start()
+    produce(own_kafka, fresh_name, b"before the stop")
+    own_kafka.restart()
+    assert own_kafka.bootstrap == address
+    assert consume(own_kafka, fresh_name, 2) == [b"before the kill", b"before the stop"]
 
 
 def test_kafka_serves_those_who_log_in_over_tls_and_nobody_else(

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ import pytest
 
 from bench.deployment import Deployment, read_all, wait_until
 from boreal.query.spec import load_query
-from examples.shop.generate import PARTITIONS, make, produce
+from examples.shop.generate import PARTITIONS, Record, make, produce
 from services.kafka.topics import dead_letter_topic
 from sunion.port import EARLY
 from tests.examples.test_shop import ACTIVITY, EXAMPLES, REVENUE, lines, oracle
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("shop")]
 
 SPEED = 10
 SECONDS = 200.0
@@ -28,6 +29,7 @@ FROZEN_AFTER_S, FROZEN_S = 8.0, 3.5
 TIMES = {"disorder": "200ms", "idle": "6s"}
 """At this speed; a pause takes two seconds, and this machine may be busy. All else is as by default."""
 WINDOW_S, WITHIN_S = 6.0, 3.0
+SQL = {"revenue": REVENUE, "activity": ACTIVITY}
 
 
 QUIETLY = {"bucket": "200ms", "boundary_interval": "200ms", "heartbeat": "200ms"}
@@ -43,14 +45,30 @@ def sped_up(name: str, engine: str) -> dict[str, Any]:
     return {**query, "streams": streams, "engine": engine, "tuning": tuning}
 
 
-@pytest.mark.parametrize("engine", ["native", pytest.param("spark", marks=pytest.mark.soak)])
-@pytest.mark.parametrize(("name", "sql"), [("revenue", REVENUE), ("activity", ACTIVITY)], ids=["revenue", "activity"])
-def test_the_shop_loses_nothing_and_its_last_windows_close(tmp_path: Path, name: str, sql: str, engine: str) -> None:
-    with Deployment(tmp_path, sped_up(name, engine), has_links=False, partitions=PARTITIONS) as deployment:
-        deployment.wait_ready(within_s=240.0)
+@pytest.mark.parametrize(
+    ("names", "engine"),
+    [
+        (["revenue", "activity"], "native"),
+        pytest.param(["revenue"], "spark", marks=pytest.mark.soak),
+        pytest.param(["activity"], "spark", marks=pytest.mark.soak),
+    ],
+    ids=["both", "revenue in Spark", "activity in Spark"],
+)
+def test_the_shop_loses_nothing_and_its_last_windows_close(tmp_path: Path, names: list[str], engine: str) -> None:
+    with ExitStack() as running:
+        deployments: list[Deployment] = []
+        for name in names:
+            beside = deployments[0] if deployments else None
+            root = tmp_path / name
+            root.mkdir()
+            deployment = Deployment(root, sped_up(name, engine), beside=beside, has_links=False, partitions=PARTITIONS)
+            deployments.append(running.enter_context(deployment))
+        for deployment in deployments:
+            deployment.wait_ready()
         start = datetime.now(UTC) + timedelta(seconds=0.5)
-        records = [r for r in make(1, SECONDS, start, SPEED) if r.stream in deployment.spec.streams]
-        kafka = deployment.kafka["a"]
+        streams = {stream for deployment in deployments for stream in deployment.spec.streams}
+        records = [record for record in make(1, SECONDS, start, SPEED) if record.stream in streams]
+        kafka = deployments[0].kafka["a"]
         sending = threading.Thread(target=produce, args=(kafka.bootstrap, records, start), daemon=True)
         sending.start()
         time.sleep(FROZEN_AFTER_S)
@@ -59,21 +77,28 @@ def test_the_shop_loses_nothing_and_its_last_windows_close(tmp_path: Path, name:
         kafka.resume()
         sending.join(timeout=120)
         assert not sending.is_alive()
-        expected = oracle(tmp_path, records, sql, WINDOW_S, WITHIN_S)
-        wait_until(lambda: len(deployment.stable()) >= expected.total(), "all windows are stable", deployment.explain)
-        assert lines(deployment.stable()) == expected
-        letters = [json.loads(record.value) for record in read_all(deployment.clusters["a"], dead_letter_topic(name))]
-        assert Counter(letter["record"] for letter in letters) == Counter(r.value for r in records if not r.counts)
-        statuses = deployment.statuses()
-        sources = {stream: statuses[f"source.{name}.{stream}"] for stream in deployment.spec.streams}
-        assert {stream: source["ahead"] for stream, source in sources.items()} == {
-            stream: int(stream == "orders") for stream in sources
-        }
-        late = [r for r in deployment.changes() if r["type"] == "tentative" and r["cause"] == EARLY and r["missing_inputs"]]
-        assert not late, "an early answer lacks no input"
-        # Nothing comes any more, and that is no failure.
-        wait_until(lambda: {s["state"] for s in _sources(deployment)} == {"idle"}, "all streams are idle", deployment.explain)
-        wait_until(lambda: set(deployment.states().values()) == {"STABLE"}, "all replicas are well", deployment.explain)
+        for deployment in deployments:
+            check(deployment, [record for record in records if record.stream in deployment.spec.streams])
+
+
+def check(deployment: Deployment, records: list[Record]) -> None:
+    """Against what was sent to the streams of its query."""
+    name = deployment.spec.name
+    expected = oracle(deployment.root, records, SQL[name], WINDOW_S, WITHIN_S)
+    wait_until(lambda: len(deployment.stable()) >= expected.total(), "all windows are stable", deployment.explain)
+    assert lines(deployment.stable()) == expected
+    letters = [json.loads(record.value) for record in read_all(deployment.clusters["a"], dead_letter_topic(name))]
+    assert Counter(letter["record"] for letter in letters) == Counter(r.value for r in records if not r.counts)
+    statuses = deployment.statuses()
+    sources = {stream: statuses[f"source.{name}.{stream}"] for stream in deployment.spec.streams}
+    assert {stream: source["ahead"] for stream, source in sources.items()} == {
+        stream: int(stream == "orders") for stream in sources
+    }
+    late = [r for r in deployment.changes() if r["type"] == "tentative" and r["cause"] == EARLY and r["missing_inputs"]]
+    assert not late, "an early answer lacks no input"
+    # Nothing comes any more, and that is no failure.
+    wait_until(lambda: {s["state"] for s in _sources(deployment)} == {"idle"}, "all streams are idle", deployment.explain)
+    wait_until(lambda: set(deployment.states().values()) == {"STABLE"}, "all replicas are well", deployment.explain)
 
 
 def _sources(deployment: Deployment) -> list[dict[str, Any]]:

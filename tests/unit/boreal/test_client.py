@@ -43,7 +43,7 @@ class Site:
     taken: int = 0
 
     def write(self, kind: str, id_: int = -1, **fields: object) -> Site:
-        common = {"type": kind, "missing_inputs": [], "cause": None, "ingest_ms": 1.0, "emitted_ms": 2.0}
+        common: dict[str, object] = {"type": kind, "missing_inputs": [], "cause": None, "ingest_ms": 1.0, "emitted_ms": 2.0}
         self.records.append(Record(len(self.records), id_, self.incarnation, {**common, **fields}))
         return self
 

@@ -11,13 +11,13 @@ import pytest
 
 from boreal.model import codec
 from boreal.model.errors import CorruptError
-from boreal.model.frames import Anchor, Boundary, Data, Origin, RecDone, Start, State, Undo
+from boreal.model.frames import Anchor, Boundary, Data, Frame, Origin, RecDone, Start, State, Undo
 from boreal.model.schema import Schema
 
 ORIGIN = Origin("r1", 7)
 ANCHOR = Anchor(1, -2, (("out/0", 4),), (("in/0", 5), ("in/1", 6)))
 SCHEMA = Schema.of({"name": "string", "count": "int", "mean": "double", "late": "bool", "at": "timestamp"})
-ROWS = [
+ROWS: list[dict[str, object]] = [
     {"time": 5, "name": "é", "count": -1, "mean": -0.0, "late": True, "at": 17},
     {"time": 6, "name": None, "count": None, "mean": None, "late": None, "at": None},
     {"time": 7, "name": "", "count": 1 << 60, "mean": 1e300, "late": False, "at": 0},
@@ -32,7 +32,7 @@ def data(rows: pa.RecordBatch) -> Data:
     return Data(ORIGIN, 3, 1 << 40, rows, True, ((10, 100), (20, 150)), 8, ("jfk/0", "ewr/1"), 'cut "jfk" ü')
 
 
-FRAMES = [
+FRAMES: list[Frame] = [
     data(batch()),
     Boundary(ORIGIN, 3, -5, True, 9, 11, State.STABILIZATION, ANCHOR, ("a",), "c"),
     Boundary(Origin("", 0), 0, 1 << 62, False, 0, 0),

@@ -720,11 +720,11 @@ def sharded_queries(draw: st.DrawFn) -> Query:
     return load_query({"name": "q", "streams": streams, "operators": operators, "output": names[-1], "shards": 4})
 
 
-Row = tuple[tuple[int, int, int], tuple[int, ...]]
+Row = tuple[tuple[int, ...], tuple[int, ...]]
 """The values of a, b and c, and the values of the key in the source row that it comes from: where it lives."""
 
 
-def grouped(asked: Query, result: Plan) -> dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+def grouped(asked: Query, result: Plan) -> dict[str, list[Row]]:
     """Of each stateful operator, the (group, home) of its rows, when every stream has every row over 0 and 1."""
     rows: dict[str, list[Row]] = {}
     for edge in result.fragment("main").edges:

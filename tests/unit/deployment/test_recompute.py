@@ -140,7 +140,7 @@ def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callabl
         earliest = spans.earliest(reach)
         assert earliest is not None
         assert earliest % faulted.plan.bucket_us == 0
-        logs = {
+        logs: dict[str, list[Frame]] = {
             f"{edge.name}/{partition}": [
                 left
                 for entry in faulted.history(edge.name, "", partition)

@@ -89,7 +89,7 @@ def plan() -> Plan:
     def fragment(name: str, inputs: tuple[Edge, ...], output: Edge, replicas: int) -> Fragment:
         names = tuple(f"r{number}" for number in range(replicas))
         entries = tuple(Input(entry.name, (entry,), entry.schema) for entry in inputs)
-        return Fragment(name, entries, (), (output,), names, 1, "native")
+        return Fragment(name, entries, (), (output,), names, 1, ("native",) * replicas)
 
     ewr, jfk, merged, counted, out = edge("ewr-0", True), edge("jfk-0", True), *(
         edge(name, False) for name in ("merged", "counted", "out")

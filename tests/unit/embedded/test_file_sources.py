@@ -6,6 +6,7 @@ import csv
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ def read(folder: Path, name: str, text: str | bytes, **changes: object) -> Sourc
     return read_source("s", stream(**changes), str(path))
 
 
-def rows(source: SourceRows) -> list[dict[str, object]]:
+def rows(source: SourceRows) -> list[dict[str, Any]]:
     return source.batch.to_pylist()
 
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +53,7 @@ class Client:
         return self
 
     @property
-    def records(self) -> list[dict[str, object]]:
+    def records(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.changes.getvalue().splitlines()]
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -21,7 +23,7 @@ ROWS = [
     {"time": 3, "k": "c", "x": 8, "f": False, "t": 6, "v": 1.5},
 ]
 
-OPERATORS = {
+OPERATORS: dict[str, Any] = {
     "aggregate": AggregateOperator("o", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct v)"}),
     "distinct": DistinctOperator("o", SCHEMA, ("k", "f"), 10),
     "join": JoinOperator("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
@@ -62,7 +64,7 @@ def test_any_damage_is_noticed(name: str) -> None:
     operator = OPERATORS[name]
     state = operator.empty()
     batch = pa.RecordBatch.from_pylist(ROWS, schema=SCHEMA.arrow)
-    operator.step(state, (batch, batch) if name == "join" else (batch,), 4)  # type: ignore[arg-type]
+    operator.step(state, (batch, batch) if name == "join" else (batch,), 4)
     blob = state.encode()
     assert operator.decode(blob).encode() == blob
     for place in range(0, len(blob), 7):

@@ -143,8 +143,14 @@ def test_products_beyond_the_ints_are_sorted_out_all_at_once(monkeypatch: pytest
 
     edge = [(LARGEST, 1), (LARGEST, -1), (1 << 62, 2), (1 << 62, -2), (LARGEST, 2), (None, 1), (3, None)]
     assert product([*edge]) == [LARGEST, -LARGEST, None, -LARGEST - 1, None, None, None]
-    multiply, lengths = pc.multiply_checked, []
-    monkeypatch.setattr(pc, "multiply_checked", lambda *values: lengths.append(len(values[0])) or multiply(*values))
+    multiply: Callable[..., Any] = pc.multiply_checked
+    lengths: list[int] = []
+
+    def counted(*values: Any) -> Any:
+        lengths.append(len(values[0]))
+        return multiply(*values)
+
+    monkeypatch.setattr(pc, "multiply_checked", counted)
     assert product([(1 << 40, 1 << 40), (3, 4)] * 500) == [None, 12] * 500
     assert lengths == [1_000] * 2
 
@@ -158,8 +164,14 @@ def test_texts_that_are_no_numbers_are_sorted_out_all_at_once(monkeypatch: pytes
     expected = [None, None, 7, -8, 31, *[None] * 11]
     assert ints(batch).to_pylist() == expected
     assert reals(batch).to_pylist() == [None, None, 7.0, -8.0, None, 9.0, None, None, 1000.0, 0.5, 5.0, *[None] * 5]
-    cast, lengths = pc.cast, []
-    monkeypatch.setattr(pc, "cast", lambda value, kind: lengths.append(len(value)) or cast(value, kind))
+    cast: Callable[..., Any] = pc.cast
+    lengths: list[int] = []
+
+    def counted(value: Any, kind: Any) -> Any:
+        lengths.append(len(value))
+        return cast(value, kind)
+
+    monkeypatch.setattr(pc, "cast", counted)
     many = pa.RecordBatch.from_pydict({"time": [0] * 1_000, "s": ["N14228", "7"] * 500}, schema=schema.arrow)
     assert ints(many).null_count == reals(many).null_count == 500
     assert lengths == [1_000] * 4

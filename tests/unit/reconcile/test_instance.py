@@ -122,7 +122,7 @@ def test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at
     assert one.state is State.UP_FAILURE
     told = [e.message for e in one.sent(Heartbeat)]
     assert Heartbeat(one.me, State.UP_FAILURE) in told
-    assert not [frame for frame in one.frames(Data) if frame.tentative]  # type: ignore[union-attr]
+    assert not [frame for frame in one.frames(Data) if frame.tentative]
 
 
 def test_a_short_failure_ends_where_it_began() -> None:
@@ -538,7 +538,7 @@ def test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_n
 def test_a_lone_checkpoint_lets_no_input_go() -> None:
     """R26: where no partner has another, losing it would lose the query."""
     ever = {"all": {"union": ["a", "b"]}, "ever": {"distinct": "all", "on": ["k"]}}
-    options = {"replicas": 1, "tuning": {"checkpoint_interval": "200ms"}}
+    options: dict[str, Any] = {"replicas": 1, "tuning": {"checkpoint_interval": "200ms"}}
     one = InstanceDriver(plan_of(query_of(ever, "ever", ("a", "b"), **options)))
     flow(one, 0, 1000 * MS)
     [*_, copy] = (effect for effect in one.effects if isinstance(effect, StoreCheckpoint))
@@ -695,7 +695,8 @@ def test_a_live_branch_is_given_up_once_the_corrections_beside_it_have_outgrown_
     sunion, soutput = one.instance.sunion, one.instance.soutput
     sunion.settings = replace(sunion.settings, step_rows=2)
     times = list(range(200 * MS, 1500 * MS, 2 * MS))
-    items = tuple(enumerate((one.rows("b", times), one.boundary(1500 * MS)), start=one.offsets[B]))
+    frames: list[Frame] = [one.rows("b", times), one.boundary(1500 * MS)]
+    items = tuple(enumerate(frames, start=one.offsets[B]))
     one.instance.handle(Frames(B, items, items[-1][0] + 1), one.now)
     held, lived = list[int](), list[bool]()
     while one.instance.has_more:
@@ -715,7 +716,8 @@ def test_what_is_held_back_beside_a_live_branch_is_not_acknowledged_before_it_is
     one = failed(reconcile="overlay_redo", replicas=1)
     one.instance.sunion.settings = replace(one.instance.sunion.settings, step_rows=2)
     times = list(range(200 * MS, 1500 * MS, 50 * MS))
-    items = tuple(enumerate((one.rows("b", times), one.boundary(1500 * MS)), start=one.offsets[B]))
+    frames: list[Frame] = [one.rows("b", times), one.boundary(1500 * MS)]
+    items = tuple(enumerate(frames, start=one.offsets[B]))
     one.instance.handle(Frames(B, items, items[-1][0] + 1), one.now)
     shown, held = one.instance.claims.shown, 0
     while one.instance.has_more:

@@ -277,7 +277,7 @@ def test_after_a_batch_that_broke_off_the_state_is_made_anew_wherever_the_next_b
 
     with pytest.raises(Unreachable):
         host.seek(2)
-    del log.read  # type: ignore[method-assign]
+    del log.read
     assert host.seek(3) == Rebuild(Cause.BROKEN_OFF, 3)
 
 

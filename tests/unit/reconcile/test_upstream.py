@@ -26,8 +26,9 @@ def upstream_of(*states: State | None, live: int = 0) -> Upstream:
     upstream.begin(0, -1)
     for candidate, state in zip(upstream.candidates, states, strict=True):
         candidate.target, candidate.next_offset = 0, 5
-        for at in (900, 1000) if state is not None else ():
-            upstream.hear(candidate, boundary(state), at)
+        if state is not None:
+            for at in (900, 1000):
+                upstream.hear(candidate, boundary(state), at)
     upstream.live = upstream.candidates[live]
     return upstream
 

@@ -35,7 +35,7 @@ def record(offset: int, kind: str, incarnation: int = 1, id_: int | None = None,
 def folded(*records: Record, needed: int | None = None) -> _Fold:
     fold = _Fold(None, needed)
     for one in records:
-        fold.take(one)  # type: ignore[arg-type]
+        fold.take(one)
     return fold
 
 

@@ -26,7 +26,12 @@ def test_where_more_would_wait_the_oldest_are_forgotten() -> None:
 def test_who_waits_is_woken_by_the_next_and_by_the_end() -> None:
     box: Mailbox[str, int] = Mailbox()
     taken: queue.Queue[dict[str, int] | None] = queue.Queue()
-    threading.Thread(target=lambda: [taken.put(box.take()) for _ in range(2)], daemon=True).start()
+
+    def take_twice() -> None:
+        for _ in range(2):
+            taken.put(box.take())
+
+    threading.Thread(target=take_twice, daemon=True).start()
     box.put({"a": 1})
     assert taken.get(timeout=10) == {"a": 1}
     box.close()

@@ -36,7 +36,12 @@ def test_a_port_that_is_taken_is_named(caplog: pytest.LogCaptureFixture) -> None
 
 def test_rows_of_another_stream_are_not_taken_though_they_have_the_same_shape() -> None:
     taken: list[list[bytes]] = []
-    box = SimpleNamespace(post=lambda records: taken.append(records) is None)
+
+    def take(records: list[bytes]) -> bool:
+        taken.append(records)
+        return True
+
+    box = SimpleNamespace(post=take)
     shape, port = RecordShape("at", "ms", Schema.of({"n": "int"})), free_port()
 
     def post(path: str) -> tuple[int, dict[str, object]]:

@@ -32,7 +32,7 @@ from services.stack.supervisor import ProcessRunner, Supervisor, _Readiness
 from tests.foreign import make_foreign_packages
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
@@ -236,7 +236,7 @@ def test_a_query_that_cannot_run_is_not_ready(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_asked_for_want_of_something_is_asked_again(tmp_path: Path, error: Exception) -> None:
     made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
     made._runner._running["redis"] = cast(Any, (SimpleNamespace(pid=7), 0.0))
-    looks = iter([error, False, True])
+    looks: Iterator[Exception | bool] = iter([error, False, True])
 
     def look() -> bool:
         found = next(looks)

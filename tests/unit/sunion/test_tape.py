@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from tests.harness import batch_of
 NOW = ((INFINITY, 0),)
 
 
-def tape_of(*frames: tuple[int, list[int]], **options: int) -> Tape:
+def tape_of(*frames: tuple[int, list[int]], **options: Any) -> Tape:
     tape = Tape(**options)
     for first_id, times in frames:
         tape.append(first_id, batch_of(times), NOW)
