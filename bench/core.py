@@ -25,8 +25,8 @@ from boreal.query.plan import Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Hold, Mode, load_query
 from embedded.file_sources import read_source
+from embedded.paced_sources import Pace
 from embedded.run import Run
-from embedded.sources import Pace
 from embedded.world import SkipClock
 from logs.log import LogStore
 from logs.memory_checkpoints import MemoryCheckpointStore

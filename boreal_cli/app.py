@@ -110,11 +110,11 @@ def run(
     report.json. Exit status 1: a replica did not end STABLE.
     """
     from boreal_cli import progress, tables
-    from embedded import folder
-    from embedded.session import prepare
+    from embedded import run_folder
+    from embedded.session import make_session
 
-    folder.check(out, force)
-    session = prepare(
+    run_folder.check(out, force)
+    session = make_session(
         query,
         source or (),
         faults=fault or (),
@@ -129,7 +129,7 @@ def run(
         clock=clock,
         seed=seed,
     )
-    folder.make(out)
+    run_folder.prepare(out)
     with progress.following(session, as_json) as view:
         outcome = session.run(out, watch=view.watch, tap=view.tap)
     if as_json:
@@ -168,13 +168,13 @@ def compare(
     DIR gets compare.json, compare.html, and a folder with each run's own files.
     """
     from boreal_cli import progress, tables
-    from embedded import folder
-    from embedded.compare import combinations, make_folder
+    from embedded import run_folder
+    from embedded.compare import combinations, prepare_folder
     from embedded.compare import compare as compare_runs
-    from embedded.session import prepare
+    from embedded.session import make_session
 
-    folder.check(out, force)
-    session = prepare(
+    run_folder.check(out, force)
+    session = make_session(
         query,
         source or (),
         faults=fault or (),
@@ -188,7 +188,7 @@ def compare(
         seed=seed,
     )
     chosen, notes = combinations(session, modes, policies)
-    make_folder(out)
+    prepare_folder(out)
     with progress.counting(session, len(chosen), as_json) as view:
         comparison = compare_runs(session, chosen, notes, out, lambda combination: view.next(str(combination)))
     if as_json:
@@ -245,10 +245,10 @@ def verify(
         history.verify_deployed(str(query), from_, to, data, as_json)
 
     from boreal_cli import progress, tables
-    from embedded.session import prepare
+    from embedded.session import make_session
     from embedded.verify import verify as verify_runs
 
-    session = prepare(
+    session = make_session(
         query,
         source or (),
         faults=fault or (),

@@ -72,14 +72,14 @@ def backfill(
 
     The logs reach back as far as the query itself still needs them, and by `tuning.history` further.
     """
-    from boreal_cli import rows
+    from boreal_cli import result_files
     from services.egress.history import held_by, narrowed, range_of
     from services.hosting import fetch
     from services.stack.launcher import reach
     from services.stack.operations import Operations, reaching
 
     since, until = parse_time("--from", from_), parse_time("--to", to)
-    rows.check(out, force)
+    result_files.check(out, force)
     settings = reach(data)
     fetch.spark(stack.to_stderr)
     started, count = time.monotonic(), 0
@@ -91,7 +91,7 @@ def backfill(
             wanted = range_of(record.query, layout, held, since, until, held.complete)
             held = narrowed(operations.clusters, layout, held, wanted)
         with (
-            rows.writing(out, layout.plan.output.schema) as write,
+            result_files.writing(out, layout.plan.output.schema) as write,
             _recomputed(settings, record, layout, held, wanted) as batches,
         ):
             for batch in batches:
@@ -106,7 +106,7 @@ def backfill(
 
 def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | None, as_json: bool) -> None:
     """`boreal verify NAME`: whether q.stable holds what comes of the sources' logs. Exit status 1: it does not."""
-    from boreal_cli import rows
+    from boreal_cli import result_files
     from services.egress.history import compare, given_from, given_rows, held_by, narrowed, range_of, stable_extent
     from services.hosting import fetch
     from services.stack.launcher import reach
@@ -128,7 +128,7 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
             wanted = _among_given(range_of(record.query, layout, held, since, until, stable_to), oldest, since)
             held = narrowed(operations.clusters, layout, held, wanted)
             with _recomputed(settings, record, layout, held, wanted) as batches:
-                lines = (line for batch in batches for line in rows.json_lines(schema, batch).splitlines())
+                lines = (line for batch in batches for line in result_files.json_lines(schema, batch).splitlines())
                 given = (row for row in given_rows(operations.home, layout, next_id) if wanted.holds(row.time))
                 found = compare(given, lines)
     seconds = round(time.monotonic() - started, 1)

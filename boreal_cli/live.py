@@ -33,7 +33,7 @@ def live_view(session: Session) -> Iterator[LiveView]:
         yield LiveView(session, live)
 
 
-class _Tail:
+class _TailCopy:
     """Passes text on to a file, and remembers the end of it."""
 
     def __init__(self, to: TextIO) -> None:
@@ -51,16 +51,16 @@ class _Tail:
 
 
 class LiveView:
-    """See `boreal_cli.progress.View`."""
+    """See `boreal_cli.progress.RunView`."""
 
     def __init__(self, session: Session, live: Live) -> None:
         self._session = session
         self._live = live
-        self._tail: _Tail | None = None
+        self._tail: _TailCopy | None = None
         self._throttle = Throttle.every(FRAME_EVERY_SECONDS)
 
     def tap(self, changes: TextIO) -> TextIO:
-        self._tail = _Tail(changes)
+        self._tail = _TailCopy(changes)
         return cast(TextIO, self._tail)
 
     def watch(self, run: Run) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LINE_EVERY_SECONDS = 1.0
 
 
-class View(Protocol):
+class RunView(Protocol):
     """Shows one run. `watch` is called at every boundary interval, `tap` is put into the client's changelog."""
 
     @property
@@ -27,17 +27,17 @@ class View(Protocol):
     def watch(self, run: Run) -> None: ...
 
 
-class Count(Protocol):
+class SeriesView(Protocol):
     """Shows one run after the other: `next` begins one, and returns how to watch it."""
 
     def next(self, label: str) -> Watch: ...
 
 
 @contextmanager
-def following(session: Session, as_json: bool) -> Iterator[View]:
+def following(session: Session, as_json: bool) -> Iterator[RunView]:
     """The view of one run: live where real time passes before someone's eyes."""
     if as_json or not sys.stderr.isatty():
-        yield Lines(session, 1, sys.stderr)
+        yield ProgressLines(session, 1, sys.stderr)
     elif session.clock == "real":
         from boreal_cli.live import live_view
 
@@ -45,17 +45,17 @@ def following(session: Session, as_json: bool) -> Iterator[View]:
             yield view
     else:
         with _bar() as progress:
-            yield Bar(session, 1, progress)
+            yield ProgressBar(session, 1, progress)
 
 
 @contextmanager
-def counting(session: Session, total: int, as_json: bool) -> Iterator[Count]:
+def counting(session: Session, total: int, as_json: bool) -> Iterator[SeriesView]:
     """The view of `total` runs of a session."""
     if as_json or not sys.stderr.isatty():
-        yield Lines(session, total, sys.stderr)
+        yield ProgressLines(session, total, sys.stderr)
     else:
         with _bar() as progress:
-            yield Bar(session, total, progress)
+            yield ProgressBar(session, total, progress)
 
 
 def seeds(total: int) -> Callable[[int, int], None]:
@@ -69,7 +69,7 @@ def seeds(total: int) -> Callable[[int, int], None]:
     return show
 
 
-class Lines:
+class ProgressLines:
     """A line at most every second."""
 
     tap: Tap | None = None
@@ -92,7 +92,7 @@ class Lines:
             print(f"{self._label}: {_sent(run, self._rows):.0%} read, {_told(run)}", file=self._to, flush=True)
 
 
-class Bar:
+class ProgressBar:
     """A bar for the run, or for the one of several that is under way."""
 
     tap: Tap | None = None

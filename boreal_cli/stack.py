@@ -265,7 +265,7 @@ def tail(
     with closing(_operations(data)) as operations:
         operations.query(name)
         settings, home = operations.settings, operations.home
-        view = tailing.Tail()
+        view = tailing.TailPrinter()
         if stable:
             records = tailing.stable_rows(home, stable_topic(name))
         else:

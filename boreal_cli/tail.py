@@ -58,7 +58,7 @@ def _follow(cluster: Cluster, topic: str, *, read_committed: bool) -> Iterator[t
                 consumer.seek_to_beginning(partition)
 
 
-class Tail:
+class TailPrinter:
     """Prints changes for people."""
 
     def __init__(self) -> None:

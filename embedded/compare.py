@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from boreal.model.errors import UserError
 from boreal.query.spec import Hold, Mode, Policy
-from embedded import folder
-from embedded.html import page
+from embedded import run_folder
+from embedded.compare_page import page
 from embedded.run import Outcome
 from embedded.session import Session, Watch, parse_mode
 
@@ -102,9 +102,9 @@ def _listed(text: str, parse: Callable[[str], Entry]) -> list[Entry]:
     return found
 
 
-def make_folder(out: Path) -> None:
+def prepare_folder(out: Path) -> None:
     """Create the comparison's folder, or clear it of an older comparison; foreign files stay."""
-    folder.make(out, COMPARE_FILES, _PARTS)
+    run_folder.prepare(out, COMPARE_FILES, _PARTS)
 
 
 def compare(
@@ -118,13 +118,13 @@ def compare(
     runs, table = [], []
     for combination in chosen:
         part = out / combination.name
-        folder.make(part)
+        run_folder.prepare(part)
         outcome = session.run(part, mode=combination.mode, policy=combination.policy, watch=watch_for(combination))
         runs.append(outcome.report)
         table.append(_row(session, combination, outcome, part))
     done = Comparison(session.query.name, session.fault_texts, runs, table, list(notes))
-    folder.write_whole(out / "compare.html", page(done.query, session.faults, done.faults, runs, table))
-    folder.write_whole(out / "compare.json", done.to_json())
+    run_folder.write_whole(out / "compare.html", page(done.query, session.faults, done.faults, runs, table))
+    run_folder.write_whole(out / "compare.json", done.to_json())
     return done
 
 

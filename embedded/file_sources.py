@@ -49,7 +49,7 @@ LEAST_WITNESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class FileDeadLetter:
     """An input record that was refused: a line of dlq.jsonl. `record` is its text; `line` counts from 1."""
 
     source: str
@@ -65,7 +65,7 @@ class SourceRows:
 
     name: str
     batch: pa.RecordBatch
-    rejects: list[DeadLetter]
+    rejects: list[FileDeadLetter]
     clamped: int = 0
 
     @property
@@ -132,7 +132,7 @@ class _Records:
     columns: dict[str, pa.Array]
     lines: np.ndarray
     text: Callable[[int], str]
-    rejects: list[DeadLetter] = field(default_factory=list)
+    rejects: list[FileDeadLetter] = field(default_factory=list)
 
 
 # Raw columns into a batch.
@@ -168,13 +168,13 @@ def _sift(source: _Source, records: _Records) -> SourceRows:
         for place, behind_us in zip(rows.places[late].tolist(), behind[late].tolist(), strict=True):
             reasons[place] = late_reason(behind_us, source.disorder_us)
     letters = [
-        DeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
+        FileDeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
     ]
     rejects = sorted(records.rejects + letters, key=lambda letter: letter.line)
     return _source_rows(source, kept, rejects, int(late.sum()) if source.clamps else 0)
 
 
-def _source_rows(source: _Source, rows: Rows, rejects: list[DeadLetter], clamped: int) -> SourceRows:
+def _source_rows(source: _Source, rows: Rows, rejects: list[FileDeadLetter], clamped: int) -> SourceRows:
     return SourceRows(source.name, _by_time(source.shape.schema, rows), rejects, clamped)
 
 
@@ -251,7 +251,7 @@ def _exact_csv(source: _Source) -> _Records:
     places = {name: header.index(name) for name in source.shape.wanted}
     values: dict[str, list[str]] = {name: [] for name in places}
     spans: list[tuple[int, int]] = []
-    rejects: list[DeadLetter] = []
+    rejects: list[FileDeadLetter] = []
     while at < len(lines):
         start = at
         if not lines[start].rstrip("\r\n"):
@@ -262,7 +262,7 @@ def _exact_csv(source: _Source) -> _Records:
         if fields is None or problem:
             # A stray quote may have run over the lines that follow: only its own line is lost.
             at = start + 1
-            rejects.append(DeadLetter(source.name, at, problem, printable(lines[start])))
+            rejects.append(FileDeadLetter(source.name, at, problem, printable(lines[start])))
             continue
         spans.append((start, at))
         for name, place in places.items():
@@ -327,7 +327,7 @@ def _exact_jsonl(source: _Source) -> _Records:
     lines = _text_lines(source.path)
     values: dict[str, list[str | None]] = {name: [] for name in source.shape.wanted}
     numbers: list[int] = []
-    rejects: list[DeadLetter] = []
+    rejects: list[FileDeadLetter] = []
     present: dict[str, None] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -337,7 +337,7 @@ def _exact_jsonl(source: _Source) -> _Records:
             present.update(dict.fromkeys(record))
             texts = json_texts(source.shape, record)
         except ValueError as problem:
-            rejects.append(DeadLetter(source.name, number, str(problem), printable(line)))
+            rejects.append(FileDeadLetter(source.name, number, str(problem), printable(line)))
             continue
         numbers.append(number)
         for column, text in zip(values.values(), texts, strict=True):

@@ -12,7 +12,7 @@ LATENCY_US = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class LinkCut:
     """No data passes between `a` and `b`; '*' stands for every other place. control_only: just messages are lost. one_way:
     what `a` sends does not arrive, while what is sent to it does."""
 
@@ -29,7 +29,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class LinkDelay:
     """What `place` sends takes this much longer."""
 
     place: str
@@ -40,8 +40,8 @@ class Slow:
 class Network:
     """The faults in force now."""
 
-    cuts: list[Cut] = field(default_factory=list)
-    slow: list[Slow] = field(default_factory=list)
+    cuts: list[LinkCut] = field(default_factory=list)
+    slow: list[LinkDelay] = field(default_factory=list)
 
     def passes_data(self, writer: str, reader: str) -> bool:
         return not any(cut.holds(writer, reader) and not cut.control_only for cut in self.cuts)

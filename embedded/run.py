@@ -10,8 +10,8 @@ from boreal.model.frames import INFINITY, Frame, LogId, State
 from boreal.query.plan import EGRESS, Fragment, Plan
 from embedded.faults import Fault
 from embedded.file_sources import SourceRows
-from embedded.network import Cut, Slow
-from embedded.sources import Pace, Sources
+from embedded.network import LinkCut, LinkDelay
+from embedded.paced_sources import Pace, PacedSources
 from embedded.world import Clock, World
 from formats.changelog import ClientLog
 from logs.checkpoints import CheckpointStore
@@ -45,7 +45,7 @@ class Run:
     stable: TextIO | None = None
     watch: Callable[[Run], None] | None = None
     world: World = field(init=False)
-    sources: Sources = field(init=False)
+    sources: PacedSources = field(init=False)
     client: ClientLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Run:
             plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
         )
         self.world = World(plan, self.clock, self.logs, self.store, self._on_append)
-        self.sources = Sources(plan, self.rows, self.pace, self.world.append)
+        self.sources = PacedSources(plan, self.rows, self.pace, self.world.append)
         self.faults_over_at = max((f.at_us + (f.for_us or 0) for f in self.faults), default=0)
         self.never_heals = any(f.for_us is None for f in self.faults)
 
@@ -116,7 +116,7 @@ class Run:
                 self._stop_processes(fault)
                 return
             case "slow":
-                rule = Slow(fault.stream or f"{fault.fragment}.{fault.replica}", fault.by_us)
+                rule = LinkDelay(fault.stream or f"{fault.fragment}.{fault.replica}", fault.by_us)
                 network.slow.append(rule)
                 undo: list[Callable[[], None]] = [lambda: network.slow.remove(rule)]
             case _:
@@ -217,15 +217,15 @@ class Run:
         return spans
 
 
-def _cuts(fault: Fault, plan: Plan) -> list[Cut]:
+def _cuts(fault: Fault, plan: Plan) -> list[LinkCut]:
     if fault.kind == "cut_replica":
-        return [Cut(f"{fault.fragment}.{fault.replica}")]
+        return [LinkCut(f"{fault.fragment}.{fault.replica}")]
     if not fault.to_replica:
-        return [Cut(fault.stream)]
+        return [LinkCut(fault.stream)]
     readers: list[Fragment] = [
         f
         for f in plan.fragments
         if any(edge.operator == fault.stream and edge.source for edge in f.edges)
         and (not fault.fragment or f.name == fault.fragment)
     ]
-    return [Cut(fault.stream, f"{fragment.name}.{fault.to_replica}") for fragment in readers]
+    return [LinkCut(fault.stream, f"{fragment.name}.{fault.to_replica}") for fragment in readers]

@@ -1,6 +1,6 @@
 """What `boreal run`, `compare` and `verify` share: a command's options, checked and read once, then run any number of times.
 
-`prepare` takes everything as the user wrote it and refuses what cannot run, by the option's name, before anything is
+`make_session` takes everything as the user wrote it and refuses what cannot run, by the option's name, before anything is
 written. A `Session` then runs the same input and faults under any mode and policy.
 """
 
@@ -22,11 +22,11 @@ from boreal.model.errors import UserError
 from boreal.query.plan import Plan
 from boreal.query.planner import plan
 from boreal.query.spec import LEAST_SLACK_US, Mode, Policy, Query, did_you_mean, load_query
-from embedded import folder
+from embedded import run_folder
 from embedded.faults import Fault, check_faults, parse_fault
-from embedded.file_sources import DeadLetter, SourceRows, read_source
+from embedded.file_sources import FileDeadLetter, SourceRows, read_source
+from embedded.paced_sources import Pace
 from embedded.run import Outcome, Run
-from embedded.sources import Pace
 from embedded.world import Clock, ModelClock, RealClock, SkipClock
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLogStore
@@ -84,7 +84,7 @@ class Session:
         return sum(rows.batch.num_rows for rows in self.rows.values())
 
     @property
-    def dead_letters(self) -> list[DeadLetter]:
+    def dead_letters(self) -> list[FileDeadLetter]:
         return [letter for rows in self.rows.values() for letter in rows.rejects]
 
     def run(
@@ -102,7 +102,7 @@ class Session:
         `tap(changes)` may put itself between the client and its changelog, to show what passes.
         """
         with ExitStack() as files:
-            stable, changes, dead = (files.enter_context(folder.create(out / name)) for name in folder.STREAM_FILES)
+            stable, changes, dead = (files.enter_context(run_folder.create(out / name)) for name in run_folder.STREAM_FILES)
             for letter in self.dead_letters:
                 dead.write(json.dumps(asdict(letter)) + "\n")
             run = Run(
@@ -119,7 +119,7 @@ class Session:
                 watch=watch,
             )
             outcome = run.go()
-        folder.write_whole(out / folder.REPORT, json.dumps(outcome.report, indent=2) + "\n")
+        run_folder.write_whole(out / run_folder.REPORT, json.dumps(outcome.report, indent=2) + "\n")
         return outcome
 
     def _new_clock(self) -> Clock:
@@ -128,7 +128,7 @@ class Session:
         return SkipClock() if self.seed is None else ModelClock()
 
 
-def prepare(
+def make_session(
     query_path: Path,
     sources: Sequence[str],
     *,

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from embedded import folder
+from embedded import run_folder
 from embedded.session import Session, Watch
 
 CLEAN, FAULTED = "without faults", "with faults"
@@ -65,7 +65,7 @@ def verify(session: Session, watch_for: Callable[[str], Watch | None] = lambda _
     with TemporaryDirectory(prefix="boreal-verify-") as scratch:
         parts = {CLEAN: Path(scratch, "clean"), FAULTED: Path(scratch, "faulted")}
         for name, part in parts.items():
-            folder.make(part)
+            run_folder.prepare(part)
             which = session if name == FAULTED else session.without_faults()
             outcome = which.run(part, watch=watch_for(name))
             runs.append(outcome.report)

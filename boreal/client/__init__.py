@@ -4,7 +4,7 @@ Touches Kafka; imports boreal.model only, so that an application needs no other 
 """
 
 from boreal.client.changes import Boundary, Change, Missing, MissingRows, RecDone, Stable, Tentative, Undo
-from boreal.client.stream import CorrectedStream, Place
+from boreal.client.corrected_stream import CorrectedStream, Place
 from boreal.client.view import View
 
 __all__ = [

@@ -22,7 +22,7 @@ def parse_document(name: str, text: str) -> object:
     try:
         if text.lstrip().startswith("{"):
             try:
-                return _unpaired(json.loads(text, object_pairs_hook=_Pairs), ())
+                return _plain(json.loads(text, object_pairs_hook=_JsonObject), ())
             except json.JSONDecodeError:
                 pass
         _refuse_repeated_keys(yaml.compose(text, Loader=_Loader), (), set())
@@ -36,21 +36,21 @@ def parse_document(name: str, text: str) -> object:
         raise UserError(name, None, "is not valid YAML", "write plain YAML or JSON text") from None
 
 
-class _Pairs(tuple[tuple[str, object], ...]):
+class _JsonObject(tuple[tuple[str, object], ...]):
     """A JSON object before its keys are known to be different."""
 
 
-def _unpaired(value: object, place: tuple[str, ...]) -> object:
+def _plain(value: object, place: tuple[str, ...]) -> object:
     """The parsed JSON with its objects as mappings; refuses a key that an object has twice."""
     if isinstance(value, list):
-        return [_unpaired(entry, (*place, str(index))) for index, entry in enumerate(value)]
-    if not isinstance(value, _Pairs):
+        return [_plain(entry, (*place, str(index))) for index, entry in enumerate(value)]
+    if not isinstance(value, _JsonObject):
         return value
     result: dict[str, object] = {}
     for key, entry in value:
         if key in result:
             raise _repeated((*place, key), "")
-        result[key] = _unpaired(entry, (*place, key))
+        result[key] = _plain(entry, (*place, key))
     return result
 
 

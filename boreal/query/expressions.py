@@ -90,22 +90,22 @@ class Aggregation:
 def parse(sql: str, schema: Schema, field: str) -> Expression:
     """Read one expression over the columns of `schema.visible`; UserError, naming `field`, where it cannot be run."""
     with _deep_refused(sql, field):
-        return _Reader(sql, schema, field).expression(_tree(sql, field), sql)
+        return _ExpressionReader(sql, schema, field).expression(_tree(sql, field), sql)
 
 
 def parse_aggregation(sql: str, schema: Schema, field: str) -> Aggregation:
     """Read one aggregation, such as `avg(dep_delay)`; UserError, naming `field`, for anything else."""
     with _deep_refused(sql, field):
-        return _aggregation(_tree(sql, field), _Reader(sql, schema, field))
+        return _aggregation(_tree(sql, field), _ExpressionReader(sql, schema, field))
 
 
 def parse_order(sql: str, schema: Schema, field: str) -> tuple[tuple[Expression, bool], ...]:
     """Read `expression [asc | desc], ...` as (expression, descending) pairs; UserError, naming `field`, otherwise."""
     with _deep_refused(sql, field):
-        return _order(_tree(f"select 1 order by {sql}", field, given=sql), _Reader(sql, schema, field))
+        return _order(_tree(f"select 1 order by {sql}", field, given=sql), _ExpressionReader(sql, schema, field))
 
 
-def _aggregation(tree: Node, reader: _Reader) -> Aggregation:
+def _aggregation(tree: Node, reader: _ExpressionReader) -> Aggregation:
     function = _AGGREGATE_CLASSES.get(type(tree))
     if isinstance(tree, exp.Anonymous) and str(tree.this).lower() == "mean":
         function = "avg"
@@ -118,7 +118,7 @@ def _aggregation(tree: Node, reader: _Reader) -> Aggregation:
     return reader.aggregation(function, operands[0])
 
 
-def _order(tree: Node, reader: _Reader) -> tuple[tuple[Expression, bool], ...]:
+def _order(tree: Node, reader: _ExpressionReader) -> tuple[tuple[Expression, bool], ...]:
     entries = tree.args["order"].expressions if isinstance(tree, exp.Select) and tree.args.get("order") else []
     extra = {name for name, value in tree.args.items() if value} - {"order", "expressions"}
     # sqlglot fills in where nulls go even when the text does not say: only the words themselves tell.
@@ -222,7 +222,7 @@ _HARMLESS = {"typed", "safe", "coalesce", "ignore_nulls", "big_int", "_type"}
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
 
-class _Reader:
+class _ExpressionReader:
     """Turns sqlglot's tree into terms. `sql` and `field` are what a refusal names."""
 
     def __init__(self, sql: str, schema: Schema, field: str) -> None:
@@ -520,39 +520,39 @@ _ONE = ("this",)
 _TWO = ("this", "expression")
 _MANY = ("this", "expressions")
 
-_METHODS: dict[type[Node], tuple[Callable[[_Reader, Any], Term], tuple[str, ...]]] = {
-    exp.Column: (_Reader.column, _ONE),
-    exp.Literal: (_Reader.literal, ("this", "is_string")),
-    exp.Boolean: (_Reader.boolean, _ONE),
-    exp.Null: (_Reader.null, ()),
-    exp.Paren: (_Reader.parentheses, _ONE),
-    exp.Neg: (_Reader.negative, _ONE),
-    exp.Div: (_Reader.division, _TWO),
-    exp.And: (_Reader.connective, _TWO),
-    exp.Or: (_Reader.connective, _TWO),
-    exp.Not: (_Reader.negation, _ONE),
-    exp.Is: (_Reader.null_test, _TWO),
-    exp.Between: (_Reader.between, ("this", "low", "high")),
-    exp.In: (_Reader.membership, _MANY),
-    exp.Like: (_Reader.like, (*_TWO, "negate")),
-    exp.Case: (_Reader.case, ("this", "ifs", "default")),
-    exp.If: (_Reader.choice, ("this", "true", "false")),
-    exp.Coalesce: (_Reader.coalesce, _MANY),
-    exp.Nullif: (_Reader.nullif, _TWO),
-    exp.Abs: (_Reader.absolute, _ONE),
-    exp.Round: (_Reader.rounding, ("this", "decimals")),
-    exp.Pow: (_Reader.power, _TWO),
-    exp.Length: (_Reader.length, _ONE),
-    exp.Substring: (_Reader.substring, ("this", "start", "length")),
-    exp.Concat: (_Reader.concat, ("expressions",)),
-    exp.DPipe: (_Reader.concat, _TWO),
-    exp.Cast: (_Reader.cast, ("this", "to")),
-    **dict.fromkeys(_COMPARISONS, (_Reader.comparison, _TWO)),
-    **dict.fromkeys(_ARITHMETIC, (_Reader.arithmetic, _TWO)),
-    **dict.fromkeys(_REAL_FUNCTIONS, (_Reader.real_function, _ONE)),
-    **dict.fromkeys(_ROUNDINGS, (_Reader.whole, _ONE)),
-    **dict.fromkeys(_TEXT_FUNCTIONS, (_Reader.text_function, _ONE)),
-    **dict.fromkeys(_EXTREMES, (_Reader.extreme, _MANY)),
+_METHODS: dict[type[Node], tuple[Callable[[_ExpressionReader, Any], Term], tuple[str, ...]]] = {
+    exp.Column: (_ExpressionReader.column, _ONE),
+    exp.Literal: (_ExpressionReader.literal, ("this", "is_string")),
+    exp.Boolean: (_ExpressionReader.boolean, _ONE),
+    exp.Null: (_ExpressionReader.null, ()),
+    exp.Paren: (_ExpressionReader.parentheses, _ONE),
+    exp.Neg: (_ExpressionReader.negative, _ONE),
+    exp.Div: (_ExpressionReader.division, _TWO),
+    exp.And: (_ExpressionReader.connective, _TWO),
+    exp.Or: (_ExpressionReader.connective, _TWO),
+    exp.Not: (_ExpressionReader.negation, _ONE),
+    exp.Is: (_ExpressionReader.null_test, _TWO),
+    exp.Between: (_ExpressionReader.between, ("this", "low", "high")),
+    exp.In: (_ExpressionReader.membership, _MANY),
+    exp.Like: (_ExpressionReader.like, (*_TWO, "negate")),
+    exp.Case: (_ExpressionReader.case, ("this", "ifs", "default")),
+    exp.If: (_ExpressionReader.choice, ("this", "true", "false")),
+    exp.Coalesce: (_ExpressionReader.coalesce, _MANY),
+    exp.Nullif: (_ExpressionReader.nullif, _TWO),
+    exp.Abs: (_ExpressionReader.absolute, _ONE),
+    exp.Round: (_ExpressionReader.rounding, ("this", "decimals")),
+    exp.Pow: (_ExpressionReader.power, _TWO),
+    exp.Length: (_ExpressionReader.length, _ONE),
+    exp.Substring: (_ExpressionReader.substring, ("this", "start", "length")),
+    exp.Concat: (_ExpressionReader.concat, ("expressions",)),
+    exp.DPipe: (_ExpressionReader.concat, _TWO),
+    exp.Cast: (_ExpressionReader.cast, ("this", "to")),
+    **dict.fromkeys(_COMPARISONS, (_ExpressionReader.comparison, _TWO)),
+    **dict.fromkeys(_ARITHMETIC, (_ExpressionReader.arithmetic, _TWO)),
+    **dict.fromkeys(_REAL_FUNCTIONS, (_ExpressionReader.real_function, _ONE)),
+    **dict.fromkeys(_ROUNDINGS, (_ExpressionReader.whole, _ONE)),
+    **dict.fromkeys(_TEXT_FUNCTIONS, (_ExpressionReader.text_function, _ONE)),
+    **dict.fromkeys(_EXTREMES, (_ExpressionReader.extreme, _MANY)),
 }
 """Each kind of node: the method that reads it, and all that such a node may hold."""
 

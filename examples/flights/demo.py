@@ -14,10 +14,9 @@ from prepare import prepare
 from rich.console import Console
 
 from boreal_cli.tables import comparison_table, show_run
-from embedded import folder
-from embedded.compare import combinations, compare, make_folder
-from embedded.session import Session
-from embedded.session import prepare as prepare_session
+from embedded import run_folder
+from embedded.compare import combinations, compare, prepare_folder
+from embedded.session import Session, make_session
 
 HERE = Path(__file__).parent
 FAULTS = ("cut jfk at 3s for 6s",)
@@ -31,19 +30,19 @@ def main(out: Path) -> None:
     prepare(data, month=1)
     for name, streams in QUERIES.items():
         sources = [f"{stream}={data / stream}.csv" for stream in streams]
-        session = prepare_session(HERE / f"{name}.yaml", sources, faults=FAULTS, rate="2000/s")
+        session = make_session(HERE / f"{name}.yaml", sources, faults=FAULTS, rate="2000/s")
         console.rule(f"boreal run {name}.yaml")
         run(session, out / name)
         console.rule(f"boreal compare {name}.yaml")
         chosen, notes = combinations(session, "all", POLICIES)
         compared = out / f"{name}-compared"
-        make_folder(compared)
+        prepare_folder(compared)
         console.print(comparison_table(compare(session, chosen, notes, compared)))
         console.print(f"open {compared / 'compare.html'}")
 
 
 def run(session: Session, out: Path) -> None:
-    folder.make(out)
+    run_folder.prepare(out)
     show_run(session.run(out), session, out)
     corrected = first_correction(out / "changes.jsonl")
     if corrected is not None:

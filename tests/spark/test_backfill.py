@@ -30,9 +30,9 @@ from boreal.model.frames import Boundary, LogId
 from boreal.query.spec import load_query
 from boreal_cli import main
 from boreal_cli.history import parse_time
-from boreal_cli.rows import json_lines
+from boreal_cli.result_files import json_lines
 from embedded.file_sources import read_source
-from embedded.sources import Pace
+from embedded.paced_sources import Pace
 from examples.flights.prepare import prepare
 from services.egress.history import Held, Range, held_by, narrowed, range_of
 from services.kafka.topics import TopicSpec, ensure, stable_topic

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
 from boreal.client.changes import Change, Missing, MissingRows, Stable
-from boreal.client.corrector import Corrector, Given, Spot
-from boreal.client.feed import Feeds
+from boreal.client.corrector import Corrector, Delivery, LogPosition
+from boreal.client.site_readers import SiteReaders
 from boreal.client.view import View
 from boreal.model.errors import UserError
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Place = dict[str, Any]
-"""Where a reader stands, as JSON can hold it: {"v": 1, "id": the next stable row, "topics": {TOPIC: SPOT}}, where SPOT is
+"""Where a reader stands, as JSON can hold it: {"v": 1, "id": the next stable row, "topics": {TOPIC: POSITION}}, where POSITION is
 {"offset": N, "next_id": N, "topic_id": TEXT}."""
 
 VERSION = 1
 HOME = ""
-"""The one site, where its name is not given."""
+"""The one site, where its name is not delivery."""
 
 _WAIT_S = 0.1
 
@@ -38,7 +38,7 @@ class CorrectedStream(Generic[T]):
     bootstrap: one Kafka's address; or, where the deployment has several sites, those of all, by their names: then the stream
     goes on as long as any of them is reached. model: a pydantic model (or dataclass, or TypedDict) of a row; without it
     rows are dicts. place: where to go on, as `place()` gave it; group: where `commit(group)` has left off, unless a place
-    is given. silence_s: how long the site that is read may be silent, while another one speaks, before that one is read.
+    is delivery. silence_s: how long the site that is read may be silent, while another one speaks, before that one is read.
     options: for kafka-python's consumer, such as security_protocol, ssl_cafile, sasl_mechanism, sasl_plain_username.
 
     Iterate over one of `stable()`, `changes()` and `latest()` at a time; none ends before `close()`. A row counts as taken
@@ -87,10 +87,10 @@ class CorrectedStream(Generic[T]):
         self._bootstrap = {HOME: bootstrap} if isinstance(bootstrap, str) else dict(bootstrap)
         self._options = options
         self._silence_s = silence_s
-        self._make: Callable[[dict[str, Any]], T] = _maker(model)
+        self._make_row: Callable[[dict[str, Any]], T] = _make_row_factory(model)
         self._next_id: int | None = None
-        self._spots: dict[str, Spot] = {}
-        self._feeds: Feeds | None = None
+        self._positions: dict[str, LogPosition] = {}
+        self._feeds: SiteReaders | None = None
         self._is_closed = False
         if place is None and group is not None:
             place = self._committed(group)
@@ -101,22 +101,22 @@ class CorrectedStream(Generic[T]):
 
     def stable(self) -> Iterator[T]:
         """Every final row, complete, in order, none twice. MissingRows where some are kept no longer."""
-        for given in self._given(stable_only=True):
-            if isinstance(given.change, Missing):
-                raise MissingRows(given.change.first_id, given.change.last_id)
-            if isinstance(given.change, Stable):
-                yield given.change.data
+        for delivery in self._deliveries(stable_only=True):
+            if isinstance(delivery.change, Missing):
+                raise MissingRows(delivery.change.first_id, delivery.change.last_id)
+            if isinstance(delivery.change, Stable):
+                yield delivery.change.data
 
     def changes(self) -> Iterator[Change[T]]:
         """All that happens: rows as soon as there are any, what is taken back, and how far the stream has come."""
-        for given in self._given(stable_only=False):
-            yield given.change
+        for delivery in self._deliveries(stable_only=False):
+            yield delivery.change
 
     def latest(self) -> Iterator[View[T]]:
         """The view after each change of it, always the same object: the newest row of every key, final or not."""
         view: View[T] = View()
-        for given in self._given(stable_only=False):
-            if view.take(given.change):
+        for delivery in self._deliveries(stable_only=False):
+            if view.take(delivery.change):
                 yield view
 
     def astable(self) -> AsyncIterator[T]:
@@ -134,7 +134,8 @@ class CorrectedStream(Generic[T]):
     def place(self) -> Place:
         """Where another stream goes on after what this one has given: at the next stable row. Tentative rows since the
         last stable one are given again."""
-        return {"v": VERSION, "id": self._next_id, "topics": {topic: asdict(spot) for topic, spot in self._spots.items()}}
+        topics = {topic: asdict(position) for topic, position in self._positions.items()}
+        return {"v": VERSION, "id": self._next_id, "topics": topics}
 
     def commit(self, group: str) -> None:
         """Keep the place in Kafka, as the committed offset of this consumer group (which nobody else may be a member of),
@@ -146,7 +147,7 @@ class CorrectedStream(Generic[T]):
         self._at_sites(
             group,
             lambda consumer, topic: consumer.commit(
-                {TopicPartition(topic, 0): OffsetAndMetadata(self._spot(topic).offset, text, -1)}
+                {TopicPartition(topic, 0): OffsetAndMetadata(self._position(topic).offset, text, -1)}
             ),
         )
 
@@ -164,11 +165,11 @@ class CorrectedStream(Generic[T]):
 
     # Reading
 
-    def _given(self, stable_only: bool) -> Iterator[Given[T]]:
+    def _deliveries(self, stable_only: bool) -> Iterator[Delivery[T]]:
         topics = self._topics(stable_only)
-        spots = {site: self._spot(topic) for site, topic in topics.items()}
-        with self._reading(topics, spots) as feeds:
-            corrector = Corrector(spots, self._make, 0.0, self._next_id, stable_only, self._silence_s)
+        positions = {site: self._position(topic) for site, topic in topics.items()}
+        with self._reading(topics, positions) as feeds:
+            corrector = Corrector(positions, self._make_row, 0.0, self._next_id, stable_only, self._silence_s)
             # Time in which nobody reads is nobody's silence.
             now, looked_at = 0.0, time.monotonic()
             while not feeds.is_closed:
@@ -176,26 +177,26 @@ class CorrectedStream(Generic[T]):
                 now += min(time.monotonic() - looked_at, _WAIT_S)
                 looked_at = time.monotonic()
                 # What other sites have given is counted once the rows of this round are taken.
-                self._spots |= {topics[site]: spot for site, spot in corrector.spots().items()}
-                for given in corrector.take(batches, now):
-                    self._next_id = given.next_id
-                    self._spots[topics[given.site]] = given.spot
-                    yield given
+                self._positions |= {topics[site]: position for site, position in corrector.positions().items()}
+                for delivery in corrector.take(batches, now):
+                    self._next_id = delivery.next_id
+                    self._positions[topics[delivery.site]] = delivery.position
+                    yield delivery
                 if corrector.failure is not None:
                     raise corrector.failure
 
     @contextmanager
-    def _reading(self, topics: dict[str, str], spots: dict[str, Spot]) -> Iterator[Feeds]:
+    def _reading(self, topics: dict[str, str], positions: dict[str, LogPosition]) -> Iterator[SiteReaders]:
         if self._feeds is not None:
             raise UserError("iteration", None, "another one of this stream is under way", "make a second CorrectedStream")
-        self._feeds = feeds = Feeds()
+        self._feeds = feeds = SiteReaders()
         feeds.is_closed = self._is_closed
         for site, topic in topics.items():
             options = {
                 "isolation_level": "read_committed" if topic.endswith(".stable") else "read_uncommitted",
                 "max_poll_records": 2_000,
             }
-            feeds.add(site, topic, spots[site], {**self._consumer_options(site), **options})
+            feeds.add(site, topic, positions[site], {**self._consumer_options(site), **options})
         try:
             yield feeds
         finally:
@@ -232,13 +233,13 @@ class CorrectedStream(Generic[T]):
         in_thread = asyncio.get_running_loop().run_in_executor
         try:
             while True:
-                next_id, spots = self._next_id, dict(self._spots)
+                next_id, positions = self._next_id, dict(self._positions)
                 step = in_thread(thread, next, iterator, end)
                 try:
                     item = await asyncio.shield(step)
                 except asyncio.CancelledError:
                     await self._end(step)
-                    self._next_id, self._spots = next_id, spots
+                    self._next_id, self._positions = next_id, positions
                     raise
                 if item is end:
                     return
@@ -258,15 +259,15 @@ class CorrectedStream(Generic[T]):
 
     # Places
 
-    def _spot(self, topic: str) -> Spot:
+    def _position(self, topic: str) -> LogPosition:
         """Where to read a topic from: where no place tells, at the offset of the row's id, for its own is never less."""
-        return self._spots.get(topic, Spot(self._next_id or 0, 0))
+        return self._positions.get(topic, LogPosition(self._next_id or 0, 0))
 
     def _go_to(self, place: Place) -> None:
         if not isinstance(place, dict) or place.get("v") != VERSION:
             raise UserError("place", place, "is not a place of a corrected stream", "give what place() gave")
         self._next_id = place["id"]
-        self._spots = {topic: Spot(**spot) for topic, spot in place["topics"].items()}
+        self._positions = {topic: LogPosition(**position) for topic, position in place["topics"].items()}
 
     def _committed(self, group: str) -> Place | None:
         """The furthest place that any site has for the group."""
@@ -287,7 +288,7 @@ class CorrectedStream(Generic[T]):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
 
-        from boreal.client.connections import make_client
+        from boreal.client.kafka_clients import make_client
 
         errors: list[Exception] = []
         for site, topic in self._topics(stable_only=True).items():
@@ -305,7 +306,7 @@ class CorrectedStream(Generic[T]):
             raise errors[0]
 
 
-def _maker(model: type[T] | None) -> Callable[[dict[str, Any]], T]:
+def _make_row_factory(model: type[T] | None) -> Callable[[dict[str, Any]], T]:
     if model is None:
         return lambda data: data  # type: ignore[return-value]
     from pydantic import TypeAdapter

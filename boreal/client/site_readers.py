@@ -8,13 +8,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from boreal.client.corrector import Record, Spot
+from boreal.client.corrector import LogPosition, OutputRecord
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
 
 BATCHES_WAITING = 4
-LIFE_BITS = 40
+INCARNATION_BITS = 40
 """No topic has had more lives of its writer than these count."""
 _POLL_MS = 200
 _RETRY_S = 0.2
@@ -22,28 +22,28 @@ _RETRY_S = 0.2
 _logger = logging.getLogger("boreal.client")
 
 
-class Feeds:
+class SiteReaders:
     """The batches of all sites. A site whose reader has four waiting is read no further until they are taken."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[list[Record]]] = {}
+        self._waiting: dict[str, deque[list[OutputRecord]]] = {}
         self._changed = threading.Condition()
-        self._feeds: list[Feed] = []
+        self._feeds: list[SiteReader] = []
         self._failure: Exception | None = None
         self.is_closed = False
 
-    def add(self, site: str, topic: str, start: Spot, options: dict[str, Any]) -> None:
+    def add(self, site: str, topic: str, start: LogPosition, options: dict[str, Any]) -> None:
         """Begin to read a site's topic from a place on, or where it now begins."""
         self._waiting[site] = deque()
-        self._feeds.append(Feed(self, site, topic, start, options))
+        self._feeds.append(SiteReader(self, site, topic, start, options))
 
-    def put(self, site: str, records: list[Record]) -> None:
+    def put(self, site: str, records: list[OutputRecord]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting[site]) < BATCHES_WAITING or self.is_closed)
             self._waiting[site].append(records)
             self._changed.notify_all()
 
-    def take(self, timeout_s: float) -> list[tuple[str, list[Record]]]:
+    def take(self, timeout_s: float) -> list[tuple[str, list[OutputRecord]]]:
         """All batches that wait, after waiting for the first of them; none when the time is up. Raises what a reader has failed
         of, which is no outage, once what came before is taken."""
         with self._changed:
@@ -78,15 +78,15 @@ class Feeds:
             feed.thread.join(timeout=2)
 
 
-class Feed:
+class SiteReader:
     """One site's topic."""
 
-    def __init__(self, feeds: Feeds, site: str, topic: str, start: Spot, options: dict[str, Any]) -> None:
+    def __init__(self, feeds: SiteReaders, site: str, topic: str, start: LogPosition, options: dict[str, Any]) -> None:
         self._feeds = feeds
         self._site = site
         self._topic = topic
         self._offset, self._topic_id = start.offset, start.topic_id
-        self._made_anew = 0
+        self._recreations = 0
         self._options = options
         self.thread = threading.Thread(target=self._run, name=f"boreal-{topic}", daemon=True)
         self.thread.start()
@@ -112,7 +112,7 @@ class Feed:
     def _read(self) -> None:
         from kafka import KafkaConsumer, TopicPartition
 
-        from boreal.client.connections import make_client, topic_id
+        from boreal.client.kafka_clients import make_client, topic_id
 
         consumer: KafkaConsumer = make_client(KafkaConsumer, self._options)
         partition = TopicPartition(self._topic, 0)
@@ -124,7 +124,7 @@ class Feed:
             if self._offset > end or (found and self._topic_id and found != self._topic_id):
                 # The topic was made anew. What we have of it already is told by its ids.
                 self._offset = first
-                self._made_anew += 1
+                self._recreations += 1
             self._offset = max(self._offset, first)
             self._topic_id = found
             consumer.seek(partition, self._offset)
@@ -133,18 +133,18 @@ class Feed:
                 if topic_id(consumer, self._topic) not in (found, ""):
                     return  # And begin again: what there is now at this offset may be anything.
                 if polled:
-                    self._feeds.put(self._site, [_record(record, self._made_anew, found) for record in polled])
+                    self._feeds.put(self._site, [_record(record, self._recreations, found) for record in polled])
                     self._offset = polled[-1].offset + 1
         finally:
             consumer.close(autocommit=False)
 
 
-def _record(record: Any, made_anew: int, topic_id: str) -> Record:
-    """Of q.out, or of q.stable, whose values are plain rows. made_anew: how often the topic was: the lives of its writers begin
+def _record(record: Any, recreations: int, topic_id: str) -> OutputRecord:
+    """Of q.out, or of q.stable, whose values are plain rows. recreations: how often the topic was: the lives of its writers begin
     at 1 again, and yet come after all of the topic before."""
     headers = dict(record.headers)
     fields = json.loads(record.value)
     if "epoch" in headers:
         fields = {"type": "stable", "data": fields, "key": json.loads(record.key) if record.key else None}
-    incarnation = (made_anew << LIFE_BITS) + int(headers["incarnation"])
-    return Record(record.offset, int(headers.get("id", -1)), incarnation, fields, topic_id)
+    incarnation = (recreations << INCARNATION_BITS) + int(headers["incarnation"])
+    return OutputRecord(record.offset, int(headers.get("id", -1)), incarnation, fields, topic_id)

@@ -24,7 +24,7 @@ def check(out: Path, force: bool, field: str = "--out") -> None:
         raise UserError(field, str(out), "exists already", "add --force to replace what a run wrote there, or name another")
 
 
-def make(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = (), field: str = "--out") -> None:
+def prepare(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = (), field: str = "--out") -> None:
     """Create `out`, or clear it of `files` and of runs in its folders `parts`. Files of any other name are left alone."""
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Sources of an embedded run: files and generators, logged at a pace.
+"""PacedSources of an embedded run: files and generators, logged at a pace.
 
 Rows are logged when they are due, several times a boundary interval. The owner of the data says how far it is: at every
 boundary interval each stream logs a BOUNDARY at the replay's event time, whether or not rows came; the end of its file is
@@ -47,7 +47,7 @@ class Pace:
 TICKS_PER_BOUNDARY = 5
 
 
-class Sources:
+class PacedSources:
     """All source streams of a run. Call `tick` every `tick_us`; `append` logs a frame."""
 
     def __init__(self, plan: Plan, rows: dict[str, SourceRows], pace: Pace, append: Callable[[LogId, Frame], None]) -> None:
