@@ -1,15 +1,15 @@
-"""The protocol of a reader (DPC's client side): records of one or several sites in, one corrected stream out.
+"""The protocol of a reader (the client side of DPC): it merges the records of one or several sites into one corrected stream.
 
-Pure: it knows no socket and no clock; `now` is any time in seconds that never falls, and stands still while nobody reads.
+Pure: it uses no socket and no clock. `now` is a monotonic time in seconds, which stops while the application does not read.
 
-A stable row's id is the same at every site, so whoever has the next one can give it. What is tentative differs from site
-to site: the reader sees one site's, the live one's. When that falls silent, or another's stable rows wait for it as long
-as silence may last, the reader switches (R23, R28):
+A stable row has the same id at every site, so any site that has the next row can deliver it. Tentative rows differ between
+sites: the reader delivers those of one site, the live one. The reader switches to another site when the live site is silent,
+or when another site has had the next stable row for longer than the silence limit (R23, R28):
 
-    to a site that has stable rows for us, or nothing tentative    our tentative rows are undone, and that site's stream
-                                                                   follows from our next id on
-    to one that has only tentative rows                            ours stay, and of that site's those of a later t_max
-                                                                   are added; its undo will revoke them all
+    to a site with stable rows for us, or without tentative rows    our tentative rows are undone, and the stream of that
+                                                                    site follows from our next id
+    to a site with tentative rows only                              our tentative rows stay, and that site's rows with a
+                                                                    later t_max are added; its undo revokes all of them
 """
 
 from __future__ import annotations
@@ -29,40 +29,49 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class OutputRecord:
-    """One record of q.out, or of q.stable. id: a stable row's, else -1; incarnation: its writer's life; fields: the value
-    of a record of q.out, of one of q.stable its type and data; topic_id: of the topic that holds it."""
+    """A record of q.out or q.stable."""
 
     offset: int
+    """The Kafka offset of the record."""
     id: int
+    """The id of a stable row; -1 for any other record."""
     incarnation: int
+    """The incarnation of the writer, with the number of times that the topic was created again in the high bits."""
     fields: dict[str, Any]
+    """The value of a record of q.out; `type`, `data` and `key` of a record of q.stable."""
     topic_id: str = ""
+    """The id of the topic; '' if Kafka does not give one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place in one site's log: from `offset` on, where that log's next stable row is `next_id` (or a later one, where
-    that is only a lower bound). topic_id: of the topic in which that is so, and not in a later one of its name; '' where Kafka
-    does not tell them apart."""
+    """A position in the log of one site."""
 
     offset: int
+    """The Kafka offset of the next record."""
     next_id: int
+    """The id of the next stable row from there on, or a lower bound of it."""
     topic_id: str = ""
+    """The id of the topic that the offset belongs to; '' if Kafka does not give one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery(Generic[T]):
-    """A change, and where a reader who has taken it would go on: at stable row `next_id`, in the log of `site` at `position`."""
+    """A change, and the place at which a reader continues after it."""
 
     change: Change[T]
+    """The change."""
     next_id: int | None
+    """The id of the next stable row; None before the first one."""
     site: str
+    """The site that the change was read from."""
     position: LogPosition
+    """The position after the change in the log of that site."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingRow:
-    """A stable row that was not given yet, and since when."""
+    """A stable row that was not delivered yet, and the time of its arrival in seconds."""
 
     record: OutputRecord
     since: float
@@ -70,8 +79,11 @@ class _PendingRow:
 
 @dataclass(slots=True)
 class _SiteLog:
-    """One site's log as far as it was read. waiting: stable rows from our next id on, or after a gap; tentative: rows after
-    its last stable one. position: nothing that we still need lies before it."""
+    """The log of one site, as far as it was read.
+
+    heard: when its last batch arrived, in seconds. waiting: stable rows from our next id on, or after a gap. tentative: the
+    rows after the last stable one. position: no record before it is still needed.
+    """
 
     name: str
     heard: float
@@ -83,13 +95,12 @@ class _SiteLog:
 
     @property
     def waiting_id(self) -> int | None:
-        """The first stable row that waits."""
+        """The id of the first stable row that is waiting."""
         return self.waiting[0].record.id if self.waiting else None
 
 
 class Corrector(Generic[T]):
-    """One reader. make: the reader's row from the data of a record. failure: what making the next row, or reading its record,
-    has raised; nothing more is given then."""
+    """One reader. failure: the error of parsing a record or of making its row; no more changes are delivered after it."""
 
     def __init__(
         self,
@@ -100,8 +111,9 @@ class Corrector(Generic[T]):
         stable_only: bool = False,
         silence_s: float = 1.0,
     ) -> None:
-        """positions: the sites, and where each is read from; next_id: the stable row to begin with, None for the first that
-        there is. stable_only: nothing but stable rows is given, and any site may give them."""
+        """positions: where each site is read from. make_row: makes the reader's row from the data of a record. next_id: the
+        first stable row to deliver; None for the first available one. stable_only: deliver only stable rows, from any site.
+        silence_s: how long the live site may be silent, in seconds."""
         self.sites = {name: _SiteLog(name, now, position, position.next_id) for name, position in positions.items()}
         self.live: str | None = None
         self.next_id = next_id
@@ -117,12 +129,13 @@ class Corrector(Generic[T]):
         self._through = {False: _BEGINNING, True: _BEGINNING}
 
     def take(self, batches: Sequence[tuple[str, Sequence[OutputRecord]]], now: float) -> list[Delivery[T]]:
-        """The next records of some sites' logs, in order; none where only time has passed."""
+        """Take the next records of some logs, in order, and return the changes that result. Also called without records, when
+        only time has passed."""
         deliveries: list[Delivery[T]] = []
         try:
             self._take_all(batches, now, deliveries)
         except Exception as error:
-            # The reader is owed what came before.
+            # The changes before the error are still delivered.
             self.failure = error
         return deliveries
 
@@ -145,7 +158,7 @@ class Corrector(Generic[T]):
         self._pass_over(now, deliveries)
 
     def positions(self) -> dict[str, LogPosition]:
-        """Where to read each site from, to go on with what was given last."""
+        """The positions from which to read the sites, to continue after the last change delivered."""
         return {name: state.position for name, state in self.sites.items()}
 
     # One record
@@ -179,18 +192,18 @@ class Corrector(Generic[T]):
             state.position = _after(record)
             return
         if state.waiting and record.id <= state.waiting[-1].record.id:
-            return  # A later life of the writer says again what waits already.
+            return  # A later incarnation of the writer repeats a row that is already waiting.
         state.waiting.append(_PendingRow(record, state.heard))
         if state.name == self.live or self._stable_only:
             self._give_waiting([state], deliveries)
 
-    # Giving
+    # Delivery
 
     def _delivery(self, change: Change[T], state: _SiteLog) -> Delivery[T]:
         return Delivery(change, self.next_id, state.name, state.position)
 
     def _give_waiting(self, states: Iterable[_SiteLog], deliveries: list[Delivery[T]]) -> None:
-        """All stable rows of these sites that follow ours. What any site holds of them is let go."""
+        """Deliver all stable rows of these sites that follow ours, and forget the copies of them that other sites hold."""
         for state in states:
             before = self.next_id
             while state.waiting_id is not None and state.waiting_id == self.next_id:
@@ -206,7 +219,7 @@ class Corrector(Generic[T]):
     def _give_stable(self, state: _SiteLog, record: OutputRecord, deliveries: list[Delivery[T]]) -> None:
         if self._visible:
             self._revoke(state, None, deliveries)
-        # From here on, and not before: the undo is given at the place from which this row will come again.
+        # Only after the undo: a reader that continues at the undo must read this row again.
         state.position, self.next_id = _after(record), record.id + 1
         fields = record.fields
         self._stable_t_max = max(self._stable_t_max, fields.get("t_max", ""))
@@ -255,7 +268,7 @@ class Corrector(Generic[T]):
             self._is_correcting = True
             deliveries.append(self._delivery(undo, state))
 
-    # Where a site is
+    # State of a site
 
     def _is_heard(self, state: _SiteLog, now: float) -> bool:
         return now - state.heard <= self._silence_s
@@ -264,21 +277,21 @@ class Corrector(Generic[T]):
         return state.next_id < (self.next_id or 0)
 
     def _is_history(self, state: _SiteLog) -> bool:
-        """We began in the midst of a log, and this site is read from before the row that we began with."""
+        """Whether we began in the middle of the output, and this site is still before the first row that we want."""
         return not self._stable_t_max and self._is_behind(state)
 
     def _lacks(self, state: _SiteLog) -> bool:
-        """Whether a site goes on beyond the stable row that follows ours."""
+        """Whether the log of a site has a gap: it lacks the next stable row but has a later one."""
         return state.waiting_id is not None and self.next_id is not None and state.waiting_id > self.next_id
 
     def _has_long(self, state: _SiteLog, now: float) -> bool:
-        """Whether a site has had the row that follows ours for as long as silence may last."""
+        """Whether a site has had the next stable row for longer than the silence limit."""
         return bool(state.waiting) and not self._lacks(state) and now - state.waiting[0].since > self._silence_s
 
     # Other sites
 
     def _better_site(self, now: float) -> _SiteLog | None:
-        """Where to switch, if the live site is silent or late, or lacks the row that follows ours."""
+        """The site to switch to, if the live site is silent, late, or lacks the next stable row; else None."""
         if self.live is None:
             return None
         live = self.sites[self.live]
@@ -301,7 +314,7 @@ class Corrector(Generic[T]):
             self._give_tentative(to, record, deliveries)
 
     def _pass_over(self, now: float, deliveries: list[Delivery[T]]) -> None:
-        """Rows that no site has which may still speak are missing."""
+        """Report the next stable rows as missing, if every site that is not silent lacks them."""
         lacking = {state.waiting_id: state for state in self.sites.values() if self._lacks(state)}
         if not lacking or any(self._is_heard(state, now) and not self._lacks(state) for state in self.sites.values()):
             return

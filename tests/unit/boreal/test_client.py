@@ -473,7 +473,7 @@ def test_an_outage_is_waited_for_and_said_once(caplog: pytest.LogCaptureFixture)
     assert list(stream.stable()) == []
     ending.join()
     assert said() == [
-        "q.stable cannot be read now, and is tried again: KafkaTimeoutError('Unable to bootstrap from 127.0.0.1:1')"
+        "q.stable cannot be read at present; it is tried again: KafkaTimeoutError('Unable to bootstrap from 127.0.0.1:1')"
     ]
 
 
