@@ -1,4 +1,4 @@
-"""What a long run shows on stderr while it runs: a live view, a bar, or now and then a line where nobody is watching."""
+"""The progress of a run on stderr: a live view or a bar on a terminal, otherwise a line at most every second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINE_EVERY_SECONDS = 1.0
 
 
 class RunView(Protocol):
-    """Shows one run. `watch` is called at every boundary interval, `tap` is put into the client's changelog."""
+    """Shows one run. `watch` is called several times per boundary interval; `tap` wraps the changelog of the client."""
 
     @property
     def tap(self) -> Tap | None: ...
@@ -28,14 +28,14 @@ class RunView(Protocol):
 
 
 class SeriesView(Protocol):
-    """Shows one run after the other: `next` begins one, and returns how to watch it."""
+    """Shows several runs, one after the other. `next` begins a run, and returns the function that watches it."""
 
     def next(self, label: str) -> Watch: ...
 
 
 @contextmanager
 def following(session: Session, as_json: bool) -> Iterator[RunView]:
-    """The view of one run: live where real time passes before someone's eyes."""
+    """The view of one run: the live view, if it runs in real time on a terminal."""
     if as_json or not sys.stderr.isatty():
         yield ProgressLines(session, 1, sys.stderr)
     elif session.clock == "real":
@@ -50,7 +50,7 @@ def following(session: Session, as_json: bool) -> Iterator[RunView]:
 
 @contextmanager
 def counting(session: Session, total: int, as_json: bool) -> Iterator[SeriesView]:
-    """The view of `total` runs of a session."""
+    """The view of a series of `total` runs of a session."""
     if as_json or not sys.stderr.isatty():
         yield ProgressLines(session, total, sys.stderr)
     else:
@@ -59,7 +59,7 @@ def counting(session: Session, total: int, as_json: bool) -> Iterator[SeriesView
 
 
 def seeds(total: int) -> Callable[[int, int], None]:
-    """A line at most every second, on how many seeds are done."""
+    """A function that prints the number of finished seeds, at most every second."""
     throttle = Throttle.every(LINE_EVERY_SECONDS)
 
     def show(done: int, violations: int) -> None:
@@ -70,7 +70,7 @@ def seeds(total: int) -> Callable[[int, int], None]:
 
 
 class ProgressLines:
-    """A line at most every second."""
+    """Prints a line at most every second."""
 
     tap: Tap | None = None
 
@@ -93,7 +93,7 @@ class ProgressLines:
 
 
 class ProgressBar:
-    """A bar for the run, or for the one of several that is under way."""
+    """A bar for the current run."""
 
     tap: Tap | None = None
 

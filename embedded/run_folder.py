@@ -1,4 +1,4 @@
-"""The folder that a run writes: which files are its own, and how an older run's make room without touching others'."""
+"""The folder of a run: its files, and how to remove those of an older run without touching other files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ RUN_FILES = (*STREAM_FILES, REPORT)
 
 
 def check(out: Path, force: bool, field: str = "--out") -> None:
-    """UserError where `out` cannot be written to: it exists and `force` was not given, or it is no directory."""
+    """UserError if `out` exists and `force` is not set, or if it is not a directory."""
     if not os.path.lexists(out):
         return
     if not out.is_dir():
-        raise UserError(field, str(out), "is not a directory", "name a directory")
+        raise UserError(field, str(out), "is not a directory", "use the name of a directory")
     if not force:
-        raise UserError(field, str(out), "exists already", "add --force to replace what a run wrote there, or name another")
+        raise UserError(
+            field, str(out), "already exists", "add --force to replace the files of an earlier run, or use another name"
+        )
 
 
 def prepare(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = (), field: str = "--out") -> None:
-    """Create `out`, or clear it of `files` and of runs in its folders `parts`. Files of any other name are left alone."""
+    """Create `out`, or remove `files` from it and the files of runs from its folders `parts`. Other files stay."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         _remove(out, files)
@@ -36,7 +38,7 @@ def prepare(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = 
                     part.rmdir()
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
-        raise UserError(field, str(error.filename or out), problem, "name a directory that can be written") from None
+        raise UserError(field, str(error.filename or out), problem, "use a directory that you can write to") from None
 
 
 def _remove(out: Path, names: Iterable[str]) -> None:
@@ -45,12 +47,12 @@ def _remove(out: Path, names: Iterable[str]) -> None:
 
 
 def create(path: Path) -> TextIO:
-    """A new text file; FileExistsError if there is one."""
+    """Open a new text file. FileExistsError if it exists."""
     return path.open("x", encoding="utf-8", newline="\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file is there with all of `text`, or it is not there."""
+    """Write a file atomically: it appears with all of `text`, or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

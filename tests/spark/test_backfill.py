@@ -225,7 +225,7 @@ def test_backfilled_rows_go_to_a_file_of_any_kind(
     assert [row["origin"] for row in rows] == [row["origin"] for row in expected]
     assert [row["mean_wind"] for row in rows] == pytest.approx([row["mean_wind"] for row in expected], nan_ok=True)
     assert boreal("backfill", "weather_delays", "--out", out) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_without_a_java_one_line_says_so(

@@ -41,7 +41,7 @@ def test_all_leaves_out_a_mode_that_the_query_does_not_allow_and_by_name_it_is_r
     session = make_session(query, SOURCES)
     chosen, notes = combinations(session, "all", "process/process")
     assert [combination.mode for combination in chosen] == [Mode.CHECKPOINT_REDO, Mode.OVERLAY_REDO]
-    assert notes[0].startswith("undo_redo is left out: ")
+    assert notes[0].startswith("undo_redo is omitted: ")
     with pytest.raises(UserError) as caught:
         combinations(session, "undo_redo", "all")
     assert caught.value.field == "--modes"

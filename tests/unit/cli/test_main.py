@@ -136,7 +136,7 @@ def test_compare_and_verify_print_json_alone(options: list[str], tmp_path: Path,
 
 def test_verify_prints_the_first_difference(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", *options, "--fault", "stop a at 1s"]) == 1
-    assert re.search(r"first in line \d+", capsys.readouterr().out)
+    assert re.search(r"the first difference is in line \d+", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("command", [command.callback.__name__ for command in app.app.registered_commands if command.callback])

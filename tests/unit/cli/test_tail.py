@@ -39,5 +39,5 @@ def test_tentative_rows_name_what_is_missing_and_are_shown_again_when_they_are_t
         'tentative {"n": 4}  without lga, ewr',
         'undone    {"n": 4}',
         "rec_done  the correction is complete",
-        "boundary  stable: nothing older than 2013-01-01T00:00:00Z will come",
+        "boundary  stable: no later result has a time before 2013-01-01T00:00:00Z",
     ]
