@@ -94,7 +94,7 @@ def test_rows_of_one_time_that_take_longer_than_x_are_noted(query: Path, tmp_pat
     path.write_text("time,k,v\n" + "2026-01-01,1,20\n" * 50)
     session = make_session(query, [f"a={path}", SOURCES[1]], rate="10/s")
     assert session.plan.bucket_us == 100_000
-    assert any("rows of one event time take" in note for note in session.plan.notes)
+    assert any("rows with the same event time take" in note for note in session.plan.notes)
 
 
 def test_planned_changes_mode_and_policy_and_keeps_all_else(query: Path) -> None:
@@ -124,5 +124,5 @@ def test_the_real_clock_takes_the_time_that_the_run_takes(query: Path, tmp_path:
     run_folder.prepare(tmp_path / "out")
     outcome = session.run(tmp_path / "out")
     assert outcome.is_stable
-    assert any("real time passes" in note for note in outcome.report["notes"])
+    assert any("a run in real time" in note for note in outcome.report["notes"])
     assert max(span["to_ms"] for span in outcome.report["states"]) >= 250

@@ -148,7 +148,7 @@ def test_a_stray_quote_costs_its_own_line_only(tmp_path: Path) -> None:
     assert [line for line, _ in refused(source)] == [2]
     source = read(tmp_path, "c.csv", 'at,carrier\n"1,a\n2",b,b\n3,c\n', schema=shape)
     assert [row["carrier"] for row in rows(source)] == ["c"]
-    assert refused(source) == [(2, "3 fields, but the header has 2"), (3, "3 fields, the header has 2")]
+    assert refused(source) == [(2, "3 fields, but the header has 2"), (3, "3 fields, but the header has 2")]
 
 
 def test_two_objects_on_a_json_line_are_none(tmp_path: Path) -> None:
