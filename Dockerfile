@@ -10,10 +10,16 @@ COPY boreal boreal
 COPY sunion sunion
 COPY operators operators
 COPY reconcile reconcile
+COPY formats formats
+COPY intake intake
+COPY logs logs
+COPY deployment deployment
+COPY embedded embedded
 COPY services services
 COPY spark_jobs spark_jobs
 COPY simulation simulation
 COPY bench bench
+COPY boreal_cli boreal_cli
 RUN pip install --no-cache-dir '.[stack]'
 
 RUN useradd --system --create-home boreal && install --directory --owner boreal /var/lib/boreal

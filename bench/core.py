@@ -8,6 +8,8 @@ sorted within a frame. Latency and the year of flights run the whole embedded dr
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from boreal.model.schema import Schema
 from boreal.query.plan import Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Hold, Mode, load_query
+from embedded.file_log import FileLogStore
 from embedded.file_sources import read_source
 from embedded.paced_sources import Pace
 from embedded.run import Run
@@ -37,7 +40,6 @@ from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from reconcile.strategy import Strategy
-from services.storage.file_log import FileLogStore
 from sunion.port import Port
 from sunion.steps import Step
 from sunion.sunion import Merge, Settings, SUnion
@@ -54,14 +56,34 @@ SOURCE = Origin("", 1)
 
 def main() -> dict[str, Any]:
     """Measure everything on one core; the contract's shape."""
-    try:
-        from examples.flights.prepare import prepare
-    except ModuleNotFoundError as error:
-        raise UserError("bench", "core", f"{error.name} is not here", "run `make bench` in a checkout") from error
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    pa.set_cpu_count(1)
-    figures = [*_merge(), *_aggregate(), *_join(), *_redo(), *_rollback(), *_latency(), *_simulator(), *_flights(prepare)]
-    return as_report("core", figures)
+    example = flights_example()
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_flights(example, Path(folder))
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        pa.set_cpu_count(1)
+        pure = [*_merge(), *_aggregate(), *_join(), *_redo(), *_rollback()]
+        return as_report("core", [*pure, *_latency(), *_simulator(), *_flights(example, Path(folder))])
+
+
+def flights_example() -> Path:
+    """The folder examples/flights of the checkout that this is, or that the current directory is. It is in no installed
+    package, so that it cannot be imported. UserError where there is none."""
+    for root in (Path(__file__).resolve().parents[1], Path.cwd()):
+        folder = root / "examples" / "flights"
+        if (folder / "prepare.py").is_file():
+            return folder
+    problem = "measures the flights example too, and there is no examples/flights here"
+    raise UserError("NAME", "core", problem, "run it in a checkout of boreal")
+
+
+def prepare_flights(example: Path, folder: Path) -> None:
+    """Write the example's inputs to a folder. UserError where its data is not installed."""
+    command = [sys.executable, "-P", str(example / "prepare.py"), str(folder)]
+    made = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if made.returncode:
+        reason = made.stderr.strip().splitlines()[-1]
+        problem = f"cannot make the inputs of the flights example: {reason}"
+        raise UserError("NAME", "core", problem, "run pip install 'boreal[examples]'")
 
 
 def _best(work: Callable[[], float]) -> float:
@@ -387,15 +409,14 @@ def _simulator() -> list[Figure]:
     return [Figure("simulator", seeds / (time.perf_counter() - started) * 60, "seeds/min", 600)]
 
 
-def _flights(prepare: Callable[[Path], None]) -> list[Figure]:
-    with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder))
-        query = load_query(Path(__file__).parent.parent / "examples" / "flights" / "departures.yaml")
-        started = time.perf_counter()
-        rows = {name: read_source(name, query.streams[name], f"{folder}/{name}.csv") for name in query.streams}
-        read = time.perf_counter() - started
-        departures = sum(source.batch.num_rows for source in rows.values())
-        _, took = _run(plan(query), rows, Pace(rate=1e9))
+def _flights(example: Path, folder: Path) -> list[Figure]:
+    """folder: the example's inputs."""
+    query = load_query(example / "departures.yaml")
+    started = time.perf_counter()
+    rows = {name: read_source(name, query.streams[name], f"{folder}/{name}.csv") for name in query.streams}
+    read = time.perf_counter() - started
+    departures = sum(source.batch.num_rows for source in rows.values())
+    _, took = _run(plan(query), rows, Pace(rate=1e9))
     return [
         Figure("flights of a year", departures, "tuples"),
         Figure("the year through departures.yaml, reading the files included", read + took, "s", 3, lower_is_better=True),

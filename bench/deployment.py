@@ -68,6 +68,10 @@ class Service:
         assert self.process is not None
         return self.process.pid
 
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
@@ -258,12 +262,18 @@ class Deployment:
         }
 
     def wait_ready(self, within_s: float = PATIENCE_S) -> None:
-        """Until every process is up and every instance STABLE."""
-        pids = {service.name: service.pid for service in self.services.values()}
+        """Until every process is up and every instance STABLE. A process that has died is not, though its last status says so;
+        one that is not to run is not waited for."""
 
         def is_ready() -> bool:
             found = self.statuses()
-            return all(name in found and found[name]["pid"] == pid and found[name]["ready"] for name, pid in pids.items())
+            with self._lock:
+                wanted = [service for service in self.services.values() if service.is_wanted]
+                return all(
+                    service.is_alive and (status := found.get(service.name)) is not None and status["ready"]
+                    and status["pid"] == service.pid
+                    for service in wanted
+                )  # fmt: skip
 
         wait_until(is_ready, "all processes are ready", self.explain, within_s)
 

@@ -101,6 +101,7 @@ def run(
     engine: options.EngineName = None,
     clock: options.ClockName = "skip",
     seed: options.Seed = None,
+    data: options.RunData = None,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
@@ -114,6 +115,8 @@ def run(
     from embedded.session import make_session
 
     run_folder.check(out, force)
+    if data is not None:
+        run_folder.check_data(data)
     session = make_session(
         query,
         source or (),
@@ -131,7 +134,7 @@ def run(
     )
     run_folder.prepare(out)
     with progress.following(session, as_json) as view:
-        outcome = session.run(out, watch=view.watch, tap=view.tap)
+        outcome = session.run(out, data=data, watch=view.watch, tap=view.tap)
     if as_json:
         _print_json(outcome.report)
     else:

@@ -82,6 +82,15 @@ Seed = Annotated[
         show_default=False,
     ),
 ]
+RunData = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Keep logs and checkpoints in files, in DIR/logs and DIR/checkpoints. Default: keep them in memory.",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The directory for the results.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the files of an earlier run in DIR.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and errors as JSON on stderr.")]

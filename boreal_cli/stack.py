@@ -66,7 +66,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def missing(error: ModuleNotFoundError) -> UserError:
-    """The error for a package that the command needs and a plain installation does not have."""
+    """The error for a package that the command needs and that is not installed, or that another folder in PYTHONPATH hides."""
+    package = sys.modules.get((error.name or "").partition(".")[0])
+    ours = Path(__file__).resolve().parents[1]
+    places = [Path(place).resolve() for place in getattr(package, "__path__", ())]
+    if places and not any(place.parent == ours for place in places) and (ours / places[0].name).is_dir():
+        problem = f"hides boreal's own package {places[0].name}"
+        return UserError("PYTHONPATH", str(places[0]), problem, f"remove {places[0].parent} from PYTHONPATH")
     return UserError("command", error.name, "is not installed, and this command needs it", "run pip install 'boreal[stack]'")
 
 
@@ -117,6 +123,7 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     from services.stack.launcher import LocalStack, default_data, is_local
     from services.stack.operations import Operations
 
+    directory: Path | None = None
     if not is_local(data):
         from services.kafka.settings import load_settings
 
@@ -124,7 +131,7 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
             found = operations.status()
     else:
         stack = LocalStack((data or default_data()).absolute())
-        found = stack.status()
+        directory, found = stack.data, stack.status()
         is_kafka_there = all(process["state"] == "running" for process in found["processes"] if process["kind"] == "kafka")
         if found["queries"] and is_kafka_there:
             with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may still be down
@@ -134,20 +141,22 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     else:
         from boreal_cli.stack_tables import show_status
 
-        show_status(found)
+        show_status(found, directory)
     raise typer.Exit(0 if found["ready"] else 1)
 
 
 def down(data: Data = None, as_json: options.Json = False) -> None:
     """Stop all processes that `boreal up` started, and no others. Queries, logs and checkpoints are kept for the next `up`."""
-    from services.stack.launcher import LocalStack, default_data
+    from services.stack.launcher import LocalStack, default_data, stacks_up
 
     stack = LocalStack((data or default_data()).absolute())
     was_up = stack.down(to_stderr)
     if as_json:
         _print_json({"was_up": was_up})
     else:
-        typer.echo("boreal is down" if was_up else f"no stack was running in {stack.data}")
+        typer.echo(f"boreal is down, in {stack.data}" if was_up else f"nothing was up in {stack.data}")
+        for other in [] if was_up else stacks_up():
+            typer.echo(f"a stack is up in {other}: boreal down --data {other}")
 
 
 @query.command(epilog="Example: boreal query apply departures.yaml --engine native")

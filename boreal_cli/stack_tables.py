@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,16 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 from boreal_cli.timeline import STATE_STYLES
+from services.stack.launcher import fix_for_nothing_up
 
 _SOURCE_STYLES = {"live": "green", "idle": "dim", "spooling": "yellow", "failed": "red"}
 _PROCESS_STYLES = {"running": "green", "starting": "yellow", "recovering": "yellow", "waiting": "red"}
 
 
-def show_status(status: Mapping[str, Any]) -> None:
+def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
+    """data: the directory of a local stack."""
     console = Console(highlight=False)
     if not status["processes"]:
-        console.print(Text("nothing is running; start the stack with: boreal up"))
+        where = f" in {data}; {fix_for_nothing_up()}" if data else ""
+        console.print(Text(f"nothing is up{where}"), soft_wrap=True)
         return
+    if data:
+        console.print(Text(f"Data      {data}"), soft_wrap=True)
     for site, address in status["kafka"].items():
         console.print(Text(f"Kafka {site}   {address}"))
     console.print(Text(f"Redis     {status['redis']}"))

@@ -28,8 +28,6 @@ from embedded.file_sources import FileDeadLetter, SourceRows, read_source
 from embedded.paced_sources import Pace
 from embedded.run import Outcome, Run
 from embedded.world import Clock, ModelClock, RealClock, SkipClock
-from logs.memory_checkpoints import MemoryCheckpointStore
-from logs.memory_log import MemoryLogStore
 
 ClockName = Literal["skip", "real"]
 Watch = Callable[[Run], None]
@@ -97,6 +95,7 @@ class Session:
         self,
         out: Path,
         *,
+        data: Path | None = None,
         mode: Mode | None = None,
         policy: Policy | None = None,
         watch: Watch | None = None,
@@ -104,8 +103,9 @@ class Session:
     ) -> Outcome:
         """Run to the end, and write stable.jsonl, changes.jsonl, dlq.jsonl and, last, report.json to the folder `out`.
 
-        The folder must exist and not contain these files. `watch(run)` is called several times per boundary interval.
-        `tap(changes)` can return a wrapper of the changelog file, to show its records.
+        The folder must exist and not contain these files. data: the folder for the files of logs and checkpoints, which stay;
+        None to keep them in memory. UserError if it contains some. `watch(run)` is called several times per boundary
+        interval. `tap(changes)` can return a wrapper of the changelog file, to show its records.
         """
         with ExitStack() as files:
             stable, changes, dead = (files.enter_context(run_folder.create(out / name)) for name in run_folder.STREAM_FILES)
@@ -117,8 +117,7 @@ class Session:
                 self.pace,
                 self.faults,
                 self._new_clock(),
-                MemoryLogStore(),
-                MemoryCheckpointStore(),
+                *files.enter_context(run_folder.stores(data)),
                 seed=self.seed,
                 changes=tap(changes) if tap else changes,
                 stable=stable,

@@ -162,6 +162,7 @@ def _prepare_launch(directory: Path) -> None:
     """What the JVM, and the Python workers that it starts, take from our environment."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).parents[1])
+    os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     os.environ["JAVA_HOME"] = str(java_home(java(), directory))
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from boreal.model.errors import BorealError
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, LogId, Origin, Start
-from services.storage.file_log import FileLog
+from embedded.file_log import FileLog
 
 _SEGMENT_BYTES = 4 << 20
 """Small: only whole segments are given back to the disk."""

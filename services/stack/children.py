@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
+import sysconfig
 from collections.abc import Collection
+from pathlib import Path
 
 from boreal.query.spec import load_query
 from deployment.layout import layout_of
@@ -17,6 +20,15 @@ CHANGED_LIVE = ("delay_threshold",)
 
 CHANGED_IN_TURN = ("reconcile", "policy", "replicas", "engine")
 """What of a query may differ from replica to replica for a while: it changes no stable tuple, and no source's log."""
+
+def python_environment() -> dict[str, str]:
+    """Variables with which a Python process finds the packages that this one runs, and never a folder of the same name in the
+    current directory: an empty entry of PYTHONPATH means that directory too."""
+    root = str(Path(__file__).resolve().parents[2])
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", root)]
+    paths = others if root == sysconfig.get_path("purelib") else [root, *others]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
 
 MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.monitor"))
 

@@ -21,7 +21,6 @@ import secrets
 import signal
 import socket
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ import psutil
 from boreal.model.errors import BorealError, UserError
 from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, Settings, load_settings
+from services.stack.children import python_environment
 from services.stack.servers import HOST, Server
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
 from services.stack.supervisor import local_servers
@@ -77,9 +77,25 @@ def reach(data: Path | None) -> Settings:
         return load_settings()
     stack = LocalStack((data or default_data()).absolute())
     if stack.state() is None:
-        fix = "run boreal up; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
+        fix = f"{fix_for_nothing_up()}; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
         raise UserError("--data", str(stack.data), "no stack is up there", fix)
     return stack.settings
+
+
+def stacks_up() -> list[Path]:
+    """The directories of this user's local stacks that are up, by their supervisors."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:4] == supervisor_command(allow_chaos=False)[1:4]:
+                found.add(process.environ().get("BOREAL_DATA"))
+    return sorted(Path(data) for data in found if data)
+
+
+def fix_for_nothing_up() -> str:
+    """What to do where a directory holds no stack that is up, as when `boreal up` was given another one."""
+    others = " or ".join(f"--data {data}" for data in stacks_up())
+    return f"give {others}, where a stack is up" if others else "run boreal up"
 
 
 @dataclass(frozen=True)
@@ -254,7 +270,7 @@ class LocalStack:
 
     def _spawn(self, allow_chaos: bool) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
-        environment = {**inherited, **_python_environment(), **self.environment()}
+        environment = {**inherited, **python_environment(), **self.environment()}
         log = self._log("supervisor")
         log.parent.mkdir(exist_ok=True)
         files = [
@@ -353,16 +369,6 @@ NOTHING_YET: dict[str, Any] = {"ready": False, "processes": [], "queries": None}
 def supervisor_command(allow_chaos: bool) -> list[str]:
     chaos = ["--allow-chaos"] if allow_chaos else []
     return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos]
-
-
-def _python_environment() -> dict[str, str]:
-    """The packages that this process runs, wherever they come from, and never a folder of the caller's that happens to be
-    called the same."""
-    root = str(Path(__file__).parents[2])
-    others = os.environ.get("PYTHONPATH")
-    paths = [] if root == sysconfig.get_path("purelib") else [root]
-    path = os.pathsep.join([*paths, *([others] if others else [])])
-    return {"PYTHONSAFEPATH": "1", **({"PYTHONPATH": path} if path else {})}
 
 
 def _are_of_queries(state: dict[str, Any], names: list[str]) -> bool:

@@ -39,7 +39,7 @@ from services.kafka.settings import Settings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
 from services.stack import parent_death as tied
-from services.stack.children import MONITOR, query_children
+from services.stack.children import MONITOR, python_environment, query_children
 from services.stack.links import Link
 from services.stack.servers import KafkaServer, RedisServer, Server
 from services.stack.spares import COMMAND, Spare
@@ -362,7 +362,7 @@ class Runner:
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *command]
-        environment = {**os.environ, **environment}
+        environment = {**os.environ, **python_environment(), **environment}
         with log.open("ab") as output:
             return subprocess.Popen(
                 command, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True

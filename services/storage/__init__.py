@@ -1,4 +1,4 @@
-"""Storage: logs in Kafka and in files, checkpoints in Redis and in files.
+"""Storage: logs in Kafka, checkpoints in Redis.
 
-Touches Kafka, Redis and disks.
+Touches Kafka and Redis.
 """

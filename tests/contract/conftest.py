@@ -17,6 +17,8 @@ from urllib.parse import quote
 import pytest
 
 from boreal.model.frames import LogId
+from embedded.file_checkpoints import FileCheckpointStore
+from embedded.file_log import FileLogStore
 from logs.checkpoints import CheckpointStore
 from logs.log import LogStore
 from logs.memory_checkpoints import MemoryCheckpointStore
@@ -25,8 +27,6 @@ from services.kafka.clusters import Cluster
 from services.kafka.settings import KafkaSettings, RedisSettings, Settings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
-from services.storage.file_checkpoints import FileCheckpointStore
-from services.storage.file_log import FileLogStore
 from services.storage.kafka_log import WINDOW_FRAMES, KafkaLog, KafkaLogStore
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
+from embedded.file_log import FileLog
 from logs.log import Log, Trimmed
-from services.storage.file_log import FileLog
 
 ID = LogId("departures.late", "r0", 2)
 ALL = 1 << 30
@@ -557,7 +557,7 @@ def test_file_a_log_goes_on_once_there_is_room_again_for_a_new_segment(tmp_path:
 
 def test_file_a_segment_of_an_unknown_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
-        patch.setattr("services.storage.file_log._VERSION", 9)
+        patch.setattr("embedded.file_log._VERSION", 9)
         FileLog(ID, tmp_path).close()
     with pytest.raises(CorruptError, match="version 9"):
         FileLog(ID, tmp_path)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from boreal.model.errors import CorruptError
+from embedded.file_checkpoints import FileCheckpointStore
 from logs.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
-from services.storage.file_checkpoints import FileCheckpointStore
 
 NAME = "departures.main.r0.0"
 
@@ -122,7 +122,7 @@ def test_file_a_put_that_did_not_finish_counts_as_absent(tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patch:
         if step == "write":
-            patch.setattr("services.storage.file_checkpoints.encode_checkpoint", crash)
+            patch.setattr("embedded.file_checkpoints.encode_checkpoint", crash)
         else:
             patch.setattr(os, step, crash)
         with pytest.raises(OSError, match="crashed here"):

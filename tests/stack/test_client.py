@@ -22,6 +22,7 @@ from boreal.model.frames import RecDone as RecDoneFrame
 from boreal.model.frames import Undo as UndoFrame
 from services.kafka.topics import TopicSpec, delete, ensure
 from services.stack.servers import KafkaServer
+from tests.foreign import make_foreign_packages, run_python
 from tests.stack.lives import Life, boundary, cluster_of, data, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
@@ -160,6 +161,27 @@ def test_a_stream_outlives_lives_of_the_egress(life: Life, kafka: KafkaServer) -
     second.close()
     assert [type(change) for change in changes] == [Stable, Stable, Tentative, Undo, Stable, Stable, Stable]
     assert [change.id for change in changes if isinstance(change, Stable)] == [0, 1, 2, 3, 4]
+
+
+IN_AN_APPLICATION = """
+import sys
+from itertools import islice
+from boreal import CorrectedStream
+name, bootstrap = sys.argv[1:]
+with CorrectedStream(name, bootstrap) as stream:
+    print([row["n"] for row in islice(stream.stable(), 4)])
+with CorrectedStream(name, bootstrap) as stream:
+    print([type(change).__name__ for change in islice(stream.changes(), 5)])
+"""
+
+
+def test_an_application_with_packages_that_are_called_as_ours_are_reads_a_stream(
+    life: Life, kafka: KafkaServer, tmp_path: Path
+) -> None:
+    guess_and_heal(life)
+    run = run_python(make_foreign_packages(tmp_path), "-c", IN_AN_APPLICATION, life.name, kafka.bootstrap)
+    said = "[0, 1, 200, 201]\n['Stable', 'Stable', 'Boundary', 'Tentative', 'Tentative']\n"
+    assert (run.stdout, run.stderr, run.returncode) == (said, "", 0)
 
 
 # Two sites.

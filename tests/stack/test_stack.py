@@ -198,7 +198,7 @@ def test_nothing_is_up_and_commands_say_so(boreal: Commands, query_file: Path) -
         "problems": {},
     }  # fmt: skip
     assert "boreal up" in boreal.refused("query", "list")["fix"]
-    assert "no stack was running" in boreal.run("down").stdout
+    assert "nothing was up" in boreal.run("down").stdout
 
 
 def test_up_returns_when_all_is_ready(boreal: Commands) -> None:

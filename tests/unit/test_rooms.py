@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -32,7 +33,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "services.kafka": ("deployment", "boreal.client"),
     "services.storage": ("services.kafka",),
     "services.hosting": ("services.storage",),
-    "services.source": ("services.hosting",),
+    "services.source": ("services.hosting", "embedded"),
     "services.node": ("services.hosting",),
     "services.egress": ("services.hosting",),
     "services.monitor": ("services.hosting",),
@@ -47,6 +48,8 @@ ABOVE: dict[str, tuple[str, ...]] = {
 """Each room, and those that it stands on. It may import what these may import, and them."""
 
 PURE = ("boreal.model", "boreal.query", "sunion", "operators", "reconcile", "formats", "intake", "logs", "deployment")
+
+NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 DOOR = "boreal.__main__"
 """`python -m boreal`: the one line of boreal/ that opens the command line."""
@@ -177,6 +180,18 @@ def test_every_room_says_what_lives_there_and_what_it_may_touch() -> None:
             assert len(said.split("\n\n")) == 2, f"{room} says: {said!r}"
 
 
+def test_the_client_stands_on_the_model_and_a_kafka_client_alone() -> None:
+    """An application imports it beside packages that may be called as our other rooms are. It need not have pydantic."""
+    for module in MODULES:
+        if module.room == "boreal.client":
+            at_once = Module(module.name, ast.Module([node for node in module.tree.body if not isinstance(node, NESTED)], []))
+            for imports, allowed in ((at_once, {"kafka"}), (module, {"kafka", "pydantic"})):
+                others = {name.partition(".")[0] for name in imports.imports() if room_of(name) is None} - {"__future__"}
+                assert others - sys.stdlib_module_names <= allowed, f"{module.name} imports {others}"
+            for imported in module.imports():
+                assert room_of(imported) in (None, "boreal.client", "boreal.model"), f"{module.name} imports {imported}"
+
+
 def test_pure_rooms_import_nothing_that_is_not_handed_in() -> None:
     for module in PURE_MODULES:
         for imported in module.imports():
@@ -207,10 +222,10 @@ def test_pure_rooms_never_iterate_a_bare_set() -> None:
 
 def test_the_walk_sees_what_it_must_refuse() -> None:
     """The tests above would notice: an import inside a function, a clock behind an alias, and a bare set."""
-    source = "def f():\n    from services.storage import file_log\n    import time as t\n    return t.monotonic()\n"
+    source = "def f():\n    from services.storage import kafka_log\n    import time as t\n    return t.monotonic()\n"
     module = Module("sunion.bad", ast.parse(source))
-    assert list(module.imports()) == ["services.storage.file_log", "time"]
-    assert room_of("services.storage.file_log") not in below(module.room)
+    assert list(module.imports()) == ["services.storage.kafka_log", "time"]
+    assert room_of("services.storage.kafka_log") not in below(module.room)
     assert "monotonic" in list(module.called())
     for loop in ("for n in {1, 2}: pass", "[n for n in set(ids)]", "(n for n in {m for m in ids})"):
         assert Module("sunion.bad", ast.parse(loop)).loops_over_a_set()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative,
 from boreal.client.corrected_stream import _make_row_factory
 from boreal.client.corrector import Corrector, Delivery, LogPosition, OutputRecord
 from boreal.client.site_readers import SiteReaders
+from tests.foreign import NAMES, make_foreign_packages, run_python
 from tests.waiting import wait
 
 
@@ -484,3 +486,23 @@ def test_a_record_of_somebody_elses_is_an_error_after_what_came_before_it() -> N
     assert len(feeds.take(0.1)) == 1
     with pytest.raises(KeyError):
         feeds.take(0.1)
+
+
+# In an application
+
+
+IN_AN_APPLICATION = """
+import sys
+import boreal
+from boreal.client import CorrectedStream
+with boreal.CorrectedStream("q", "127.0.0.1:1") as stream:
+    assert isinstance(stream, CorrectedStream)
+import kafka
+print(*sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[1:])))
+"""
+
+
+def test_an_application_may_have_packages_that_are_called_as_ours_are(tmp_path: Path) -> None:
+    directory = make_foreign_packages(tmp_path)
+    run = run_python(directory, "-c", IN_AN_APPLICATION, *NAMES, "kafka", "pyarrow", "numpy", "yaml")
+    assert (run.stdout, run.stderr, run.returncode) == ("kafka\n", "", 0)

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from boreal_cli import app, main
 from embedded.run import Run
+from tests.foreign import make_foreign_packages, run_python
 
 ROOT = Path(__file__).parents[3]
 CUT = ["--fault", "cut a at 1s for 2s"]
@@ -47,6 +49,17 @@ def test_for_people_there_is_a_table_and_a_line_of_states(
     assert main(["run", *options, *CUT, "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "stable" in shown and re.search(r"cut a at 1s for 2s +╳+", shown) and re.search(r"main\.r0 +━+[▒█]+━+", shown)
+
+
+def test_logs_are_kept_in_files_once(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", *options, "--data", str(tmp_path / "data"), "--json", "--out"]
+    assert main([*run, str(tmp_path / "out")]) == 0
+    assert any((tmp_path / "data" / "logs").rglob("*.log"))
+    capsys.readouterr()
+    assert main([*run, str(tmp_path / "again")]) == 2
+    error = error_of(capsys)
+    assert (error["field"], error["problem"]) == ("--data", "already holds logs")
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_run_that_does_not_heal_exits_1(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,6 +169,48 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2.3")
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == "boreal 1.2.3\n"
+
+
+CONSOLE_SCRIPT = "import sys; from boreal_cli import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("way", ["module", "console script"])
+def test_the_current_directory_may_hold_packages_that_are_called_as_ours_are(
+    way: str, options: list[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "bin" / "boreal"
+    script.parent.mkdir()
+    script.write_text(CONSOLE_SCRIPT)
+    command = ["-m", "boreal"] if way == "module" else [str(script)]
+    directory = make_foreign_packages(tmp_path / "application")
+    ran = run_python(directory, *command, "run", *options, *CUT, "--out", "out", "--json")
+    assert ran.returncode == 0 and ran.stdout == (directory / "out" / "report.json").read_text()
+    asked = run_python(directory, *command, "status", "--json", "--data", "none")
+    assert (json.loads(asked.stdout)["ready"], asked.stderr, asked.returncode) == (False, "", 1)
+
+
+@pytest.mark.parametrize("where", ["before ours", "nowhere"])
+def test_what_cannot_be_imported_is_told_with_its_cause(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another folder called services in PYTHONPATH; or the stack's packages are not installed."""
+    name = "services.stack" if where == "before ours" else "redis"
+    if where == "before ours":
+        other = ModuleType("services")
+        other.__path__ = [str(tmp_path / "services")]
+        monkeypatch.setitem(sys.modules, "services", other)
+
+    def cannot_be_imported(name_: str, *_: object) -> None:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr("boreal_cli.benches.find", cannot_be_imported)
+    assert main(["bench", "core", "--json"]) == 2
+    error = error_of(capsys)
+    if where == "before ours":
+        assert (error["field"], error["value"]) == ("PYTHONPATH", str(tmp_path / "services"))
+        assert error["fix"] == f"remove {tmp_path} from PYTHONPATH"
+    else:
+        assert (error["value"], error["fix"]) == ("redis", "run pip install 'boreal[stack]'")
 
 
 def test_help_loads_nothing_heavy() -> None:

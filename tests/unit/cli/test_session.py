@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from boreal.model.errors import UserError
+from boreal.model.frames import LogId
 from boreal.query.spec import Mode, Policy
 from embedded import run_folder
+from embedded.file_checkpoints import FileCheckpointStore
+from embedded.file_log import FileLogStore
 from embedded.session import Session, make_session
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
@@ -52,6 +56,34 @@ def test_what_cannot_run_is_refused_by_name(query: Path, field: str, changes: di
         make_session(query, **{"sources": SOURCES, **changes})
     assert caught.value.field == field
     assert caught.value.problem and caught.value.fix
+
+
+@pytest.mark.parametrize("faults", [("cut a at 1s for 2s",), ("cut b at 1s for 2s", "crash main.r1 at 2s losing checkpoint")])
+def test_logs_and_checkpoints_in_files_change_no_result(query: Path, tmp_path: Path, faults: tuple[str, ...]) -> None:
+    session = make_session(query, SOURCES, speed="1x", seed=1, faults=(*faults, "crash main.r0 at 3s500ms for 500ms"))
+    data = tmp_path / "data"
+    for part, where in (("memory", None), ("files", data)):
+        run_folder.prepare(tmp_path / part)
+        session.run(tmp_path / part, data=where)
+    for name in run_folder.RUN_FILES:
+        assert (tmp_path / "files" / name).read_bytes() == (tmp_path / "memory" / name).read_bytes()
+    with closing(FileLogStore(data / "logs")) as logs:
+        assert {log.stream for log in logs.ids()} > {"a", "b", "counted"}
+        assert logs.open(LogId("counted", "r0", 0)).next_stable_id > 0
+    assert FileCheckpointStore(data / "checkpoints").latest("main.r0.0") is not None
+
+
+def test_logs_of_another_run_are_not_written_to(query: Path, tmp_path: Path) -> None:
+    session = make_session(query, SOURCES, speed="1x", seed=1)
+    used, file = tmp_path / "used", tmp_path / "file"
+    (used / "logs").mkdir(parents=True)
+    file.touch()
+    for data, problem in ((used, "already holds logs"), (file, "is not a directory"), (file / "in", "cannot be written")):
+        with pytest.raises(UserError, match=problem) as refused, run_folder.stores(data):
+            pass
+        assert (refused.value.field, refused.value.value) == ("--data", str(data))
+    with pytest.raises(UserError, match="already holds logs"):
+        session.run(tmp_path, data=used)
 
 
 def test_a_query_for_spark_runs_natively_only_when_told_to(query: Path) -> None:

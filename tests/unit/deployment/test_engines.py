@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from boreal.query.planner import SPARK_ORDER_US, plan
+from boreal.query.notes import SPARK_ORDER_US
+from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.engines import expected_threshold_us
 from reconcile.engine import LATENCY_GUESS_US

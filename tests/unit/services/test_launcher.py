@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from boreal.model.errors import UserError
+from boreal_cli import main
 from boreal_cli.stack_tables import show_status
 from services.stack import launcher
 from services.stack.launcher import LocalStack
@@ -67,6 +70,39 @@ def test_the_status_says_why_a_query_cannot_run(
     show_status(status)
     shown = capsys.readouterr().out
     assert "query q cannot run: has no such operator\n" in shown and "not ready; queries: q" in shown
+
+
+def test_a_command_that_finds_no_stack_names_the_directory_and_those_that_are_up_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`boreal up --data D`, and then a command without --data."""
+    nothing, there = tmp_path / "nothing", tmp_path / "there"
+    for name in [name for name in os.environ if name.startswith("BOREAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("BOREAL_DATA", str(nothing))
+    for up, fix in (([], "run boreal up"), ([there], f"give --data {there}, where a stack is up")):
+        monkeypatch.setattr(launcher, "stacks_up", lambda up=up: up)
+        with pytest.raises(UserError, match="no stack is up there") as refused:
+            launcher.reach(None)
+        assert refused.value.value == str(nothing) and refused.value.fix.startswith(f"{fix}; or set BOREAL_SITES")
+        assert main(["status"]) == 1
+        assert capsys.readouterr().out == f"nothing is up in {nothing}; {fix}\n"
+        assert main(["down"]) == 0
+        ended = "".join(f"a stack is up in {data}: boreal down --data {data}\n" for data in up)
+        assert capsys.readouterr().out == f"nothing was up in {nothing}\n{ended}"
+
+
+def test_stacks_that_are_up_are_found_by_their_supervisors(tmp_path: Path) -> None:
+    program = tmp_path / "services" / "stack" / "supervisor.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("import sys; print('ready', flush=True); sys.stdin.read()")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "BOREAL_DATA": str(tmp_path / "data")}
+    command = launcher.supervisor_command(allow_chaos=True)
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        assert tmp_path / "data" in launcher.stacks_up()
+        process.communicate()
+    assert tmp_path / "data" not in launcher.stacks_up()
 
 
 def test_the_status_warns_of_a_clock_that_eats_x(

@@ -26,9 +26,11 @@ from services.kafka.settings import KafkaSettings, Settings
 from services.kafka.statuses import StatusReader
 from services.stack import parent_death as tied
 from services.stack import state, supervisor
+from services.stack.children import MONITOR
 from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
 from services.stack.supervisor import Runner, Supervisor, _Heard
+from tests.foreign import make_foreign_packages
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 PATIENCE_S = 20.0
@@ -292,6 +294,21 @@ def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
     assert first == again != other
     assert (tmp_path / "logs" / "redis.log").read_text() == "None\n"
     runner.close()
+
+
+def test_a_child_finds_our_packages_whatever_the_current_directory_holds(
+    runner: Runner, ended: queue.SimpleQueue[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both by `python -m`, which puts that directory first, and by an empty entry of PYTHONPATH, which means it too."""
+    monkeypatch.chdir(make_foreign_packages(tmp_path / "application"))
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setenv("PYTHONPATH", f":{os.environ.get('PYTHONPATH', '')}")
+    for name in [name for name in os.environ if name.startswith("BOREAL_")]:
+        monkeypatch.delenv(name)
+    runner.start(MONITOR)
+    assert ended.get(timeout=PATIENCE_S) == ("monitor", 1)
+    log = (tmp_path / "logs" / "monitor.log").read_text()
+    assert "BOREAL_SITES" in log and "the user has a package" not in log, log
 
 
 EGRESS = Child("egress.q.z", "egress", "q", (sys.executable, "-m", "services.egress", "q", "z"))

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
+from embedded.file_log import sync_directory
 from logs.checkpoints import Checkpoint, encode_checkpoint, latest_sound, read_checkpoint
 
 _DONE = ".checkpoint"
@@ -29,13 +30,13 @@ class FileCheckpointStore:
         unfinished = path.with_suffix(_UNFINISHED)
         if not path.parent.exists():
             path.parent.mkdir()
-            _sync_directory(self._root)
+            sync_directory(self._root)
         with unfinished.open("wb") as file:
             file.write(encode_checkpoint(checkpoint))
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
     def get(self, instance: str, number: int) -> Checkpoint:
         try:
@@ -64,12 +65,3 @@ class FileCheckpointStore:
 
     def _path(self, instance: str, number: int) -> Path:
         return self._directory(instance) / f"{number:020d}{_DONE}"
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the names of new files outlast a crash of the machine."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -71,7 +71,7 @@ class FileLog:
         self._segments: list[_Segment] = []
         self._reader: tuple[Path, BinaryIO] | None = None
         directory.mkdir(parents=True, exist_ok=True)
-        _sync_directory(directory.parent)
+        sync_directory(directory.parent)
         self._load()
         if not self._segments:
             self._begin_segment()
@@ -198,7 +198,7 @@ class FileLog:
                 file.write(header + _CHECKSUM.pack(zlib.crc32(header)))
                 file.flush()
                 os.fsync(file.fileno())
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         except OSError:
             # The log goes on without it, and would be found damaged with it.
             path.unlink(missing_ok=True)
@@ -294,7 +294,7 @@ def _damage(path: Path, position: int, problem: object) -> CorruptError:
     return CorruptError(f"{path}, byte {position}: {problem}")
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make the names of new files outlast a crash of the machine."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:

@@ -1,0 +1,111 @@
+"""One sample of everything that an installation keeps, or that processes of two versions send to each other, as bytes."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from boreal.model.codec import encode
+from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, Origin, RecDone, Start, State, Undo
+from boreal.model.schema import Schema
+from boreal.query.spec import Mode
+from formats.changelog import Place as ChangelogPlace
+from formats.control_messages import acknowledge_item, message_item, trim_item
+from formats.headers import encode_anchor, encode_place
+from formats.wire import encode_record
+from logs.checkpoints import Checkpoint, encode_checkpoint
+from operators.aggregate import Aggregate
+from operators.base import OperatorState
+from operators.distinct import Distinct
+from operators.join import Join
+from operators.top import Top
+from reconcile.events import Heartbeat, InstanceId, LeaseDenial, LeaseEnd, LeaseGrant, LeaseRequest, PathAfter
+from reconcile.orders import Answer, Begin, Copy, DropLive, Mark, Order, Redone, RollBack, encode_answer, encode_order
+from reconcile.orders import Place as OrderPlace
+from sunion.steps import Step
+
+SCHEMA = Schema.of({"k": "string", "x": "int", "f": "bool", "t": "timestamp", "v": "double"})
+ROWS = pa.RecordBatch.from_pylist(
+    [
+        {"time": 1, "k": "a", "x": None, "f": True, "t": 5, "v": None},
+        {"time": 2, "k": None, "x": 7, "f": None, "t": None, "v": -0.0},
+        {"time": 3, "k": "c", "x": 8, "f": False, "t": 6, "v": 1.5},
+    ],
+    schema=SCHEMA.arrow,
+)
+OPERATORS = {
+    "aggregate": Aggregate(
+        "o", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct v)", "a": "avg(v)", "s": "stddev(x)", "m": "max(k)"}
+    ),
+    "sliding": Aggregate("o", SCHEMA, 10, 5, (), {"n": "sum(x)"}),
+    "distinct": Distinct("o", SCHEMA, ("k", "f"), 10),
+    "join": Join("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
+    "top": Top("o", SCHEMA, 2, "x", 10, 10, ()),
+}
+"""Every operator with state."""
+
+_ORIGIN = Origin("r1", 3)
+_ANCHOR = Anchor(40, 20, (("q/0", 7), ("q/1", 9)), (("a/0", 12),))
+_WHO = InstanceId("main", "r1", 2)
+
+FRAMES: dict[str, Frame] = {
+    "data": Data(_ORIGIN, 2, 5, ROWS, False, ((2, 100), (10, 130)), 10),
+    "tentative data": Data(_ORIGIN, 2, 8, ROWS, True, ((10, 130),), 10, ("b", "c"), "b-1"),
+    "boundary": Boundary(_ORIGIN, 2, 40, False, 130, 140, State.STABLE, _ANCHOR),
+    "tentative boundary": Boundary(_ORIGIN, 2, INFINITY, True, 130, 140, State.UP_FAILURE),
+    "undo": Undo(_ORIGIN, 3, 4, "b-1"),
+    "rec_done": RecDone(_ORIGIN, 3, "b-1"),
+    "start": Start(_ORIGIN, 4, 8),
+}
+ORDERS: dict[str, Order] = {
+    "begin": Begin(3, Mode.OVERLAY_REDO, ("main.r0.2", 4), None),
+    "step": Step({"o": ROWS}, 10, True, False, ()),
+    "copy": Copy(5),
+    "mark": Mark(None, True),
+    "roll_back": RollBack(True),
+    "redone": Redone(),
+    "drop_live": DropLive(),
+}
+ANSWERS = {
+    "rows": Answer({"o": ROWS}),
+    "copied": Answer(copied=1_000),
+    "failed": Answer(failed="the operator raised"),
+}
+MESSAGES = (
+    Heartbeat(_WHO, State.STABILIZATION),
+    LeaseRequest(_WHO),
+    LeaseGrant(_WHO),
+    LeaseDenial(_WHO),
+    LeaseEnd(_WHO),
+    PathAfter(_WHO, "a/0", 95_000),
+)
+CHECKPOINT = Checkpoint("main.r1.2", 6, 40, 20, (("q/0", 7),), (("a/0", 12),), b"state")
+PLACE = OrderPlace(3, 17)
+CHANGELOG_PLACE = ChangelogPlace(seq=9, epoch=4, next_stable_id=4)
+
+
+def state_of(name: str) -> OperatorState:
+    """The state of an operator that has seen the rows."""
+    operator = OPERATORS[name]
+    state = operator.empty()
+    batches = (ROWS, ROWS.slice(1)) if name == "join" else (ROWS,)
+    operator.step(state, batches, 4)
+    return state
+
+
+def samples() -> dict[str, bytes]:
+    """All of them by name."""
+    found = {f"frame {name}": encode(frame) for name, frame in FRAMES.items()}
+    for name, frame in FRAMES.items():
+        value, headers = encode_record(frame, 8, 3)
+        found[f"log record {name}"] = value + repr([(key, bytes(text)) for key, text in headers]).encode()
+    found |= {f"state {name}": state_of(name).encode() for name in OPERATORS}
+    found |= {f"order {name}": encode_order(PLACE, order) for name, order in ORDERS.items()}
+    found |= {f"answer {name}": encode_answer(PLACE, answer) for name, answer in ANSWERS.items()}
+    found["checkpoint"] = encode_checkpoint(CHECKPOINT)
+    found["header anchor"] = encode_anchor(_ANCHOR)
+    found["header place"] = encode_place(CHANGELOG_PLACE)
+    items = [message_item(_WHO, message) for message in MESSAGES]
+    items += [acknowledge_item(_WHO, (("a/0", 12),)), trim_item({"a/0": 11})]
+    return found | {f"control item {number}": json.dumps(item).encode() for number, item in enumerate(items)}
