@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.ready-docs
 SEEDS ?= 10000
 BENCH ?= core
 
@@ -21,6 +22,11 @@ $(READY): pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# On top of the other lock, whose versions it shares.
+$(DOCS_READY): $(READY) requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
 	@touch $@
 
 demo: $(READY) ## run the flights with an airport cut off, and show what happens (about a minute)
@@ -53,12 +59,19 @@ scenarios: $(READY) ## write the traces of tests/scenarios again, as they are no
 bench: $(READY) ## measure, on this machine: BENCH=core
 	$(BIN)/python -m boreal bench $(BENCH)
 
-lock: $(READY) ## write requirements-dev.txt anew from pyproject.toml
+docs: $(DOCS_READY) ## write the reference pages from the code, and the documentation as a site to out/site
+	$(BIN)/python -m boreal_cli.reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+LOCK := pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --upgrade --no-header \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-annotate
+
+lock: $(READY) ## write requirements-dev.txt and requirements-docs.txt from pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools
-	$(BIN)/pip-compile --quiet --extra dev --extra stack --extra examples --generate-hashes --allow-unsafe --strip-extras --upgrade --no-header \
-		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-annotate -o requirements-dev.txt pyproject.toml
+	$(BIN)/$(LOCK) --extra dev --extra stack --extra examples -o requirements-dev.txt pyproject.toml
+	$(BIN)/$(LOCK) --extra docs --constraint requirements-dev.txt -o requirements-docs.txt pyproject.toml
 
 clean: ## remove .venv, caches and results
 	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test faults soak lint types simulate scenarios bench lock clean
+.PHONY: help setup demo test faults soak lint types simulate scenarios bench docs lock clean

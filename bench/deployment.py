@@ -24,12 +24,12 @@ import confluent_kafka
 from kafka import TopicPartition
 
 from boreal.query.spec import load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.kafka.topics import STATUS, TopicSpec, ensure, out_topic, query_topics, stable_topic, system_topics
 from services.stack.children import MONITOR, query_children
 from services.stack.links import Link
@@ -50,7 +50,7 @@ class Service:
     links: dict[str, Link]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    lives: int = 0
+    starts: int = 0
     codes: list[int] = field(default_factory=list)
     failpoint: str = ""
     is_wanted: bool = True
@@ -61,7 +61,7 @@ class Service:
             environment["BOREAL_FAILPOINT"], self.failpoint = self.failpoint, ""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, env=environment, cwd=ROOT, stderr=log, stdout=log)
-        self.lives += 1
+        self.starts += 1
 
     @property
     def pid(self) -> int:
@@ -101,7 +101,7 @@ class Deployment:
         self.without = (*without, "monitor") if beside else without
         self.owns_servers = beside is None
         self.spec = load_query(query)
-        self.layout = layout_of(self.spec, sites)
+        self.layout = make_layout(self.spec, sites)
         self.kafka: dict[str, KafkaServer] = beside.kafka if beside else {s: KafkaServer(root / f"kafka-{s}") for s in sites}
         self.redis: RedisServer = beside.redis if beside else RedisServer(root / "redis")
         self.services: dict[str, Service] = {}
@@ -140,7 +140,7 @@ class Deployment:
     def _start(self) -> None:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda server: server.start(), (*self.kafka.values(), self.redis)))
-        self.settings = Settings(
+        self.settings = ServiceSettings(
             sites={site: KafkaSettings(bootstrap=kafka.bootstrap) for site, kafka in self.kafka.items()},
             redis=RedisSettings(url=self.redis.url),
             data=self.root,
@@ -303,7 +303,7 @@ class Deployment:
 
 def read_all(cluster: Cluster, topic: str, read_committed: bool = False) -> list[Any]:
     """Every record of a topic's one partition, up to its present end."""
-    consumer = cluster.consumer(read_committed=read_committed)
+    consumer = cluster.make_consumer(read_committed=read_committed)
     try:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])

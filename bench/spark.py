@@ -25,7 +25,7 @@ from bench.spark_orders import KEYS, ROW_US, Given, Orders
 from bench.spark_plain import rates
 from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, query_of
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
-from deployment.engines import orders_topic
+from deployment.operator_hosts import orders_topic
 from reconcile.orders import Mark, Redone, RollBack, decode_order
 from services.hosting.process import now_us
 from services.kafka.topics import stable_topic
@@ -262,7 +262,7 @@ class _Logged:
 def _await_rows(deployment: Deployment, expected: int) -> None:
     """Until q.stable holds so many rows, read as they come."""
     there = TopicPartition(stable_topic(deployment.spec.name), 0)
-    with closing(deployment.clusters["a"].consumer(read_committed=True)) as consumer:
+    with closing(deployment.clusters["a"].make_consumer(read_committed=True)) as consumer:
         consumer.assign([there])
         consumer.seek_to_beginning(there)
         found, deadline = 0, time.monotonic() + READY_S

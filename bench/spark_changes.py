@@ -17,7 +17,7 @@ import pandas as pd
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from boreal.query.spec import load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from reconcile.remote import RemoteHost
 from spark_jobs.worker import Task
 
@@ -62,7 +62,7 @@ class StateAsChanges(StatefulProcessor):
         count, host = _hosts.get(partition, (-1, None))
         if host is not None and count == obeyed:
             return host
-        layout = layout_of(load_query(json.loads(self._task.spec)), self._task.sites)
+        layout = make_layout(load_query(json.loads(self._task.spec)), self._task.sites)
         who = layout.remote_instances(self._task.replica)[partition]
         host = RemoteHost(layout.plan.fragment(who.fragment), _no_checkpoints)
         pieces = [piece for (piece,) in self._whole.get()]

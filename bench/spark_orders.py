@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bench.deployment import Deployment
 from boreal.query.spec import Mode
-from deployment.engines import answers_topic, orders_topic
+from deployment.operator_hosts import answers_topic, orders_topic
 from reconcile.orders import Begin, Order, Place, decode_answer, encode_order
 from services.kafka.clusters import MAX_FRAME_BYTES
 from sunion.steps import Step
@@ -42,7 +42,7 @@ class Given:
 
 @dataclass(slots=True)
 class _Shard:
-    life: int = 0
+    incarnation: int = 0
     number: int = 0
     upto: int = 0
 
@@ -86,14 +86,14 @@ class Orders:
     def begin(self, shard: int, mode: Mode = Mode.CHECKPOINT_REDO) -> Given:
         """A new life, with no state."""
         found = self._shards[shard]
-        found.life, found.number, found.upto = found.life + 1, 0, 0
-        return self.order(shard, Begin(found.life, mode, None, None))
+        found.incarnation, found.number, found.upto = found.incarnation + 1, 0, 0
+        return self.order(shard, Begin(found.incarnation, mode, None, None))
 
     def order(self, shard: int, order: Order) -> Given:
         """The next order of a shard's life."""
         found = self._shards[shard]
         found.number += 1
-        place = Place(found.life, found.number)
+        place = Place(found.incarnation, found.number)
         return Given(shard, place, encode_order(place, order))
 
     def step(self, shard: int, rows: int, tentative: bool = False) -> Given:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from services.kafka.clusters import Cluster
-    from services.kafka.settings import Settings
+    from services.kafka.settings import ServiceSettings
     from spark_jobs.worker import Task
 
 STATES_MB = (1, 32)
@@ -68,7 +68,7 @@ ROCKSDB = {
 
 def main() -> dict[str, Any]:
     """The contract's shape of a benchmark's result. Needs a Java; takes about two minutes."""
-    from services.kafka.settings import KafkaSettings, RedisSettings, Settings, SparkSettings
+    from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, SparkSettings
     from services.stack.servers import KafkaServer, RedisServer
     from spark_jobs.session import close_session, open_session
 
@@ -76,7 +76,7 @@ def main() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         with KafkaServer(root / "kafka") as kafka, RedisServer(root / "redis") as redis:
-            settings = Settings(
+            settings = ServiceSettings(
                 sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)},
                 redis=RedisSettings(url=redis.url),
                 spark=SparkSettings(conf=ROCKSDB),
@@ -111,10 +111,10 @@ def _as_changes(task: Task, orders: DataFrame) -> DataFrame:
 
 @contextmanager
 def _running(
-    session: SparkSession, settings: Settings, way: Any, megabytes: int, root: Path
+    session: SparkSession, settings: ServiceSettings, way: Any, megabytes: int, root: Path
 ) -> Iterator[tuple[StreamingQuery, Cluster, tuple[str, str]]]:
     """A streaming query over topics of its own."""
-    from deployment.engines import answers_topic, orders_topic
+    from deployment.operator_hosts import answers_topic, orders_topic
     from services.kafka.clusters import Cluster
     from services.kafka.topics import TopicSpec, ensure
     from spark_jobs.connector import sink_options, source_options
@@ -139,14 +139,14 @@ def _running(
 def _measure(query: StreamingQuery, cluster: Cluster, names: tuple[str, str], way: str, megabytes: int) -> list[Figure]:
     from kafka import TopicPartition
 
-    from deployment.layout import layout_of
+    from deployment.layout import make_layout
 
-    fragment = layout_of(load_query(QUERY), ("a",)).plan.fragment("main")
+    fragment = make_layout(load_query(QUERY), ("a",)).plan.fragment("main")
     keys = (megabytes << 20) // BYTES_PER_KEY
-    producer = cluster.producer()
+    producer = cluster.make_producer()
     answers: list[float] = []
     batches: dict[int, int] = {}
-    with closing(cluster.consumer(fetch_max_wait_ms=50)) as consumer:
+    with closing(cluster.make_consumer(fetch_max_wait_ms=50)) as consumer:
         place = TopicPartition(names[1], 0)
         consumer.assign([place])
         consumer.seek_to_beginning(place)

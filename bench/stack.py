@@ -152,7 +152,7 @@ def _throughput(replicas: int) -> list[Figure]:
 
 def _await_rows(deployment: Deployment, expected: int) -> None:
     """Until q.stable holds so many rows, read as they come."""
-    consumer = deployment.clusters["a"].consumer(read_committed=True)
+    consumer = deployment.clusters["a"].make_consumer(read_committed=True)
     partition = TopicPartition(stable_topic(deployment.spec.name), 0)
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deployment.layout import Layout
     from deployment.query_record import QueryRecord
     from services.egress.history import Comparison, Held, Range
-    from services.kafka.settings import Settings
+    from services.kafka.settings import ServiceSettings
 
 From = Annotated[
     str | None,
@@ -180,7 +180,7 @@ def _among_given(wanted: Range, oldest: int, since: int | None) -> Range:
 
 @contextmanager
 def _recomputed(
-    settings: Settings, record: QueryRecord, layout: Layout, held: Held, wanted: Range
+    settings: ServiceSettings, record: QueryRecord, layout: Layout, held: Held, wanted: Range
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """The results in batches. Spark runs until the context ends."""
     from spark_jobs.batch import recompute

@@ -45,7 +45,7 @@ def _follow(cluster: Cluster, topic: str, *, read_committed: bool) -> Iterator[t
     """The records, each with the number of times that the topic was created again before it."""
     partition = TopicPartition(topic, 0)
     recreations = 0
-    with closing(cluster.consumer(read_committed=read_committed)) as consumer:
+    with closing(cluster.make_consumer(read_committed=read_committed)) as consumer:
         consumer.assign([partition])
         first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
         consumer.seek(partition, max(first, end - SHOWN_FIRST))

@@ -1,4 +1,4 @@
-"""What should run where, and what that means: layout, supervision, claims on logs, the state of a query, clocks and their skew.
+"""Which processes run where, and their state: layout, supervision, claims on logs, the state of a query, clocks and their skew.
 
-Pure; services perform what is decided here.
+Pure. The services carry out the decisions that are made here.
 """

@@ -1,18 +1,19 @@
 """The clock that all services of an installation share, as one process keeps it. Pure: it reads no clock itself.
 
-Three clocks are told apart. The *steady* one counts this machine's time from an arbitrary moment, and nobody sets it. The
-*wall* says what this machine takes for the time of day; it may be wrong, and be set at any moment. The *reference* is the
-home site's broker, which all processes can ask. The shared clock is the steady one plus an offset that follows the reference:
+There are three clocks. The *steady* clock counts this machine's time from an arbitrary moment, and is never set. The *wall*
+clock is this machine's time of day; it may be wrong, and may be set at any moment. The *reference* is the home site's broker,
+which all processes can ask. The shared clock is the steady clock plus an offset that follows the reference:
 
-    1. Before anything has been stamped, the offset is set to what is measured.
-    2. From then on it moves by no more than a tenth of the time that passes. So the clock never jumps and never goes back,
-       and two seconds are made good within twenty.
-    3. Until the reference has answered for the first time, the wall is followed, by the same rule. A reference that has
-       answered and is out of reach is not replaced by the wall: the steady clock alone goes wrong far more slowly.
+    1. Before the first timestamp is taken, the offset is set to the measured one.
+    2. After that it changes by at most a tenth of the time that passes. So the clock never jumps and never goes back, and an
+       error of two seconds is corrected within twenty.
+    3. Until the reference answers for the first time, the offset follows the wall clock, by the same rule. If the reference
+       becomes unreachable later, the wall clock does not replace it: the steady clock alone drifts far more slowly.
 
-A measurement is a question to the reference and its answer, whose time lies between asking and having the answer. So each
-bounds the offset from both sides, the better the faster the answer came. Bounds are intersected; as time passes they widen by
-what two clocks drift apart. Where a new measurement contradicts the older ones, a clock has been set, and the new one counts.
+A measurement is a question to the reference and its answer. The answer's time lies between the question and the receipt of
+the answer. So each measurement bounds the offset from both sides, more tightly the faster the answer was. Bounds are
+intersected, and widen over time by the drift between two clocks. If a new measurement contradicts the older ones, a clock has
+been set, and the new measurement counts.
 """
 
 from __future__ import annotations
@@ -20,28 +21,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SLEW = 10
-"""The clock is corrected by no more than the time that passes, divided by this."""
+"""The offset changes by at most the time that passes, divided by this."""
 
 DRIFT = 5_000
-"""Two clocks go apart by no more than the time that passes, divided by this: 200 millionths."""
+"""Two clocks drift apart by at most the time that passes, divided by this: 200 ppm."""
 
 _SOON_US, _SOON_QUESTIONS = 1_000_000, 10
 _LATER_US = 5_000_000
-"""While the reference is being set, two processes that ask it so often differ by no more than a tenth of that."""
+"""While the reference is being slewed, two processes that ask at these intervals differ by at most a tenth of the interval."""
 
 
 def pause_us(questions: int) -> int:
-    """How long to wait after so many questions to the reference, before the next one."""
+    """How long to wait before the next question to the reference (us). questions: how many were asked so far."""
     return _SOON_US if questions < _SOON_QUESTIONS else _LATER_US
 
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """From the steady moment `since` on, the offset moves from `offset` towards `target`."""
+    """The offset moves from `offset` towards `target`. All fields are in us."""
 
     since: int
+    """Begin of the movement, by the steady clock."""
     offset: int
+    """Offset at the beginning."""
     target: int
+    """Offset to reach."""
 
     def offset_at(self, steady: int) -> int:
         most = max(steady - self.since, 0) // SLEW
@@ -50,24 +54,27 @@ class _Course:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """At the steady moment `since`, the reference was ahead of the steady clock by `low` to `high`."""
+    """Bounds of the reference's time minus the steady clock's. All fields are in us."""
 
     since: int
+    """When the bounds were measured, by the steady clock."""
     low: int
+    """Lower bound."""
     high: int
+    """Upper bound."""
 
     @property
     def middle(self) -> int:
         return (self.low + self.high) // 2
 
     def at(self, steady: int) -> _Bounds:
-        """As they are some time later."""
+        """The bounds at a later time, widened by the drift."""
         more = max(steady - self.since, 0) // DRIFT
         return _Bounds(steady, self.low - more, self.high + more)
 
 
 class SharedClock:
-    """See the module's header. All times are microseconds; `steady` never falls from call to call."""
+    """The shared clock of one process; see the module's docstring. Times are in us. `steady` must not fall between calls."""
 
     def __init__(self, steady: int, wall: int) -> None:
         self._course = _Course(steady, wall - steady, wall - steady)
@@ -75,13 +82,13 @@ class SharedClock:
         self._is_read = False
 
     def read(self, steady: int) -> int:
-        """The time, since the epoch. It rises at least nine tenths as fast as `steady`, and at most eleven tenths."""
+        """The time since the Unix epoch. It runs at 0.9 to 1.1 times the speed of `steady`."""
         self._is_read = True
         return steady + self._course.offset_at(steady)
 
     def take(self, sent: int, received: int, earliest: int, latest: int, steady: int) -> None:
-        """A measurement: the reference was asked at `sent` and the answer was here at `received`, of the steady clock;
-        meanwhile the reference passed a moment that is not before `earliest` and not after `latest`, in its own time."""
+        """A measurement. sent, received: when the question was sent and the answer received, by the steady clock. earliest,
+        latest: bounds of the reference's own time at some moment in between."""
         new = _Bounds(received, earliest - received, latest - sent)
         if self._bounds is not None:
             old = self._bounds.at(received)
@@ -92,7 +99,7 @@ class SharedClock:
         self._aim(steady, new.middle)
 
     def follow_wall(self, steady: int, wall: int) -> None:
-        """What the wall says now; it counts as long as the reference has not answered."""
+        """The current wall clock; used until the reference has answered."""
         if self._bounds is None:
             self._aim(steady, wall - steady)
 
@@ -103,16 +110,16 @@ class SharedClock:
     # What is known
 
     def wall_offset(self, steady: int, wall: int) -> int | None:
-        """How far this machine's wall clock is ahead of the reference; None if that has not answered yet."""
+        """How far this machine's wall clock is ahead of the reference; None if the reference has not answered yet."""
         return None if self._bounds is None else wall - steady - self._bounds.middle
 
     def uncertainty(self, steady: int) -> int | None:
-        """By how much the reference's time, as it is measured here, may be wrong to either side."""
+        """Maximum error, to either side, of the measured time of the reference; None if it has not answered yet."""
         if self._bounds is None:
             return None
         bounds = self._bounds.at(steady)
         return (bounds.high - bounds.low + 1) // 2
 
     def error(self, steady: int) -> int | None:
-        """How far this clock is still ahead of the reference: what is left to be made good."""
+        """How far this clock is still ahead of the reference (the remaining correction); None if it has not answered yet."""
         return None if self._bounds is None else self._course.offset_at(steady) - self._bounds.middle

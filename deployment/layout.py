@@ -1,8 +1,7 @@
-"""Where everything of a query lies: which site keeps which log, and under which names.
+"""Where the parts of a query are: which site keeps which log, and under which names.
 
-Replica r0 of every fragment lives at the first site, r1 at the next, and so on round; a source lives where its stream's
-topic is; all else that there is one of lives at the home site, which is the first; every site has an egress of its own
-(R28).
+Replica r0 of every fragment runs at the first site, r1 at the next, and so on, round-robin. A source runs at the site of its
+stream's topic. Every site has its own egress (R28). All other single parts are at the home site, which is the first.
 """
 
 from __future__ import annotations
@@ -25,33 +24,40 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]")
 
 @dataclass(frozen=True)
 class Layout:
-    """`sites` in their order, the home site first. away: the sites of the streams that are not at home."""
+    """The assignment of a query's parts to sites."""
 
     plan: Plan
+    """The query's plan."""
     sites: tuple[str, ...]
+    """Names of the sites in order, the home site first."""
     away: Mapping[str, str] = field(default_factory=dict)
+    """Site by stream, for streams whose topic is not at the home site."""
 
     @property
     def home(self) -> str:
+        """The home site."""
         return self.sites[0]
 
     def site_of_replica(self, replica: str) -> str:
+        """The site where a replica runs."""
         return self.sites[int(replica[1:]) % len(self.sites)]
 
     def site_of_stream(self, stream: str) -> str:
-        """The site whose Kafka has the topic of a source stream, beside which its source runs."""
+        """The site of a source stream's topic, where its source runs."""
         return self.away.get(stream, self.home)
 
     def site_of(self, log: LogId) -> str:
-        """The site whose Kafka keeps a log: its writer's."""
+        """The site whose Kafka stores a log: the site of its writer."""
         return self.site_of_replica(log.replica) if log.replica else self.site_of_stream(self._edges[log.stream].operator)
 
     def topic_of(self, log: LogId) -> str:
-        """QUERY.log.STREAM for a source's log, QUERY.log.STREAM.REPLICA for a replica's; the partitions are the log's."""
+        """The topic of a log: QUERY.log.STREAM for a source, QUERY.log.STREAM.REPLICA for a replica. The partition is the
+        log's."""
         parts = [self.plan.query, "log", escape(log.stream), *([escape(log.replica)] if log.replica else [])]
         return ".".join(parts)
 
     def partitions_of(self, log: LogId) -> int:
+        """Number of partitions of a log's topic."""
         edge = self._edges[log.stream]
         return edge.producers * edge.partitions
 
@@ -68,7 +74,7 @@ class Layout:
         return next((fragment.replicas for edge, fragment in self._outputs.items() if edge.name == stream), ("",))
 
     def log_ids(self) -> list[LogId]:
-        """Every internal log of the query: those of the sources and of all fragments but the egress."""
+        """Every internal log of the query: of the sources and of all fragments except the egress."""
         edges = [edge for edge in self._edges.values() if edge.name != self.plan.output.name]
         return sorted(
             LogId(edge.name, replica, partition)
@@ -78,7 +84,7 @@ class Layout:
         )
 
     def source_logs(self, stream: str) -> list[tuple[Edge, LogId]]:
-        """The logs that a stream's source writes, with their edges."""
+        """The logs that a stream's source writes, each with its edge."""
         edges = [edge for edge in self.plan.sources if edge.operator == stream]
         return [(edge, LogId(edge.name, "", partition)) for edge in edges for partition in range(edge.partitions)]
 
@@ -91,7 +97,7 @@ class Layout:
         ]
 
     def input_logs(self, who: InstanceId) -> dict[str, list[LogId]]:
-        """What an instance reads: 'stream/partition', and the log of each replica that writes it."""
+        """The inputs of an instance: by 'stream/partition', the log of each replica that writes it."""
         return {
             f"{edge.name}/{edge.partition(producer, who.shard)}": [
                 LogId(edge.name, replica, edge.partition(producer, who.shard)) for replica in self.replicas_of(edge.name)
@@ -102,12 +108,12 @@ class Layout:
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """All replica names of the query: the most that any fragment has."""
+        """All replica names of the query, over all fragments except the egress."""
         found = {replica for fragment in self.plan.fragments if fragment.name != EGRESS for replica in fragment.replicas}
         return tuple(sorted(found, key=lambda replica: int(replica[1:])))
 
     def instances(self, replica: str) -> list[InstanceId]:
-        """What one replica runs: its instance of every shard of every fragment that has it."""
+        """The instances that one replica runs: every shard of every fragment with this replica."""
         return [
             InstanceId(fragment.name, replica, shard)
             for fragment in self.plan.fragments
@@ -116,14 +122,15 @@ class Layout:
         ]
 
     def remote_instances(self, replica: str) -> list[InstanceId]:
-        """Those of `instances` whose operators run in a process of their own, in the order of its partitions."""
+        """Those of `instances` whose operators run in a separate process, in the order of the partitions of its topics."""
         return [who for who in self.instances(replica) if self.plan.fragment(who.fragment).engine_of(replica) != "native"]
 
     def egress_instance(self, site: str) -> InstanceId:
+        """The name of a site's egress as an instance."""
         return InstanceId(EGRESS, f"r{self.sites.index(site)}", 0)
 
     def egress_plan(self, site: str) -> Plan:
-        """The plan as a site's egress sees it: it shares its work with no other, and its name tells the sites apart."""
+        """The plan for a site's egress: the egress has one replica, named after the site's position."""
         own = self.egress_instance(site).replica
         fragments = [replace(f, replicas=(own,)) if f.name == EGRESS else f for f in self.plan.fragments]
         return replace(self.plan, fragments=tuple(fragments))
@@ -135,7 +142,7 @@ class Layout:
         return instances + [self.egress_instance(site) for site in self.sites]
 
     def readers(self) -> dict[str, list[InstanceId]]:
-        """Who has a claim on each 'stream/partition' (R26, R27)."""
+        """The instances that have a claim on each 'stream/partition' (R26, R27)."""
         found: dict[str, list[InstanceId]] = {}
         for who in self.everyone:
             for key in self.input_logs(who):
@@ -143,11 +150,11 @@ class Layout:
         return found
 
 
-def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
-    """How the services run a query at these sites; UserError where a stream names another one.
+def make_layout(query: Query, sites: tuple[str, ...]) -> Layout:
+    """The layout of a query at these sites. UserError if a stream names an unknown site, or the query cannot be planned.
 
-    An input counts as missing no sooner than a partner counts as dead: processes share cores, and a pause of a few boundary
-    intervals is no failure.
+    An input counts as missing no sooner than a partner counts as dead: processes share cores, so a pause of a few boundary
+    intervals is not a failure.
     """
     away = {name: stream.site for name, stream in query.streams.items() if stream.site is not None}
     for name, site in away.items():
@@ -159,18 +166,18 @@ def layout_of(query: Query, sites: tuple[str, ...]) -> Layout:
 
 
 def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:
-    """What a query's logs, orders and answers are called, of whatever replicas it has or had. names: its streams and operators.
-    No more than that: a topic of somebody else's may well begin as these do, such as shop.orders.paid."""
+    """Matches the topics of a query's logs, orders and answers, for all replicas that it has or had. names: its streams and
+    operators. It matches no other topics: a user's topic may begin in the same way, such as shop.orders.paid."""
     streams = "|".join(re.escape(escape(name)) for name in names)
     return re.compile(rf"{re.escape(query)}\.(log\.({streams})(-40\w+)?(\.r\d+)?|(orders|answers)\.r\d+)", re.ASCII)
 
 
 def escape(name: str) -> str:
-    """The name as a part of a topic's: what Kafka does not allow there, and '.' and '-', as -xx for each byte."""
+    """A name as part of a topic's name: '.', '-' and characters that Kafka does not allow become -xx, one for each byte."""
     return "".join(c if _PLAIN.fullmatch(c) else "".join(f"-{b:02x}" for b in c.encode()) for c in name)
 
 
 def unescape(text: str) -> str:
-    """The name that `escape` was given."""
+    """The inverse of `escape`."""
     raw = re.sub(r"-([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), text)
     return raw.encode("latin-1").decode()

@@ -1,4 +1,4 @@
-"""A query as its users last wanted it: the record of boreal.queries, key NAME, no value once it is deleted.
+"""The current version of a query: the record of boreal.queries with key NAME; no value after it is deleted.
 
     {"v": 1, "name": NAME, "spec": {...}, "revision": 3, "paused": false}
 """
@@ -16,15 +16,20 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """A query as its users last wanted it. spec: as `Query.dump` gives it; revision: grows with every change."""
+    """The current version of a query."""
 
     name: str
+    """Name of the query."""
     spec: dict[str, Any]
+    """The specification, as returned by `Query.dump`."""
     revision: int
+    """Rises with every change."""
     paused: bool = False
+    """Whether the query's processes are stopped."""
 
     @property
     def query(self) -> Query:
+        """The parsed specification. UserError if it is not valid."""
         return load_query(self.spec)
 
     def to_json(self) -> bytes:
@@ -39,7 +44,7 @@ class QueryRecord:
 
 
 def read_query_record(key: bytes, value: bytes | None) -> tuple[str, QueryRecord | None]:
-    """A query's name and its record, None once it is deleted. KeyError, TypeError or ValueError if it cannot be read."""
+    """A query's name and its record; None if it is deleted. KeyError, TypeError or ValueError if the record cannot be read."""
     name = key.decode()
     if value is None:
         return name, None

@@ -1,10 +1,10 @@
-"""A query's stable results computed anew from what its sources logged, from any time on. Pure: frames in, frames out.
+"""Recomputes a query's stable results from its sources' logs, from any time on. Pure: frames in, frames out.
 
-The same objects as ever do the work: SUnion puts the rows in order, the host runs the operators, SOutput numbers what comes
-of them and splits it over its readers' partitions. Nothing fails here, so no step is tentative.
+It uses the same objects as a running query: SUnion orders the rows, the host runs the operators, SOutput numbers the results
+and splits them over the readers' partitions. Nothing fails here, so no step is tentative.
 
-Who computes from a time on begins where the state at that time begins (R20), and throws the output before it away, as an
-instance does that begins a new life (R26). A fragment that reads another has that one begin early enough for itself.
+A fragment that computes results from a time on begins where the state at that time begins (R20), and drops its output before
+that time, like an instance after a restart (R26). A fragment's inputs begin early enough for it.
 """
 
 from __future__ import annotations
@@ -31,50 +31,52 @@ from sunion.sunion import Settings, SUnion
 from sunion.tape import BEGINNING
 
 REPLICA = "r0"
-"""In whose name results are computed; all replicas' are the same."""
+"""The replica in the origin of the results; all replicas give the same results."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What a fragment computes. position: input rows from here on are processed; exact_from: the output of before is thrown
-    away, since what it rests on may lie before `position`."""
+class FragmentSpan:
+    """The range that a fragment computes, as event time (us)."""
 
     position: int
+    """Input rows from this time on are processed."""
     exact_from: int
+    """Output before this time is dropped, since it may depend on input before `position`."""
 
 
 @dataclass(frozen=True)
-class Spans:
-    """What each fragment of a plan must compute for results from a time on."""
+class FragmentSpans:
+    """The ranges that the fragments of a plan must compute for results from a time on."""
 
     plan: Plan
+    """The query's plan."""
 
     @cached_property
     def _graphs(self) -> dict[str, Graph]:
         return {fragment.name: Graph(fragment) for fragment in self.plan.fragments}
 
-    def since(self, time: int) -> dict[str, Span]:
-        """By fragment, for results from `time` on."""
-        found: dict[str, Span] = {}
+    def since(self, time: int) -> dict[str, FragmentSpan]:
+        """The range of each fragment, for results from `time` on."""
+        found: dict[str, FragmentSpan] = {}
         for fragment in reversed(self.plan.fragments):
             made = {edge.name for edge in fragment.outputs}
             readers = [other for other in self.plan.fragments if made & {edge.name for edge in other.edges}]
             wanted = min((found[reader.name].position for reader in readers), default=time)
             exact_from = wanted if wanted <= BEGINNING else bucket_floor(wanted, self.plan.bucket_us)
             needs = self._graphs[fragment.name].needs(exact_from)
-            found[fragment.name] = Span(max(min(needs, exact_from), BEGINNING), exact_from)
+            found[fragment.name] = FragmentSpan(max(min(needs, exact_from), BEGINNING), exact_from)
         return found
 
     def needs(self, time: int) -> dict[str, int]:
-        """By the name of a source's edge, the event time from which results since `time` need its rows."""
+        """The event time from which results since `time` need input rows, by the name of a source's edge."""
         spans = self.since(time)
         return {
             edge.name: min(spans[f.name].position for f in self.plan.fragments if edge in f.edges) for edge in self.plan.sources
         }
 
     def earliest(self, reach: Mapping[str, int]) -> int | None:
-        """The earliest time, a bucket's start, from which results can be computed of rows that are there from `reach` on, by
-        the name of a source's edge; None where some state depends on rows that are gone, for ever."""
+        """The earliest time, the start of a bucket, from which results can be computed. reach: the event time from which rows
+        are available, by the name of a source's edge. None if some state depends on trimmed rows for ever."""
         first = max(reach.values())
         if first <= BEGINNING:
             return BEGINNING
@@ -100,21 +102,21 @@ class Spans:
         return low + enough * bucket
 
 
-class Cut:
-    """The frames of one source's log that matter for some time: each row in [since, until) once, with new ids from 0, and
-    boundaries where they rise, up to `until`. Give it every frame of the log, in order, from any place on."""
+class LogSlice:
+    """The part of one source's log in a range of event time: each row in [since, until) once, with new ids from 0, and the
+    rising boundaries, up to `until`. Pass it every frame of the log, in order, from any offset on."""
 
     def __init__(self, since: int, until: int) -> None:
         self.since = since
         self.until = until
         self.reached = BEGINNING
-        """The log's stable boundary: no frame that comes from here on has an older row."""
+        """The log's stable boundary, as event time (us): no later frame has an older row."""
         self._incarnation = 0
         self._next_id: int | None = None
         self._kept = 0
 
     def take(self, frame: Frame) -> Data | Boundary | None:
-        """What is left of a frame. CorruptError where rows are missing before it."""
+        """The part of a frame in the range; None if there is none. CorruptError if rows are missing before it."""
         incarnation = frame.origin.incarnation
         if incarnation < self._incarnation:
             return None  # a zombie's (R25)
@@ -128,7 +130,7 @@ class Cut:
                 return Boundary(frame.origin, 0, time, False, frame.ingest, frame.sent) if time > before else None
             case Boundary() | Start():
                 return None
-        raise CorruptError(f"a source's log holds {type(frame).__name__}, which no source writes")
+        raise CorruptError(f"a source's log holds a frame that sources do not write: {type(frame).__name__}")
 
     def _take_rows(self, frame: Data) -> Data | None:
         next_id = frame.first_id if self._next_id is None else self._next_id
@@ -148,9 +150,9 @@ class Cut:
 
 
 class Recomputation:
-    """One shard of a fragment. Give it the frames of the logs that it reads, each log in order, then take what it makes."""
+    """One shard of a fragment. Pass it the frames of its input logs, each log in order; then call `advance`."""
 
-    def __init__(self, plan: Plan, fragment: str, shard: int, span: Span) -> None:
+    def __init__(self, plan: Plan, fragment: str, shard: int, span: FragmentSpan) -> None:
         self._fragment = plan.fragment(fragment)
         me = InstanceId(fragment, REPLICA, shard)
         links = links_of(plan, self._fragment, me, plan.silence_us)
@@ -164,7 +166,7 @@ class Recomputation:
         self._soutput = SOutput(self._fragment.outputs, shard, Origin(REPLICA, 1), plan.bucket_us)
 
     def take(self, key: str, frame: Frame) -> None:
-        """A frame of a log, 'stream/partition'."""
+        """The next frame of an input. key: 'stream/partition'."""
         port = self._ports[key]
         if isinstance(frame, Data):
             port.take_stable(frame, 0)
@@ -172,10 +174,10 @@ class Recomputation:
             port.take_boundary(frame, 0)
 
     def advance(self) -> Iterator[Append]:
-        """What follows from the frames so far: rows, and how far they reach."""
+        """The output that follows from the frames so far: rows and boundaries."""
         while items := self._sunion.advance(0, overdue_counts=False):
             for step in items:
-                assert isinstance(step, Step) and not step.tentative, "nothing is missing, so nothing is tentative"
+                assert isinstance(step, Step) and not step.tentative, "no input is missing, so no step is tentative"
                 yield from self._soutput.emit(self._host.step(step), step, State.STABLE, 0, _nothing_to_restart)
             self._sunion.trim(self._sunion.base.position)
 
@@ -185,11 +187,11 @@ def _nothing_to_restart(next_ids: tuple[tuple[str, int], ...]) -> Anchor:
 
 
 def within(batch: pa.RecordBatch, since: int, until: int) -> pa.RecordBatch:
-    """The rows of ordered results with since <= time < until."""
+    """The rows of results with since <= time < until. batch: ordered by time."""
     first, last = np.searchsorted(batch.column(0).to_numpy(), (since, until))
     return batch.slice(first, last - first)
 
 
 def covering(until: int, bucket_us: int) -> int:
-    """Up to where all input must be known for the results before `until`: a bucket's end."""
+    """The time up to which all input must be known for the results before `until`: the end of a bucket."""
     return bucket_end(until - 1, bucket_us) if BEGINNING < until < INFINITY else until

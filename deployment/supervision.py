@@ -1,23 +1,22 @@
-"""What the supervisor decides: which processes to start, to stop and to start again, and when. Pure: `Supervision.handle`
-takes what has happened and the time, and returns what to do, in order; `next_deadline` says when to ask again.
+"""Decides which processes the supervisor starts, stops and restarts, and when. Pure: `Supervision.handle` takes an event and
+the time, and returns the effects in order; `next_deadline` says when to send the next tick.
 
-    not there ──wanted──> RUNNING ──exits by itself──> WAITING ──back-off is over──> RUNNING
-                             │ not wanted, or wanted otherwise                          (as it is wanted by then)
-                             v
-                          STOPPING ──exits──> not there, or RUNNING again where it is still wanted
-                             │ its grace is over
-                             └──> killed
+    absent ──wanted──> RUNNING ──exits by itself──> WAITING ──back-off is over──> RUNNING
+                          │ not wanted, or changed                                  (in its current version)
+                          v
+                       STOPPING ──exits──> absent, or RUNNING again if it is still wanted
+                          │ grace period is over
+                          └──> KILLED
 
 Rules:
- 1. Whatever exits without having been asked is started again, whatever its exit code: a stray signal is no reason to leave a
-    query without a replica: the first time at once, then after a back-off that doubles from 0.2 s to 10 s, and begins anew
-    after 30 s of health.
- 2. Processes end downstream first (egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage once the
-    one before is gone. So nobody is left who could take an orderly end for a failure upstream, and answer tentatively.
- 3. Another `revision` means stop and start, at once. Another `turn` alone means the same one process of a query at a time: the
-    next only once all others of the query that take turns are ready, so that one replica stays live. If the first never
-    gets ready, the others keep what they had. A process that never was ready, or has not been for 30 s, has nothing to lose,
-    and waits for nobody.
+ 1. A process that exits by itself is restarted, whatever its exit code, since a stray signal must not leave a query without a
+    replica. The first restart is immediate. Then the back-off doubles from 0.2 s to 10 s. It is reset after 30 s of health.
+ 2. Processes end downstream first (egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage after the
+    one before has ended. So no process can mistake an orderly end upstream for a failure, and answer tentatively.
+ 3. A changed `revision` means stop and start at once. If only `turn` changed, the processes of a query restart one at a time:
+    the next one only when all others of the query that take turns are ready, so that one replica stays live. If the first
+    process never becomes ready, the others keep their old version. A process that was never ready, or has not been ready for
+    30 s, restarts without waiting, since it does no work.
 """
 
 from __future__ import annotations
@@ -26,82 +25,105 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 BACKOFF_FIRST_US = 200_000
+"""Back-off before the second restart."""
 BACKOFF_LAST_US = 10_000_000
+"""Longest back-off."""
 HEALTHY_AFTER_US = 30_000_000
+"""A process that runs for this long resets its back-off."""
 HOPELESS_AFTER_US = 30_000_000
+"""A process that has been unready for this long does not wait for its turn (rule 3)."""
 
 STOP_ORDER = ("egress", "node", "spark", "source", "monitor", "redis", "kafka")
 """The kinds of processes, in the order in which they end."""
 
 GRACE_US = {"redis": 15_000_000, "kafka": 30_000_000}
+"""Time that a process of this kind may take to end before it is killed."""
 DEFAULT_GRACE_US = 10_000_000
-"""How long a process of this kind may take to end before it is killed."""
+"""The same for kinds that are not in GRACE_US."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that is to run. kind: one of STOP_ORDER. revision, turn: what it was made from (rule 3); a process with an
-    empty `turn` takes no turns."""
+    """A process that should run."""
 
     name: str
+    """Unique name of the process."""
     kind: str
+    """One of STOP_ORDER."""
     query: str | None
+    """Name of its query; None for a process of the whole installation."""
     command: tuple[str, ...]
+    """Command line."""
     revision: str = ""
+    """Identifies the configuration whose change requires an immediate restart (rule 3)."""
     turn: str = ""
+    """Identifies the configuration whose change requires a restart in turn (rule 3); empty for a process without turns."""
 
 
 # Events
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Exactly these are to run from now on; none of them, to end."""
+class ProcessTargets:
+    """The processes that should run from now on, and no others; empty to end all."""
 
     children: tuple[Child, ...]
+    """All processes that should run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class ProcessExit:
+    """A process has exited."""
+
     name: str
+    """Its name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A process that runs says, or shows, whether it is ready."""
+class ReadinessReport:
+    """A running process has reported, or shown, whether it is ready."""
 
     name: str
+    """Its name."""
     ready: bool
+    """Whether it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed; nothing else happened."""
+class SupervisionTick:
+    """Time has passed, and nothing else happened."""
 
 
-Event = Wanted | Exited | Answered | Tick
+SupervisionEvent = ProcessTargets | ProcessExit | ReadinessReport | SupervisionTick
 
 # Effects
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartProcess:
+    """Start a process."""
+
     child: Child
+    """What to start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terminate:
-    """Ask it to end."""
+class TerminateProcess:
+    """Ask a process to end."""
 
     name: str
+    """Its name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillProcess:
+    """Kill a process."""
+
     name: str
+    """Its name."""
 
 
-Effect = Start | Terminate | Kill
+SupervisionEffect = StartProcess | TerminateProcess | KillProcess
 
 
 class Phase(Enum):
@@ -112,26 +134,36 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Life:
-    """One process as it is. since: when its phase began; due: when a phase that ends by itself does; hopeless_at: when it
-    will have been unready for too long; failures: in a row."""
+class ProcessState:
+    """The state of one process. Times are in us."""
 
     child: Child
+    """The version that runs, or ran last."""
     phase: Phase
+    """Current phase."""
     since: int
+    """Begin of the phase."""
     due: int = 0
+    """End of the phase, if it ends by itself."""
     ready: bool = False
+    """Whether the process is ready."""
     was_ready: bool = False
+    """Whether it has been ready in this phase."""
     hopeless_at: int = 0
+    """When it will have been unready for too long (rule 3)."""
     failures: int = 0
+    """Number of failures in a row."""
     restarts: int = 0
+    """Number of restarts after it exited by itself."""
 
     def enter(self, phase: Phase, now: int, due: int = 0) -> None:
+        """Begin a phase."""
         self.phase, self.since, self.due = phase, now, due
         self.ready = self.was_ready = False
         self.hopeless_at = now
 
     def answer(self, ready: bool, now: int) -> None:
+        """The process has reported whether it is ready."""
         if self.ready and not ready:
             self.hopeless_at = now + HOPELESS_AFTER_US
         self.ready = ready
@@ -139,7 +171,8 @@ class Life:
 
     @property
     def state(self) -> str:
-        """For people. running: and ready as well; recovering: it was ready, and will be again."""
+        """The state for people. 'running' means ready; 'recovering' means that the process was ready before; else 'starting',
+        or the phase."""
         if self.phase is not Phase.RUNNING or self.ready:
             return self.phase.value
         return "recovering" if self.was_ready else "starting"
@@ -147,103 +180,106 @@ class Life:
 
 @dataclass(slots=True)
 class Supervision:
-    """All processes of one supervisor. `lives`: those that run, or are to; by name."""
+    """All processes of one supervisor."""
 
-    lives: dict[str, Life] = field(default_factory=dict)
+    processes: dict[str, ProcessState] = field(default_factory=dict)
+    """The processes that run, wait for a restart, or end; by name."""
     _wanted: dict[str, Child] = field(default_factory=dict)
 
     def is_ready(self, query: str | None = None) -> bool:
-        """All that is wanted, or all that is wanted of a query, runs as it is wanted, and is ready."""
+        """Whether all wanted processes (of one query, or all) run in their current version and are ready."""
         return all(
-            (life := self.lives.get(child.name)) is not None and life.ready and not self._is_other(life)
+            (process := self.processes.get(child.name)) is not None and process.ready and not self._is_other(process)
             for child in self._wanted.values()
             if query is None or child.query == query
         )
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
+    def handle(self, event: SupervisionEvent, now: int) -> list[SupervisionEffect]:
+        """Take an event; returns what to do, in order. now: the time in us."""
         match event:
-            case Wanted(children):
+            case ProcessTargets(children):
                 self._wanted = {child.name: child for child in children}
-            case Exited(name):
-                self._handle_exit(self.lives[name], now)
-            case Answered(name, ready):
-                life = self.lives.get(name)
-                if life is not None and life.phase is Phase.RUNNING:
-                    life.answer(ready, now)
+            case ProcessExit(name):
+                self._handle_exit(self.processes[name], now)
+            case ReadinessReport(name, ready):
+                process = self.processes.get(name)
+                if process is not None and process.phase is Phase.RUNNING:
+                    process.answer(ready, now)
         return self._settle(now)
 
     def next_deadline(self) -> int | None:
-        ends = [life.due for life in self.lives.values() if life.phase in (Phase.WAITING, Phase.STOPPING)]
-        turns = [life.hopeless_at for life in self.lives.values() if self._waits_for_its_turn(life)]
+        """When the next SupervisionTick is due (us); None if none is."""
+        ends = [process.due for process in self.processes.values() if process.phase in (Phase.WAITING, Phase.STOPPING)]
+        turns = [process.hopeless_at for process in self.processes.values() if self._waits_for_its_turn(process)]
         return min((*ends, *turns), default=None)
 
-    def _handle_exit(self, life: Life, now: int) -> None:
-        if life.phase is not Phase.RUNNING:
-            # It was asked to end. Where it is wanted it comes back at once, and that is no failure.
-            life.enter(Phase.WAITING, now, due=now)
+    def _handle_exit(self, process: ProcessState, now: int) -> None:
+        if process.phase is not Phase.RUNNING:
+            # It was asked to end, so this is no failure. If it is still wanted, it restarts at once.
+            process.enter(Phase.WAITING, now, due=now)
             return
-        if now - life.since >= HEALTHY_AFTER_US:
-            life.failures = 0
-        backoff = min(BACKOFF_FIRST_US << (life.failures - 1), BACKOFF_LAST_US) if life.failures else 0
-        life.failures = min(life.failures + 1, 32)
-        life.restarts += 1
-        life.enter(Phase.WAITING, now, due=now + backoff)
+        if now - process.since >= HEALTHY_AFTER_US:
+            process.failures = 0
+        backoff = min(BACKOFF_FIRST_US << (process.failures - 1), BACKOFF_LAST_US) if process.failures else 0
+        process.failures = min(process.failures + 1, 32)
+        process.restarts += 1
+        process.enter(Phase.WAITING, now, due=now + backoff)
 
-    def _settle(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for name, life in sorted(self.lives.items()):
-            if life.phase is Phase.WAITING and name not in self._wanted:
-                del self.lives[name]
-            elif life.phase is Phase.STOPPING and life.due <= now:
-                life.enter(Phase.KILLED, now)
-                effects.append(Kill(name))
-        for name, life in sorted(self.lives.items(), key=lambda item: _stop_order(item[1].child)):
-            if life.phase is Phase.RUNNING and self._must_end(life, now):
-                life.enter(Phase.STOPPING, now, due=now + GRACE_US.get(life.child.kind, DEFAULT_GRACE_US))
-                effects.append(Terminate(name))
+    def _settle(self, now: int) -> list[SupervisionEffect]:
+        effects: list[SupervisionEffect] = []
+        for name, process in sorted(self.processes.items()):
+            if process.phase is Phase.WAITING and name not in self._wanted:
+                del self.processes[name]
+            elif process.phase is Phase.STOPPING and process.due <= now:
+                process.enter(Phase.KILLED, now)
+                effects.append(KillProcess(name))
+        for name, process in sorted(self.processes.items(), key=lambda item: _stop_order(item[1].child)):
+            if process.phase is Phase.RUNNING and self._must_end(process, now):
+                process.enter(Phase.STOPPING, now, due=now + GRACE_US.get(process.child.kind, DEFAULT_GRACE_US))
+                effects.append(TerminateProcess(name))
         for child in sorted(self._wanted.values(), key=_stop_order, reverse=True):
             effects += self._start(child, now)
         return effects
 
-    def _start(self, child: Child, now: int) -> list[Effect]:
-        life = self.lives.get(child.name)
-        if life is None:
-            self.lives[child.name] = Life(child, Phase.RUNNING, now)
-        elif life.phase is Phase.WAITING and life.due <= now:
-            life.child = child
-            life.enter(Phase.RUNNING, now)
+    def _start(self, child: Child, now: int) -> list[SupervisionEffect]:
+        process = self.processes.get(child.name)
+        if process is None:
+            self.processes[child.name] = ProcessState(child, Phase.RUNNING, now)
+        elif process.phase is Phase.WAITING and process.due <= now:
+            process.child = child
+            process.enter(Phase.RUNNING, now)
         else:
             return []
-        return [Start(child)]
+        return [StartProcess(child)]
 
-    def _must_end(self, life: Life, now: int) -> bool:
-        wanted = self._wanted.get(life.child.name)
+    def _must_end(self, process: ProcessState, now: int) -> bool:
+        wanted = self._wanted.get(process.child.name)
         if wanted is None:
             return not any(
-                _stage(other.child) < _stage(life.child)
-                for other in self.lives.values()
+                _stage(other.child) < _stage(process.child)
+                for other in self.processes.values()
                 if other.child.name not in self._wanted
             )
-        if wanted.revision != life.child.revision:
+        if wanted.revision != process.child.revision:
             return True
-        is_hopeless = not life.ready and life.hopeless_at <= now
-        return wanted.turn != life.child.turn and (is_hopeless or self._others_are_ready(life))
+        is_hopeless = not process.ready and process.hopeless_at <= now
+        return wanted.turn != process.child.turn and (is_hopeless or self._others_are_ready(process))
 
-    def _waits_for_its_turn(self, life: Life) -> bool:
-        wanted = self._wanted.get(life.child.name)
-        return wanted is not None and life.phase is Phase.RUNNING and not life.ready and wanted.turn != life.child.turn
+    def _waits_for_its_turn(self, process: ProcessState) -> bool:
+        wanted = self._wanted.get(process.child.name)
+        return wanted is not None and process.phase is Phase.RUNNING and not process.ready and wanted.turn != process.child.turn
 
-    def _others_are_ready(self, life: Life) -> bool:
-        """Of its query, of those that take turns."""
-        others = [child for child in self._wanted.values() if child.query == life.child.query and child.turn]
+    def _others_are_ready(self, process: ProcessState) -> bool:
+        """Whether the other processes of the query that take turns are ready."""
+        others = [child for child in self._wanted.values() if child.query == process.child.query and child.turn]
         return all(
-            child.name == life.child.name or ((other := self.lives.get(child.name)) is not None and other.ready)
+            child.name == process.child.name or ((other := self.processes.get(child.name)) is not None and other.ready)
             for child in others
         )
 
-    def _is_other(self, life: Life) -> bool:
-        wanted = self._wanted[life.child.name]
-        return (wanted.revision, wanted.turn) != (life.child.revision, life.child.turn)
+    def _is_other(self, process: ProcessState) -> bool:
+        wanted = self._wanted[process.child.name]
+        return (wanted.revision, wanted.turn) != (process.child.revision, process.child.turn)
 
 
 def _stage(child: Child) -> int:

@@ -1,42 +1,44 @@
-"""Watches one query. Pure: what its processes say, and the time, go in; what to trim and what to enter in its journal come
-out. `status` is how the query is, as far as is known."""
+"""Watches one query. Pure: the reports of its processes and the time in; trims and journal entries out. `status` is the known
+state of the query."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from boreal.model.frames import State
 from boreal.query.plan import Edge
-from deployment import claims, progress
-from deployment.claims import Claims, Trim
-from deployment.engines import facts_of_job
-from deployment.journal import Entry, Journal
-from deployment.layout import layout_of
-from deployment.progress import Progress
+from deployment import claims, stalls
+from deployment.claims import LogClaims, Trim
+from deployment.journal import FailureJournal, JournalEntry
+from deployment.layout import make_layout
+from deployment.operator_hosts import facts_of_job
 from deployment.query_record import QueryRecord
-from deployment.skew import clock_warnings
-from formats.control_messages import Item, instance_of
+from deployment.skew import ProcessStatus, clock_warnings
+from deployment.stalls import StallDetector
+from formats.control_messages import ControlItem, instance_of
 from formats.json_text import moment
 from reconcile.events import InstanceId
 
-Status = Mapping[str, Any]
-Effect = Trim | Entry
+WatchEffect = Trim | JournalEntry
 
 SILENT_AFTER_US = 5_000_000
-"""A process says every second how it is. One that misses five is silent."""
+"""A process sends its status every second. It is silent after five missed ones."""
 
 STALL_AFTER_LEAST_US = 10_000_000
+"""Minimum time without progress before an instance counts as stalled."""
 STALL_AFTER_X = 10
+"""The same, as a multiple of X; the larger of the two counts."""
 
 STARTING = "STARTING"
-"""Not heard yet, by a monitor that has just begun."""
+"""State of a process that a monitor that has just started has not heard yet."""
 FAILURE = "FAILURE"
-"""Silent, as readers of its logs see it."""
+"""State of a silent process."""
 PAUSED = "PAUSED"
+"""State of everything in a paused query."""
 
 _INPUT_STATES = {STARTING: "starting", PAUSED: "paused", FAILURE: "failed"}
-"""What an input is called whose source is not heard."""
+"""State of an input whose source is silent."""
 
 _BEST_FIRST = [*(state.value for state in (State.STABLE, State.UP_FAILURE, State.STABILIZATION, State.RECOVERING)), STARTING]
 _NO_DELAYS = {"p50": None, "p99": None, "max": None}
@@ -44,46 +46,46 @@ _NO_COUNTS = {"stable": 0, "tentative": 0, "undone": 0}
 
 
 class WatchedQuery:
-    """One query, as the monitor knows it. Times in microseconds; call `tick` about once a second."""
+    """One query, as known to the monitor. Times are in us. Call `tick` about once a second."""
 
     def __init__(self, record: QueryRecord, sites: tuple[str, ...], now: int) -> None:
         """UserError if the query cannot be planned."""
         self.sites = sites
         self.record = record
         self.begun_at = now
-        self.journal = Journal()
-        self.claims = Claims(now)
-        self.progress = Progress(STALL_AFTER_LEAST_US)
-        self._processes: dict[str, Status] = {}
+        self.journal = FailureJournal()
+        self.claims = LogClaims(now)
+        self.stalls = StallDetector(STALL_AFTER_LEAST_US)
+        self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
         self.change(record, now)
 
-    # What comes in
+    # Events
 
     def change(self, record: QueryRecord, now: int) -> None:
-        """The query is wanted otherwise. UserError if it cannot be planned, and then all is as it was."""
-        layout = layout_of(record.query, self.sites)
+        """The query has changed. UserError if it cannot be planned; nothing changes then."""
+        layout = make_layout(record.query, self.sites)
         if self.record.paused and not record.paused:
             self.begun_at = now
         self.record, self.layout, self.plan = record, layout, layout.plan
         self.instances = [who for replica in layout.replicas for who in layout.instances(replica)]
         self.claims.expect(layout.readers(), self.plan.retention_us, now)
-        self.progress.limit_us = max(STALL_AFTER_LEAST_US, STALL_AFTER_X * self.plan.delay_threshold_us)
-        for who in self.progress.stalled:
+        self.stalls.limit_us = max(STALL_AFTER_LEAST_US, STALL_AFTER_X * self.plan.delay_threshold_us)
+        for who in self.stalls.stalled:
             if who not in self.instances:
-                self.progress.forget(who)
+                self.stalls.forget(who)
 
-    def resume(self, status: Status) -> None:
-        """Go on after the status that an earlier life of the monitor gave: its journal, and the states that it knew. KeyError,
-        TypeError or ValueError for what is no such status, and then all is as it was."""
+    def resume(self, status: ProcessStatus) -> None:
+        """Continue from the last status of an earlier incarnation of the monitor: its journal and its known states. KeyError,
+        TypeError or ValueError if `status` is not such a status; nothing changes then."""
         seen = {str(name): (str(state), str(text)) for name, state, text in status["seen"]}
         self.journal.resume(status["journal"])
         self._seen = seen
 
-    def hear(self, items: Iterable[Item], now: int) -> list[Effect]:
-        """What a process has said on the control topic. KeyError, TypeError or ValueError for what is no such item."""
-        effects: list[Effect] = []
+    def hear(self, items: Iterable[ControlItem], now: int) -> list[WatchEffect]:
+        """Items that a process has sent on the control topic. KeyError, TypeError or ValueError if an item is malformed."""
+        effects: list[WatchEffect] = []
         for item in items:
             if "acknowledge" in item:
                 said = item["acknowledge"]
@@ -93,43 +95,44 @@ class WatchedQuery:
                 effects += self._entries(self.claims.hear(instance_of(item["message"]["sender"]), now), now)
         return effects
 
-    def take(self, status: Status, now: int) -> list[Effect]:
-        """What a process has said of itself. Errors as with `hear`."""
+    def take(self, status: ProcessStatus, now: int) -> list[WatchEffect]:
+        """The status of a process. Errors as in `hear`."""
         kind, _, rest = str(status["process"]).partition(".")
         name = rest.partition(".")[2]
-        effects: list[Effect] = []
+        effects: list[WatchEffect] = []
         if kind == "node":
             for entry in status["instances"]:
                 who = InstanceId(entry["fragment"], entry["replica"], int(entry["shard"]))
                 effects += self._entries(self.claims.hear(who, now), now)
                 if who in self.instances:
-                    effects += self._entries(self.progress.observe(who, entry["position"], self._inputs_of(who), now), now)
+                    effects += self._entries(self.stalls.observe(who, entry["position"], self._inputs_of(who), now), now)
         elif kind == "egress" and name in self.sites:
             effects += self._entries(self.claims.hear(self.layout.egress_instance(name), now), now)
         self._processes[status["process"]] = status
         self._heard_at[status["process"]] = now
         return effects
 
-    def note_damage(self, instance: str, number: int, now: int) -> list[Effect]:
-        """A checkpoint in the store was found to be damaged."""
-        text = f"checkpoint {number} is damaged; an older one, or the log, serves instead"
-        return [self.journal.enter(Entry(now // 1_000, "checkpoint", instance, text, is_bad=True))]
+    def note_damage(self, instance: str, number: int, now: int) -> list[WatchEffect]:
+        """A checkpoint in the store is damaged."""
+        text = f"checkpoint {number} is damaged; an older one, or the log, is used instead"
+        return [self.journal.enter(JournalEntry(now // 1_000, "checkpoint", instance, text, is_bad=True))]
 
-    def tick(self, now: int) -> list[Effect]:
+    def tick(self, now: int) -> list[WatchEffect]:
+        """Time has passed."""
         for who in self.instances:
             if self._newest(f"node.{self.record.name}.{who.replica}", now) is None:
-                self.progress.forget(who)
-        effects: list[Effect] = []
+                self.stalls.forget(who)
+        effects: list[WatchEffect] = []
         for effect in self.claims.tick(now, is_counting=not self.record.paused):
             effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
         return effects + self._changes(now)
 
-    # What is so
+    # State
 
     def status(self, now: int) -> dict[str, Any]:
-        """In the shape of GET /queries/NAME/status, and more. Fields stay there when nothing is known of them."""
+        """The query's status as JSON: the fields of GET /queries/NAME/status, and more. Unknown fields are None."""
         egresses = [self._egress(site, now) for site in self.sites]
-        # What clients see is what the best egress gives; the sites' own are listed beside it.
+        # Clients see the results of the best egress. The egresses of all sites are listed as well.
         best = min(egresses, key=lambda egress: _rank(egress["state"]))
         replicas = [self._replica(who, now) for who in self.instances]
         alphas = [replica["alpha_x_ms"] for replica in replicas if replica["alpha_x_ms"] is not None]
@@ -158,7 +161,7 @@ class WatchedQuery:
                 "lost": [str(who) for who in self.claims.lost],
                 "trimmed_before": dict(sorted(self.claims.needed.items())),
             },
-            "stalled": [str(who) for who in self.progress.stalled],
+            "stalled": [str(who) for who in self.stalls.stalled],
             "clock": clock_warnings({name: said for name in self._processes if (said := self._newest(name, now)) is not None}),
             "notes": list(self.plan.notes),
             "journal": self.journal.dump(),
@@ -169,13 +172,13 @@ class WatchedQuery:
     def _streams(self) -> list[str]:
         return sorted({edge.operator for edge in self.plan.sources})
 
-    def _newest(self, process: str, now: int) -> Status | None:
-        """What a process said last; None if it is silent."""
+    def _newest(self, process: str, now: int) -> ProcessStatus | None:
+        """The last status of a process; None if it is silent."""
         heard_at = self._heard_at.get(process)
         return self._processes[process] if heard_at is not None and now - heard_at <= SILENT_AFTER_US else None
 
     def _absent(self, now: int) -> str:
-        """The state of what is not heard."""
+        """The state of a process that is silent."""
         if self.record.paused:
             return PAUSED
         return STARTING if now - self.begun_at <= SILENT_AFTER_US else FAILURE
@@ -193,18 +196,18 @@ class WatchedQuery:
             "alpha_x_ms": entry.get("alpha_x_ms") if entry else None,
             "missing": list(entry.get("missing", ())) if entry else [],
             "position": entry.get("position") if entry else None,
-            "stalled": who in self.progress.stalled,
+            "stalled": who in self.stalls.stalled,
             "claim_lost": who in self.claims.lost,
         }
 
-    def _instance(self, who: InstanceId, now: int) -> Status | None:
+    def _instance(self, who: InstanceId, now: int) -> ProcessStatus | None:
         node = self._newest(f"node.{self.record.name}.{who.replica}", now)
         entries = node["instances"] if node else ()
         name = (who.fragment, who.replica, who.shard)
         return next((entry for entry in entries if (entry["fragment"], entry["replica"], entry["shard"]) == name), None)
 
     def _job(self, replica: str, now: int) -> dict[str, Any]:
-        """How the operators of a replica get on in Spark."""
+        """The figures of the Spark job that runs a replica's operators."""
         said = self._newest(f"spark.{self.record.name}.{replica}", now) or {}
         return {"replica": replica, "site": self.layout.site_of_replica(replica), **facts_of_job(said)}
 
@@ -241,14 +244,14 @@ class WatchedQuery:
             "spooled_bytes": source.get("spooled_bytes"),
         }
 
-    def _is_ready(self, best: Status, replicas: Sequence[Status]) -> bool:
-        """A query that answers is ready, also if tentatively: an egress, and of every shard a replica, do their work."""
+    def _is_ready(self, best: ProcessStatus, replicas: Sequence[ProcessStatus]) -> bool:
+        """A query is ready if it answers, even tentatively: one egress, and one replica of every shard, work."""
         shards = {(replica["fragment"], replica["shard"]) for replica in replicas}
         at_work = {(r["fragment"], r["shard"]) for r in replicas if _rank(r["state"]) < _rank(State.RECOVERING.value)}
         return bool(best["ready"]) and shards == at_work and not self.record.paused
 
     def _inputs_of(self, who: InstanceId) -> dict[str, object]:
-        """Where each input of an instance is, by what its writers say of themselves."""
+        """The position of each input of an instance, from the statuses of its writers."""
         return {
             f"{edge.name}/{producer}": self._place_of(edge, producer)
             for edge in self.plan.fragment(who.fragment).edges
@@ -258,7 +261,7 @@ class WatchedQuery:
     def _place_of(self, edge: Edge, producer: int) -> object:
         if edge.source:
             source = self._processes.get(f"source.{self.record.name}.{edge.operator}", {})
-            # What is in the spool only has not reached anybody.
+            # Records that are only in the spool have not been written to a log.
             return source.get("last_boundary") if source.get("state") != "spooling" else None
         writers = [f for f in self.plan.fragments if edge.name in (output.name for output in f.outputs)]
         return max(
@@ -274,31 +277,31 @@ class WatchedQuery:
 
     # The journal
 
-    def _entries(self, effects: Iterable[claims.Effect | progress.Effect], now: int) -> list[Effect]:
-        entries: list[Effect] = []
+    def _entries(self, effects: Iterable[claims.ClaimEffect | stalls.StallEffect], now: int) -> list[WatchEffect]:
+        entries: list[WatchEffect] = []
         for effect in effects:
             match effect:
-                case claims.ClaimLost(who, silent_us):
-                    text = f"was silent for {silent_us / 1e6:.0f} s, longer than the retention, and holds nothing back any more"
+                case claims.ClaimLoss(who, silent_us):
+                    text = f"was silent for {silent_us / 1e6:.0f} s, longer than the retention, and has lost its claim"
                     entries.append(self._enter("claim", str(who), text, now, is_bad=True))
-                case claims.ClaimRegained(who):
-                    entries.append(self._enter("claim", str(who), "is heard again, and has its claim back", now))
-                case progress.Stalled(who, since):
-                    text = f"has made no progress for {(now - since) / 1e6:.0f} s, while all its inputs went on"
+                case claims.ClaimReturn(who):
+                    entries.append(self._enter("claim", str(who), "is heard again, and has a claim again", now))
+                case stalls.Stall(who, since):
+                    text = f"has made no progress for {(now - since) / 1e6:.0f} s, although all its inputs have"
                     entries.append(self._enter("progress", str(who), text, now, is_bad=True))
-                case progress.Moving(who):
+                case stalls.StallEnd(who):
                     entries.append(self._enter("progress", str(who), "makes progress again", now))
         return entries
 
-    def _changes(self, now: int) -> list[Effect]:
-        """What has become of instances, egresses and inputs since the last look, while they are expected to be heard."""
+    def _changes(self, now: int) -> list[WatchEffect]:
+        """Changes of state of instances, egresses and inputs since the last tick, while they are expected to report."""
         if self._absent(now) != FAILURE:
             return []
         seen = {f"state {who}": self._look(who, now) for who in self.instances}
         seen |= {f"state egress.{site}": (str(self._egress(site, now)["state"]), "") for site in self.sites}
         seen |= {f"input {stream}": (str(self._input(stream, now)["state"]), "") for stream in self._streams}
         before, self._seen = self._seen, seen
-        entries: list[Effect] = []
+        entries: list[WatchEffect] = []
         for name, (state, text) in seen.items():
             if before is not None and before.get(name, (state, ""))[0] != state:
                 kind, _, who = name.partition(" ")
@@ -310,10 +313,10 @@ class WatchedQuery:
         replica = self._replica(who, now)
         return replica["state"], f", missing {', '.join(replica['missing'])}" if replica["missing"] else ""
 
-    def _enter(self, kind: str, who: str, text: str, now: int, is_bad: bool = False) -> Entry:
-        return self.journal.enter(Entry(now // 1_000, kind, who, text, is_bad))
+    def _enter(self, kind: str, who: str, text: str, now: int, is_bad: bool = False) -> JournalEntry:
+        return self.journal.enter(JournalEntry(now // 1_000, kind, who, text, is_bad))
 
 
 def _rank(state: str) -> int:
-    """How much a state is worth to a client, the best first."""
+    """Rank of a state for clients; 0 is best."""
     return _BEST_FIRST.index(state) if state in _BEST_FIRST else len(_BEST_FIRST)

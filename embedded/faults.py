@@ -1,14 +1,4 @@
-"""The fault grammar: what `--fault` accepts, and whether a plan has such targets.
-
-    cut STREAM [to rN] at T for D            the source goes on logging; all of it arrives after the heal
-    cut FRAGMENT.rN at T for D               the replica is cut from all that it reads and from all who read it
-    crash FRAGMENT.rN at T [for D] [losing checkpoint]
-    freeze FRAGMENT.rN at T for D
-    slow STREAM|FRAGMENT.rN by D at T for D
-    stop STREAM at T                         never heals
-
-T and D are durations of run time ("5s", "250ms").
-"""
+"""The fault grammar: what `--fault` accepts (FORMS), and whether a plan has such targets."""
 
 from __future__ import annotations
 
@@ -22,14 +12,61 @@ from boreal.query.plan import EGRESS, Plan
 
 _FIELD = "--fault"
 
-_FORMS = {
-    "cut": "cut STREAM [to rN] at T for D, or cut FRAGMENT.rN at T for D",
-    "crash": "crash FRAGMENT.rN at T [for D] [losing checkpoint]",
-    "freeze": "freeze FRAGMENT.rN at T for D",
-    "slow": "slow STREAM by D at T for D, or slow FRAGMENT.rN by D at T for D",
-    "stop": "stop STREAM at T",
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A fault as it is written: T (from the start of the run) and D are durations of run time."""
+
+    text: str
+    meaning: str
+    example: str
+
+
+FORMS = {
+    "cut": (
+        Form(
+            "cut STREAM [to rN] at T for D",
+            "Nothing of the stream reaches its readers; with rN, only these replicas; with FRAGMENT.rN, only this one. Its "
+            "source goes on logging, and all of it arrives after the heal.",
+            "cut jfk at 5s for 10s",
+        ),
+        Form(
+            "cut FRAGMENT.rN at T for D",
+            "The replica is cut from all that it reads, and from all that read it.",
+            "cut main.r0 at 5s for 10s",
+        ),
+    ),
+    "crash": (
+        Form(
+            "crash FRAGMENT.rN at T [for D] [losing checkpoint]",
+            "The replica loses its memory, and its checkpoint if the fault says so. It starts again after D; without D, never.",
+            "crash main.r0 at 5s for 3s losing checkpoint",
+        ),
+    ),
+    "freeze": (
+        Form(
+            "freeze FRAGMENT.rN at T for D",
+            "The replica stops, and after D goes on with what it had in memory.",
+            "freeze main.r0 at 5s for 3s",
+        ),
+    ),
+    "slow": (
+        Form(
+            "slow STREAM by D at T for D",
+            "What the stream brings arrives later by the first D.",
+            "slow jfk by 500ms at 5s for 10s",
+        ),
+        Form(
+            "slow FRAGMENT.rN by D at T for D",
+            "What the replica sends arrives later by the first D.",
+            "slow main.r0 by 500ms at 5s for 10s",
+        ),
+    ),
+    "stop": (Form("stop STREAM at T", "The stream is cut off for good.", "stop jfk at 5s"),),
 }
-_GRAMMAR = "; ".join(_FORMS.values())
+"""By the verb that a fault begins with."""
+
+_TEXTS = {verb: ", or ".join(form.text for form in forms) for verb, forms in FORMS.items()}
 
 _STREAM = r"(?P<stream>[^\s.]+)"
 _REPLICA = r"(?P<fragment>[^\s.]+)\.(?P<replica>[^\s.]+)"
@@ -81,9 +118,9 @@ def parse_fault(text: str) -> Fault:
         if match:
             return _fault(kind, {name: part or "" for name, part in match.groupdict().items()})
     verb = words.partition(" ")[0]
-    if verb not in _FORMS:
-        raise UserError(_FIELD, text, f"a fault begins with one of {', '.join(_FORMS)}", f"write: {_GRAMMAR}")
-    raise UserError(_FIELD, text, f"is not a valid `{verb}` fault", f"write: {_FORMS[verb]} (T, D: 5s, 250ms)")
+    if verb not in FORMS:
+        raise UserError(_FIELD, text, f"a fault begins with one of {', '.join(FORMS)}", f"write: {'; '.join(_TEXTS.values())}")
+    raise UserError(_FIELD, text, f"is not a valid `{verb}` fault", f"write: {_TEXTS[verb]} (T, D: 5s, 250ms)")
 
 
 def _fault(kind: str, parts: dict[str, str]) -> Fault:

@@ -29,7 +29,7 @@ from boreal.model import codec
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Anchor, Frame, LogId
 from logs.index import Index
-from logs.log import Control
+from logs.log import ControlFrame
 
 SEGMENT_BYTES = 64 << 20
 _VERSION = 1
@@ -173,7 +173,7 @@ class FileLog:
     def last_anchor(self) -> Anchor | None:
         return self._index.anchor
 
-    def tail(self) -> Control | None:
+    def tail(self) -> ControlFrame | None:
         return self._index.tail
 
     def close(self) -> None:

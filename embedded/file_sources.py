@@ -24,8 +24,8 @@ from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from embedded.generate import PREFIX, generate
 from formats.record_parsing import (
-    Rows,
-    Shape,
+    ParsedRows,
+    RecordShape,
     ahead_reason,
     is_text,
     json_kinds,
@@ -95,7 +95,7 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     schema = stream.attributes
     if where.startswith(PREFIX):
         return SourceRows(name, generate(name, schema, where, seed), [])
-    shape = Shape(stream.time, stream.time_unit, schema)
+    shape = RecordShape(stream.time, stream.time_unit, schema)
     source = _Source(name, Path(where), shape, stream.disorder, stream.ahead, stream.late == "clamp")
     readers = _READERS.get(source.path.suffix.lower())
     if readers is None:
@@ -114,7 +114,7 @@ class _Source:
 
     name: str
     path: Path
-    shape: Shape
+    shape: RecordShape
     disorder_us: int
     ahead_us: int
     clamps: bool
@@ -182,7 +182,7 @@ def _sift(source: _Source, records: _Records) -> SourceRows:
     return _source_rows(source, kept, rejects, int(late.sum()) if source.clamps else 0)
 
 
-def _source_rows(source: _Source, rows: Rows, rejects: list[FileDeadLetter], clamped: int) -> SourceRows:
+def _source_rows(source: _Source, rows: ParsedRows, rejects: list[FileDeadLetter], clamped: int) -> SourceRows:
     return SourceRows(source.name, _by_time(source.shape.schema, rows), rejects, clamped)
 
 
@@ -222,7 +222,7 @@ def _is_contradicted(times: np.ndarray, row: int, back_us: int) -> bool:
     return back >= LEAST_WITNESSES and back > len(following) - back
 
 
-def _by_time(schema: Schema, rows: Rows) -> pa.RecordBatch:
+def _by_time(schema: Schema, rows: ParsedRows) -> pa.RecordBatch:
     batch = pa.RecordBatch.from_arrays([pa.array(rows.times, pa.int64()), *rows.values], schema=schema.arrow)
     if (rows.times[1:] >= rows.times[:-1]).all():
         return batch

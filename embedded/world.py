@@ -19,7 +19,7 @@ from boreal.model.frames import Boundary, Data, Frame, LogId, State
 from boreal.query.plan import EGRESS, Plan
 from embedded.network import Network
 from logs.checkpoints import Checkpoint, CheckpointStore
-from logs.log import LogStore, Trimmed
+from logs.log import LogStore, TrimmedError
 from logs.restart import holds, restarts, saved_by
 from reconcile.events import (
     Acknowledge,
@@ -495,7 +495,7 @@ class World:
             if reader.offset is None:
                 reader.offset = log.offset_after(reader.after_id)
             items = log.read(reader.offset, self.poll_frames, skip_revoked=True)
-        except Trimmed as trimmed:
+        except TrimmedError as trimmed:
             self._refuse(process, reader.log, _next_id(process, reader.log), trimmed)
             return
         reader.offset = items[-1][0] + 1 if items else log.end
@@ -539,12 +539,12 @@ class World:
         try:
             if log.next_stable_id > read.after_id + 1:
                 items = log.read(log.offset_after(read.after_id), self.poll_frames, read.max_bytes, skip_revoked=True)
-        except Trimmed as trimmed:
+        except TrimmedError as trimmed:
             self._refuse(process, read.log, read.after_id + 1, trimmed)
             return
         self.deliver(process.id, ReadDone(read.log, read.token, tuple(items)))
 
-    def _refuse(self, process: Process, log: LogId, needed: int, trimmed: Trimmed) -> None:
+    def _refuse(self, process: Process, log: LogId, needed: int, trimmed: TrimmedError) -> None:
         """The log lacks the stable rows from `needed` on. If no other has them, a reader that had lost its claim begins
         anew."""
         process.readers.pop(log, None)

@@ -1,4 +1,4 @@
 """Formats: bytes and JSON to rows, rows to the records that clients read, frames and control messages to Kafka records.
 
-Pure: bytes in, values out; imports boreal and the core, and touches neither clock nor network.
+Pure: bytes in, values out. Imports boreal and the core. Uses neither a clock nor the network.
 """

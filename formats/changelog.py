@@ -1,8 +1,8 @@
 """What one client saw: frames of the egress turned into records of changes.jsonl, lines of stable.jsonl, and counts.
 
-A record is one JSON object. Replaying the records leaves exactly the lines of stable.jsonl; what would break that (a
-stable tuple after a tentative one without an undo between, a gap, a repeat, an undone stable tuple, an epoch that falls:
-I2, R2) is an AssertionError here, at the client's edge.
+A record is one JSON object. Replaying the records leaves exactly the lines of stable.jsonl. Input that would break this
+raises an AssertionError here, at the client's edge (I2, R2): a stable tuple after a tentative one without an undo between
+them, a gap, a repetition, an undone stable tuple, or an epoch that falls.
 """
 
 from __future__ import annotations
@@ -35,45 +35,51 @@ from sunion.tape import BEGINNING
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a changelog stands; its writer's next life goes on from here.
-
-    seq, stable_seq, epoch: of the last record, 0 before the first. next_stable_id: of the next stable row; outstanding:
-    tentative rows held after it. through: the last stable boundary; highest_t_max: of all that was given (R14), but for the
-    tentative end of the stream. n_*: rows given and revoked so far; n_skipped: stable rows that were gone before they could be
-    given (R27).
-    """
+class ChangelogPlace:
+    """The position of a changelog. The next incarnation of its writer continues from here."""
 
     seq: int = 0
+    """Number of the last record; 0 before the first."""
     stable_seq: int = 0
+    """Number of the last stable row's record; 0 before the first."""
     epoch: int = 0
+    """Epoch of the last record."""
     next_stable_id: int = 0
+    """Id of the next stable row."""
     outstanding: int = 0
+    """Number of tentative rows after the last stable row that are not revoked."""
     through: int | None = None
+    """Event time (us) of the last stable boundary; None before the first."""
     highest_t_max: int | None = None
+    """Highest t_max (us) of all delivered records (R14), except the tentative end of the stream; None before the first."""
     n_stable: int = 0
+    """Number of stable rows delivered so far."""
     n_tentative: int = 0
+    """Number of tentative rows delivered so far."""
     n_undone: int = 0
+    """Number of tentative rows revoked so far."""
     n_skipped: int = 0
+    """Number of stable rows that were trimmed before they could be delivered (R27)."""
 
 
 @dataclass(frozen=True)
-class Control:
-    """A record that holds no row. kind: undo, boundary or rec_done."""
+class ControlRecord:
+    """A record that holds no row."""
 
     kind: str
+    """'undo', 'boundary' or 'rec_done'."""
     record: str
+    """The record as JSON, without an end of line."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The records of a DATA frame's rows, one each. Texts are built where they are asked for.
-
-    delays_us: for each new row (R14), how long after its ingest it was given.
-    """
+class RowRecords:
+    """The records of a DATA frame's rows, one each. Texts are built when they are first used."""
 
     frame: Data
+    """The frame that holds the rows."""
     delays_us: np.ndarray
+    """int64, one per new row (R14): time from the row's ingest to its delivery, in us."""
     _schema: Schema
     _key: tuple[str, ...]
     _facts: str
@@ -90,17 +96,17 @@ class Rows:
 
     @cached_property
     def data(self) -> pa.Array:
-        """The user's rows, as lines of stable.jsonl have them."""
+        """The user's rows as JSON, as in stable.jsonl."""
         return joined(object_parts(self._columns))
 
     @cached_property
     def keys(self) -> pa.Array | None:
-        """Their keys as JSON; None where the output has no key."""
+        """The keys of the rows as JSON; None if the output has no key."""
         return joined(key_parts(self._key, self._columns)) if self._key else None
 
     @cached_property
     def records(self) -> pa.Array:
-        """As lines of changes.jsonl have them."""
+        """The records as JSON, as in changes.jsonl."""
         frame = self.frame
         seq = pa.array(np.arange(self._first_seq, self._first_seq + frame.batch.num_rows)).cast(pa.string())
         kind = "tentative" if frame.tentative else "stable"
@@ -130,49 +136,53 @@ class Rows:
         )
 
 
-class Given:
-    """Which results a client was given before, so that it can be said which are new (R14).
+class ResultHistory:
+    """Which event times a client has results for. Tells new results from corrections (R14).
 
-    A result is a correction if something of its t_max or later was given before that spoke for it: a stable row or boundary; an
-    early one, which says that the final answer is to come; or a tentative one that was given when the result's input had been
-    ingested already. What was ingested only later, a tentative boundary far ahead of its stream cannot have meant.
+    A result is a correction if an earlier record with the same or a later t_max already covered it. Such a record is a stable
+    row or boundary; an early one, which announces that the final answer follows; or a tentative one that was delivered after
+    the result's input had been ingested. A tentative boundary that is far ahead of its stream does not cover input that was
+    ingested after it.
     """
 
     def __init__(self, highest: int | None) -> None:
-        """highest: as `Place.highest_t_max`; what a former life had given is taken to have spoken for all below."""
+        """highest: as `ChangelogPlace.highest_t_max`. Results of earlier incarnations are taken to cover all times below it."""
         self.highest = highest
-        self._spoken = BEGINNING if highest is None else highest
-        # Tentative ones, by rising time of emission and falling t_max: later ones cover what they exceed.
+        self._covered = BEGINNING if highest is None else highest
+        # Tentative records by rising time of emission and falling t_max: a later record replaces those with a smaller t_max.
         self._emitted: list[int] = []
         self._t_max: list[int] = []
 
     def is_new(self, t_max: np.ndarray, ingest: np.ndarray) -> np.ndarray:
-        """For each result. The rows of one frame are judged together, against what the client had before it."""
-        new: np.ndarray = t_max > self._spoken
+        """Whether each result is new (bool). All rows of a frame are compared with the state before that frame.
+
+        t_max, ingest: int64, one per row, in us.
+        """
+        new: np.ndarray = t_max > self._covered
         if self._emitted:
             since = np.searchsorted(np.array(self._emitted), ingest, side="left")
             new &= t_max > np.array([*self._t_max, BEGINNING])[since]
         return new
 
-    def note(self, t_max: int, emitted_us: int, speaks: bool) -> None:
-        """A row or a boundary is given. speaks: for all up to its t_max, whenever that was ingested."""
-        if t_max < INFINITY or speaks:
+    def note(self, t_max: int, emitted_us: int, covers_all: bool) -> None:
+        """A row or a boundary is delivered. covers_all: it covers all times up to its t_max, however late they are ingested."""
+        if t_max < INFINITY or covers_all:
             self.highest = t_max if self.highest is None else max(self.highest, t_max)
-        if speaks:
-            self._spoken = max(self._spoken, t_max)
-        while self._t_max and self._t_max[-1] <= max(t_max, self._spoken):
+        if covers_all:
+            self._covered = max(self._covered, t_max)
+        while self._t_max and self._t_max[-1] <= max(t_max, self._covered):
             self._t_max.pop()
             self._emitted.pop()
-        if t_max > self._spoken:
+        if t_max > self._covered:
             self._t_max.append(t_max)
             self._emitted.append(emitted_us)
 
 
 class Changelog:
-    """One client's changelog of one partition. Give it every frame of the egress, in order.
+    """One client's changelog of one partition. Pass it every frame of the egress, in order.
 
-    `place` is where an earlier life of its writer had come to: then the first START is an UNDO of whatever may be
-    tentative there, even if it is nothing (R28).
+    `place` is the position that an earlier incarnation of its writer reached. The first START is then written as an undo of
+    all tentative rows, even if there are none (R28).
     """
 
     def __init__(
@@ -182,14 +192,14 @@ class Changelog:
         key: tuple[str, ...],
         bucket_us: int,
         partition: int = 0,
-        place: Place | None = None,
+        place: ChangelogPlace | None = None,
     ) -> None:
         self._schema = schema
         self._key = key
         self._bucket_us = bucket_us
         self._facts = f'"query":{encode_json(query_name)},"partition":{partition}'
         self._is_resumed = place is not None
-        place = place or Place()
+        place = place or ChangelogPlace()
         self._seq = place.seq
         self._stable_seq = place.stable_seq
         self._epoch = place.epoch
@@ -197,39 +207,42 @@ class Changelog:
         self._outstanding = place.outstanding
         self._correcting = False
         self._through: dict[bool, int | None] = {False: place.through, True: None}
-        self._given = Given(place.highest_t_max)
+        self._history = ResultHistory(place.highest_t_max)
         self._n_stable = place.n_stable
         self._n_tentative = place.n_tentative
         self._n_undone = place.n_undone
         self._n_skipped = place.n_skipped
 
     @property
-    def place(self) -> Place:
-        """Where the changelog stands now."""
-        return Place(
+    def place(self) -> ChangelogPlace:
+        """The current position of the changelog."""
+        return ChangelogPlace(
             self._seq,
             self._stable_seq,
             self._epoch,
             self._next_stable_id,
             self._outstanding,
             self._through[False],
-            self._given.highest,
+            self._history.highest,
             self._n_stable,
             self._n_tentative,
             self._n_undone,
             self._n_skipped,
         )
 
-    def take(self, frame: Frame, emitted_us: int, replica: str = "r0") -> Rows | Control | None:
-        """The client is given `frame` at `emitted_us` of the run clock; `replica` is the one that it came from. Returns
-        what it is given, None where the frame tells it nothing."""
+    def take(self, frame: Frame, emitted_us: int, replica: str = "r0") -> RowRecords | ControlRecord | None:
+        """Take the next frame of the egress; returns its records, None if it has none.
+
+        emitted_us: time of delivery on the run clock. replica: the egress instance that wrote the frame. AssertionError if
+        the frame breaks I2, R2 or R3.
+        """
         if isinstance(frame, Data):
             return self._take_data(frame, emitted_us, replica)
         if isinstance(frame, Boundary):
             return self._take_boundary(frame, emitted_us, replica)
         if isinstance(frame, Undo):
             last_id = self._next_stable_id - 1
-            assert frame.last_id == last_id, f"an undo after id {frame.last_id}, the last stable one is {last_id} (R3)"
+            assert frame.last_id == last_id, f"an undo after id {frame.last_id}, but the last stable id is {last_id} (R3)"
             return self._revoke(frame.epoch, frame.cause, emitted_us, replica)
         if isinstance(frame, RecDone):
             return self._take_rec_done(frame, emitted_us, replica)
@@ -237,19 +250,19 @@ class Changelog:
 
     # Frames.
 
-    def _take_data(self, frame: Data, emitted_us: int, replica: str) -> Rows | None:
+    def _take_data(self, frame: Data, emitted_us: int, replica: str) -> RowRecords | None:
         rows = frame.batch.num_rows
         if rows == 0:
             return None
-        held = self._next_stable_id + self._outstanding
-        assert frame.tentative or not self._outstanding, "stable rows follow tentative ones, no undo between (I2)"
-        assert frame.first_id == held, f"rows begin at id {frame.first_id}, the client holds the ids below {held}"
+        next_id = self._next_stable_id + self._outstanding
+        assert frame.tentative or not self._outstanding, "stable rows follow tentative rows without an undo between them (I2)"
+        assert frame.first_id == next_id, f"rows begin at id {frame.first_id}, but the client has the ids below {next_id}"
         self._reach_epoch(frame.epoch)
         times = frame.batch.column(0).to_numpy()
         t_max = (times // self._bucket_us + 1) * self._bucket_us
         ingest = _ingest_of(frame.ingest, times)
-        delays_us = np.ascontiguousarray((emitted_us - ingest)[self._given.is_new(t_max, ingest)], dtype=np.int64)
-        self._given.note(int(t_max.max()), emitted_us, speaks=not frame.tentative or frame.cause == EARLY)
+        delays_us = np.ascontiguousarray((emitted_us - ingest)[self._history.is_new(t_max, ingest)], dtype=np.int64)
+        self._history.note(int(t_max.max()), emitted_us, covers_all=not frame.tentative or frame.cause == EARLY)
         first_seq = self._seq + 1
         self._seq += rows
         if frame.tentative:
@@ -259,7 +272,7 @@ class Changelog:
             self._next_stable_id += rows
             self._n_stable += rows
             self._stable_seq = self._seq
-        return Rows(
+        return RowRecords(
             frame,
             delays_us,
             self._schema,
@@ -273,21 +286,21 @@ class Changelog:
             replica,
         )
 
-    def _take_boundary(self, frame: Boundary, emitted_us: int, replica: str) -> Control | None:
+    def _take_boundary(self, frame: Boundary, emitted_us: int, replica: str) -> ControlRecord | None:
         through = self._through[frame.tentative]
         if frame.time <= BEGINNING or (through is not None and frame.time <= through):
             return None
         self._reach_epoch(frame.epoch)
         self._through[frame.tentative] = frame.time
         t_max = bucket_floor(frame.time, self._bucket_us)
-        self._given.note(t_max, emitted_us, speaks=not frame.tentative or frame.cause == EARLY)
-        given = {"through": moment(frame.time), "t_max": moment(t_max), "tentative": frame.tentative}
-        fields = {**given, "ingest_ms": milliseconds(frame.ingest)}
+        self._history.note(t_max, emitted_us, covers_all=not frame.tentative or frame.cause == EARLY)
+        reached = {"through": moment(frame.time), "t_max": moment(t_max), "tentative": frame.tentative}
+        fields = {**reached, "ingest_ms": milliseconds(frame.ingest)}
         return self._control("boundary", fields, emitted_us, replica, frame.missing, frame.cause)
 
-    def _take_start(self, frame: Start, emitted_us: int, replica: str) -> Control | None:
-        """A producer's next life (R25) undoes what was tentative. Where it begins above our next id, rows are skipped, and
-        the undo says so (R27)."""
+    def _take_start(self, frame: Start, emitted_us: int, replica: str) -> ControlRecord | None:
+        """A new incarnation of the producer (R25): all tentative rows are undone. If it begins above our next id, rows are
+        skipped, and the undo's cause says so (R27)."""
         skipped = max(frame.next_id - self._next_stable_id, 0)
         cause = f"the stable rows {self._next_stable_id} to {frame.next_id - 1} were lost" if skipped else ""
         undo = self._revoke(frame.epoch, cause, emitted_us, replica)
@@ -296,8 +309,8 @@ class Changelog:
         self._n_skipped += skipped
         return undo
 
-    def _revoke(self, epoch: int, cause: str, emitted_us: int, replica: str) -> Control | None:
-        """Nothing is written where no tentative tuple is held."""
+    def _revoke(self, epoch: int, cause: str, emitted_us: int, replica: str) -> ControlRecord | None:
+        """Write an undo; no record if the client has no tentative tuple."""
         if not self._outstanding and not self._is_resumed:
             return None
         assert epoch > self._epoch, f"an undo of epoch {epoch} follows epoch {self._epoch} (R2)"
@@ -308,8 +321,8 @@ class Changelog:
         self._correcting = not self._is_resumed
         return self._control("undo", {"after_seq": self._stable_seq}, emitted_us, replica, (), cause)
 
-    def _take_rec_done(self, frame: RecDone, emitted_us: int, replica: str) -> Control | None:
-        """Written only where the client saw the undo that began the correction."""
+    def _take_rec_done(self, frame: RecDone, emitted_us: int, replica: str) -> ControlRecord | None:
+        """Written only if the client saw the undo at the beginning of the correction."""
         if not self._correcting:
             return None
         self._reach_epoch(frame.epoch)
@@ -328,7 +341,7 @@ class Changelog:
         replica: str,
         missing: tuple[str, ...],
         cause: str,
-    ) -> Control:
+    ) -> ControlRecord:
         self._seq += 1
         body = {
             "seq": self._seq,
@@ -340,12 +353,12 @@ class Changelog:
             "missing_inputs": missing,
             "cause": cause or None,
         }
-        return Control(kind, f'{{"v":1,"type":"{kind}",{self._facts},{encode_json(body)[1:]}')
+        return ControlRecord(kind, f'{{"v":1,"type":"{kind}",{self._facts},{encode_json(body)[1:]}')
 
 
 class ClientLog:
-    """A client that keeps what it saw: records in `changes` and stable rows in `stable`, where these are given, and the
-    delay of every new row."""
+    """A client that stores what it saw: records in `changes`, stable rows in `stable` (each optional), and the delay of every
+    new row."""
 
     def __init__(
         self,
@@ -357,6 +370,7 @@ class ClientLog:
         changes: TextIO | None = None,
         stable: TextIO | None = None,
     ) -> None:
+        """x_us: the delay threshold X, above which a delay is a violation. Other arguments as for `Changelog`."""
         self._changelog = Changelog(query_name, schema, key, bucket_us)
         self._x_us = x_us
         self._changes = changes
@@ -365,23 +379,23 @@ class ClientLog:
 
     def take(self, frame: Frame, emitted_us: int, replica: str = "r0") -> None:
         """As `Changelog.take`."""
-        given = self._changelog.take(frame, emitted_us, replica)
-        if isinstance(given, Rows):
-            self._delays.frombytes(given.delays_us.tobytes())
-            if self._stable is not None and not given.frame.tentative:
-                self._stable.write(lines(given.data))
+        taken = self._changelog.take(frame, emitted_us, replica)
+        if isinstance(taken, RowRecords):
+            self._delays.frombytes(taken.delays_us.tobytes())
+            if self._stable is not None and not taken.frame.tentative:
+                self._stable.write(lines(taken.data))
             if self._changes is not None:
-                self._changes.write(lines(given.records))
-        elif given is not None and self._changes is not None:
-            self._changes.write(f"{given.record}\n")
+                self._changes.write(lines(taken.records))
+        elif taken is not None and self._changes is not None:
+            self._changes.write(f"{taken.record}\n")
 
     def counts(self) -> dict[str, int]:
-        """n_stable, n_tentative and n_undone: tuples given so far, and given and revoked."""
+        """n_stable, n_tentative: tuples delivered so far; n_undone: tentative tuples revoked so far."""
         place = self._changelog.place
         return {"n_stable": place.n_stable, "n_tentative": place.n_tentative, "n_undone": place.n_undone}
 
     def delay_new(self) -> dict[str, float | int | None]:
-        """delay_new_ms_max and delay_new_ms_p99 over all new rows (R14; None if there are none), and violations."""
+        """delay_new_ms_max, delay_new_ms_p99 over all new rows (R14; None if there are none); violations: how many exceed X."""
         delays = np.frombuffer(self._delays, dtype=np.int64)
         return {
             "delay_new_ms_max": round(float(delays.max()) / 1000, 3) if len(delays) else None,
@@ -391,7 +405,7 @@ class ClientLog:
 
 
 def unseen(frame: Data, next_id: int) -> Data | None:
-    """The rows of a stable frame from an id on; None if it has none."""
+    """The rows of a stable frame with ids from `next_id` on; None if it has none."""
     repeats = next_id - frame.first_id
     if repeats <= 0:
         return frame

@@ -1,8 +1,8 @@
-"""Columns as files hold them, turned into the types of a query's schema.
+"""Converts columns of input files to the types of a query's schema.
 
-One rule for every format, so that the same data in CSV, JSON lines and Parquet gives the same tuples. Text: empty, NA
-and null are null; a time is ISO 8601 (without a zone: UTC) or an integer epoch in the stream's `time_unit`; an int may
-be written 5.0, but not 5.5; a bool is true, false, 1 or 0.
+One rule for all formats, so that the same data in CSV, JSON lines and Parquet gives the same tuples. For texts: empty, NA
+and null are null; a time is ISO 8601 (UTC if it has no zone) or an integer epoch in the stream's `time_unit`; an int may
+be written as 5.0, but not as 5.5; a bool is true, false, 1 or 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MICROSECONDS = pa.timestamp("us")
 
 
 def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
-    """The column as `kind.arrow`. Raises pa.ArrowInvalid where any value is not of that kind."""
+    """The column as `kind.arrow`. pa.ArrowInvalid if any value is not of that type."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
@@ -31,10 +31,10 @@ def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
 
 
 def convert_each(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array, np.ndarray]:
-    """Like `convert`, with null for each value that is not of that kind, and a mask (bool) of these values."""
+    """As `convert`, with null for each value that is not of that type, and a mask (bool) of those values."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    # Each different value once: where a whole column is of another kind, its values tend to be few.
+    # Each distinct value once: if a whole column has another type, it usually has few distinct values.
     distinct = column.dictionary_encode()
     values, bad = _convert_halves(distinct.dictionary, kind, time_unit)
     bad_rows = pa.array(bad).take(distinct.indices).fill_null(False)
@@ -42,7 +42,7 @@ def convert_each(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array
 
 
 def _convert_halves(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array, np.ndarray]:
-    """As `convert_each`: a column that does not convert as a whole is halved, down to the single values that do not."""
+    """As `convert_each`: a column that cannot be converted as a whole is halved, down to the single bad values."""
     try:
         return convert(column, kind, time_unit), np.zeros(len(column), dtype=bool)
     except pa.ArrowInvalid:
@@ -68,12 +68,12 @@ def _to_int(column: pa.Array, _time_unit: str) -> pa.Array:
 
 
 def _to_double(column: pa.Array, _time_unit: str) -> pa.Array:
-    # Not safe: an int beyond 2**53 is rounded, as it is where a text of it is read.
+    # Not safe: an int beyond 2**53 is rounded, as it is when it is parsed from text.
     return column.cast(pa.float64(), safe=False)
 
 
 def _to_bool(column: pa.Array, _time_unit: str) -> pa.Array:
-    # By way of text, which knows 0 and 1 only; a number cast directly would be true where it is 5.
+    # Through text, which accepts 0 and 1 only: a direct cast would turn 5 into true.
     return column if pa.types.is_boolean(column.type) else column.cast(pa.string()).cast(pa.bool_())
 
 
@@ -100,13 +100,13 @@ def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
 
 
 def _as_us(column: pa.Array, kind: pa.TimestampType) -> pa.Array:
-    # Straight to the numbers: from one zone to another Arrow would look up the zone for every value.
+    # Directly to integers: between two zones Arrow would look up the zone for every value.
     nanoseconds = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
     return column.cast(kind, safe=not nanoseconds).cast(pa.int64())
 
 
 def _epoch(numbers: pa.Array, time_unit: str) -> pa.Array:
-    # Nanoseconds are cut off to microseconds; from the coarser units the cast stays safe, and finds overflow.
+    # Nanoseconds are truncated to microseconds. From coarser units the cast stays safe and detects overflow.
     return numbers.cast(pa.timestamp(time_unit)).cast(_MICROSECONDS, safe=time_unit != "ns").cast(pa.int64())
 
 
@@ -115,7 +115,7 @@ def _to_microseconds(texts: pa.Array) -> pa.Array:
 
 
 def _first_of(texts: pa.Array, *parsers: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """What the first parser makes that can read every text; `convert_each` sees to columns of several notations."""
+    """The result of the first parser that can read every text. `convert_each` handles columns with several notations."""
     for parser in parsers[:-1]:
         try:
             return parser(texts)

@@ -1,6 +1,6 @@
-"""What processes say to each other in a query's control topic, as items of JSON (R24).
+"""Messages between processes in a query's control topic, as JSON items (R24).
 
-A record holds all that one process had to say at one moment:
+A record holds all items that one process sends at one moment:
 
     {"v": 1, "sender": "node.departures.r0", "items": [ITEM, ...]}
     {"to": "main.r1.0", "message": {"type": "Heartbeat", "sender": "main.r0.0", "state": "STABLE"}}
@@ -26,13 +26,13 @@ from reconcile.events import (
     PathAfter,
 )
 
-Item = dict[str, Any]
+ControlItem = dict[str, Any]
 
 _PLAIN_MESSAGES = {kind.__name__: kind for kind in (LeaseRequest, LeaseGrant, LeaseDenial, LeaseEnd)}
 
 
-def message_item(to: InstanceId, message: Message) -> Item:
-    """A message to one instance, as an item."""
+def message_item(to: InstanceId, message: Message) -> ControlItem:
+    """A message to one instance as an item."""
     fields: dict[str, Any] = {"type": type(message).__name__, "sender": str(message.sender)}
     match message:
         case Heartbeat(_, state):
@@ -42,8 +42,8 @@ def message_item(to: InstanceId, message: Message) -> Item:
     return {"to": str(to), "message": fields}
 
 
-def message_of(item: Item) -> Message:
-    """The message of an item that `message_item` made. ProtocolError for any other shape."""
+def message_of(item: ControlItem) -> Message:
+    """The message in an item made by `message_item`. ProtocolError for any other item."""
     try:
         fields = item["message"]
         sender = instance_of(fields["sender"])
@@ -59,14 +59,16 @@ def message_of(item: Item) -> Message:
 
 
 def instance_of(text: str) -> InstanceId:
-    """The instance that 'FRAGMENT.REPLICA.SHARD' names."""
+    """The instance named by 'FRAGMENT.REPLICA.SHARD'. ValueError for any other text."""
     fragment, replica, shard = text.rsplit(".", 2)
     return InstanceId(fragment, replica, int(shard))
 
 
-def acknowledge_item(reader: InstanceId, positions: tuple[tuple[str, int], ...]) -> Item:
+def acknowledge_item(reader: InstanceId, positions: tuple[tuple[str, int], ...]) -> ControlItem:
+    """An acknowledgement as an item. positions: ('stream/partition', first id that the reader still needs)."""
     return {"acknowledge": {"reader": str(reader), "positions": [list(position) for position in positions]}}
 
 
-def trim_item(positions: Mapping[str, int]) -> Item:
+def trim_item(positions: Mapping[str, int]) -> ControlItem:
+    """A permission to trim as an item. positions: by 'stream/partition', the first id that must be kept."""
     return {"trim": [[key, needed] for key, needed in sorted(positions.items())]}

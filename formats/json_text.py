@@ -1,6 +1,6 @@
-"""JSON texts of Arrow columns, a column at a time: a frame costs a few Arrow calls and not a loop over its rows.
+"""JSON texts of Arrow columns, one column at a time: a frame costs a few Arrow calls instead of a loop over its rows.
 
-All texts are ASCII. `object_parts` and `joined` make rows of them.
+All texts are ASCII. `object_parts` and `joined` combine them into rows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def column_texts(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """JSON texts of the user's row, column by column: the time or the window's edges, then the attributes."""
+    """JSON texts of the user's rows by column name: the time or the window's edges, then the attributes."""
     names = WINDOW if schema.windowed else (TIME,)
     edges = {name: _json_texts(batch.column(name), Type.TIMESTAMP) for name in names}
     return {**edges, **{name: _json_texts(batch.column(name), kind) for name, kind in schema.columns}}
 
 
 def key_parts(key: tuple[str, ...], columns: dict[str, pa.Array]) -> list[pa.Array | str]:
-    """A plain value for one key column, an object for several, null for none."""
+    """Parts for `joined`: a plain value for one key column, an object for several, null for none."""
     if not key:
         return ["null"]
     if len(key) == 1:
@@ -37,7 +37,7 @@ def key_parts(key: tuple[str, ...], columns: dict[str, pa.Array]) -> list[pa.Arr
 
 
 def object_parts(columns: dict[str, pa.Array]) -> list[pa.Array | str]:
-    """A JSON object a row, as parts for `joined`."""
+    """One JSON object per row, as parts for `joined`."""
     parts: list[pa.Array | str] = []
     for place, (name, texts) in enumerate(columns.items()):
         parts += ["," if place else "{", f"{encode_json(name)}:", texts]
@@ -45,56 +45,56 @@ def object_parts(columns: dict[str, pa.Array]) -> list[pa.Array | str]:
 
 
 def joined(parts: Iterable[pa.Array | str]) -> pa.Array:
-    """Row by row, the parts one after the other; text without a row is the same in each."""
+    """Concatenates the parts row by row; a plain text is repeated in every row."""
     return pc.binary_join_element_wise(*parts, "")
 
 
 def lines(texts: pa.Array) -> str:
-    """Each text of a string array on a line of its own."""
+    """The texts of a string array, one per line, each with an end of line."""
     ended = pc.binary_join_element_wise(texts, "\n", "")
-    # All of the array's text in one: Arrow holds it so.
+    # Arrow stores all texts of the array in one buffer.
     _, offsets, values = ended.buffers()
     first, last = np.frombuffer(offsets, dtype=np.int32)[[ended.offset, ended.offset + len(ended)]]
-    held: bytes = values[int(first) : int(last)].to_pybytes()
-    return held.decode("ascii")
+    text: bytes = values[int(first) : int(last)].to_pybytes()
+    return text.decode("ascii")
 
 
 def by_value(column: pa.Array, text: Callable[[Any], object]) -> pa.Array:
-    """text(value), JSON-encoded, once for each different value."""
+    """text(value) of each value, JSON-encoded; computed once per distinct value."""
     encoded = column.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
     return pa.array([encode_json(text(value)) for value in distinct], pa.string()).take(encoded.indices)
 
 
 def moments(times_us: pa.Array) -> pa.Array:
-    """ISO 8601 in UTC with six digits of a fraction, so that texts compare as the times do."""
-    # The bucket of the very last times ends after the year 9999, and has no other text.
+    """ISO 8601 in UTC with six fractional digits, so that the texts sort as the times do. times_us: int64 microseconds."""
+    # The bucket of the very last times ends after the year 9999; it gets the text of the last time.
     within = pc.min_element_wise(times_us, pa.scalar(LAST_TIME_US), skip_nulls=False)
     texts = pc.utf8_replace_slice(within.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
     return pc.binary_join_element_wise(texts, "Z", "")
 
 
 def moment(time_us: int) -> str:
-    """`moments` of one time."""
+    """As `moments`, for one time in microseconds."""
     if time_us < FIRST_TIME_US:
-        return str(moments(pa.array([time_us], pa.int64()))[0])  # a bucket may begin before the year 1, where datetime ends
+        return str(moments(pa.array([time_us], pa.int64()))[0])  # a bucket may begin before the year 1, which datetime lacks
     since = timedelta(microseconds=min(time_us, LAST_TIME_US) - FIRST_TIME_US)
     return (datetime.min + since).isoformat(timespec="microseconds") + "Z"
 
 
 def milliseconds(clock_us: int) -> float:
-    """A clock value as records have it."""
+    """A clock value in milliseconds, with three decimals, as in records."""
     return round(clock_us / 1000, 3)
 
 
 def _json_texts(column: pa.Array, kind: Type) -> pa.Array:
-    """Each value as JSON: null for what JSON lacks (NaN, infinities), ISO 8601 for timestamps."""
+    """Each value as JSON: null for values that JSON lacks (NaN, infinities), ISO 8601 for timestamps."""
     texts = _TEXTS[kind](column)
     return pc.fill_null(texts, _NULL) if texts.null_count else texts
 
 
 def _double_texts(column: pa.Array) -> pa.Array:
-    """The shortest text that reads back as the same double, with a point or an exponent, which an int has not."""
+    """The shortest text that parses to the same double, always with a point or an exponent, unlike an int."""
     texts = pc.if_else(pc.is_finite(column), column, pa.scalar(None, pa.float64())).cast(pa.string())
     whole = pc.invert(pc.match_substring_regex(texts, r"[.e]"))
     return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
@@ -105,7 +105,7 @@ def _bool_texts(column: pa.Array) -> pa.Array:
 
 
 def _timestamp_texts(column: pa.Array) -> pa.Array:
-    """Quoted ISO 8601 in UTC, with six digits of a fraction where there is one."""
+    """Quoted ISO 8601 in UTC, with six fractional digits if the fraction is not zero."""
     texts = moments(column.cast(pa.int64()))
     whole = pc.equal(pc.utf8_slice_codeunits(texts, 19, 27), ".000000Z")
     short = pc.if_else(whole, pc.utf8_replace_slice(texts, 19, 27, "Z"), texts)

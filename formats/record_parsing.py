@@ -1,7 +1,7 @@
-"""What makes a record a tuple of a stream: the rules that files and topics share.
+"""Parses input records into tuples of a stream. Files and topics share these rules.
 
-Raw columns in, times and values out: on a fast path, all of them or nothing; on an exact path, row by row, with the
-reason for each that cannot be used. And JSON objects into raw columns.
+Takes raw columns, returns times and values. The fast path accepts all rows or none. The exact path goes row by row, and
+gives the reason for each row that is rejected. Also parses JSON objects into raw columns.
 """
 
 from __future__ import annotations
@@ -19,45 +19,51 @@ from boreal.model.schema import Schema, Type
 from formats.columns import convert, convert_each
 
 LONGEST_SHOWN = 200
-"""Of a value, in characters."""
+"""Maximum length of a value in a reason, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a stream wants of its records: the column that holds the time, in which unit, and the attributes."""
+class RecordShape:
+    """The columns that a stream requires of its records."""
 
     time: str
+    """Name of the column that holds the event time."""
     time_unit: str
+    """Unit of integer times: 's', 'ms', 'us' or 'ns'."""
     schema: Schema
+    """The attributes."""
 
     @property
     def wanted(self) -> list[str]:
-        """The columns that matter: the time (which the schema may name too), then the schema's."""
+        """Names of the required columns: the time (which may be an attribute too), then the attributes."""
         return list(dict.fromkeys((self.time, *self.schema.names)))
 
 
-Columns = Mapping[str, pa.Array]
-"""Raw columns, one of each that is wanted."""
+RawColumns = Mapping[str, pa.Array]
+"""Raw columns by name, one for each of `RecordShape.wanted`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows that can be used. times: int64 microseconds; values: the schema's columns; places: which of the records each
-    row was; reasons: why each of the others cannot be used, by its place."""
+class ParsedRows:
+    """The accepted rows of some records, and why the other records were rejected."""
 
     times: np.ndarray
+    """int64, one per row: event time in us."""
     values: list[pa.Array]
+    """One array per attribute, in the schema's order."""
     places: np.ndarray
+    """int64, one per row: index of the record that the row came from."""
     reasons: dict[int, str]
+    """Why each other record was rejected, by its index."""
 
-    def take(self, kept: np.ndarray) -> Rows:
-        """Only the rows of these numbers."""
+    def take(self, kept: np.ndarray) -> ParsedRows:
+        """Only the rows with these indices (int64); `reasons` stay the same."""
         chosen = pa.array(kept)
-        return Rows(self.times[kept], [column.take(chosen) for column in self.values], self.places[kept], self.reasons)
+        return ParsedRows(self.times[kept], [column.take(chosen) for column in self.values], self.places[kept], self.reasons)
 
 
-def read_all(shape: Shape, columns: Columns) -> Rows | None:
-    """The rows, if every record can be used; else None."""
+def read_all(shape: RecordShape, columns: RawColumns) -> ParsedRows | None:
+    """The rows, if every record can be parsed; otherwise None."""
     try:
         moments = convert(columns[shape.time], Type.TIMESTAMP, shape.time_unit)
         values = [convert(columns[name], kind, shape.time_unit) for name, kind in shape.schema.columns]
@@ -65,11 +71,11 @@ def read_all(shape: Shape, columns: Columns) -> Rows | None:
         return None
     if moments.null_count:
         return None
-    return Rows(moments.cast(pa.int64()).to_numpy(), values, np.arange(len(moments)), {})
+    return ParsedRows(moments.cast(pa.int64()).to_numpy(), values, np.arange(len(moments)), {})
 
 
-def read_each(shape: Shape, columns: Columns) -> Rows:
-    """The rows that can be used, and a reason for each record that cannot."""
+def read_each(shape: RecordShape, columns: RawColumns) -> ParsedRows:
+    """The rows that can be parsed, and a reason for each record that cannot."""
     reasons: dict[int, str] = {}
     moments, bad = convert_each(columns[shape.time], Type.TIMESTAMP, shape.time_unit)
     _note_bad(reasons, shape.time, "time", columns[shape.time], bad)
@@ -85,16 +91,16 @@ def read_each(shape: Shape, columns: Columns) -> Rows:
     places = np.flatnonzero(usable)
     kept = pa.array(places)
     times = moments.take(kept).cast(pa.int64()).to_numpy()
-    return Rows(times, [column.take(kept) for column in values], places, reasons)
+    return ParsedRows(times, [column.take(kept) for column in values], places, reasons)
 
 
 def late_reason(behind_us: int, disorder_us: int) -> str:
-    """Why a row is refused that is so much older than the newest before it."""
+    """The reason for a row that is older than the disorder allows. behind_us: how much older than the newest before it."""
     return f"late by {format_duration(behind_us)}, disorder allows {format_duration(disorder_us)}"
 
 
 def ahead_reason(beyond_us: int, what: str, ahead_us: int) -> str:
-    """Why a row is not believed whose time is so far beyond all that there is to hold it against."""
+    """The reason for a row whose time is too far in the future. beyond_us: how far beyond `what`."""
     beyond_ms = beyond_us // 1_000
     return f"{format_duration(beyond_ms * 1_000)} ahead of {what}, ahead allows {format_duration(ahead_us)}"
 
@@ -106,7 +112,7 @@ def _note_bad(reasons: dict[int, str], name: str, kind: str, raw: pa.Array, bad:
 
 
 def shown(value: object) -> str:
-    """A value as a reason names it: no longer than people read, and no dead letter is too large for Kafka because of it."""
+    """A value as it appears in a reason: cut to LONGEST_SHOWN characters, so that dead letters stay small enough for Kafka."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
@@ -114,8 +120,8 @@ def shown(value: object) -> str:
 # JSON objects.
 
 
-def read_records(shape: Shape, records: Sequence[bytes | None]) -> Rows:
-    """The rows of records that should hold one JSON object each, and a reason for each that cannot be used."""
+def read_records(shape: RecordShape, records: Sequence[bytes | None]) -> ParsedRows:
+    """Parses records that should hold one JSON object each; a reason for each record that cannot be parsed."""
     present = [record for record in records if record is not None]
     columns = fast_json(shape, present) if len(present) == len(records) else None
     rows = read_all(shape, columns) if columns is not None else None
@@ -127,15 +133,15 @@ def read_records(shape: Shape, records: Sequence[bytes | None]) -> Rows:
     return rows
 
 
-def json_kinds(shape: Shape) -> Iterator[dict[str, pa.DataType]]:
-    """The types to expect of JSON values: times may be texts or numbers, but all the same."""
+def json_kinds(shape: RecordShape) -> Iterator[dict[str, pa.DataType]]:
+    """The expected types of JSON values: times are all texts, or all numbers."""
     for moment in (pa.string(), pa.int64()):
         kinds = {name: moment if kind is Type.TIMESTAMP else kind.arrow for name, kind in shape.schema.columns}
         yield {**kinds, shape.time: moment}
 
 
 def read_json(data: bytes, kinds: Mapping[str, pa.DataType], block_size: int | None = None) -> pa.Table | None:
-    """The objects in a text, one after the other; None where a value is not of its kind, or the text is not JSON."""
+    """The JSON objects in a text as a table; None if a value has another type, or the text is not JSON."""
     parse = pa.json.ParseOptions(explicit_schema=pa.schema(list(kinds.items())), unexpected_field_behavior="ignore")
     read = pa.json.ReadOptions(use_threads=block_size is None, block_size=block_size)
     try:
@@ -150,12 +156,12 @@ _BETWEEN = b'}\n{"record":'
 _AFTER = b"}"
 
 
-def fast_json(shape: Shape, records: Sequence[bytes]) -> Columns | None:
-    """The wanted columns of records that hold one JSON object each; None where `exact_json` has to look at them.
+def fast_json(shape: RecordShape, records: Sequence[bytes]) -> RawColumns | None:
+    """The wanted columns of records that hold one JSON object each; None if the records need `exact_json`.
 
-    Each record is wrapped in an object of its own line. As a line begins with a brace where none may stand but at the
-    top, a record that is not whole breaks the reading, and cannot take in its neighbour; and as each has its one closing
-    brace at its end, none can hold more than one object. So row i is record i.
+    Each record is wrapped in another object on a separate line. An incomplete record makes the parser fail, because the brace
+    at the beginning of the next line is not allowed inside an object; so a record cannot absorb its neighbour. Each record has
+    exactly one closing brace, at its end; so none holds more than one object. Therefore row i is record i.
     """
     if not records:
         return None
@@ -174,10 +180,10 @@ def fast_json(shape: Shape, records: Sequence[bytes]) -> Columns | None:
     return dict(zip(kinds, rows.flatten(), strict=True))
 
 
-def exact_json(shape: Shape, records: Sequence[bytes | None]) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """The wanted columns, as texts, of the records that hold a JSON object, and why each of the others does not.
+def exact_json(shape: RecordShape, records: Sequence[bytes | None]) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """The wanted columns, as texts, of the records that hold a JSON object, and a reason for each other record, by index.
 
-    A record that is not used has a row of nulls, so that row i is record i.
+    A rejected record has a row of nulls, so that row i is record i.
     """
     columns: dict[str, list[str | None]] = {name: [] for name in shape.wanted}
     reasons: dict[int, str] = {}
@@ -196,7 +202,7 @@ def exact_json(shape: Shape, records: Sequence[bytes | None]) -> tuple[dict[str,
 
 
 def json_object(line: str) -> dict[str, object]:
-    """The line's object, numbers as their text. ValueError says why there is none."""
+    """The JSON object of a line, with numbers as texts. ValueError says why the line holds none."""
     if not is_text(line):
         raise ValueError("not UTF-8")
     try:
@@ -208,8 +214,8 @@ def json_object(line: str) -> dict[str, object]:
     return record
 
 
-def json_texts(shape: Shape, record: Mapping[str, object]) -> list[str | None]:
-    """The wanted values of an object, as texts. ValueError names the first that is not a plain one."""
+def json_texts(shape: RecordShape, record: Mapping[str, object]) -> list[str | None]:
+    """The wanted values of an object as texts. ValueError names the first that is an object, a list or not UTF-8."""
     return [_json_text(name, record.get(name)) for name in shape.wanted]
 
 
@@ -227,7 +233,7 @@ def _json_text(name: str, value: object) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Whether a text holds no lone surrogate: what bytes that are not UTF-8 were read as."""
+    """Whether a text holds no lone surrogates, which stand for bytes that are not UTF-8."""
     if text.isascii():
         return True
     try:
@@ -238,12 +244,12 @@ def is_text(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """The text with lone surrogates written out, and no end of line."""
+    """The text with lone surrogates escaped, without its end of line."""
     return text.rstrip("\r\n").encode("utf-8", "backslashreplace").decode()
 
 
 def whole(table: pa.Table, names: list[str]) -> dict[str, pa.Array]:
-    """The table's columns, each in one piece."""
+    """The table's columns by name, each as one array."""
     columns = {}
     for name in names:
         column = table.column(name).combine_chunks()

@@ -1,5 +1,5 @@
-"""What a source does with records: checks, ids, boundaries from what is known of the time, and where a
-restarted source goes on.
+"""What a source does with records: it checks them, numbers them, computes boundaries, and knows where a restarted source
+continues.
 
-Pure; `services.source` reads the topics and appends to the logs.
+Pure. `services.source` reads the topics and appends to the logs.
 """

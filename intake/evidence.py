@@ -1,6 +1,6 @@
-"""Evidence of what could be read: where partitions ended was asked, and all records before that end have been taken since.
+"""Evidence that partitions were read: the end of a partition was asked, and all records before that end have since been taken.
 
-Kafka is asked through the topic; what an answer means is the intake's matter (intake.progress).
+The topic asks Kafka. The intake decides what an answer means (intake.stream_progress).
 """
 
 from __future__ import annotations
@@ -8,34 +8,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from intake.progress import Question
+from intake.stream_progress import Question
 
 STALE_US = 10_000_000
-"""A question that is older is asked again: the records before that end may have been taken back, and would never come."""
+"""An older question is asked again: the records before that end may have been deleted, and would never arrive."""
 
 
-class Ends(Protocol):
-    """What is asked of the user's topic."""
+class TopicEnds(Protocol):
+    """What `Evidence` needs from the user's topic."""
 
     def ends(self, numbers: Iterable[int]) -> Mapping[int, int]:
-        """Where these partitions end now; without those whose broker does not say so at once."""
+        """Current end offset by partition; without partitions whose broker does not answer at once."""
         ...
 
-    def has_read(self, number: int, end: int) -> bool: ...
+    def has_read(self, number: int, end: int) -> bool:
+        """Whether all records of partition `number` before offset `end` have been taken."""
+        ...
 
 
 class Evidence:
-    """The questions that are open, one for each partition."""
+    """The open questions, at most one per partition."""
 
-    def __init__(self, topic: Ends, clock: Callable[[], int], answer: Callable[[int, Question, int], None]) -> None:
-        """answer: is told the partition, its question and the time, once all before the question was taken."""
+    def __init__(self, topic: TopicEnds, clock: Callable[[], int], answer: Callable[[int, Question, int], None]) -> None:
+        """clock: the time in us. answer: called with the partition, its question and the time, once everything that was written
+        before the question has been taken."""
         self._topic = topic
         self._clock = clock
         self._answer = answer
         self._open: dict[int, tuple[Question, int]] = {}
 
     def ask(self, numbers: Iterable[int], question: Question) -> None:
-        """Ask where partitions end now, but for those of which an answer is still to come."""
+        """Ask for the current ends of partitions, except those that still wait for an answer."""
         stale = question.asked_at - STALE_US
         wanted = [number for number in numbers if number not in self._open or self._open[number][0].asked_at < stale]
         for number, end in self._topic.ends(wanted).items():
@@ -43,12 +46,12 @@ class Evidence:
         self.look()
 
     def look(self) -> None:
-        """Answer what can be answered by now."""
+        """Answer the questions that can be answered now."""
         for number, (question, end) in list(self._open.items()):
             if self._topic.has_read(number, end):
                 del self._open[number]
                 self._answer(number, question, self._clock())
 
     def forget(self) -> None:
-        """Offsets mean something else from here on."""
+        """Drop all questions: offsets have a new meaning from now on."""
         self._open.clear()

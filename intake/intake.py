@@ -1,20 +1,21 @@
 """The source without its clock and its connections: a user's records in; frames, boundaries and dead letters out.
 
-Lateness is judged once, here (R29), by what the stream has promised and by the floor of the record's partition, record by
-record in the order of that partition; so the verdict on a record does not depend on how the records are cut into batches.
-A late row is a dead letter; or, where the stream asks for it (`late: clamp`), its time is raised to the floor that it missed.
+Whether a row is late is decided once, here (R29): by the stream's boundary and by the floor of the row's partition, record by
+record in the partition's order. So the decision does not depend on how the records are divided into batches. A late row
+becomes a dead letter, or its time is raised to the floor if the stream asks for it (`late: clamp`).
 
-A partition's floor is raised by heartbeat records (header `boundary`), and under the policy `data` by each row, to its
-time less `disorder`. What the stream may promise follows from the floors, and from what could be read
-(intake.progress).
+Heartbeat records (header `boundary`) raise a partition's floor. With the policy `data`, each row raises it as well, to the
+row's time minus `disorder`. The stream's boundary follows from the floors and from what could be read
+(intake.stream_progress).
 
-A row is not believed where its time is more than `ahead` beyond the clock, and beyond the newest that was believed before:
-it is a dead letter, and raises nothing. A replay is behind the clock, so there any jump is believed. Rows that are beyond the
-clock by less raise the floor to just before the clock: else one producer with a fast clock would make the others' rows late.
+A row is rejected as too far ahead if its time is more than `ahead` beyond the clock and beyond the newest time accepted so
+far: it becomes a dead letter and raises nothing. A replay is behind the clock, so any jump there is accepted. Accepted rows
+that are beyond the clock raise the floor only to just before the clock. Otherwise one producer with a fast clock would make
+the rows of all others late.
 
-A partition that never had a row is left out, since under `data` it would hold back the stream for ever. When its first
-one comes, the promise stands: rows older than that are late. Producers that begin to write to a new partition and
-want nothing lost use the policies `clock` or `producer`, or a sufficient `disorder`.
+A partition that never had a row is ignored, since with `data` it would hold back the stream for ever. When its first row
+arrives, the boundary stays: older rows are late. For producers that begin to write to a new partition and must not lose
+rows, use the policy `clock` or `producer`, or a sufficient `disorder`.
 """
 
 from __future__ import annotations
@@ -33,33 +34,34 @@ from boreal.model.schema import Type
 from boreal.query.plan import Edge
 from boreal.query.spec import Stream
 from formats.columns import convert
-from formats.dead_letter import DeadLetter
-from formats.record_parsing import Rows, Shape, ahead_reason, late_reason, read_records, shown
-from intake.place import Partition, Place
-from intake.progress import Progress, Question
+from formats.dead_letter import DeadLetterRecord
+from formats.record_parsing import ParsedRows, RecordShape, ahead_reason, late_reason, read_records, shown
+from intake.place import PartitionPlace, SourcePlace
+from intake.stream_progress import Question, StreamProgress
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
 
 BOUNDARY_HEADER = "boundary"
-"""On a heartbeat record: an ISO 8601 time, or `end`."""
+"""Header of a heartbeat record: an ISO 8601 time, or `end`."""
 END = "end"
+"""Value of BOUNDARY_HEADER: the partition gets no more rows."""
 POSTED_HEADER = "boreal-posted"
-"""On a record that came by way of a source: its number, by which a repetition is known."""
+"""Header of a record that was posted through a source: its number, which identifies repetitions."""
 _LONGEST_NUMBER = 20
 
 LONGEST_TEXT = 100_000
-"""Of a dead letter's record, in characters: what is longer is cut off, since Kafka would refuse the letter."""
+"""Maximum length of the record in a dead letter, in characters; the rest is cut off, since Kafka would reject the letter."""
 ANCHOR_EVERY = 256
-"""The first boundary of a life carries an anchor, and at least one of every so many, so that a restart finds one near the
-end of an idle log."""
+"""The first boundary of an incarnation has an anchor, and then at least one in this many, so that a restart finds an anchor
+near the end of an idle log."""
 
 BEFORE_CLOCK_US = 100_000
-"""A row beyond the clock raises the floor to so long before the clock: producers whose clocks are right need that to get
-their rows here."""
+"""A row beyond the clock raises the floor to this long before the clock (us): the time that rows of producers with correct
+clocks need to arrive."""
 
 
 class UserRecord(Protocol):
-    """A record of the user's topic, as Kafka's consumer gives it."""
+    """A record of the user's topic, as Kafka's consumer returns it."""
 
     @property
     def offset(self) -> int: ...
@@ -67,47 +69,57 @@ class UserRecord(Protocol):
     def value(self) -> bytes | None: ...
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """A header may be there without a value."""
+        """(name, value); a header may have no value."""
         ...
 
 
 Records = Mapping[int, Sequence[UserRecord]]
-"""By partition of the user's topic, in the order of their offsets."""
+"""Records by partition of the user's topic, in the order of their offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What some records come to. The letters have to be safe before the first of the frames is logged: the announcement
-    counts their records as done. Frames of one log are in order; each log has its announcement first. clamped: how many of
-    the rows came late. ahead: how many were not believed."""
+    """The result of some records. The dead letters must be durable before the first frame is logged: the announcement counts
+    their records as processed."""
 
     frames: list[tuple[LogId, Frame]]
-    letters: list[DeadLetter]
+    """Frames to append, in order; the first frame of each log is the announcement."""
+    letters: list[DeadLetterRecord]
+    """The rejected records."""
     rows: int
+    """Number of accepted rows."""
     clamped: int
+    """Number of accepted rows that were late and got a later time."""
     ahead: int
+    """Number of rows that were rejected as too far ahead."""
 
 
 @dataclass
-class _Sorted:
-    """The records of a batch, told apart. data: to be read, with their partitions. raises: what heartbeats raise their
-    partition to, by (offset, time). floors: how far the rows raise it. posted: the last number in each partition. reasons:
-    why records are refused, by partition and offset. brought: the partitions with accepted rows or heartbeats, and of the rows
-    that raised the floor the oldest and the newest time. newest: that was believed."""
+class _BatchContents:
+    """The records of a batch, sorted by kind, and what they change."""
 
     data: list[tuple[int, UserRecord]] = field(default_factory=list)
+    """(partition, record) of the records to parse."""
     raises: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """(offset, event time) of the heartbeats, by partition."""
     floors: dict[int, int] = field(default_factory=dict)
+    """Floor after the rows, by partition."""
     posted: dict[int, int] = field(default_factory=dict)
+    """Number of the last posted record, by partition."""
     reasons: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Why records are rejected, by (partition, offset)."""
     brought: dict[int, tuple[int, int] | None] = field(default_factory=dict)
+    """Partitions with accepted rows or heartbeats: (oldest, newest) event time of the rows that raised the floor, or None."""
     newest: int = BEGINNING
+    """The newest accepted event time (us)."""
     clamped: int = 0
+    """Number of rows that were clamped."""
     ahead: int = 0
+    """Number of rows that were rejected as too far ahead."""
 
 
 class Intake:
-    """One life of a source, from `place` on. Records are given in order, each once."""
+    """One incarnation of a source, from `place` on. Pass each record once, in order."""
 
     def __init__(
         self,
@@ -117,18 +129,18 @@ class Intake:
         edges: Sequence[Edge],
         bucket_us: int,
         origin: Origin,
-        place: Place,
+        place: SourcePlace,
         *,
         delay_threshold_us: int = 3_000_000,
         boundary_interval_us: int = 50_000,
     ) -> None:
-        """edges: those that the stream makes; place is ours from now on."""
+        """edges: the plan's edges that the stream writes. place: modified from now on. Durations in us."""
         self.place = place
-        self.progress = Progress(stream, delay_threshold_us, boundary_interval_us)
+        self.progress = StreamProgress(stream, delay_threshold_us, boundary_interval_us)
         self._name = name
         self._stream = stream
         self._topic = topic
-        self._shape = Shape(stream.time, stream.time_unit, stream.attributes)
+        self._shape = RecordShape(stream.time, stream.time_unit, stream.attributes)
         self._logs = [(edge, [LogId(edge.name, "", part) for part in range(edge.partitions)]) for edge in edges]
         self._bucket_us = bucket_us
         self._origin = origin
@@ -143,65 +155,65 @@ class Intake:
 
     @property
     def boundary(self) -> int:
-        """What the next boundary will promise."""
+        """The event time of the next boundary."""
         return max(self._reach, self.place.promise)
 
     def expect(self, partition: int, offset: int) -> None:
-        """A partition of the user's topic holds records, from `offset` on, although none was taken yet: until some were,
-        nothing is known of how far it is."""
-        self.place.partitions.setdefault(partition, Partition(offset))
+        """A partition of the user's topic holds records from `offset` on, although none was taken yet. Until some are taken,
+        its floor is unknown."""
+        self.place.partitions.setdefault(partition, PartitionPlace(offset))
 
     def skip(self, partition: int, offset: int) -> None:
-        """The records before an offset are gone, and will not be taken."""
-        known = self.place.partitions.get(partition, Partition())
+        """The records before an offset were deleted, and will not be taken."""
+        known = self.place.partitions.get(partition, PartitionPlace())
         self.place.partitions[partition] = replace(known, next_offset=offset)
 
     def ask(self, now: int) -> Question:
-        """What will be meant by an answer to where partitions end now."""
+        """A question for the ends of partitions, as of now."""
         return self.progress.ask(self.place.partitions, now)
 
     def answer(self, partition: int, question: Question, now: int) -> None:
-        """All records that were written to a partition before the question was asked have been taken."""
+        """All records that were written to a partition before the question have been taken."""
         self.progress.answer(partition, self.place.partitions.get(partition), question, now)
         self._look(now)
 
     def heartbeat(self, now: int) -> list[tuple[LogId, Frame]]:
-        """The boundary as it stands, for each log."""
+        """The current boundary, for each log."""
         self.place.promise = self.boundary
         self._unanchored += 1
         anchor = self.place.announce(self._topic, {}) if self._unanchored >= ANCHOR_EVERY else None
         return self._boundaries(anchor, now)
 
     def take(self, records: Records, now: int) -> Batch:
-        """Turn records into one batch: an announcement, then the rows, ordered by time, for each log."""
+        """Turn records into one batch: for each log an announcement, then the rows ordered by time."""
         self.place.clock = now
         return self.take_again(records, now)
 
     def take_again(self, records: Records, now: int) -> Batch:
-        """The same for the batch that a former life announced, judged by the clock of then."""
-        # Sorted: a batch that is done again after a crash comes to the same rows in the same order.
+        """As `take`, for the batch that the former incarnation announced; uses the clock of the announcement."""
+        # Sorted: a batch that is repeated after a crash gives the same rows in the same order.
         taken = {partition: found for partition, found in sorted(records.items()) if found}
         for partition, found in taken.items():
             self.expect(partition, found[0].offset)
         self.place.promise = self.boundary
         until = {partition: found[-1].offset + 1 for partition, found in taken.items()}
         frames = self._boundaries(self.place.announce(self._topic, until), now)
-        told = self._tell_apart(taken)
-        rows = self._judge(told)
+        contents = self._sort(taken)
+        rows = self._accept(contents)
         frames += self._log_rows(rows, now)
         for partition, offset in until.items():
             known = self.place.partitions[partition]
-            posted = told.posted.get(partition, known.posted)
-            self.place.partitions[partition] = Partition(offset, self._raised(partition, told), posted)
+            posted = contents.posted.get(partition, known.posted)
+            self.place.partitions[partition] = PartitionPlace(offset, self._raised(partition, contents), posted)
             self.progress.take(partition, now)
-        for partition, span in told.brought.items():
+        for partition, span in contents.brought.items():
             self.progress.bring(partition, now, *(span or ()))
-        self.place.newest = max(self.place.newest, told.newest)
+        self.place.newest = max(self.place.newest, contents.newest)
         self._look(now)
-        return Batch(frames, self._letters(taken, told.reasons), len(rows.times), told.clamped, told.ahead)
+        return Batch(frames, self._letters(taken, contents.reasons), len(rows.times), contents.clamped, contents.ahead)
 
     def _look(self, now: int) -> None:
-        """See how far the stream may go."""
+        """Compute how far the boundary may advance."""
         reach = self.progress.reach(self.place.partitions)
         if reach > self._reach:
             self._reach, self._reached_at = reach, now
@@ -214,8 +226,8 @@ class Intake:
 
     # Reading
 
-    def _tell_apart(self, records: Records) -> _Sorted:
-        told = _Sorted()
+    def _sort(self, records: Records) -> _BatchContents:
+        contents = _BatchContents()
         for partition, found in records.items():
             posted = self.place.partitions[partition].posted
             for record in found:
@@ -225,67 +237,69 @@ class Intake:
                     if number is not None:
                         if number <= posted:
                             continue
-                        posted = told.posted[partition] = number
+                        posted = contents.posted[partition] = number
                     if BOUNDARY_HEADER in headers:
-                        self._take_heartbeat(told, partition, record, headers[BOUNDARY_HEADER])
+                        self._take_heartbeat(contents, partition, record, headers[BOUNDARY_HEADER])
                         continue
-                told.data.append((partition, record))
-        return told
+                contents.data.append((partition, record))
+        return contents
 
-    def _take_heartbeat(self, told: _Sorted, partition: int, record: UserRecord, header: bytes | None) -> None:
+    def _take_heartbeat(self, contents: _BatchContents, partition: int, record: UserRecord, header: bytes | None) -> None:
         text = (header or b"").decode("utf-8", "backslashreplace").strip()
         try:
             time = INFINITY if text == END else _time(text, self._stream.time_unit)
         except pa.ArrowInvalid:
-            told.reasons[partition, record.offset] = f"header {BOUNDARY_HEADER}: {shown(text)} is neither a time nor {END!r}"
+            reason = f"header {BOUNDARY_HEADER}: {shown(text)} is neither a time nor {END!r}"
+            contents.reasons[partition, record.offset] = reason
             return
-        told.raises.setdefault(partition, []).append((record.offset, time))
-        told.brought[partition] = None
+        contents.raises.setdefault(partition, []).append((record.offset, time))
+        contents.brought[partition] = None
 
-    def _judge(self, told: _Sorted) -> Rows:
-        """The rows that are whole, believed and in time; notes the reasons of the others, and what raises the floors."""
-        values = [record.value for _, record in told.data]
-        rows = self._read(values, told)
-        numbers = np.fromiter((partition for partition, _ in told.data), np.int64, len(values))
-        offsets = np.fromiter((record.offset for _, record in told.data), np.int64, len(values))
-        rows = self._believe(rows, numbers, offsets, told)
+    def _accept(self, contents: _BatchContents) -> ParsedRows:
+        """The accepted rows; notes the reasons for the others, and what raises the floors."""
+        values = [record.value for _, record in contents.data]
+        rows = self._read(values, contents)
+        numbers = np.fromiter((partition for partition, _ in contents.data), np.int64, len(values))
+        offsets = np.fromiter((record.offset for _, record in contents.data), np.int64, len(values))
+        rows = self._believe(rows, numbers, offsets, contents)
         numbers, offsets = numbers[rows.places], offsets[rows.places]
         floors = np.full(len(rows.times), BEGINNING)
         for partition in np.unique(numbers).tolist():
             own = numbers == partition
-            floors[own] = self._floors(partition, rows.times[own], offsets[own], told)
+            floors[own] = self._floors(partition, rows.times[own], offsets[own], contents)
         late = rows.times < floors
         if self._stream.late == "clamp":
-            # After the end there is no time left to be put at.
+            # After the end of the stream there is no later time.
             raised = late & (floors < INFINITY)
             rows = replace(rows, times=np.where(raised, floors, rows.times))
-            late, told.clamped = late & ~raised, int(raised.sum())
+            late, contents.clamped = late & ~raised, int(raised.sum())
         for row in np.flatnonzero(late).tolist():
-            told.reasons[int(numbers[row]), int(offsets[row])] = self._why_late(int(rows.times[row]), int(floors[row]))
+            contents.reasons[int(numbers[row]), int(offsets[row])] = self._why_late(int(rows.times[row]), int(floors[row]))
         return rows.take(np.flatnonzero(~late)) if late.any() else rows
 
-    def _believe(self, rows: Rows, numbers: np.ndarray, offsets: np.ndarray, told: _Sorted) -> Rows:
-        """Without the rows that are too far ahead. numbers, offsets: of all records that `rows` was read from."""
+    def _believe(self, rows: ParsedRows, numbers: np.ndarray, offsets: np.ndarray, contents: _BatchContents) -> ParsedRows:
+        """Remove the rows that are too far ahead. numbers, offsets: partition and offset of each record that was parsed."""
         if not len(rows.times):
             return rows
         believed = np.ones(len(rows.times), dtype=bool)
         numbers, offsets = numbers[rows.places], offsets[rows.places]
         for partition in np.unique(numbers[rows.times > self._believable(self.place.newest)]).tolist():
             own = np.flatnonzero(numbers == partition)
-            believed[own] = self._believed(partition, rows.times[own].tolist(), offsets[own].tolist(), told)
+            believed[own] = self._are_believed(partition, rows.times[own].tolist(), offsets[own].tolist(), contents)
         if not believed.all():
-            told.ahead = int((~believed).sum())
+            contents.ahead = int((~believed).sum())
             rows = rows.take(np.flatnonzero(believed))
-        told.newest = int(rows.times.max(initial=BEGINNING))
+        contents.newest = int(rows.times.max(initial=BEGINNING))
         return rows
 
     def _believable(self, newest: int) -> int:
-        """The greatest time that is believed where this one is the newest before it."""
+        """The latest time that is accepted if `newest` is the newest time before it."""
         return min(max(self.place.clock, newest) + self._stream.ahead, INFINITY)
 
-    def _believed(self, partition: int, times: list[int], offsets: list[int], told: _Sorted) -> list[bool]:
-        """Which of a partition's rows are believed; notes why the others are not. What its owner has promised is believed."""
-        heartbeats = [(offset, time) for offset, time in told.raises.get(partition, ()) if time < INFINITY]
+    def _are_believed(self, partition: int, times: list[int], offsets: list[int], contents: _BatchContents) -> list[bool]:
+        """Which rows of a partition are not too far ahead; notes the reasons for the others. Times up to the partition's floor
+        or heartbeats are always accepted."""
+        heartbeats = [(offset, time) for offset, time in contents.raises.get(partition, ()) if time < INFINITY]
         floor = self.place.partitions[partition].floor
         newest = max(self.place.newest, floor if floor < INFINITY else BEGINNING)
         believed = []
@@ -297,52 +311,53 @@ class Intake:
                 newest = max(newest, time)
             else:
                 beyond_us = time - max(self.place.clock, newest)
-                told.reasons[partition, offset] = ahead_reason(beyond_us, "the clock and its stream", self._stream.ahead)
+                contents.reasons[partition, offset] = ahead_reason(beyond_us, "the clock and its stream", self._stream.ahead)
         return believed
 
-    def _read(self, values: list[bytes | None], told: _Sorted) -> Rows:
+    def _read(self, values: list[bytes | None], contents: _BatchContents) -> ParsedRows:
         rows = read_records(self._shape, values)
         for place, reason in rows.reasons.items():
-            partition, record = told.data[place]
-            told.reasons[partition, record.offset] = reason
+            partition, record = contents.data[place]
+            contents.reasons[partition, record.offset] = reason
         return rows
 
-    def _floors(self, partition: int, times: np.ndarray, offsets: np.ndarray, told: _Sorted) -> np.ndarray:
-        """For each row of a partition, the time below which it is late: what stood before its offset."""
-        at, to = np.array(told.raises.get(partition, ()), dtype=np.int64).reshape(-1, 2).T
+    def _floors(self, partition: int, times: np.ndarray, offsets: np.ndarray, contents: _BatchContents) -> np.ndarray:
+        """For each row of a partition, the floor before its offset: below it the row is late."""
+        at, to = np.array(contents.raises.get(partition, ()), dtype=np.int64).reshape(-1, 2).T
         if self._stream.boundary == "data":
-            # A late row raises nothing: the floor is above it. So all may be counted.
+            # A late row raises nothing, since the floor is above it. So all rows may be included.
             raises = self._raises(times)
             at, to = np.concatenate([at, offsets]), np.concatenate([to, raises])
             order = np.argsort(at, kind="stable")
             at, to = at[order], to[order]
         known = max(self.place.partitions[partition].floor, self.place.promise)
         floors = np.maximum.accumulate(np.concatenate([[known], to]))
-        told.floors[partition] = int(floors[-1])
+        contents.floors[partition] = int(floors[-1])
         standing: np.ndarray = floors[np.searchsorted(at, offsets)]
-        self._note_brought(partition, times, standing, told)
+        self._note_brought(partition, times, standing, contents)
         return standing
 
     def _raises(self, times: np.ndarray) -> np.ndarray:
         """How far each row raises its partition's floor."""
         clock, ahead = self.place.clock, self._stream.ahead
         raises: np.ndarray = times - self._stream.disorder
-        if (beyond := times > clock).any():
-            # What is believed only for the sake of its stream, since the clock itself is behind, still moves it on.
-            raises[beyond] = np.maximum(clock - BEFORE_CLOCK_US, times[beyond] - ahead) - self._stream.disorder
+        if (rows_not_held := times > clock).any():
+            # A row far beyond the clock is accepted because its stream is there already, so the clock is behind. It still
+            # has to move the stream on.
+            raises[rows_not_held] = np.maximum(clock - BEFORE_CLOCK_US, times[rows_not_held] - ahead) - self._stream.disorder
         return raises
 
-    def _note_brought(self, partition: int, times: np.ndarray, standing: np.ndarray, told: _Sorted) -> None:
-        """Whether the partition brings rows that are in time, and how old the first is that none before it has passed."""
+    def _note_brought(self, partition: int, times: np.ndarray, standing: np.ndarray, contents: _BatchContents) -> None:
+        """Note that a partition has rows in time, and the event times of those that raise its floor."""
         if not (times >= standing).any():
             return
         leading = times[times - self._stream.disorder > standing]
-        told.brought[partition] = (int(leading.min()), int(leading.max())) if len(leading) else None
+        contents.brought[partition] = (int(leading.min()), int(leading.max())) if len(leading) else None
 
-    def _raised(self, partition: int, told: _Sorted) -> int:
+    def _raised(self, partition: int, contents: _BatchContents) -> int:
         """A partition's floor after the batch."""
-        heartbeats = (time for _, time in told.raises.get(partition, ()))
-        return max(self.place.partitions[partition].floor, told.floors.get(partition, BEGINNING), *heartbeats, BEGINNING)
+        heartbeats = (time for _, time in contents.raises.get(partition, ()))
+        return max(self.place.partitions[partition].floor, contents.floors.get(partition, BEGINNING), *heartbeats, BEGINNING)
 
     def _why_late(self, time: int, floor: int) -> str:
         if floor >= INFINITY:
@@ -351,11 +366,11 @@ class Intake:
             return f"late by {format_duration(floor - time)}: a boundary had passed it"
         return late_reason(floor + self._stream.disorder - time, self._stream.disorder)
 
-    def _letters(self, records: Records, reasons: Mapping[tuple[int, int], str]) -> list[DeadLetter]:
+    def _letters(self, records: Records, reasons: Mapping[tuple[int, int], str]) -> list[DeadLetterRecord]:
         if not reasons:
             return []
         return [
-            DeadLetter(
+            DeadLetterRecord(
                 self._name, self._topic, partition, record.offset, reasons[partition, record.offset], text_of(record.value)
             )
             for partition, found in records.items()
@@ -365,7 +380,7 @@ class Intake:
 
     # Writing
 
-    def _log_rows(self, rows: Rows, now: int) -> list[tuple[LogId, Frame]]:
+    def _log_rows(self, rows: ParsedRows, now: int) -> list[tuple[LogId, Frame]]:
         if not len(rows.times):
             return []
         schema = self._shape.schema.arrow
@@ -383,19 +398,19 @@ class Intake:
         return frames
 
 
-def beyond(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) -> list[tuple[LogId, Frame]]:
-    """Of a batch that is done again, the rows that each log, by its next id, does not hold yet: all of them or none, since
-    a batch has one frame of rows for each log."""
+def rows_not_held(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) -> list[tuple[LogId, Frame]]:
+    """The DATA frames of a repeated batch that the logs do not hold yet. written: the next id of each log. A log holds all rows
+    of a batch or none, since a batch has one DATA frame per log."""
     return [(log, frame) for log, frame in frames if isinstance(frame, Data) and frame.first_id >= written[log.key]]
 
 
 def _number(header: bytes | None) -> int | None:
-    # What is not a number is not ours, and repeats nothing.
+    # A header that is not a number was not written by a source, so the record is no repetition.
     return int(header) if header is not None and header.isdigit() and len(header) <= _LONGEST_NUMBER else None
 
 
 def _time(text: str, time_unit: str) -> int:
-    """A time as the time column may have it. pa.ArrowInvalid if it is none."""
+    """A time in any form that the time column may have, in us. pa.ArrowInvalid if it is not a time."""
     time = convert(pa.array([text], pa.string()), Type.TIMESTAMP, time_unit).cast(pa.int64())[0].as_py()
     if time is None:
         raise pa.ArrowInvalid("no time")
@@ -403,5 +418,5 @@ def _time(text: str, time_unit: str) -> int:
 
 
 def text_of(value: bytes | None) -> str:
-    """A record as its dead letter holds it."""
+    """A record's value as its dead letter holds it."""
     return (value or b"").decode("utf-8", "backslashreplace")[:LONGEST_TEXT]

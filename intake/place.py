@@ -1,20 +1,20 @@
-"""Where a source is: what of the user's topic is in its logs, and what it has promised.
+"""The position of a source: which records of the user's topic are in its logs, and which boundary it has written.
 
-Before the rows of a batch a source logs a stable boundary whose anchor announces them. `inputs` of that anchor, for each
-partition P of the user's topic T that ever held a record:
+Before the rows of a batch, a source logs a stable boundary whose anchor announces the batch. The anchor's `inputs` hold, for
+each partition P of the user's topic T that ever held a record:
 
-    T/P          the offset at which the batch begins: the records before it have had their effect
-    T/P/until    the offset at which it ends; absent where it takes no record of this partition
-    T/P/floor    the boundary of this partition before the batch; absent where there is none
-    T/P/posted   the number of the last record that was posted by way of this source (services.source.post); absent if none
+    T/P          the offset where the batch begins: all records before it have been processed
+    T/P/until    the offset where the batch ends; absent if it has no record of this partition
+    T/P/floor    the floor of this partition before the batch; absent if there is none
+    T/P/posted   the number of the last record that was posted through this source (services.source.post); absent if none
 
-and for the topic as a whole:
+and for the whole topic:
 
-    T//newest    the newest time that was believed; absent where there is none
-    T//clock     the source's clock, by which it is judged what is ahead; absent in logs of sources that believed every time
+    T//newest    the newest accepted time; absent if there is none
+    T//clock     the source's clock, which decides what is too far ahead; absent in logs of sources that accepted every time
 
-`next_ids` is the id of the batch's first row in each of the stream's logs, and `time` the promise by which it is judged
-which rows are late. All that decides what rows a batch becomes is in its announcement and in the user's topic.
+`next_ids` is the id of the batch's first row in each of the stream's logs. `time` is the boundary that decides which rows are
+late. So the announcement and the user's topic determine completely which rows a batch becomes.
 """
 
 from __future__ import annotations
@@ -29,29 +29,34 @@ NOT_POSTED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """One partition of the user's topic. next_offset: of the first record not yet taken. floor: no later row here is
-    accepted with a smaller time. posted: the number of the last record taken that was posted by way of a source."""
+class PartitionPlace:
+    """The position in one partition of the user's topic."""
 
     next_offset: int = 0
+    """Offset of the first record that is not yet taken."""
     floor: int = BEGINNING
+    """Event time (us): no later row of this partition is accepted with a smaller time."""
     posted: int = NOT_POSTED
+    """Number of the last taken record that was posted through a source; NOT_POSTED if none."""
 
 
 @dataclass(slots=True)
-class Place:
-    """partitions: those that ever held a record. next_ids: by the log's 'stream/partition'. promise: the highest boundary
-    that any of the logs may hold. newest: the newest time that was believed. clock: the source's, when the batch was
-    announced; INFINITY where every time is believed."""
+class SourcePlace:
+    """The position of a source in the user's topic and in its own logs."""
 
     next_ids: dict[str, int]
-    partitions: dict[int, Partition] = field(default_factory=dict)
+    """Id of the next row, by the log's 'stream/partition'."""
+    partitions: dict[int, PartitionPlace] = field(default_factory=dict)
+    """Position by partition, for the partitions that ever held a record."""
     promise: int = BEGINNING
+    """The highest boundary that any of the logs may hold, as event time (us)."""
     newest: int = BEGINNING
+    """The newest accepted event time (us)."""
     clock: int = INFINITY
+    """The source's clock (us) when the batch was announced; INFINITY if every time is accepted."""
 
     def announce(self, topic: str, until: Mapping[int, int]) -> Anchor:
-        """The anchor that announces a batch from here, of the records up to `until` of each partition that it takes."""
+        """The anchor that announces the next batch. until: the offset where the batch ends, by partition."""
         inputs: list[tuple[str, int]] = []
         for number, partition in sorted(self.partitions.items()):
             key = f"{topic}/{number}"
@@ -69,9 +74,10 @@ class Place:
         return Anchor(self.promise, self.promise, tuple(sorted(self.next_ids.items())), tuple(inputs))
 
 
-def announced(anchor: Anchor, topic: str) -> tuple[Place, dict[int, int]]:
-    """The place before the batch that an anchor of `Place.announce` announces, and where the batch ends."""
-    place = Place(dict(anchor.next_ids), {}, anchor.time)
+def read_announcement(anchor: Anchor, topic: str) -> tuple[SourcePlace, dict[int, int]]:
+    """The position before the batch that an anchor of `SourcePlace.announce` announces, and the offset by partition where the
+    batch ends."""
+    place = SourcePlace(dict(anchor.next_ids), {}, anchor.time)
     until: dict[int, int] = {}
     for key, value in anchor.inputs:
         name, number, *what = key.split("/")
@@ -83,7 +89,7 @@ def announced(anchor: Anchor, topic: str) -> tuple[Place, dict[int, int]]:
             elif what == ["clock"]:
                 place.clock = value
             continue
-        known = place.partitions.setdefault(int(number), Partition())
+        known = place.partitions.setdefault(int(number), PartitionPlace())
         match what:
             case []:
                 place.partitions[int(number)] = replace(known, next_offset=value)
@@ -96,8 +102,8 @@ def announced(anchor: Anchor, topic: str) -> tuple[Place, dict[int, int]]:
     return place, until
 
 
-def progress(anchor: Anchor) -> tuple[int, int, int]:
-    """Grows with each announcement of a stream, in whichever of its logs it is found."""
+def announcement_rank(anchor: Anchor) -> tuple[int, int, int]:
+    """Sorts the announcements of a stream by age, the oldest first, whichever log holds them."""
     inputs = dict(anchor.inputs)
     ends = [inputs.get(f"{key}/until", value) for key, value in anchor.inputs if key.count("/") == 1]
     return sum(next_id for _, next_id in anchor.next_ids), anchor.time, sum(ends)

@@ -1,5 +1,4 @@
-"""Logs and checkpoint stores: what every kind of them offers, the kinds that are in memory, and where
-a restart begins by what they hold.
+"""Logs and checkpoint stores: their interfaces, the implementations in memory, and where a restart begins.
 
-Pure; kinds that touch a disk, Kafka or Redis are in services.storage.
+Pure. Implementations over disks, Kafka and Redis are in services.storage.
 """

@@ -1,9 +1,9 @@
-"""What a checkpoint is, how it is encoded, and what every store of them offers (design: Operators; R19, R26).
+"""Checkpoints, their encoding, and the interface of checkpoint stores (design: Operators; R19, R26).
 
     prelude   magic 'bC', version u8, size of the head u32, size of the state u64 (little-endian)
-    head      all fields but the state, as compact JSON
-    state     as the operators encoded it
-    digest    SHA-256 of all before it
+    head      all fields except the state, as compact JSON
+    state     as encoded by the operators
+    digest    SHA-256 of everything before it
 """
 
 from __future__ import annotations
@@ -22,65 +22,69 @@ _PRELUDE = struct.Struct("<2sBIQ")
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
-class StoreUnavailable(BorealError):
-    """The store cannot be reached, or cannot take what it was given: nothing is known to have changed. Try again later."""
+class StoreUnavailableError(BorealError):
+    """The store cannot be reached, or cannot store the data. Nothing is known to have changed. Try again later."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An instance's state at a bucket's edge, and what it takes to go on from there.
-
-    instance: its name. number: rises with every checkpoint of the instance. time, needs, next_ids, inputs: as in
-    reconcile.events.StoreCheckpoint. state: the state of the fragment's operators, encoded.
-    """
+    """An instance's state at the edge of a bucket, and what is needed to continue from there (see
+    reconcile.events.StoreCheckpoint)."""
 
     instance: str
+    """Name of the instance."""
     number: int
+    """Rises with every checkpoint of the instance."""
     time: int
+    """Event time of the state (us): the edge of a bucket."""
     needs: int
+    """Event time (us) of the oldest input that is read again."""
     next_ids: tuple[tuple[str, int], ...]
+    """('stream/partition', id of the next row) of each output."""
     inputs: tuple[tuple[str, int], ...]
+    """('stream/partition', id of the first row to read again) of each input."""
     state: bytes
+    """The encoded state of the fragment's operators."""
 
 
 class CheckpointStore(Protocol):
     """Checkpoints by (instance, number). A put that did not finish counts as absent (R19).
 
-    Where the store is another process, every method but `close` may raise StoreUnavailable, within seconds.
+    If the store is in another process, every method except `close` may raise StoreUnavailableError, within seconds.
     """
 
     @property
     def damaged(self) -> list[tuple[str, int]]:
-        """The (instance, number) of each damaged checkpoint that `latest` passed over, in the order of discovery."""
+        """(instance, number) of each damaged checkpoint that `latest` skipped, in the order of discovery."""
         ...
 
     def put(self, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint, in place of one of the same number. All or nothing, whatever crashes meanwhile."""
+        """Store a checkpoint; replaces one with the same number. Atomic, even if a process crashes meanwhile."""
         ...
 
     def get(self, instance: str, number: int) -> Checkpoint:
-        """KeyError if there is none; CorruptError if it is damaged."""
+        """The checkpoint. KeyError if there is none; CorruptError if it is damaged."""
         ...
 
     def latest(self, instance: str) -> Checkpoint | None:
-        """The checkpoint of the highest number that is sound; damaged ones are entered in `damaged`."""
+        """The undamaged checkpoint with the highest number, None if there is none. Damaged ones are added to `damaged`."""
         ...
 
     def numbers(self, instance: str) -> list[int]:
-        """The numbers of the instance's checkpoints, damaged ones too, rising."""
+        """The numbers of the instance's checkpoints in ascending order, including damaged ones."""
         ...
 
     def drop(self, instance: str, below: int) -> None:
-        """Forget the instance's checkpoints with a number below this one."""
+        """Delete the instance's checkpoints with a number below this one."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections. The store must not be used afterwards; checkpoints are kept."""
+        """Close files and connections. The store must not be used afterwards. Checkpoints are kept."""
         ...
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The checkpoint's bytes; equal checkpoints give equal bytes."""
+    """The encoded checkpoint. Equal checkpoints give equal bytes."""
     fields = {
         "instance": checkpoint.instance,
         "number": checkpoint.number,
@@ -97,8 +101,8 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """The checkpoint that `encode_checkpoint` wrote. CorruptError says whether the bytes are no checkpoint, of an
-    unknown version, of the wrong length or damaged."""
+    """The checkpoint that `encode_checkpoint` encoded. CorruptError says what is wrong: not a checkpoint, an unknown version,
+    the wrong length, or damage."""
     if len(data) < _PRELUDE.size:
         raise CorruptError(f"the checkpoint is cut short: {len(data)} bytes")
     magic, version, head_size, state_size = _PRELUDE.unpack_from(data)
@@ -131,11 +135,11 @@ def _checkpoint(fields: dict[str, Any], state: bytes) -> Checkpoint:
 
 
 def read_checkpoint(data: bytes, instance: str, number: int) -> Checkpoint:
-    """The checkpoint that a store found in the place of this instance and number. CorruptError if it is another's."""
+    """The checkpoint that a store found under this instance and number. CorruptError if it is a different checkpoint."""
     checkpoint = decode_checkpoint(data)
     if (checkpoint.instance, checkpoint.number) != (instance, number):
         found = f"number {checkpoint.number} of {checkpoint.instance}"
-        raise CorruptError(f"in the place of checkpoint {number} of {instance} lies {found}")
+        raise CorruptError(f"checkpoint {number} of {instance} is expected, but {found} is stored there")
     return checkpoint
 
 

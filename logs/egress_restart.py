@@ -1,4 +1,4 @@
-"""Where the egress begins a new life (R26-R28): at the anchor that q.out ends with; else where its inputs begin."""
+"""Where a new incarnation of the egress begins (R26-R28): at the last anchor in q.out, or else where its inputs begin."""
 
 from __future__ import annotations
 
@@ -9,51 +9,55 @@ import numpy as np
 
 from boreal.model.frames import Anchor, Data, LogId
 from boreal.query.plan import EGRESS, Plan
-from formats.changelog import Place
-from logs.log import Log, Trimmed
-from logs.restart import IsHeld, Open, can_serve, held_in
+from formats.changelog import ChangelogPlace
+from logs.log import Log, TrimmedError
+from logs.restart import HoldsRows, OpenLog, can_serve, make_hold_check
 from reconcile.recovery import Restart, plan_restart
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
 
 READ_FRAMES = 256
+"""Maximum number of frames in one read."""
+
 
 @dataclass(frozen=True)
 class OutTail:
-    """The end of q.out.
+    """The end of q.out."""
 
-    place: None where nothing was ever written. written_to: the time of the last stable row. end: the offset that the next
-    record will get. lacking_from: the first offset that may hold a row from `needed` on.
-    """
-
-    place: Place | None
+    place: ChangelogPlace | None
+    """Position of the changelog; None if nothing was ever written."""
     incarnation: int
+    """Highest incarnation that has written to the topic."""
     anchor: Anchor | None
+    """The last anchor; None if there is none."""
     written_to: int
+    """Event time (us) of the last stable row."""
     end: int
+    """Offset of the next record."""
     lacking_from: int
+    """First offset that may hold a row that q.stable still lacks."""
 
 
 def egress_restart(
-    plan: Plan, tail: OutTail, inputs: Mapping[str, Sequence[LogId]], open_log: Open, is_held: IsHeld | None = None
+    plan: Plan, tail: OutTail, inputs: Mapping[str, Sequence[LogId]], open_log: OpenLog, is_held: HoldsRows | None = None
 ) -> tuple[Restart, bool]:
-    """Where it begins, and whether rows are lost to its readers.
+    """Where the egress begins, and whether its readers lose rows.
 
-    inputs: 'stream/partition', and each replica's log of that. is_held: as for `logs.restart.restarts`.
+    inputs: each replica's log, by 'stream/partition'. is_held: as for `logs.restart.restarts`.
 
-    Where what the anchor needs is trimmed, rows are lost to this egress's readers: its next life then begins at the first
-    bucket that all inputs still hold, and its START skips the ids of what is gone (R27).
+    If rows that the anchor needs are trimmed, the readers lose rows: the egress begins at the first bucket that all inputs
+    still hold, and its START skips the ids of the lost rows (R27).
     """
     key = f"{plan.fragment(EGRESS).outputs[0].name}/0"
     written = {key: tail.place.next_stable_id} if tail.place else {}
     epoch = tail.place.epoch if tail.place else -1
     for place in plan_restart(tail.incarnation + 1, epoch, written, tail.anchor, None):
         place = replace(place, written_to={key: tail.written_to})
-        if can_serve(place, inputs, is_held or held_in(open_log)):
+        if can_serve(place, inputs, is_held or make_hold_check(open_log)):
             return place, False
     logs = {name: _fullest([open_log(log) for log in candidates]) for name, candidates in inputs.items()}
     begin = max(_first_whole_bucket(log, plan.bucket_us) for log in logs.values())
-    # The egress merges and changes nothing: its row's id is the number of rows before it in all of its inputs.
+    # The egress only merges: the id of a row is the number of rows before it in all inputs.
     first_ids = {name: _first_id_from(log, begin) for name, log in logs.items()}
     place = Restart(
         tail.incarnation + 1,
@@ -69,12 +73,12 @@ def egress_restart(
 
 
 def _fullest(logs: Sequence[Log]) -> Log:
-    """The replica's log that reaches back furthest."""
+    """The log that reaches back furthest."""
     return min(logs, key=lambda log: next((frame.first_id for frame in _stable(log)), log.next_stable_id))
 
 
 def _first_whole_bucket(log: Log, bucket_us: int) -> int:
-    """The time from which on a log surely holds all rows."""
+    """The time from which a log certainly holds all rows."""
     for frame in _stable(log):
         return BEGINNING if frame.first_id == 0 else bucket_end(frame.batch.column(0)[0].as_py(), bucket_us)
     anchor = log.last_anchor()
@@ -97,7 +101,7 @@ def _stable(log: Log) -> Iterator[Data]:
     while offset < log.end:
         try:
             items = log.read(offset, READ_FRAMES, skip_revoked=True)
-        except Trimmed as trimmed:
+        except TrimmedError as trimmed:
             offset = trimmed.start
             continue
         yield from (frame for _, frame in items if isinstance(frame, Data) and not frame.tentative)

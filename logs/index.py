@@ -1,7 +1,7 @@
-"""What a log knows of its frames without looking into them again: where stable rows lie, what was revoked, anchors.
+"""The index of a log's frames: where the stable rows are, which frames are revoked, and the anchors.
 
-Memory and file logs keep one, and any log whose frames lie elsewhere can. It is fed each frame, or its head, once and
-in order. A stable frame that repeats only known rows is not entered: the first copy serves.
+Logs in memory and in files keep one for all frames, a log in Kafka for its newest frames. Each frame, or its head, is added
+once, in order. A stable frame that only repeats known rows is not indexed, since the first copy is used.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterable
 from boreal.model.codec import DataHead, Head
 from boreal.model.errors import ProtocolError
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, RecDone, Start, Undo
-from logs.log import Control, Trimmed
+from logs.log import ControlFrame, TrimmedError
 
 IDLE_FRAMES = 4_096
-"""So many frames of a log whose rows are all released are kept, some minutes' worth: who follows an idle log slowly, or was
-cut off from it, seldom finds its place gone."""
+"""Number of frames that are kept of a log whose rows are all released. It is some minutes' worth, so that a reader of an idle
+log that is slow, or was cut off, rarely finds its position trimmed."""
 
 
 class Index:
-    """The index of a log's retained frames; see `Log` for the promises behind each method.
+    """The index of a log's retained frames. `Log` documents the contract of each method.
 
-    start, next_stable_id and incarnation: what they were before the first frame that will be added.
+    start, next_stable_id and incarnation: of the log before the first frame that is added.
     """
 
     def __init__(self, log: LogId, start: int = 0, next_stable_id: int = 0, incarnation: int = 0) -> None:
@@ -32,21 +32,21 @@ class Index:
         self.next_stable_id = next_stable_id
         self.incarnation = incarnation
         self.anchor: Anchor | None = None
-        self.tail: Control | None = None
+        self.tail: ControlFrame | None = None
         self._anchor_offset = self._tail_offset = start
-        # One entry a stable frame, by rising offset: its first row that is new, its last, its offset. Entries before
-        # _forgotten are trimmed, and dropped once they are the larger part, so that a trim costs what it forgets.
+        # One entry per stable frame, by rising offset: its first new row, its last row, its offset. Entries before
+        # _forgotten are trimmed. They are removed once they are the majority, so that a trim costs what it removes.
         self._first_ids: list[int] = []
         self._last_ids: list[int] = []
         self._offsets: list[int] = []
         self._forgotten = 0
         # The tentative suffix: offset and first id of DATA; a BOUNDARY has no id, and any UNDO revokes it.
         self._tentative: list[tuple[int, int | None]] = []
-        # Offsets of revoked and fenced frames; only ever asked for membership.
+        # Offsets of revoked and fenced frames; used for membership tests only.
         self._hidden: set[int] = set()
 
     def add(self, frame: Frame | Head) -> int:
-        """Enter the next frame; returns its offset."""
+        """Add the next frame; returns its offset."""
         offset = self.end
         self.end += 1
         incarnation = frame.origin.incarnation
@@ -71,7 +71,7 @@ class Index:
             self._offsets.append(offset)
             self.next_stable_id = first_id + rows
 
-    def _add_control(self, offset: int, frame: Control) -> None:
+    def _add_control(self, offset: int, frame: ControlFrame) -> None:
         self.tail, self._tail_offset = frame, offset
         match frame:
             case Boundary(tentative=True):
@@ -94,11 +94,11 @@ class Index:
         self._tentative = kept
 
     def offsets_from(self, offset: int, skip_revoked: bool) -> Iterable[int]:
-        """The offsets that a read from `offset` passes over, in order; raises as `Log.read`."""
+        """The offsets that a read from `offset` returns, in order. Raises as `Log.read`."""
         if offset < self.start:
-            raise Trimmed(self.log, offset, self.start)
+            raise TrimmedError(self.log, offset, self.start)
         if offset > self.end:
-            raise ProtocolError(f"{self.log} ends at offset {self.end}, and was asked for offset {offset}")
+            raise ProtocolError(f"{self.log} ends at offset {self.end}, but offset {offset} was requested")
         offsets = range(offset, self.end)
         return (place for place in offsets if place not in self._hidden) if skip_revoked else offsets
 
@@ -108,9 +108,9 @@ class Index:
         if entry < len(self._offsets):
             if self._first_ids[entry] <= stable_id + 1:
                 return self._offsets[entry]
-            raise Trimmed(self.log, self._offsets[entry] - 1, self.start)
+            raise TrimmedError(self.log, self._offsets[entry] - 1, self.start)
         if stable_id + 1 < self.next_stable_id:
-            raise Trimmed(self.log, self.start - 1, self.start)
+            raise TrimmedError(self.log, self.start - 1, self.start)
         return self._offsets[-1] + 1 if self._forgotten < entry else self.start
 
     def trim_limit(self, stable_id: int) -> int:
@@ -127,7 +127,7 @@ class Index:
         return min([limit, *kept])
 
     def forget(self, start: int) -> None:
-        """The log now begins at `start`."""
+        """Remove the frames before `start`, where the log now begins."""
         self._hidden.difference_update(range(self.start, start))
         self.start = start
         self._forgotten = bisect_left(self._offsets, start, self._forgotten)

@@ -1,4 +1,4 @@
-"""Checkpoints in the memory of one process, encoded, so that a test or the simulator can lose or damage one."""
+"""Encoded checkpoints in the memory of one process, so that a test or the simulator can lose or damage one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from logs.checkpoints import Checkpoint, encode_checkpoint, latest_sound, read_c
 
 
 class MemoryCheckpointStore:
-    """A `CheckpointStore`. blobs: the encoded checkpoints, by instance and number; for faults, open to all."""
+    """A `CheckpointStore` in memory."""
 
     def __init__(self) -> None:
         self.damaged: list[tuple[str, int]] = []
         self.blobs: dict[str, dict[int, bytes]] = {}
+        """The encoded checkpoints, by instance and number; public, so that faults can be injected."""
 
     def put(self, checkpoint: Checkpoint) -> None:
         self.blobs.setdefault(checkpoint.instance, {})[checkpoint.number] = encode_checkpoint(checkpoint)
@@ -32,4 +33,4 @@ class MemoryCheckpointStore:
                 del self.blobs[instance][number]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""

@@ -1,17 +1,17 @@
-"""Logs in the memory of one process: for the simulator, the embedded driver and tests. Frames are kept as they are."""
+"""Logs in the memory of one process, for the simulator, the embedded driver and tests. Frames are kept as objects."""
 
 from __future__ import annotations
 
 from boreal.model.frames import Anchor, Data, Frame, LogId
 from logs.index import Index
-from logs.log import Control
+from logs.log import ControlFrame
 
 _HEAD_BYTES = 256
 _VALUE_BYTES = 8
 
 
 class MemoryLog:
-    """A `Log` of frame objects. Sizes are estimates (8 bytes a value): counting exactly costs more than an append."""
+    """A `Log` of frame objects. Sizes are estimates (8 bytes per value), since an exact count costs more than an append."""
 
     def __init__(self, log: LogId) -> None:
         self.id = log
@@ -42,7 +42,7 @@ class MemoryLog:
         return offset
 
     def sync(self) -> None:
-        """Nothing to do: memory does not outlast the process."""
+        """Nothing to do: memory does not survive the process."""
 
     def read(
         self, offset: int, max_frames: int, max_bytes: int | None = None, skip_revoked: bool = False
@@ -72,12 +72,12 @@ class MemoryLog:
     def last_anchor(self) -> Anchor | None:
         return self._index.anchor
 
-    def tail(self) -> Control | None:
+    def tail(self) -> ControlFrame | None:
         return self._index.tail
 
 
 class MemoryLogStore:
-    """A `LogStore` whose logs live as long as it does, whoever closes it: to its clients it is what a broker is."""
+    """A `LogStore` that keeps its logs after `close`: it stands for a broker."""
 
     def __init__(self) -> None:
         self._logs: dict[LogId, MemoryLog] = {}
@@ -92,7 +92,7 @@ class MemoryLogStore:
         return sorted(self._logs)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def _size(frame: Frame) -> int:

@@ -1,4 +1,4 @@
-"""Operators over Arrow batches, a fragment's graph of them, and their state in layers.
+"""Operators over Arrow batches, a fragment's graph of operators, and their state in layers.
 
-Pure; imports boreal only.
+Pure. Imports boreal only.
 """

@@ -1,10 +1,9 @@
-"""How each aggregation is accumulated, over numpy columns with a row a group.
+"""The accumulators of the aggregations, over numpy columns with one row per group.
 
-What comes out must not depend on where the rows were cut into steps (R5). So doubles are added one by one, in the order
-of the rows, from what was accumulated before (`np.add.at` is that fold); sums of ints are kept wide, so that one beyond int64
-is null only if it is so in the end, never on the way; and a standard deviation is taken from sums of differences to the
-group's first value. Nulls are left out before rows get here. NaN counts as the largest double. Callers keep numpy
-from warning of infinities.
+Results must not depend on where the rows are divided into steps (R5). So doubles are added one by one in the order of the
+rows, to the sum so far (`np.add.at` does this). Integer sums are wider than int64, so that only the final sum can overflow
+(to null), not an intermediate one. A standard deviation is computed from differences to the group's first value. Nulls are
+removed before rows get here. NaN counts as the largest double. Callers disable numpy's warnings about infinities.
 """
 
 from __future__ import annotations
@@ -21,33 +20,41 @@ from boreal.query.expressions import Aggregation
 from operators.keys import comparable_values, storage
 from operators.state import KeySet
 
-Columns = list[np.ndarray]
+AccumulatorColumns = list[np.ndarray]
+"""The columns of an accumulator, with one row per group."""
 
 _LOW_BITS = 32
 _LOW = (1 << _LOW_BITS) - 1
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A column of accumulators. initial: of a group without rows. layered: of KeySets, which are overlaid on touch."""
+class AccumulatorSlot:
+    """The type of one column of an accumulator."""
 
     dtype: Any
+    """numpy type of the column."""
     initial: object
+    """Value of a group without rows."""
     arrow: pa.DataType
+    """Arrow type of the encoded column."""
     layered: bool = False
+    """Whether the values are KeySets, which get an overlay before their first change."""
 
     def fresh(self, count: int) -> np.ndarray:
+        """A column for `count` groups without rows."""
         column = np.full(count, self.initial, self.dtype)
         if self.layered:
             column[:] = [KeySet() for _ in range(count)]
         return column
 
     def to_arrow(self, column: np.ndarray) -> pa.Array:
+        """The column in its encoded type."""
         if self.layered:
             return pa.array([list(keys) for keys in column], self.arrow)
         return pa.array(column.tolist() if self.dtype is object else column, self.arrow)
 
     def from_arrow(self, array: pa.Array) -> np.ndarray:
+        """The inverse of `to_arrow`."""
         if self.dtype is not object:
             return np.array(array)
         column = np.empty(len(array), object)
@@ -55,36 +62,40 @@ class Slot:
         return column
 
 
-_COUNT = Slot(np.int64, 0, pa.int64())
-_REAL = Slot(np.float64, 0.0, pa.float64())
-_TEXT = Slot(object, None, pa.string())
+_COUNT = AccumulatorSlot(np.int64, 0, pa.int64())
+_REAL = AccumulatorSlot(np.float64, 0.0, pa.float64())
+_TEXT = AccumulatorSlot(object, None, pa.string())
 
 
 class Accumulator(Protocol):
-    """One aggregation; immutable. `held` are its columns, a row for each group that is touched, to be changed."""
+    """One aggregation; immutable. `held`: its columns, one row per affected group; modified in place."""
 
     @property
-    def slots(self) -> tuple[Slot, ...]: ...
-
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
-        """Take rows in: codes say which row of `held` each belongs to; the values are as `prepare` gave them."""
+    def slots(self) -> tuple[AccumulatorSlot, ...]:
+        """The types of its columns."""
         ...
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
-        """Take a later pane in: its row i belongs to row at[i] of `held`; no two to the same."""
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
+        """Add rows. codes: for each row, its row of `held`. values: as returned by `prepare`."""
         ...
 
-    def result(self, held: Columns) -> pa.Array: ...
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
+        """Add a later pane: its row i belongs to row at[i] of `held`; all at[i] are distinct."""
+        ...
+
+    def result(self, held: AccumulatorColumns) -> pa.Array:
+        """The result of each group."""
+        ...
 
 
-def accumulator(aggregation: Aggregation) -> Accumulator:
+def make_accumulator(aggregation: Aggregation) -> Accumulator:
     """The accumulator of an aggregation."""
     argument = aggregation.argument
     if argument is None:
-        return Count()
+        return RowCount()
     match aggregation.function:
         case "count":
-            return Count()
+            return RowCount()
         case "count_distinct":
             return CountDistinct(argument.type)
         case "sum":
@@ -94,13 +105,14 @@ def accumulator(aggregation: Aggregation) -> Accumulator:
         case "min" | "max" as name:
             return TextExtreme(name == "max") if argument.type is Type.STRING else Extreme(argument.type, name == "max")
         case "first" | "last" as name:
-            return Edge(argument.type, name == "last")
+            return FirstOrLast(argument.type, name == "last")
         case name:
             return Deviation(sample=name == "stddev")
 
 
 def prepare(array: pa.Array, kind: Type) -> tuple[np.ndarray | None, Any]:
-    """(which rows are not null, None for all; those rows' values: numpy int64 or float64, strings an Arrow array)."""
+    """(mask of the rows that are not null, None for all; the values of those rows: numpy int64 or float64; an Arrow array for
+    strings)."""
     kept = None
     if array.null_count:
         kept = array.is_valid().to_numpy(zero_copy_only=False)
@@ -123,135 +135,147 @@ def _to_result(values: np.ndarray, kind: Type, missing: np.ndarray) -> pa.Array:
     return array.view(kind.arrow) if kind is Type.TIMESTAMP else array
 
 
-class Count:
-    slots: tuple[Slot, ...] = (_COUNT,)
+class RowCount:
+    """count: the number of rows that are not null."""
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    slots: tuple[AccumulatorSlot, ...] = (_COUNT,)
+
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         np.add.at(held[0], codes, 1)
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         held[0][at] += later[0]
 
-    def result(self, held: Columns) -> pa.Array:
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         return pa.array(held[0])
 
 
 class CountDistinct:
-    def __init__(self, kind: Type) -> None:
-        # `prepare` makes ints of timestamps and bools.
-        self.kind = kind if kind in (Type.STRING, Type.DOUBLE) else Type.INT
-        self.slots = (Slot(object, None, pa.list_(storage(self.kind)), layered=True),)
+    """count_distinct: the number of distinct values."""
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    def __init__(self, kind: Type) -> None:
+        # `prepare` turns timestamps and bools into ints.
+        self.kind = kind if kind in (Type.STRING, Type.DOUBLE) else Type.INT
+        self.slots = (AccumulatorSlot(object, None, pa.list_(storage(self.kind)), layered=True),)
+
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         array = values if self.kind is Type.STRING else pa.array(values)
         distinct, places = comparable_values(array, self.kind)
         pairs = np.unique(codes * len(distinct) + places, return_index=True)[1]
         for row in np.sort(pairs).tolist():
             held[0][codes[row]].add(distinct[places[row]])
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         for place, keys in zip(at.tolist(), later[0], strict=True):
             for key in keys:
                 held[0][place].add(key)
 
-    def result(self, held: Columns) -> pa.Array:
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         return pa.array([len(keys) for keys in held[0]], pa.int64())
 
 
-class _Wide:
-    """The exact sum of ints, as high * 2**32 + low: each part holds the sum of two thousand million rows."""
+class _WideSum:
+    """The exact sum of ints, as high * 2**32 + low. Each part has room for the sum of 2**31 rows."""
 
-    slots: tuple[Slot, ...] = (_COUNT, _COUNT, _COUNT)
+    slots: tuple[AccumulatorSlot, ...] = (_COUNT, _COUNT, _COUNT)
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         count, low, high = held
         np.add.at(count, codes, 1)
         np.add.at(low, codes, values & _LOW)
         np.add.at(high, codes, values >> _LOW_BITS)
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         for mine, theirs in zip(held, later, strict=True):
             mine[at] += theirs
 
-    def carried(self, held: Columns) -> tuple[np.ndarray, np.ndarray]:
-        """(low below 2**32, high)."""
+    def carried(self, held: AccumulatorColumns) -> tuple[np.ndarray, np.ndarray]:
+        """(low, high), normalised so that low is below 2**32."""
         return held[1] & _LOW, held[2] + (held[1] >> _LOW_BITS)
 
 
-class IntSum(_Wide):
-    def result(self, held: Columns) -> pa.Array:
+class IntSum(_WideSum):
+    """sum of ints; null if it does not fit into int64."""
+
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         low, high = self.carried(held)
         limit = 1 << (63 - _LOW_BITS)
         is_beyond = (high < -limit) | (high >= limit)
         return pa.array((high << _LOW_BITS) | low, mask=(held[0] == 0) | is_beyond)
 
 
-class IntMean(_Wide):
-    def result(self, held: Columns) -> pa.Array:
+class IntMean(_WideSum):
+    """avg of ints."""
+
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         low, high = self.carried(held)
         return _divided(high * float(1 << _LOW_BITS) + low, held[0])
 
 
 class RealSum:
-    slots: tuple[Slot, ...] = (_COUNT, _REAL)
+    """sum of doubles, in the order of the rows."""
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    slots: tuple[AccumulatorSlot, ...] = (_COUNT, _REAL)
+
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         np.add.at(held[0], codes, 1)
         np.add.at(held[1], codes, values)
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         held[0][at] += later[0]
         held[1][at] += later[1]
 
-    def result(self, held: Columns) -> pa.Array:
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         return pa.array(held[1], mask=held[0] == 0)
 
 
 class RealMean(RealSum):
-    def result(self, held: Columns) -> pa.Array:
+    """avg of doubles."""
+
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         return _divided(held[1], held[0])
 
 
 class Extreme:
-    """min or max of what is a number or can be one."""
+    """min or max of numbers, timestamps or bools."""
 
     def __init__(self, kind: Type, largest: bool) -> None:
         self.kind = kind
         self.real = kind is Type.DOUBLE
         if self.real:
-            # fmin passes NaN over, unless there is nothing else; maximum lets it win.
+            # fmin ignores NaN unless all values are NaN; maximum prefers NaN.
             self.pick: np.ufunc = np.maximum if largest else np.fmin
             initial: float = -np.inf if largest else np.nan
         else:
             self.pick = np.maximum if largest else np.minimum
             bounds = np.iinfo(np.int64)
             initial = int(bounds.min if largest else bounds.max)
-        value = Slot(np.float64, initial, pa.float64()) if self.real else Slot(np.int64, initial, pa.int64())
-        self.slots = (_COUNT, value)
+        dtype, arrow = (np.float64, pa.float64()) if self.real else (np.int64, pa.int64())
+        self.slots = (_COUNT, AccumulatorSlot(dtype, initial, arrow))
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         np.add.at(held[0], codes, 1)
-        # Of 0.0 and -0.0 neither is smaller, so there must be only one of them.
+        # 0.0 and -0.0 compare as equal, so -0.0 is turned into 0.0.
         self.pick.at(held[1], codes, values + 0.0 if self.real else values)
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         held[0][at] += later[0]
         held[1][at] = self.pick(held[1][at], later[1])
 
-    def result(self, held: Columns) -> pa.Array:
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         return _to_result(held[1], self.kind, held[0] == 0)
 
 
 class TextExtreme:
-    """min or max of strings, by code points, which is the order of their UTF-8 bytes."""
+    """min or max of strings by code points, which is the order of their UTF-8 bytes."""
 
-    slots: tuple[Slot, ...] = (_TEXT,)
+    slots: tuple[AccumulatorSlot, ...] = (_TEXT,)
 
     def __init__(self, largest: bool) -> None:
         self.largest = largest
         self.pick: Callable[[str, str], str] = max if largest else min
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         words, places = comparable_values(values, Type.STRING)
         order = sorted(words, reverse=self.largest)
         rank = {word: place for place, word in enumerate(order)}
@@ -260,7 +284,7 @@ class TextExtreme:
         touched = np.flatnonzero(best < len(order))
         self._offer(held[0], touched.tolist(), [order[place] for place in best[touched].tolist()])
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         self._offer(held[0], at.tolist(), later[0].tolist())
 
     def _offer(self, column: np.ndarray, places: list[int], words: list[str | None]) -> None:
@@ -269,48 +293,48 @@ class TextExtreme:
                 held = column[place]
                 column[place] = word if held is None else self.pick(held, word)
 
-    def result(self, held: Columns) -> pa.Array:
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         return pa.array(held[0].tolist(), pa.string())
 
 
-class Edge:
-    """The first or the last value in the order of the rows."""
+class FirstOrLast:
+    """first or last: the first or last value in the order of the rows."""
 
     def __init__(self, kind: Type, last: bool) -> None:
         self.kind = kind
         self.last = last
         self.slots = (_COUNT, _TEXT if kind is Type.STRING else _REAL if kind is Type.DOUBLE else _COUNT)
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         rows = last_rows(codes, len(held[0])) if self.last else first_rows(codes, len(held[0]))
         chosen = np.flatnonzero((rows >= 0) & (self.last | (held[0] == 0)))
         rows = rows[chosen]
         held[1][chosen] = values.take(pa.array(rows)).to_pylist() if self.kind is Type.STRING else values[rows]
         np.add.at(held[0], codes, 1)
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         chosen = (later[0] > 0) & (self.last | (held[0][at] == 0))
         held[1][at[chosen]] = later[1][chosen]
         held[0][at] += later[0]
 
-    def result(self, held: Columns) -> pa.Array:
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         if self.kind is Type.STRING:
             return pa.array(held[1].tolist(), pa.string())
         return _to_result(held[1], self.kind, held[0] == 0)
 
 
 class Deviation:
-    """The standard deviation, of a sample or of a whole population.
+    """The standard deviation of a sample or of a population.
 
-    Kept: the count, the first value, and the sums of differences to it and of their squares.
+    Columns: the count, the first value, the sum of the differences to it, and the sum of their squares.
     """
 
-    slots: tuple[Slot, ...] = (_COUNT, _REAL, _REAL, _REAL)
+    slots: tuple[AccumulatorSlot, ...] = (_COUNT, _REAL, _REAL, _REAL)
 
     def __init__(self, sample: bool) -> None:
         self.sample = sample
 
-    def fold(self, held: Columns, codes: np.ndarray, values: Any) -> None:
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         count, origin, total, squares = held
         values = values.astype(np.float64)
         rows = first_rows(codes, len(count))
@@ -321,8 +345,8 @@ class Deviation:
         np.add.at(total, codes, difference)
         np.add.at(squares, codes, difference * difference)
 
-    def combine(self, held: Columns, at: np.ndarray, later: Columns) -> None:
-        """Move the later pane's sums to the earlier one's origin, and add."""
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
+        """Shift the later pane's sums to the earlier pane's first value, and add them."""
         count, origin, total, squares = (column[at] for column in held)
         more, from_origin, more_total, more_squares = later
         fresh = count == 0
@@ -335,7 +359,7 @@ class Deviation:
         held[2][at] = np.where(some, total + moved_total, total)
         held[3][at] = np.where(some, squares + moved_squares, squares)
 
-    def result(self, held: Columns) -> pa.Array:
+    def result(self, held: AccumulatorColumns) -> pa.Array:
         count, _, total, squares = held
         freedom = count - 1 if self.sample else count
         missing = freedom <= 0
@@ -344,14 +368,14 @@ class Deviation:
 
 
 def first_rows(codes: np.ndarray, count: int) -> np.ndarray:
-    """The first row of each code below `count`; -1 where there is none."""
+    """The first row of each code below `count`; -1 if there is none."""
     rows = np.full(count, -1)
     rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return rows
 
 
 def last_rows(codes: np.ndarray, count: int) -> np.ndarray:
-    """The last row of each code below `count`; -1 where there is none."""
+    """The last row of each code below `count`; -1 if there is none."""
     rows = np.full(count, -1)
     rows[codes] = np.arange(len(codes))
     return rows

@@ -1,4 +1,4 @@
-"""The window aggregate: one row for each window and group that has a row, when the window closes."""
+"""The window aggregate: when a window closes, one row for each of its groups that has input rows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from boreal.model.schema import Schema, Type
 from boreal.query.expressions import Aggregation, Term, parse_aggregation
-from operators.accumulators import accumulator, prepare
+from operators.accumulators import make_accumulator, prepare
 from operators.expressions import compile_expression
-from operators.groups import Groups, Layout
+from operators.groups import GroupLayout, Groups
 from operators.keys import Keys, sorting
 from operators.state import Panes
 from operators.windows import Windows
 
 
-class Aggregate:
-    """Groups by the columns `by` in tumbling (every = size) or sliding windows.
+class AggregateOperator:
+    """Groups rows by the columns `by` in tumbling (every = size) or sliding windows.
 
-    A window's rows come when upto reaches its end, with time = its end - 1 (R6), by the key's columns ascending, nulls
-    first and strings by their UTF-8 bytes (R5). A sliding window's sums are its panes' sums, added in order of time.
+    A window's rows are output when upto reaches its end, with time = its end - 1 (R6), sorted by the key's columns: ascending,
+    nulls first, strings by their UTF-8 bytes (R5). A sliding window's sums are its panes' sums, added in order of time.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Aggregate:
         computed = {
             column: parse_aggregation(sql, input_schema, f"{field}.compute.{column}") for column, sql in compute.items()
         }
-        self.layout = Layout(
+        self.layout = GroupLayout(
             Keys.of(input_schema, by, f"{field}.by"),
-            tuple(accumulator(entry) for entry in computed.values()),
+            tuple(make_accumulator(entry) for entry in computed.values()),
         )
         grouped = [(column, input_schema.types[column]) for column in by]
         self.schema = Schema((*grouped, *((column, entry.type) for column, entry in computed.items())), windowed=True)
@@ -53,7 +53,7 @@ class Aggregate:
         self._kind = f"aggregate {window_size_us} {window_every_us} {grouped} {dict(compute)}"
 
     def _read_arguments(self, aggregations: tuple[Aggregation, ...]) -> None:
-        """Each distinct argument is computed once; `_places` says which one each aggregation takes."""
+        """Compile each distinct argument once; `_places` maps aggregations to arguments."""
         terms: dict[Term, int] = {}
         self._arguments: list[tuple[Callable[[pa.RecordBatch], pa.Array], Type]] = []
         self._places: list[int | None] = []
@@ -106,13 +106,13 @@ class Aggregate:
             state.change(pane, partial(Groups, self.layout)).fold(distinct, codes, self._values(rows))
 
     def _values(self, rows: pa.RecordBatch) -> list[tuple[np.ndarray | None, Any]]:
-        """What each accumulator is given of these rows."""
+        """The prepared argument of each accumulator."""
         arguments = [prepare(run(rows), kind) for run, kind in self._arguments]
         return [_EVERY_ROW if place is None else arguments[place] for place in self._places]
 
     def _at_once(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The results of many windows that open and close within a step, and so leave no state: a group is a (window,
-        key), numbered in the order of the results, and all are folded together."""
+        """The results of windows that open and close within this step, and so leave no state. Groups are (window, key) pairs,
+        numbered in the order of the results, and all are folded together."""
         keys, codes = self.layout.keys.encode(rows)
         key_columns = self.layout.keys.arrays(keys)
         if len(keys) > 1:
@@ -154,7 +154,7 @@ class Aggregate:
 
 
 def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the distinct codes, rising; each row's place among them)."""
+    """(the distinct codes, ascending; the index of each row's code among them)."""
     limit = int(codes.max()) + 1
     if limit > 8 * len(codes):
         return np.unique(codes, return_inverse=True)
@@ -164,4 +164,4 @@ def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 _EVERY_ROW = (None, None)
-"""What count(*) is given for its argument."""
+"""The argument of count(*)."""

@@ -1,4 +1,4 @@
-"""From a plan's node to the operator that runs it."""
+"""Builds the operator of a plan's node."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from typing import Any
 
 from boreal.query import spec
 from boreal.query.plan import Node
-from operators.aggregate import Aggregate
-from operators.base import Operator
-from operators.distinct import Distinct
-from operators.filter import Filter
-from operators.join import Join
-from operators.map import Map
-from operators.top import Top
-from operators.union import Union
+from operators.aggregate import AggregateOperator
+from operators.distinct import DistinctOperator
+from operators.filter import FilterOperator
+from operators.join import JoinOperator
+from operators.map import MapOperator
+from operators.operator import Operator
+from operators.top import TopOperator
+from operators.union import UnionOperator
 
 
-def build(node: Node) -> Operator:
-    """The operator of a node; its output has exactly the node's schema."""
+def build_operator(node: Node) -> Operator:
+    """The operator of a node; its output has exactly the node's schema. UserError if the node's expressions are invalid."""
     operator: Operator = _make(node)
-    assert operator.schema == node.schema, f"{node.name} makes {operator.schema}, not the planned {node.schema}"
+    assert operator.schema == node.schema, f"the output of {node.name} is {operator.schema}, but the plan says {node.schema}"
     return operator
 
 
-def _make(node: Node) -> Any:  # each operator takes its own kind of state, which the protocol cannot say
+def _make(node: Node) -> Any:  # each operator has its own type of state, which the protocol cannot express
     schemas = node.input_schemas
     match node.spec:
         case spec.Filter(where=where):
-            return Filter(node.name, schemas[0], where)
+            return FilterOperator(node.name, schemas[0], where)
         case spec.Map(select=select):
-            return Map(node.name, schemas[0], select)
+            return MapOperator(node.name, schemas[0], select)
         case spec.Union():
-            return Union(node.name, schemas)
+            return UnionOperator(node.name, schemas)
         case spec.Aggregate(window=window, by=by, compute=compute):
-            return Aggregate(node.name, schemas[0], window.size_us, window.every_us, by, compute)
+            return AggregateOperator(node.name, schemas[0], window.size_us, window.every_us, by, compute)
         case spec.Join(on=on, within=within, how=how):
-            return Join(node.name, (schemas[0], schemas[1]), on, within, how)
+            return JoinOperator(node.name, (schemas[0], schemas[1]), on, within, how)
         case spec.Distinct(on=on, window=tumbling):
-            return Distinct(node.name, schemas[0], on, None if tumbling is None else tumbling.size_us)
+            return DistinctOperator(node.name, schemas[0], on, None if tumbling is None else tumbling.size_us)
         case spec.Top(k=k, order_by=order_by, window=window, by=by):
-            return Top(node.name, schemas[0], k, order_by, window.size_us, window.every_us, by)
+            return TopOperator(node.name, schemas[0], k, order_by, window.size_us, window.every_us, by)

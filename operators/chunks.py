@@ -1,8 +1,9 @@
-"""One side of a join: the rows that may still find partners, in chunks that know where each key's rows are.
+"""One side of a join: the rows that may still find partners, in chunks with an index by key.
 
-Chunks are joined as they grow, so that there are few; a chunk is shared by a state and its overlays, and only its flags
-change, by the side that owns it. Rows are in order of time and numbered through, so a chunk's dead rows are its first.
-Keys are numbered, by one `Numbering` for both sides: the code -1 is a key with a null, which matches nothing.
+Chunks are merged as they grow, so that there are few. A state and its overlays share chunks. Only a chunk's flags change, and
+only the side that owns it changes them. Rows are ordered by time and numbered consecutively, so a chunk's dead rows are its
+first ones. Keys have numbers (codes), from one `Numbering` for both sides. The code -1 stands for a key with a null, which
+matches nothing.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from operators.keys import Key
+from operators.keys import RowKey
 
 _SMALL = 512
-"""A chunk below this many rows always takes the next one in."""
+"""A chunk with fewer rows is always merged with the next one."""
 
 _LARGE = 1 << 17
-"""No chunk is joined beyond this many rows, so that no single step pays for a whole buffer."""
+"""Merged chunks have at most this many rows, so that no single step copies a whole buffer."""
 
 _LOOSE_BATCHES = 32
-"""So many batches may wait to be concatenated until somebody takes rows of them."""
+"""A chunk may hold this many batches before they are concatenated."""
 
 
 class Numbering:
@@ -30,15 +31,15 @@ class Numbering:
     __slots__ = ("begin", "own", "parent")
 
     def __init__(self, parent: Numbering | None = None) -> None:
-        self.own: dict[Key, int] = {}
+        self.own: dict[RowKey, int] = {}
         self.parent = parent
         self.begin = 0 if parent is None else len(parent)
 
     def __len__(self) -> int:
         return self.begin + len(self.own)
 
-    def codes(self, keys: Sequence[Key], places: np.ndarray) -> np.ndarray:
-        """The code of each row, whose key is keys[place]; place -1 stays -1."""
+    def codes(self, keys: Sequence[RowKey], places: np.ndarray) -> np.ndarray:
+        """The code of each row; its key is keys[place]. A place of -1 stays -1. places: one per row."""
         numbers = list(map(self.own.get, keys))
         if None in numbers:
             for place, number in enumerate(numbers):
@@ -48,11 +49,12 @@ class Numbering:
         codes: np.ndarray = np.array(numbers, np.intp)[places]
         return codes
 
-    def _number(self, key: Key) -> int:
+    def _number(self, key: RowKey) -> int:
         below = None if self.parent is None else self.parent.find(key)
         return self.own.setdefault(key, len(self)) if below is None else below
 
-    def find(self, key: Key) -> int | None:
+    def find(self, key: RowKey) -> int | None:
+        """The number of a key; None if it has none."""
         number = self.own.get(key)
         return self.parent.find(key) if number is None and self.parent is not None else number
 
@@ -60,8 +62,9 @@ class Numbering:
         self.own.update(child.own)
 
 
-class Chunk:
-    """Some rows. first: the number of the first. matched: which have found a partner. owner: who may change that."""
+class RowChunk:
+    """Consecutive rows of one side. first: number of the first row. matched (bool): which rows have found a partner. owner: the
+    side that may change `matched`."""
 
     __slots__ = ("_batches", "_begins", "_order", "_places", "codes", "first", "matched", "owner", "times")
 
@@ -89,12 +92,13 @@ class Chunk:
 
     @property
     def rows(self) -> pa.RecordBatch:
+        """All rows as one batch."""
         if len(self._batches) > 1:
             self._batches = [pa.concat_batches(self._batches)]
         return self._batches[0]
 
     def find(self, codes: np.ndarray, times: np.ndarray, within: int) -> tuple[np.ndarray, np.ndarray]:
-        """All pairs (row of the probe, row here) of equal codes and times, which rise, at most `within` apart."""
+        """All pairs (row of the probe, row here) with equal codes and times at most `within` apart. times: ascending."""
         if self._order is None or self._places is None:
             self._order, self._places = self._sort()
         near = self.times[0] >= times[-1] - within and self.times[-1] <= times[0] + within
@@ -103,7 +107,7 @@ class Chunk:
             known = codes[probes]
             begin, end = self._begins[known], self._begins[known + 1]
         else:
-            # Look-ups in rising order find most of what they touch in the cache.
+            # Look-ups in ascending order use the processor's cache well.
             probes = _by_code(codes)[1]
             probes = probes[codes[probes] >= 0]
             low, high = self._near_rows(times[probes], within)
@@ -118,7 +122,7 @@ class Chunk:
         return np.repeat(probes, counts), rows
 
     def _near_rows(self, times: np.ndarray, within: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rows in [low, high) are near enough: they are in order of time."""
+        """For each time, the range [low, high) of rows that are at most `within` apart."""
         low = np.searchsorted(self.times, times - within, "left")
         return low, np.searchsorted(self.times, times + within, "right")
 
@@ -129,23 +133,24 @@ class Chunk:
         places, order = _by_code(self.codes)
         return order, places
 
-    def owned_by(self, side: Side) -> Chunk:
-        """This chunk, or a copy whose flags the side may change."""
+    def owned_by(self, side: Side) -> RowChunk:
+        """This chunk if the side owns it, otherwise a copy that the side owns."""
         return self if self.owner is side else self.recoded(self.codes, side)
 
-    def recoded(self, codes: np.ndarray, side: Side) -> Chunk:
-        return Chunk(self._batches, self.times, codes, self.matched.copy(), self.first, side)
+    def recoded(self, codes: np.ndarray, side: Side) -> RowChunk:
+        """A copy with other codes, owned by a side."""
+        return RowChunk(self._batches, self.times, codes, self.matched.copy(), self.first, side)
 
     def since(self, time: int) -> tuple[list[pa.RecordBatch], int]:
-        """(the rows with a time of at least `time`, how many rows come before them)."""
+        """(the rows with a time >= `time`, the number of rows before them)."""
         dead = int(np.searchsorted(self.times, time, "left"))
         return ([self.rows.slice(dead)] if dead else self._batches), dead
 
-    def joined(self, later: Chunk, alive: int) -> Chunk:
-        """This chunk's rows since `alive`, then the later one's, as a chunk of the later one's owner."""
+    def joined(self, later: RowChunk, alive: int) -> RowChunk:
+        """This chunk's rows since `alive`, followed by the later chunk's, as a chunk with the later one's owner."""
         batches, dead = self.since(alive)
         batches = [*batches, *later._batches]
-        return Chunk(
+        return RowChunk(
             batches if len(batches) < _LOOSE_BATCHES else [pa.concat_batches(batches)],
             np.concatenate((self.times[dead:], later.times)),
             np.concatenate((self.codes[dead:], later.codes)),
@@ -159,53 +164,53 @@ _NO_ROWS = np.empty(0, np.intp)
 
 
 def _by_code(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(code * rows + row in rising order, the rows in that order): by code, then as they come.
+    """(code * rows + row in ascending order, the rows in that order): by code, then by row.
 
-    Numbers that hold both are sorted many times faster than codes are with a stable sort.
+    Sorting numbers that combine both is many times faster than a stable sort of the codes.
     """
     places = np.sort(codes * len(codes) + np.arange(len(codes)))
     return places, places % len(codes)
 
 
 class Side:
-    """The chunks of one input, oldest first. Rows before `alive` are dead, and go when it is cheap."""
+    """The chunks of one input, the oldest first. Rows before `alive` are dead, and are removed when it is cheap."""
 
     __slots__ = ("alive", "chunks", "next")
 
     def __init__(self, alive: int) -> None:
-        self.chunks: list[Chunk] = []
+        self.chunks: list[RowChunk] = []
         self.next = 0
         self.alive = alive
 
     def append(self, batch: pa.RecordBatch, codes: np.ndarray, matched: np.ndarray) -> None:
-        """Add rows, which are not before the last in time."""
-        chunk = Chunk([batch], batch.column(0).to_numpy(), codes, matched, self.next, self)
+        """Add rows that are not older than the last row."""
+        chunk = RowChunk([batch], batch.column(0).to_numpy(), codes, matched, self.next, self)
         self.next += len(chunk)
         while self.chunks and self._belong_together(self.chunks[-1], chunk):
             chunk = self.chunks.pop().joined(chunk, self.alive)
         self.chunks.append(chunk)
 
-    def _belong_together(self, earlier: Chunk, later: Chunk) -> bool:
+    def _belong_together(self, earlier: RowChunk, later: RowChunk) -> bool:
         size = len(earlier)
         return size < _SMALL or (size < 2 * len(later) and size + len(later) <= _LARGE)
 
     def mark(self, place: int, rows: np.ndarray) -> None:
-        """Note that these rows of a chunk have found partners."""
+        """These rows of a chunk have found partners. place: index of the chunk."""
         self.chunks[place] = self.chunks[place].owned_by(self)
         self.chunks[place].matched[rows] = True
 
     def recode(self, codes: np.ndarray) -> None:
-        """Give each row the code codes[its own], -1 staying -1 as the last of them."""
+        """Replace each row's code c by codes[c]. The last element of `codes` is -1, so -1 stays -1."""
         self.chunks = [chunk.recoded(codes[chunk.codes], self) for chunk in self.chunks]
 
     def bury(self, alive: int) -> None:
-        """Rows before this time are not needed any more."""
+        """Rows before this time are no longer needed."""
         self.alive = max(self.alive, alive)
         while self.chunks and self.chunks[0].times[-1] < self.alive:
             del self.chunks[0]
 
     def living(self, schema: pa.Schema) -> tuple[pa.RecordBatch, np.ndarray]:
-        """(all rows that are alive, which of them are matched)."""
+        """(all rows that are alive, mask of the matched ones)."""
         batches: list[pa.RecordBatch] = []
         flags = [np.zeros(0, bool)]
         for chunk in self.chunks:
@@ -228,7 +233,7 @@ class Side:
 
     @property
     def own_rows(self) -> int:
-        """How many rows are in chunks that no other side has."""
+        """Number of rows in chunks that this side owns."""
         return sum(len(chunk) for chunk in self.chunks if chunk.owner is self)
 
     def __len__(self) -> int:

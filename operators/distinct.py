@@ -1,4 +1,4 @@
-"""Distinct: the first row for each key, in each window or ever."""
+"""Distinct: the first row of each key, per window or for ever."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from operators.state import KeySet, Panes
 from operators.windows import Windows
 
 _EVER = 0
-"""The one pane of a distinct without a window."""
+"""The only pane of a distinct without a window."""
 
 
-class Distinct:
-    """Rows keep their time and order. Nulls equal each other. window_us: of tumbling windows; None never forgets."""
+class DistinctOperator:
+    """Rows keep their time and order. Nulls are equal to each other. window_us: size of the tumbling windows; None for one
+    endless window."""
 
     def __init__(self, name: str, input_schema: Schema, on: tuple[str, ...], window_us: int | None) -> None:
         self.name = name

@@ -1,7 +1,7 @@
-"""State as bytes: a checksum, a version, a small JSON header, and parts that are Arrow IPC streams or packs again.
+"""State as bytes: a checksum, a version, a small JSON header, and parts that are Arrow IPC streams or nested packs.
 
-Equal states must encode to equal bytes, so nothing that Arrow leaves open may show: what a null's slot holds and the
-spare bits of a bitmap. Hence columns are written without nulls, and where the nulls were is a column of its own.
+Equal states must have equal bytes. So the encoding must not contain what Arrow leaves undefined: the value of a null and the
+unused bits of a bitmap. Therefore columns are written without nulls, and a separate column marks where the nulls were.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILLING = {pa.string(): "", pa.float64(): 0.0, pa.bool_(): False}
 
 
 def pack(kind: str, facts: dict[str, object], parts: Sequence[bytes]) -> bytes:
-    """kind: whose state it is, down to the operator's settings. facts: JSON values, integers above all."""
+    """Encode a state. kind: identifies the operator and its settings. facts: JSON values, mostly integers."""
     header = {"facts": facts, "kind": kind, "parts": [len(part) for part in parts]}
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     body = b"".join([len(text).to_bytes(4, "little"), text, *parts])
@@ -28,16 +28,16 @@ def pack(kind: str, facts: dict[str, object], parts: Sequence[bytes]) -> bytes:
 
 
 def unpack(blob: bytes, kind: str) -> tuple[dict[str, object], list[bytes]]:
-    """(facts, parts) of what `pack` wrote; CorruptError for other bytes, or for another kind of state."""
+    """(facts, parts) of a state that `pack` encoded. CorruptError for other bytes, or for another kind of state."""
     body = memoryview(blob)[len(_MAGIC) + 4 :]
     if not blob.startswith(_MAGIC) or len(body) < 4:
-        raise CorruptError("not an operator's state, or one of another version")
+        raise CorruptError("not an operator's state, or a state of another version")
     if zlib.crc32(body).to_bytes(4, "little") != blob[len(_MAGIC) : len(_MAGIC) + 4]:
         raise CorruptError("the state's checksum does not match")
     length = int.from_bytes(body[:4], "little")
     header = json.loads(bytes(body[4 : 4 + length]))
     if header["kind"] != kind:
-        raise CorruptError(f"the state is of {header['kind']}, not of {kind}")
+        raise CorruptError(f"the state belongs to {header['kind']}, not to {kind}")
     parts, place = [], 4 + length
     for size in header["parts"]:
         parts.append(bytes(body[place : place + size]))
@@ -46,7 +46,7 @@ def unpack(blob: bytes, kind: str) -> tuple[dict[str, object], list[bytes]]:
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
-    """A record batch as canonical bytes: they depend on its values alone. List columns must hold no nulls."""
+    """A record batch as canonical bytes, which depend on its values only. List columns must not contain nulls."""
     columns: dict[str, pa.Array] = {}
     for position, column in enumerate(batch.columns):
         if column.null_count:
@@ -62,14 +62,14 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def decode_batch(blob: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """What `encode_batch` wrote, of this schema; CorruptError otherwise."""
+    """The batch that `encode_batch` encoded. CorruptError if the bytes are not a batch with this schema."""
     try:
         flat = pa.ipc.open_stream(blob).read_next_batch()
         columns = [_restored(flat, position, field.type) for position, field in enumerate(schema)]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema) if columns else flat.select([])
         batch.validate(full=True)
     except (pa.ArrowException, KeyError, StopIteration) as error:
-        raise CorruptError(f"the state's columns are not {schema.names}: {error}") from None
+        raise CorruptError(f"the state does not have the columns {schema.names}: {error}") from None
     return batch
 
 

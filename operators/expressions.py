@@ -1,7 +1,7 @@
-"""Runs typed expressions over Arrow batches, one kernel call a term.
+"""Evaluates typed expressions over Arrow batches, with one kernel call per term.
 
-Kernels are called one by one on plain arrays: that takes microseconds for a small batch, and never a second thread. A
-compiled expression holds no state, and its result for a row depends on that row alone.
+Kernels are called one by one on plain arrays: for a small batch that takes microseconds, and it never uses a second thread. A
+compiled expression has no state, and its result for a row depends on that row only.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
 from boreal.query.expressions import Expression, Term, format_timestamp, parse_timestamp
 
 Datum = Any
-"""A pa.Array of the batch's length, or a pa.Scalar that stands for one of equal values."""
+"""A pa.Array with the batch's length, or a pa.Scalar that stands for an array of equal values."""
 
-Run = Callable[[pa.RecordBatch], Datum]
+CompiledTerm = Callable[[pa.RecordBatch], Datum]
+"""Evaluates a term on a batch."""
 Function = Callable[..., Datum]
+"""Computes a term from the values of its arguments."""
 
 _TIMESTAMP = Type.TIMESTAMP.arrow
 _FALSE = pa.scalar(False)
 
 _LONGEST_TEXT = (1 << 31) - 1
-"""In bytes, and so in letters: Arrow counts them in 32 bits."""
+"""Maximum length in bytes, and so in characters: Arrow counts them in 32 bits."""
 
 
 def compile_expression(expression: Expression) -> Callable[[pa.RecordBatch], pa.Array]:
-    """A function from a batch, of the schema that `expression` was checked against, to an array of its length."""
+    """A function from a batch to an array with the batch's length. The batch must have the schema that `expression` was checked
+    against."""
     run = _build(expression.term)
     if expression.columns:
         return run
@@ -39,7 +42,7 @@ def compile_expression(expression: Expression) -> Callable[[pa.RecordBatch], pa.
     return lambda batch: pa.repeat(value, batch.num_rows)
 
 
-def _build(term: Term) -> Run:
+def _build(term: Term) -> CompiledTerm:
     if term.operation == "column":
         position = term.value
         return lambda batch: batch.column(position)
@@ -66,7 +69,7 @@ def _reads_columns(term: Term) -> bool:
 
 
 def _function(term: Term) -> Function:
-    """What to do with the arguments' values, of which at least one is an array."""
+    """The function of a term. At least one of its arguments will be an array."""
     assert term.type is not None
     kinds = tuple(argument.type for argument in term.arguments)
     match term.operation:
@@ -125,14 +128,14 @@ _KERNELS: dict[str, Function] = {
     "or": pc.or_kleene,
     "upper": pc.utf8_upper,
 }
-"""The operations that are an Arrow kernel just as they stand."""
+"""The operations that are exactly an Arrow kernel."""
 
 
-# -- Null instead of no result ----------------------------------------------------------------------------------------
+# -- Null instead of an error -----------------------------------------------------------------------------------------
 
 
 def _finite(function: Function) -> Function:
-    """Infinities and NaN become null."""
+    """The function with infinities and NaN replaced by null."""
 
     def run(*values: Datum) -> Datum:
         result = function(*values)
@@ -145,10 +148,10 @@ def _finite(function: Function) -> Function:
 
 
 def _null_where_it_fails(function: Function, may_work: Function | None = None) -> Function:
-    """A kernel that raises for the whole array where one row overflows or can't be read: those rows become null.
+    """A kernel that raises for the whole array if one row overflows or cannot be parsed; here such rows become null.
 
-    may_work: for which rows to try at all, once some have failed. To find them by trying takes a hundred times as long as
-    to compute them, so there should be few.
+    may_work: selects the rows that are tried after a failure. Finding a bad row by trial takes a hundred times as long as
+    computing it, so few bad rows should be left.
     """
 
     def run(*values: Datum) -> Datum:
@@ -176,7 +179,7 @@ def _null_where_it_fails(function: Function, may_work: Function | None = None) -
 
 
 def _may_be_an_int(function: Function) -> Function:
-    """Whether what `function` makes of ints is one, but for those next to the largest."""
+    """Whether the result of `function` on ints fits into int64, except close to the limit."""
 
     def run(*values: Datum) -> Datum:
         nearly = function(*(pc.cast(value, pa.float64(), safe=False) for value in values))
@@ -189,15 +192,15 @@ def _type_of_result(function: Function, values: tuple[Datum, ...]) -> pa.DataTyp
     return function(*(pa.nulls(1, value.type) for value in values)).type
 
 
-# -- Functions that Arrow lacks, or means otherwise -------------------------------------------------------------------
+# -- Functions that Arrow lacks, or defines differently ---------------------------------------------------------------
 
 
 def _remainder(left: Datum, right: Datum) -> pa.Array:
-    """x % y with the sign of x, as in SQL; null where y is zero."""
+    """x % y with the sign of x, as in SQL; null if y is zero."""
     dividend, left_null = _numpy(left)
     divisor, right_null = _numpy(right)
     undefined = left_null | right_null | (divisor == 0)
-    # For whole numbers x % -1 is x % 1, which saves the one quotient that int64 cannot hold.
+    # For ints x % -1 equals x % 1, which avoids the one quotient that int64 cannot hold.
     safe = np.where(undefined | (divisor == -1 if divisor.dtype == np.int64 else False), 1, divisor)
     with np.errstate(invalid="ignore"):
         result = np.fmod(dividend, safe)
@@ -207,7 +210,7 @@ def _remainder(left: Datum, right: Datum) -> pa.Array:
 
 
 def _numpy(value: Datum) -> tuple[np.ndarray, np.ndarray]:
-    """(values with 0 for null, where the nulls are), of length 1 for a scalar."""
+    """(values with 0 for null, mask of the nulls); of length 1 for a scalar."""
     array = pa.repeat(value, 1) if isinstance(value, pa.Scalar) else value
     filled = array.fill_null(0) if array.null_count else array
     return filled.to_numpy(), array.is_null().to_numpy(zero_copy_only=False)
@@ -217,7 +220,7 @@ def _membership(choices: pa.Array) -> Function:
     is_real = pa.types.is_floating(choices.type)
 
     def run(value: Datum) -> Datum:
-        # A look-up goes by the bits, so there must be only one zero.
+        # The look-up compares bits, so -0.0 is turned into 0.0.
         value = pc.add(value, 0.0) if is_real else value
         found = pc.is_in(value, value_set=choices)
         return pc.if_else(value.is_valid(), found, pa.scalar(None, pa.bool_())) if value.null_count else found
@@ -244,7 +247,7 @@ def _extreme(function: Function, kind: Type) -> Function:
 
 
 def _round(digits: int) -> Function:
-    """Halves go away from zero. A double too large to be shifted by `digits` has none to round away: it is the result."""
+    """Rounds halves away from zero. A double too large to be shifted by `digits` has no such digits, so it is the result."""
     rounded = _null_where_it_fails(lambda value: pc.round(value, ndigits=digits, round_mode="half_towards_infinity"))
     return rounded if digits < 0 else lambda value: pc.coalesce(rounded(value), value)
 
@@ -273,7 +276,7 @@ def _cast(source: Type, target: Type) -> Function:
         case Type.INT, Type.TIMESTAMP:
             return lambda value: _where(_between(value, FIRST_TIME_US, LAST_TIME_US), value).cast(_TIMESTAMP)
         case Type.INT, Type.DOUBLE:
-            # Beyond 2**53 the nearest double will do.
+            # Beyond 2**53 the result is the nearest double.
             return lambda value: pc.cast(value, pa.float64(), safe=False)
         case _:
             return _null_where_it_fails(lambda value: pc.cast(value, target.arrow))

@@ -1,4 +1,4 @@
-"""Filter: the rows for which a condition is true."""
+"""Filter: keeps the rows for which a condition is true."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from operators.expressions import compile_expression
 from operators.state import NOTHING, Stateless
 
 
-class Filter:
-    """Rows keep their time and order; one for which the condition is false or null is dropped."""
+class FilterOperator:
+    """Rows keep their time and order. A row is dropped if the condition is false or null."""
 
     def __init__(self, name: str, input_schema: Schema, where: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""A fragment's DAG of operators, stepped as one."""
+"""A fragment's DAG of operators, stepped as one unit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pyarrow as pa
 from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY
 from boreal.query.plan import Fragment
-from operators.base import OperatorState
-from operators.build import build
+from operators.build import build_operator
 from operators.encoding import pack, unpack
+from operators.operator import OperatorState
 
 
 class GraphState:
-    """The states of all operators, by name; it layers and encodes as they do (see operators.base)."""
+    """The states of all operators, by name. It has layers and an encoding like an `OperatorState`."""
 
     __slots__ = ("kind", "states")
 
@@ -38,23 +38,23 @@ class GraphState:
 
 
 class Graph:
-    """Immutable, as its operators are: the states are apart, so one graph serves any number of instances.
-
-    unbounded: some operator never lets go of its input, so state cannot be rebuilt from a bounded past (R20, R26).
-    """
+    """A fragment's operators. Immutable, since states are separate; one graph serves any number of instances."""
 
     def __init__(self, fragment: Fragment) -> None:
-        self.operators = {node.name: build(node) for node in fragment.nodes}
+        """UserError if an operator's expressions are invalid."""
+        self.operators = {node.name: build_operator(node) for node in fragment.nodes}
         self._inputs = {node.name: node.inputs for node in fragment.nodes}
         self._outputs = tuple(dict.fromkeys(edge.operator for edge in fragment.outputs))
         self._kind = f"fragment {' '.join(self.operators)}"
         self.unbounded = any(operator.needs(0) <= -INFINITY for operator in self.operators.values())
+        """Whether some state depends on all earlier input, so that it cannot be rebuilt from a bounded past (R20, R26)."""
 
     def empty(self) -> GraphState:
+        """The state before the first step."""
         return GraphState(self._kind, {name: operator.empty() for name, operator in self.operators.items()})
 
     def decode(self, blob: bytes) -> GraphState:
-        """The state that `GraphState.encode` wrote; CorruptError if the bytes are not one of this fragment's."""
+        """The state that `GraphState.encode` encoded. CorruptError if the bytes are not a state of this fragment."""
         _, parts = unpack(blob, self._kind)
         if len(parts) != len(self.operators):
             raise CorruptError(f"{len(parts)} states for {len(self.operators)} operators")
@@ -62,7 +62,8 @@ class Graph:
         return GraphState(self._kind, {name: operator.decode(part) for (name, operator), part in named})
 
     def step(self, state: GraphState, batches: Mapping[str, pa.RecordBatch], upto: int) -> dict[str, pa.RecordBatch]:
-        """Take one step's rows, a batch for each of the fragment's inputs; the rows of each output, by its maker."""
+        """Process one step; modifies `state`. batches: by input of the fragment. upto: end of the step as event time (us).
+        Returns the rows of each output, by the name of its operator."""
         made = dict(batches)
         for name, operator in self.operators.items():
             read = tuple(made[source] for source in self._inputs[name])
@@ -76,7 +77,7 @@ class Graph:
     def needs(self, time: int) -> int:
         """The oldest input time on which the state at `time`, and outputs at or after it, depend.
 
-        Each operator must be exact from `time` on, and from where its readers need its results.
+        Each operator must be exact from `time` on, or from where the operators that read it need its results.
         """
         exact_from: dict[str, int] = {}
         for name, operator in reversed(self.operators.items()):

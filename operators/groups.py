@@ -1,4 +1,4 @@
-"""The groups of one pane: key -> accumulators, in numpy columns; layered like all state (see operators.state)."""
+"""The groups of one pane: key -> accumulators, in numpy columns, with layers like all state (see operators.state)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from operators.accumulators import Accumulator, Columns, Slot
+from operators.accumulators import Accumulator, AccumulatorColumns, AccumulatorSlot
 from operators.encoding import decode_batch, encode_batch
-from operators.keys import Key, Keys
+from operators.keys import Keys, RowKey
 
 _FIRST_CAPACITY = 16
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What a group's row consists of: its key, then each accumulator's columns in turn."""
+class GroupLayout:
+    """The columns of a group: its key, then the columns of each accumulator."""
 
     keys: Keys
+    """The key columns."""
     accumulators: tuple[Accumulator, ...]
+    """The accumulators, in the order of the output's columns."""
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
+    def slots(self) -> tuple[AccumulatorSlot, ...]:
+        """The types of all accumulators' columns, in order."""
         return tuple(slot for entry in self.accumulators for slot in entry.slots)
 
-    def shares(self, columns: Columns) -> list[Columns]:
-        """The columns, accumulator by accumulator."""
+    def shares(self, columns: AccumulatorColumns) -> list[AccumulatorColumns]:
+        """The columns of each accumulator."""
         shares, place = [], 0
         for entry in self.accumulators:
             shares.append(columns[place : place + len(entry.slots)])
@@ -37,24 +40,25 @@ class Layout:
 
     @property
     def arrow(self) -> pa.Schema:
+        """Schema of the encoded groups."""
         kinds = [*self.keys.storage, *(slot.arrow for slot in self.slots)]
         return pa.schema([(str(place), kind) for place, kind in enumerate(kinds)])
 
 
 class Groups:
-    """A layer of groups: its own rows hide those of its parent that have the same key."""
+    """A layer of groups. Its own rows hide the parent's rows with the same keys."""
 
     __slots__ = ("columns", "layout", "parent", "places", "slots")
 
-    def __init__(self, layout: Layout, parent: Groups | None = None) -> None:
+    def __init__(self, layout: GroupLayout, parent: Groups | None = None) -> None:
         self.layout = layout
         self.parent = parent
-        self.slots: tuple[Slot, ...] = layout.slots if parent is None else parent.slots
-        self.places: dict[Key, int] = {}
-        self.columns: Columns = [np.empty(0, slot.dtype) for slot in self.slots]
+        self.slots: tuple[AccumulatorSlot, ...] = layout.slots if parent is None else parent.slots
+        self.places: dict[RowKey, int] = {}
+        self.columns: AccumulatorColumns = [np.empty(0, slot.dtype) for slot in self.slots]
 
-    def fold(self, distinct: list[Key], codes: np.ndarray, arguments: Sequence[tuple[np.ndarray | None, Any]]) -> None:
-        """Take rows in. codes: each row's place in `distinct`; arguments: `prepare`'s result for each accumulator."""
+    def fold(self, distinct: list[RowKey], codes: np.ndarray, arguments: Sequence[tuple[np.ndarray | None, Any]]) -> None:
+        """Add rows. codes: index of each row's key in `distinct`. arguments: the result of `prepare` for each accumulator."""
         rows = self._touch(distinct)
         held = [column[rows] for column in self.columns]
         shares = self.layout.shares(held)
@@ -64,15 +68,15 @@ class Groups:
             column[rows] = changed
 
     def combine(self, later: Groups) -> None:
-        """Take a later pane's groups in."""
+        """Add the groups of a later pane."""
         keys, columns = later.content()
         rows = self._touch(keys)
         mine, theirs = self.layout.shares(self.columns), self.layout.shares(columns)
         for entry, share, other in zip(self.layout.accumulators, mine, theirs, strict=True):
             entry.combine(share, rows, other)
 
-    def _touch(self, keys: list[Key]) -> np.ndarray:
-        """The rows of these keys in this layer, made or copied from below where they are not there yet."""
+    def _touch(self, keys: list[RowKey]) -> np.ndarray:
+        """The rows of these keys in this layer; absent ones are created, or copied from the parent."""
         rows = list(map(self.places.get, keys))
         if None in rows:
             missing = [key for key, row in zip(keys, rows, strict=True) if row is None]
@@ -80,7 +84,7 @@ class Groups:
             rows = list(map(self.places.__getitem__, keys))
         return np.array(rows, np.intp)
 
-    def _add(self, keys: list[Key]) -> None:
+    def _add(self, keys: list[RowKey]) -> None:
         begin = len(self.places)
         end = begin + len(keys)
         self.places.update(zip(keys, range(begin, end), strict=True))
@@ -96,7 +100,7 @@ class Groups:
             larger[:used] = column[:used]
             self.columns[place] = larger
 
-    def _copy_from_below(self, keys: list[Key]) -> None:
+    def _copy_from_below(self, keys: list[RowKey]) -> None:
         below = self.parent
         while below is not None and keys:
             found = [key for key in keys if key in below.places]
@@ -108,8 +112,8 @@ class Groups:
                 keys = [key for key in keys if key not in below.places]
             below = below.parent
 
-    def content(self) -> tuple[list[Key], Columns]:
-        """(keys in the order in which they came, columns with a row a key), of all layers together."""
+    def content(self) -> tuple[list[RowKey], AccumulatorColumns]:
+        """(keys in order of arrival, columns with one row per key), over all layers."""
         size = len(self.places)
         mine = [column[:size] for column in self.columns]
         if self.parent is None:
@@ -130,7 +134,7 @@ class Groups:
         return Groups(self.layout, self)
 
     def absorb(self, child: Groups) -> None:
-        """Write the child's rows over the ones here; sets of keys are absorbed, not replaced."""
+        """Overwrite rows with the child's; key sets are absorbed instead of replaced."""
         keys = list(child.places)
         rows = self._touch(keys)
         for slot, mine, theirs in zip(self.slots, self.columns, child.columns, strict=True):
@@ -154,7 +158,7 @@ class Groups:
         return encode_batch(pa.RecordBatch.from_arrays(arrays, schema=self.layout.arrow))
 
     @staticmethod
-    def decode(layout: Layout, blob: bytes) -> Groups:
+    def decode(layout: GroupLayout, blob: bytes) -> Groups:
         batch = decode_batch(blob, layout.arrow)
         width = len(layout.keys.types)
         groups = Groups(layout)

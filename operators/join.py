@@ -1,4 +1,4 @@
-"""The window join: pairs of rows of two streams with equal keys and times at most `within` apart; inner or left."""
+"""The window join: pairs of rows of two streams with equal keys and times at most `within` apart; inner or left join."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import RESERVED, Schema
-from operators.chunks import Chunk, Numbering, Side
+from operators.chunks import Numbering, RowChunk, Side
 from operators.encoding import decode_batch, encode_batch, pack, unpack
 from operators.keys import Keys
 
@@ -19,15 +19,15 @@ _FLAGS = pa.schema([("matched", pa.bool_())])
 _NO_CODES = np.empty(0, np.intp)
 
 _FEW_KEYS = 4096
-"""So many keys may be numbered that no row has."""
+"""Number of unused keys that may keep their numbers."""
 
 
 class JoinState:
-    """The rows of both sides that are alive after the step up to `upto`, and numbers for their keys."""
+    """The rows of both sides that are alive after the step up to `upto`, and the numbers of their keys."""
 
     __slots__ = ("join", "left", "numbering", "right", "upto")
 
-    def __init__(self, join: Join, left: Side, right: Side, numbering: Numbering, upto: int) -> None:
+    def __init__(self, join: JoinOperator, left: Side, right: Side, numbering: Numbering, upto: int) -> None:
         self.join = join
         self.left = left
         self.right = right
@@ -45,7 +45,7 @@ class JoinState:
         self.upto = child.upto
 
     def forget_keys(self) -> None:
-        """Drop the numbers of keys that no row has any more, once they are the most. An overlay's parent waits."""
+        """Drop the numbers of unused keys, once they are the majority. Never in an overlay, since its parent uses them."""
         rows = len(self.left) + len(self.right)
         if self.numbering.parent is not None or len(self.numbering) <= 2 * rows + _FEW_KEYS:
             return
@@ -68,19 +68,26 @@ class JoinState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Rows of two batches, pairwise, with their numbers in their streams; `right` None stands for nulls."""
+class _RowPairs:
+    """Pairs of rows of two batches."""
 
     left: pa.RecordBatch
+    """Left batch."""
     left_rows: np.ndarray
+    """int64, one per pair: row in the left batch."""
     left_numbers: np.ndarray
+    """int64, one per pair: number of the row in the left stream."""
     right: pa.RecordBatch | None
+    """Right batch; None stands for nulls."""
     right_rows: np.ndarray
+    """int64, one per pair: row in the right batch."""
     right_numbers: np.ndarray
+    """int64, one per pair: number of the row in the right stream; -1 for nulls."""
     times: np.ndarray
+    """int64, one per pair: event time of the result (us)."""
 
-    def taken(self, order: np.ndarray) -> _Pairs:
-        return _Pairs(
+    def taken(self, order: np.ndarray) -> _RowPairs:
+        return _RowPairs(
             self.left,
             self.left_rows[order],
             self.left_numbers[order],
@@ -91,12 +98,12 @@ class _Pairs:
         )
 
 
-class Join:
-    """Output columns: the left's, then the right's but `on`; a name that is taken gets `_right` behind.
+class JoinOperator:
+    """Output columns: the left's, then the right's except `on`. A name that exists already gets the suffix `_right`.
 
-    A pair's time is the later of the two rows'. A left join gives a left row that found no partner a row of nulls, with
-    time = its own + within, as soon as none can come any more (upto beyond that; R6). Results are in the order (time,
-    the left row's number, the right row's). Nulls in `on` match nothing. What windows the inputs were of is dropped.
+    A pair's time is the later of its rows' times. In a left join, a left row without a partner is joined with nulls, with
+    time = its own + within, once no partner can arrive any more (upto is beyond that time; R6). Results are ordered by (time,
+    number of the left row, number of the right row). Nulls in `on` match nothing. The windows of the inputs are dropped.
     """
 
     def __init__(
@@ -143,7 +150,7 @@ class Join:
         left, flags, right = (decode_batch(part, schema) for part, schema in zip(parts, schemas, strict=True))
         upto = facts["upto"]
         if not isinstance(upto, int) or left.num_rows != flags.num_rows:
-            raise CorruptError("the join's state does not fit together")
+            raise CorruptError("the join's state is inconsistent")
         state = self.empty()
         state.upto = upto
         matched = np.array(flags.column(0)), np.zeros(right.num_rows, bool)
@@ -154,9 +161,10 @@ class Join:
         return state
 
     def step(self, state: JoinState, batches: tuple[pa.RecordBatch, ...], upto: int) -> pa.RecordBatch:
-        """New right rows go in first, so that new left rows meet all; new right rows meet the older left ones."""
+        """New right rows are added first, so that new left rows are compared with all right rows, and new right rows with the
+        older left rows only."""
         left, right = batches
-        found: list[_Pairs] = []
+        found: list[_RowPairs] = []
         if right.num_rows:
             self._take_right(state, right, found)
         if left.num_rows:
@@ -172,37 +180,38 @@ class Join:
         return self._result(found) if found else self._nothing
 
     def needs(self, time: int) -> int:
-        """A row of nulls at `time` is owed to a left row `within` older, whose partners may be twice as old."""
+        """In a left join, a row of nulls at `time` comes from a left row that is `within` older, and the partners of that row
+        may be older by `within` again."""
         return max(time - self.within * (2 if self.outer else 1), -INFINITY)
 
     def _codes(self, state: JoinState, which: int, batch: pa.RecordBatch) -> np.ndarray:
         keys = self._keys[which]
         return state.numbering.codes(*keys.without_nulls(*keys.encode(batch)))
 
-    def _take_right(self, state: JoinState, batch: pa.RecordBatch, found: list[_Pairs]) -> None:
+    def _take_right(self, state: JoinState, batch: pa.RecordBatch, found: list[_RowPairs]) -> None:
         codes, times, first = self._codes(state, 1, batch), batch.column(0).to_numpy(), state.right.next
         for place, chunk in enumerate(state.left.chunks):
             probes, rows = chunk.find(codes, times, self.within)
             if len(probes):
                 later = np.maximum(chunk.times[rows], times[probes])
-                found.append(_Pairs(chunk.rows, rows, rows + chunk.first, batch, probes, probes + first, later))
+                found.append(_RowPairs(chunk.rows, rows, rows + chunk.first, batch, probes, probes + first, later))
                 if self.outer:
                     state.left.mark(place, rows)
         state.right.append(batch, codes, np.zeros(batch.num_rows, bool))
 
-    def _take_left(self, state: JoinState, batch: pa.RecordBatch, found: list[_Pairs]) -> None:
+    def _take_left(self, state: JoinState, batch: pa.RecordBatch, found: list[_RowPairs]) -> None:
         codes, times, first = self._codes(state, 0, batch), batch.column(0).to_numpy(), state.left.next
         matched = np.zeros(batch.num_rows, bool)
         for chunk in state.right.chunks:
             probes, rows = chunk.find(codes, times, self.within)
             if len(probes):
                 later = np.maximum(times[probes], chunk.times[rows])
-                found.append(_Pairs(batch, probes, probes + first, chunk.rows, rows, rows + chunk.first, later))
+                found.append(_RowPairs(batch, probes, probes + first, chunk.rows, rows, rows + chunk.first, later))
                 matched[probes] = True
         state.left.append(batch, codes, matched)
 
-    def _take_partnerless(self, chunk: Chunk, since: int, alive: int, found: list[_Pairs]) -> None:
-        """Left rows that die now, with times in [since, alive), and have found nobody."""
+    def _take_partnerless(self, chunk: RowChunk, since: int, alive: int, found: list[_RowPairs]) -> None:
+        """Left rows that die now, with times in [since, alive), and have no partner."""
         if chunk.times[0] >= alive:
             return
         begin, end = np.searchsorted(chunk.times, (since, alive)).tolist()
@@ -210,9 +219,9 @@ class Join:
         if len(rows):
             nobody = np.full(len(rows), -1)
             times = chunk.times[rows] + self.within
-            found.append(_Pairs(chunk.rows, rows, rows + chunk.first, None, nobody, nobody, times))
+            found.append(_RowPairs(chunk.rows, rows, rows + chunk.first, None, nobody, nobody, times))
 
-    def _result(self, found: list[_Pairs]) -> pa.RecordBatch:
+    def _result(self, found: list[_RowPairs]) -> pa.RecordBatch:
         if len(found) == 1:
             (pairs,) = found
             order = _order(pairs.times, pairs.left_numbers, pairs.right_numbers)
@@ -224,7 +233,7 @@ class Join:
         )
         return pa.concat_batches([self._batch(pairs) for pairs in found]).take(pa.array(order))
 
-    def _batch(self, pairs: _Pairs) -> pa.RecordBatch:
+    def _batch(self, pairs: _RowPairs) -> pa.RecordBatch:
         left_rows = pa.array(pairs.left_rows)
         columns = [pa.array(pairs.times)]
         columns += [pairs.left.column(place).take(left_rows) for place in self._left_columns]
@@ -247,12 +256,12 @@ def _joined(left: Schema, right: Schema, on: tuple[str, ...]) -> Schema:
 
 
 def _positions(schema: Schema, without: tuple[str, ...]) -> list[int]:
-    """Where the attributes are in a batch."""
+    """Positions of the attributes in a batch."""
     return [place for place, name in enumerate(schema.arrow.names) if name not in RESERVED and name not in without]
 
 
 def _order(times: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The order by (time, left, right); no two pairs are alike. One number that holds all three sorts fastest."""
+    """The order by (time, left, right); all pairs are distinct. Sorting one number that combines all three is fastest."""
     spans = [int(column.max()) - int(column.min()) + 1 for column in (times, left, right)]
     if spans[0] * spans[1] * spans[2] >= 1 << 62:
         return np.lexsort((right, left, times))

@@ -1,8 +1,8 @@
-"""Keys: the values of some columns of a row, as what groups, joins and repeats go by.
+"""Keys: the values of some columns of a row, used for grouping, joining and finding duplicates.
 
-A key is a plain Python value: int or str (or None for null) where it is of one column, else a tuple of these. Doubles
-go by their bits, with one zero and one NaN; timestamps as microseconds. So equal keys are equal and hash alike, and
-nulls equal each other.
+A key of one column is a plain Python value: int, str, or None for null. A key of several columns is a tuple of these. Doubles
+are represented by their bits, with one zero and one NaN; timestamps by microseconds. So equal keys compare and hash as equal,
+and nulls are equal to each other.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from boreal.model.errors import UserError
 from boreal.model.schema import Schema, Type
 from boreal.query.spec import did_you_mean
 
-Key = Any
-"""Hashable, and comparable with keys of the same columns that hold no nulls."""
+RowKey = Any
+"""Hashable; keys of the same columns without nulls can be ordered."""
 
 _SMALL = 32
-"""Up to so many rows a loop is quicker than Arrow's calls."""
+"""Up to this many rows, a loop is faster than Arrow's calls."""
 
 
 class Keys:
-    """Reads keys out of batches, and makes columns of keys again."""
+    """Extracts keys from batches, and converts keys back to columns."""
 
     def __init__(self, positions: Sequence[int], types: Sequence[Type]) -> None:
         self.positions = tuple(positions)
@@ -34,7 +34,7 @@ class Keys:
 
     @staticmethod
     def of(schema: Schema, names: Iterable[str], field: str) -> Keys:
-        """The keys that these attributes of a stream make; UserError, naming `field`, for one that is not there."""
+        """The keys made of these attributes of a stream. UserError, naming `field`, if an attribute does not exist."""
         positions, types = [], []
         for name in names:
             if name not in schema.types:
@@ -43,8 +43,8 @@ class Keys:
             types.append(schema.types[name])
         return Keys(positions, types)
 
-    def encode(self, batch: pa.RecordBatch) -> tuple[list[Key], np.ndarray]:
-        """(the batch's distinct keys in order of first appearance, each row's place among them)."""
+    def encode(self, batch: pa.RecordBatch) -> tuple[list[RowKey], np.ndarray]:
+        """(the batch's distinct keys in order of first appearance, the index of each row's key among them)."""
         if not self.positions:
             return [()], np.zeros(batch.num_rows, np.intp)
         columns = [
@@ -56,14 +56,14 @@ class Keys:
         distinct, codes = _encode_column(columns[0])
         if len(columns) == 1:
             return distinct, codes
-        rows: list[Key] = [(value,) for value in distinct]
+        rows: list[RowKey] = [(value,) for value in distinct]
         for column in columns[1:]:
             values, more = _encode_column(column)
             pairs, codes = _encode_column(pa.array(codes * len(values) + more))
             rows = [(*rows[pair // len(values)], values[pair % len(values)]) for pair in pairs]
         return rows, codes
 
-    def arrays(self, keys: Sequence[Key]) -> list[pa.Array]:
+    def arrays(self, keys: Sequence[RowKey]) -> list[pa.Array]:
         """The columns that these keys came from."""
         columns = self.stored(keys)
         return [
@@ -71,24 +71,25 @@ class Keys:
             for column, kind in zip(columns, self.types, strict=True)
         ]
 
-    def stored(self, keys: Sequence[Key]) -> list[pa.Array]:
-        """Keys as columns of the types `storage`, to be read again by `restored`."""
+    def stored(self, keys: Sequence[RowKey]) -> list[pa.Array]:
+        """The keys as columns of the types `storage`; `restored` is the inverse."""
         columns = [keys] if len(self.types) == 1 else list(zip(*keys, strict=True)) or [()] * len(self.types)
         return [pa.array(column, kind) for column, kind in zip(columns, self.storage, strict=bool(self.types))]
 
-    def restored(self, columns: Sequence[pa.Array], rows: int) -> list[Key]:
-        values: list[list[Key]] = [column.to_pylist() for column in columns]
+    def restored(self, columns: Sequence[pa.Array], rows: int) -> list[RowKey]:
+        """The inverse of `stored`."""
+        values: list[list[RowKey]] = [column.to_pylist() for column in columns]
         if len(values) == 1:
             return values[0]
         return list(zip(*values, strict=True)) if values else [()] * rows
 
     @property
     def storage(self) -> list[pa.DataType]:
-        """Doubles are kept as their bits, timestamps as microseconds."""
+        """Arrow types of stored keys: doubles are stored as their bits, timestamps as microseconds."""
         return [storage(kind) for kind in self.types]
 
-    def without_nulls(self, keys: list[Key], codes: np.ndarray) -> tuple[list[Key], np.ndarray]:
-        """`encode`'s result without the keys that hold a null: their rows get code -1."""
+    def without_nulls(self, keys: list[RowKey], codes: np.ndarray) -> tuple[list[RowKey], np.ndarray]:
+        """The result of `encode` without keys that contain a null; their rows get the code -1."""
         single = len(self.types) == 1
         if not (None in keys if single else any(None in key for key in keys)):
             return keys, codes
@@ -98,19 +99,19 @@ class Keys:
         return [key for key, complete in zip(keys, whole, strict=True) if complete], renumbered[codes]
 
 
-def comparable_values(array: pa.Array, kind: Type) -> tuple[list[Key], np.ndarray]:
-    """(the array's distinct values as keys of one column, each row's place among them)."""
+def comparable_values(array: pa.Array, kind: Type) -> tuple[list[RowKey], np.ndarray]:
+    """(the array's distinct values as keys of one column, the index of each row's value among them)."""
     column = _comparable(array, kind)
     return _count_off(column.to_pylist()) if len(column) <= _SMALL else _encode_column(column)
 
 
 def storage(kind: Type) -> pa.DataType:
-    """What an array of keys of one column is made of."""
+    """Arrow type of stored keys of one column."""
     return pa.int64() if kind in (Type.DOUBLE, Type.TIMESTAMP) else kind.arrow
 
 
 def sorting(columns: Sequence[tuple[pa.Array, bool]], nulls: str) -> np.ndarray:
-    """The stable order of rows by (column, descending) pairs, the first weighing most; nulls: at_start or at_end."""
+    """The stable order of rows by (column, descending) pairs, the most significant first. nulls: at_start or at_end."""
     order: np.ndarray | None = None
     for column, descending in reversed(columns):
         values = column if order is None else column.take(pa.array(order))
@@ -122,7 +123,7 @@ def sorting(columns: Sequence[tuple[pa.Array, bool]], nulls: str) -> np.ndarray:
 
 
 def _comparable(column: pa.Array, kind: Type) -> pa.Array:
-    """A column whose Python values can be keys."""
+    """The column with values that can be keys."""
     if kind is Type.TIMESTAMP:
         return column.view(pa.int64())
     if kind is not Type.DOUBLE:
@@ -133,12 +134,12 @@ def _comparable(column: pa.Array, kind: Type) -> pa.Array:
     return pa.array(values.view(np.int64), mask=mask)
 
 
-def _count_off(values: list[Key]) -> tuple[list[Key], np.ndarray]:
-    places: dict[Key, int] = {}
+def _count_off(values: list[RowKey]) -> tuple[list[RowKey], np.ndarray]:
+    places: dict[RowKey, int] = {}
     codes = [places.setdefault(value, len(places)) for value in values]
     return list(places), np.array(codes, np.intp)
 
 
-def _encode_column(column: pa.Array) -> tuple[list[Key], np.ndarray]:
+def _encode_column(column: pa.Array) -> tuple[list[RowKey], np.ndarray]:
     encoded = column.dictionary_encode(null_encoding="encode")
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.intp)

@@ -1,4 +1,4 @@
-"""Map: each row made anew from expressions."""
+"""Map: computes each row's columns from expressions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from operators.expressions import compile_expression
 from operators.state import NOTHING, Stateless
 
 
-class Map:
-    """select: output column -> expression. A row's time, and its window's edges if it has them, ride along."""
+class MapOperator:
+    """select: output column -> expression. A row keeps its time, and its window's edges if it has them."""
 
     def __init__(self, name: str, input_schema: Schema, select: Mapping[str, str]) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class Map:
         columns = tuple((column, expression.type) for column, expression in expressions.items())
         self.schema = Schema(columns, input_schema.windowed)
         self._select = [compile_expression(expression) for expression in expressions.values()]
-        self._riding = 1 + (len(WINDOW) if input_schema.windowed else 0)
+        self._n_kept = 1 + (len(WINDOW) if input_schema.windowed else 0)
         self._arrow = self.schema.arrow
         self._nothing = self.schema.empty()
 
@@ -37,7 +37,7 @@ class Map:
         (batch,) = batches
         if not batch.num_rows:
             return self._nothing
-        columns = [*batch.columns[: self._riding], *(run(batch) for run in self._select)]
+        columns = [*batch.columns[: self._n_kept], *(run(batch) for run in self._select)]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
     def needs(self, time: int) -> int:

@@ -1,8 +1,8 @@
-"""The pieces that operators' states are made of, each in layers.
+"""The parts of operators' states, each with layers.
 
-`overlay()` makes a child that reads through to its parent, and copies what it is about to change; it takes no longer
-for a large state than for a small one. `absorb(child)` takes over what the child changed. While a child lives, its
-parent is not changed, and after `absorb` the child is not used again.
+`overlay()` creates a child that reads through to its parent, and copies what it changes. It takes no longer for a large state
+than for a small one. `absorb(child)` takes over the child's changes. While a child exists, its parent must not change. After
+`absorb`, the child must not be used.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from boreal.model.frames import INFINITY
 from operators.encoding import pack, unpack
 
 NEVER = 1 << 63
-"""Beyond every boundary, INFINITY included."""
+"""Later than every boundary, including INFINITY."""
 
 
 class Stateless:
-    """The state of an operator that remembers nothing."""
+    """The state of an operator without state."""
 
     def overlay(self) -> Stateless:
         return self
@@ -38,16 +38,16 @@ class Stateless:
     @staticmethod
     def decode(blob: bytes) -> Stateless:
         if blob:
-            raise CorruptError("a state where there should be none")
+            raise CorruptError("a state was found for an operator without state")
         return NOTHING
 
 
 NOTHING = Stateless()
-"""There is but one."""
+"""The only `Stateless`."""
 
 
 class KeySet:
-    """A set of keys that remembers the order in which they came."""
+    """A set of keys in order of insertion, with layers."""
 
     __slots__ = ("own", "parent")
 
@@ -67,7 +67,7 @@ class KeySet:
         yield from self.own
 
     def add(self, key: Hashable) -> bool:
-        """Whether the key is new."""
+        """Add a key; returns whether it is new."""
         if key in self:
             return False
         self.own[key] = None
@@ -84,7 +84,7 @@ class KeySet:
 
 
 class Pane(Protocol):
-    """What an operator gathers for one span of time."""
+    """What an operator accumulates for one span of time; it has layers."""
 
     def overlay(self) -> Self: ...
 
@@ -97,10 +97,11 @@ P = TypeVar("P", bound=Pane)
 
 
 class Panes(Generic[P]):
-    """Panes by number. `upto` is the last step's, and `next_close` when the next window with rows will close.
+    """Panes by number, with layers.
 
-    A pane that was there when the overlay was made is overlaid in turn on its first change; dropping one touches this
-    layer's table alone. kind: what `decode` checks. write: a pane's bytes.
+    upto: of the last step. next_close: when the next window with rows closes. own: numbers of the panes that this layer may
+    change. A pane of the parent gets an overlay on its first change; dropping a pane changes this layer only. kind: identifies
+    the state for `decode`. write: encodes a pane.
     """
 
     __slots__ = ("kind", "next_close", "own", "panes", "upto", "write")
@@ -114,7 +115,7 @@ class Panes(Generic[P]):
         self.next_close = NEVER
 
     def change(self, number: int, make: Callable[[], P]) -> P:
-        """The pane, to be written to; made if it is not there."""
+        """The pane, for modification; created by `make` if it does not exist."""
         if number in self.panes:
             return self._changed(number)
         self.own.add(number)
@@ -153,7 +154,7 @@ class Panes(Generic[P]):
         return pack(self.kind, facts, [self.write(self.panes[number]) for number in numbers])
 
     def decode(self, blob: bytes, read: Callable[[bytes], P]) -> Panes[P]:
-        """Fill this empty state with what `encode` wrote; the caller restores `next_close`."""
+        """Fill this empty state from encoded bytes; the caller restores `next_close`. CorruptError as `unpack`."""
         facts, parts = unpack(blob, self.kind)
         numbers = facts["panes"]
         assert isinstance(numbers, list) and isinstance(facts["upto"], int)
@@ -167,7 +168,7 @@ class Panes(Generic[P]):
 
 
 def append_chunk(chunks: tuple[pa.RecordBatch, ...], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, ...]:
-    """The chunks and one more, joined where neighbours are of like size: few chunks, each row copied few times."""
+    """The chunks with one more; neighbours of similar size are merged. So there are few chunks, and rows are rarely copied."""
     keep = len(chunks)
     while keep and chunks[keep - 1].num_rows < 2 * batch.num_rows:
         keep -= 1

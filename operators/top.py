@@ -1,4 +1,4 @@
-"""Top-k: the first rows of each window and group in a given order, ranked, when the window closes."""
+"""Top-k: when a window closes, the first k rows of each group in a given order, with their ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from operators.state import Panes, append_chunk
 from operators.windows import Windows
 
 RANK = "rank"
-"""The output's first column, from 1."""
+"""Name of the output's first column; ranks begin at 1."""
 
 _SLACK = 4096
-"""So many rows may wait beyond twice those that were worth keeping before a pane is reduced again."""
+"""A pane is reduced when it has this many rows more than twice the rows that the last reduction kept."""
 
 
 class Candidates:
-    """A pane: rows that may be among the first k, and some that are no longer. Chunks are shared with overlays."""
+    """A pane: all rows that may be among the first k, and some others. Chunks are shared with overlays."""
 
     __slots__ = ("chunks", "kept", "reduce", "rows")
 
@@ -58,10 +58,11 @@ class Candidates:
         return sum(chunk.nbytes for chunk in self.chunks)
 
 
-class Top:
-    """The k first rows by `order_by` (nulls last, ties by arrival) for each window and value of `by`.
+class TopOperator:
+    """The first k rows by `order_by` (nulls last, ties by arrival) for each window and value of `by`.
 
-    The output is windowed: `rank`, then the input's columns, by (time, `by` ascending and nulls first, rank).
+    The output is windowed, with the columns `rank` and those of the input, ordered by (time, `by` ascending with nulls first,
+    rank).
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Top:
         return self.windows.first_start(time)
 
     def _ranked(self, rows: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """(the rows worth keeping, their ranks), by group and rank."""
+        """(the first k rows of each group, their ranks), ordered by group and rank."""
         order = sorting([(run(rows), descending) for run, descending in self._order], "at_end")
         distinct, codes = self._by.encode(rows)
         codes = self._in_key_order(distinct)[codes][order]
@@ -127,7 +128,7 @@ class Top:
         return order[best], ranks[best] + 1
 
     def _in_key_order(self, distinct: list[object]) -> np.ndarray:
-        """The place of each key among all in ascending order."""
+        """The position of each key in ascending order."""
         places = np.zeros(len(distinct), np.intp)
         if len(distinct) > 1:
             order = sorting([(column, False) for column in self._by.arrays(distinct)], "at_start")
@@ -135,7 +136,7 @@ class Top:
         return places
 
     def _reduce(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Without what can't be among the first k any more; ties are in order of arrival still."""
+        """Remove rows that cannot be among the first k. Ties stay in order of arrival."""
         return rows.take(pa.array(self._ranked(rows)[0]))
 
     def _result(self, end: int, panes: list[Candidates]) -> pa.RecordBatch:

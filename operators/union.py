@@ -1,4 +1,4 @@
-"""Union of results inside a fragment. Streams from outside are united by SUnion, in the same order."""
+"""Union of results inside a fragment. SUnion merges streams from outside, in the same order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from boreal.model.schema import Schema
 from operators.state import NOTHING, Stateless
 
 
-class Union:
-    """Merges by (time, input, place in the input). Inputs must have the same columns, in whatever order."""
+class UnionOperator:
+    """Merges rows by (time, input, position in the input). All inputs must have the same columns, in any order."""
 
     def __init__(self, name: str, input_schemas: tuple[Schema, ...]) -> None:
         self.name = name

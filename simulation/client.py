@@ -8,7 +8,7 @@ from typing import Any
 
 from boreal.model.frames import Frame, Start
 from boreal.query.plan import Plan
-from formats.changelog import Changelog, Rows
+from formats.changelog import Changelog, RowRecords
 from formats.json_text import lines
 
 
@@ -38,7 +38,7 @@ class Client:
         given = self._changelog.take(frame, now)
         if not self.keeps_records or given is None:
             return
-        if isinstance(given, Rows):
+        if isinstance(given, RowRecords):
             self.records += lines(given.records).splitlines()
             self.stable += [] if given.frame.tentative else lines(given.data).splitlines()
         else:

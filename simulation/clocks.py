@@ -28,45 +28,45 @@ class MachineClock:
         self._rng = Random(f"clock of {process.id}")
         self._from_us = self._rng.randrange(1_000_000_000)
         self._drift = self._rng.randint(-MOST_DRIFT, MOST_DRIFT)
-        self._lives = 0
+        self._incarnation = 0
 
     def begin(self) -> None:
         """A new life: it asks the broker before it stamps anything, if it can."""
         now = self._world.now
-        self._lives += 1
+        self._incarnation += 1
         self._questions = 0
         self._clock = SharedClock(self._steady(now), self._wall(now))
         if self._reaches():
             self._take(now - 2 * self._way_us(), now)
         self._process.clock = lambda run_time: self._clock.read(self._steady(run_time))
-        self._ask_later(self._lives)
+        self._ask_later(self._incarnation)
 
     def _steady(self, now: int) -> int:
         return self._from_us + now + now * self._drift // 1_000_000
 
     def _wall(self, now: int) -> int:
-        return now + self._walls_us[(self._lives - 1) % len(self._walls_us)]
+        return now + self._walls_us[(self._incarnation - 1) % len(self._walls_us)]
 
     # Questions to the broker
 
-    def _ask_later(self, life: int) -> None:
+    def _ask_later(self, incarnation: int) -> None:
         self._questions += 1
-        self._world.at(self._world.now + pause_us(self._questions), lambda: self._ask(life))
+        self._world.at(self._world.now + pause_us(self._questions), lambda: self._ask(incarnation))
 
-    def _ask(self, life: int) -> None:
-        if life != self._lives:
+    def _ask(self, incarnation: int) -> None:
+        if incarnation != self._incarnation:
             return
         now = self._world.now
         if self._reaches():
-            self._world.at(now + 2 * self._way_us(), lambda: self._hear(life, now))
+            self._world.at(now + 2 * self._way_us(), lambda: self._hear(incarnation, now))
         self._clock.follow_wall(self._steady(now), self._wall(now))
-        self._ask_later(life)
+        self._ask_later(incarnation)
 
-    def _hear(self, life: int, sent: int) -> None:
-        if life != self._lives or not self._reaches():
+    def _hear(self, incarnation: int, sent: int) -> None:
+        if incarnation != self._incarnation or not self._reaches():
             return
         if self._process.is_frozen:
-            self._process.held.append(lambda: self._hear(life, sent))
+            self._process.held.append(lambda: self._hear(incarnation, sent))
         else:
             self._take(sent, self._world.now)
 

@@ -55,7 +55,7 @@ class MicroBatches:
         self._snapshots: dict[int, bytes] = {}
         self._committed = 0
         self._planned: int | None = None
-        self._life = 0
+        self._incarnation = 0
         self._down = 0
         self._is_busy = False
         self._dying: tuple[int, int] | None = None
@@ -91,12 +91,12 @@ class MicroBatches:
             self._start = max(self._start, min(self._snapshots))
 
     def _keep_copy(self, number: int, state: bytes) -> None:
-        life = self._life
+        incarnation = self._incarnation
 
         def arrive(tries: int) -> None:
-            if life == self._life and self._reaches():
+            if incarnation == self._incarnation and self._reaches():
                 self.copies[number] = state
-            elif life == self._life and tries:
+            elif incarnation == self._incarnation and tries:
                 self._at(UPLOAD_US, lambda: arrive(tries - 1))
 
         self._at(UPLOAD_US, lambda: arrive(UPLOAD_TRIES))
@@ -109,11 +109,11 @@ class MicroBatches:
         self._is_busy = True
         if self._planned is None:
             self._planned = len(self._orders)
-        life = self._life
-        self._at(int(self._batch_us * self._rng.uniform(0.5, 1.5)), lambda: self._finish(life))
+        incarnation = self._incarnation
+        self._at(int(self._batch_us * self._rng.uniform(0.5, 1.5)), lambda: self._finish(incarnation))
 
-    def _finish(self, life: int) -> None:
-        if life != self._life:
+    def _finish(self, incarnation: int) -> None:
+        if incarnation != self._incarnation:
             return
         assert self._planned is not None
         try:
@@ -183,7 +183,7 @@ class MicroBatches:
                 self._emit(self._obey(self._new_host(), first, end))
 
     def _die(self, for_us: int) -> None:
-        self._life += 1
+        self._incarnation += 1
         self._is_busy = False
         self._host = self._new_host()
         self._down += 1

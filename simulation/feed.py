@@ -165,7 +165,7 @@ class Feeder:
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
         self.logged = dict.fromkeys(feeds, 0)
-        self.lives = dict.fromkeys(feeds, 1)
+        self.incarnations = dict.fromkeys(feeds, 1)
         self.absences: Counter[str] = Counter()
 
     @property
@@ -195,14 +195,14 @@ class Feeder:
         self.absences[stream] -= 1
         if self.absences[stream]:
             return
-        self.lives[stream] += 1
+        self.incarnations[stream] += 1
         for log in self._logs_of(stream):
             append(log, Start(self._origin(stream), 0, self.next_ids[log]))
 
     def write_late(self, stream: str, now: int, append: Callable[[LogId, Frame], None]) -> None:
         """A life that was thought dead writes what nobody may believe: rows under ids that are not its own any more, and a
         boundary far ahead."""
-        dead = Origin("", self.lives[stream] - 1)
+        dead = Origin("", self.incarnations[stream] - 1)
         feed = self.feeds[stream]
         for log in self._logs_of(stream):
             if feed.batch.num_rows:
@@ -215,7 +215,7 @@ class Feeder:
         return [LogId(edge.name, "", partition) for edge in edges for partition in range(edge.partitions)]
 
     def _origin(self, stream: str) -> Origin:
-        return Origin("", self.lives[stream])
+        return Origin("", self.incarnations[stream])
 
     def tick(self, now: int, append: Callable[[LogId, Frame], None]) -> None:
         """Log the next rows and a boundary on every stream; after a stream's end the boundary alone, as a heartbeat."""

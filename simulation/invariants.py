@@ -169,7 +169,7 @@ def check(scenario: Scenario, observed: Observed, reference: Observed) -> list[V
 def _errors(observed: Observed) -> Iterator[Violation]:
     if observed.error is not None:
         kind, message, where = observed.error
-        name = {"Trimmed": "trimmed", "ProtocolError": "protocol"}.get(kind, "crash")
+        name = {"TrimmedError": "trimmed", "ProtocolError": "protocol"}.get(kind, "crash")
         yield Violation(name, f"{kind} at {where}: {message}")
     for read in observed.fenced_reads:
         yield Violation("fenced", read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logs.checkpoints import Checkpoint, StoreUnavailable
+from logs.checkpoints import Checkpoint, StoreUnavailableError
 from logs.memory_checkpoints import MemoryCheckpointStore
 
 
@@ -27,4 +27,4 @@ class SimulatedStore(MemoryCheckpointStore):
 
     def _reach(self) -> None:
         if self.outages:
-            raise StoreUnavailable("the store is out of reach")
+            raise StoreUnavailableError("the store is out of reach")

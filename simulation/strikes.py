@@ -233,19 +233,19 @@ class Saboteur:
     def _crash_midway(self, process: Process, effects: list[Effect], strike: Strike) -> None:
         """The work's first effects took place, then the process died."""
         assert process.instance is not None
-        kept, life = len(effects) * strike.amount // 1000, process.instance.restart.incarnation
+        kept, incarnation = len(effects) * strike.amount // 1000, process.instance.restart.incarnation
         for effect in effects[:kept]:
             self.world.perform(process, effect)
         until = max(self.world.now, strike.end_us)
         self._crash(process.id, until)
         if strike.kind == "zombie":
             lost = [effect for effect in effects[kept:] if isinstance(effect, Append | Obey)]
-            self.world.at(until + LATE_US, lambda: self._write_late(process, life, lost))
+            self.world.at(until + LATE_US, lambda: self._write_late(process, incarnation, lost))
 
-    def _write_late(self, process: Process, life: int, lost: list[Append | Obey]) -> None:
+    def _write_late(self, process: Process, incarnation: int, lost: list[Append | Obey]) -> None:
         """Once the next life has begun: what comes before its START, its writer's offsets tell it of (R25)."""
-        if not self.world.has_begun_after(process.id, life):
-            self.world.at(self.world.now + LATE_US, lambda: self._write_late(process, life, lost))
+        if not self.world.has_begun_after(process.id, incarnation):
+            self.world.at(self.world.now + LATE_US, lambda: self._write_late(process, incarnation, lost))
             return
         self.counts["zombie_frames"] += len(lost)
         for effect in lost:

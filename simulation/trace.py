@@ -81,21 +81,21 @@ def _event_time(time: int) -> str:
 
 
 def _show_frame(frame: Frame) -> str:
-    life = f"{frame.origin.replica}#{frame.origin.incarnation} e{frame.epoch}"
+    origin = f"{frame.origin.replica}#{frame.origin.incarnation} e{frame.epoch}"
     match frame:
         case Data():
             kind = "tentative" if frame.tentative else "stable"
             times = frame.batch.column(0).to_pylist()
             last = frame.first_id + len(times) - 1
-            return f"{kind} {frame.first_id}..{last} times {_event_time(times[0])}..{_event_time(times[-1])} ({life})"
+            return f"{kind} {frame.first_id}..{last} times {_event_time(times[0])}..{_event_time(times[-1])} ({origin})"
         case Boundary():
             kind = "tentative " if frame.tentative else ""
             anchor = f" anchor {frame.anchor.next_ids}" if frame.anchor else ""
-            return f"{kind}boundary {_event_time(frame.time)} {frame.state.value}{anchor} ({life})"
+            return f"{kind}boundary {_event_time(frame.time)} {frame.state.value}{anchor} ({origin})"
         case Undo(last_id=last_id):
-            return f"Undo {last_id} ({life})"
+            return f"Undo {last_id} ({origin})"
         case _:
-            return f"{type(frame).__name__} ({life})"
+            return f"{type(frame).__name__} ({origin})"
 
 
 def _show_event(event: Event | None) -> str:

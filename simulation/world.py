@@ -11,7 +11,7 @@ from typing import Any
 from boreal.model.frames import Data, Frame, LogId
 from boreal.query.plan import EGRESS, Plan
 from embedded.world import POLL_FRAMES, ModelClock, Process, World
-from logs.checkpoints import StoreUnavailable
+from logs.checkpoints import StoreUnavailableError
 from logs.log import LogStore
 from reconcile.engine import HostFailed
 from reconcile.events import (
@@ -98,7 +98,7 @@ class SimulatedWorld(World):
     def _fetch(self, owner: str, number: int) -> bytes:
         try:
             return self.store.get(owner, number).state
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             raise Unreachable(str(error)) from None
 
     def start(self, who: InstanceId) -> None:
@@ -212,7 +212,7 @@ class SimulatedWorld(World):
         """Tried until the store takes it, or there is a newer one."""
         try:
             super()._stored(process, life, effect)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             self.counts["checkpoints refused"] += 1
             if self._newest[process.id] is effect:
                 self.at(self.now + STORE_RETRY_US, lambda: self._stored(process, life, effect))

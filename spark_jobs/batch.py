@@ -26,7 +26,7 @@ from boreal.query.spec import Query
 from deployment.layout import Layout
 from deployment.recompute import covering, within
 from services.egress.history import Held, Range
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from spark_jobs.batch_worker import FRAMES, ORDER, RECORDS, Task, compute, cut
 from spark_jobs.connector import batch_options
 from sunion.tape import BEGINNING
@@ -37,7 +37,7 @@ class BatchFailed(BorealError):
 
 
 def recompute(
-    session: SparkSession, settings: Settings, query: Query, layout: Layout, held: Held, wanted: Range
+    session: SparkSession, settings: ServiceSettings, query: Query, layout: Layout, held: Held, wanted: Range
 ) -> Iterator[pa.RecordBatch]:
     """The stable results of a range, which is one of `services.egress.history.range_of`, in their order, as batches of the
     output's schema. BatchFailed where Spark, or what runs in it, fails."""
@@ -64,7 +64,7 @@ def recompute(
 
 
 class _Job:
-    def __init__(self, session: SparkSession, settings: Settings, layout: Layout, held: Held, task: Task) -> None:
+    def __init__(self, session: SparkSession, settings: ServiceSettings, layout: Layout, held: Held, task: Task) -> None:
         self._session = session
         self._sites = settings.sites
         self._layout = layout

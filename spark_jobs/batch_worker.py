@@ -16,8 +16,8 @@ from boreal.model import codec
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Frame, LogId
 from boreal.query.spec import load_query
-from deployment.layout import Layout, layout_of
-from deployment.recompute import Cut, Recomputation, Spans
+from deployment.layout import Layout, make_layout
+from deployment.recompute import FragmentSpans, LogSlice, Recomputation
 from sunion.tape import BEGINNING
 
 RECORDS = ("topic", "partition", "offset", "value")
@@ -53,22 +53,22 @@ class Task:
 
 @cache
 def _layout(task: Task) -> Layout:
-    return layout_of(load_query(json.loads(task.spec)), task.sites)
+    return make_layout(load_query(json.loads(task.spec)), task.sites)
 
 
 def cut(task: Task, batches: Batches) -> Batches:
     """For `DataFrame.mapInArrow`: RECORDS of sources' logs in, each log in order; what matters of them out, as FRAMES."""
     layout = _layout(task)
-    needs = Spans(layout.plan).needs(task.since)
+    needs = FragmentSpans(layout.plan).needs(task.since)
     streams = {layout.topic_of(LogId(edge.name, "", 0)): edge.name for edge in layout.plan.sources}
-    cuts: dict[tuple[str, int], Cut] = {}
+    cuts: dict[tuple[str, int], LogSlice] = {}
 
     def rows() -> Iterator[_Row]:
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in RECORDS)
             for topic, partition, offset, value in zip(*columns, strict=True):
                 stream = streams[topic]
-                own = cuts.setdefault((topic, partition), Cut(needs[stream], task.until))
+                own = cuts.setdefault((topic, partition), LogSlice(needs[stream], task.until))
                 frame = own.take(_decoded(value, f"{topic}, partition {partition}, offset {offset}"))
                 if frame is not None:
                     yield stream, partition, own.reached, offset, codec.encode(frame)
@@ -79,7 +79,7 @@ def cut(task: Task, batches: Batches) -> Batches:
 def compute(task: Task, fragment: str, batches: Batches) -> Batches:
     """For `DataFrame.mapInArrow`: FRAMES of all that one shard of a fragment reads in, in ORDER; those that it makes out."""
     plan = _layout(task).plan
-    span = Spans(plan).since(task.since)[fragment]
+    span = FragmentSpans(plan).since(task.since)[fragment]
 
     def rows() -> Iterator[_Row]:
         instance: Recomputation | None = None

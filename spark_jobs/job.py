@@ -30,12 +30,12 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from boreal.model.errors import BorealError, UserError
-from deployment.engines import answers_topic, orders_topic
-from deployment.layout import layout_of
+from deployment.layout import make_layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_part
-from services.kafka.clusters import FORGET_AFTER_MS, clusters
+from services.kafka.clusters import FORGET_AFTER_MS, make_clusters
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.progress import AddedUp, Told, rss_bytes
@@ -72,14 +72,14 @@ class JobFailed(BorealError):
 class Job:
     """`serve` runs until it is stopped or broken, and returns the process's exit code."""
 
-    def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
+    def __init__(self, settings: ServiceSettings, name: str, query: str, replica: str) -> None:
         self.settings = settings
         self.name = name
         self.replica = replica
-        clusters_ = clusters(settings, name)
+        clusters_ = make_clusters(settings, name)
         self.home = clusters_[settings.home]
         self.record = QueryRegistry(self.home).find(query)
-        self.layout = layout_of(self.record.query, settings.site_names)
+        self.layout = make_layout(self.record.query, settings.site_names)
         self.instances = self.layout.remote_instances(replica)
         if not self.instances:
             raise UserError("replica", replica, f"{query} has nothing there for Spark to run", "name another")
@@ -90,7 +90,7 @@ class Job:
         self.ready = False
         self.start_s: dict[str, float] = {}
         self._noted = psutil.Process().create_time()
-        self._producer = self.cluster.producer(patient=False)
+        self._producer = self.cluster.make_producer(patient=False)
         self._progress: StreamingQueryProgress | None = None
         self._ends: dict[str, int] = {}
         self._hosts: Accumulator[Told] | None = None
@@ -140,7 +140,7 @@ class Job:
         """What Kafka calls the orders topic, once both topics are there; None if we are stopped before."""
         while not stopping.is_set():
             try:
-                with closing(self.cluster.admin()) as admin:
+                with closing(self.cluster.make_admin()) as admin:
                     found = {topic["name"]: topic for topic in admin.describe_topics([self.orders, self.answers])}
             except KafkaError as error:
                 _logger.debug("topics cannot be looked for: %r", error)

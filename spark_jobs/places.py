@@ -16,7 +16,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from boreal.model.errors import CorruptError
-from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailable
+from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailableError
 from reconcile.remote import Unreachable
 from services.kafka.clusters import Cluster
 
@@ -42,7 +42,7 @@ class TopicOrders:
         self._is_order = is_order
 
     def read(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-        with closing(self._cluster.consumer()) as consumer:
+        with closing(self._cluster.make_consumer()) as consumer:
             consumer.assign([self._partition])
             consumer.seek(self._partition, max(first, consumer.beginning_offsets([self._partition])[self._partition]))
             heard = time.monotonic()
@@ -72,7 +72,7 @@ class StoredSnapshots:
                 found = self._sound(number)
                 if found is not None:
                     return number, found.state
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             _logger.warning("no snapshot of %s can be had: %s", self._owner, error)
         return None
 
@@ -119,7 +119,7 @@ class Keeper:
                 self._store.put(checkpoint)
                 self._store.drop(owner, below=min(number, *self._store.numbers(owner)[-count:]))
                 return
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 _logger.warning("checkpoint %d of %s waits for the store: %s", number, owner, error)
                 time.sleep(RETRY_S)
         _logger.warning("checkpoint %d of %s is given up", number, owner)
@@ -133,7 +133,7 @@ def fetch_from(store: CheckpointStore) -> Callable[[str, int], bytes]:
         while True:
             try:
                 return store.get(owner, number).state
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 if time.monotonic() > given_up:
                     raise Unreachable(f"checkpoint {number} of {owner} cannot be asked for: {error}") from None
                 _logger.warning("checkpoint %d of %s is waited for: %s", number, owner, error)

@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from services.hosting.fetch import java, spark_jars
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 
 END_S = 3.0
 """How long Spark may take to stop, and then its JVM to end by itself, before that is killed."""
@@ -79,7 +79,7 @@ TUNED: dict[str, str] = {
 }
 
 
-def open_session(name: str, settings: Settings, directory: Path, executors: int = 1) -> SparkSession:
+def open_session(name: str, settings: ServiceSettings, directory: Path, executors: int = 1) -> SparkSession:
     """The session of this process; directory: where Spark may put what it needs while it runs; executors: how many it asks a
     cluster for. UserError where no Java, or no jar, is to be had."""
     conf = SparkConf()

@@ -22,8 +22,8 @@ from pyspark.accumulators import Accumulator
 
 from boreal.model.errors import CorruptError
 from boreal.query.spec import Mode, load_query
-from deployment.engines import copy_owner, host_owner, orders_topic
-from deployment.layout import layout_of
+from deployment.layout import make_layout
+from deployment.operator_hosts import copy_owner, host_owner, orders_topic
 from logs.checkpoints import Checkpoint
 from reconcile.events import InstanceId
 from reconcile.orders import Begin, Order, Place, decode_order, encode_order
@@ -155,7 +155,7 @@ class Hosts:
         logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
         settings = load_settings()
         self._log = task.log
-        self._layout = layout_of(load_query(json.loads(task.spec)), task.sites)
+        self._layout = make_layout(load_query(json.loads(task.spec)), task.sites)
         self._instances = self._layout.remote_instances(task.replica)
         query = self._layout.plan.query
         self._topic = orders_topic(query, task.replica)

@@ -28,16 +28,69 @@ from boreal.model.errors import UserError
 from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, RESERVED, Schema, Type
 from boreal.query.spec import did_you_mean
 
-FUNCTIONS = (
-    "abs", "cast", "ceil", "coalesce", "concat", "exp", "floor", "greatest", "least", "length", "ln", "lower", "nullif",
-    "power", "round", "sqrt", "substring", "upper",
-)  # fmt: skip
-"""The functions that an expression may call; operators, case, in, like and between are apart."""
+OPERATORS = {
+    "x + y": "Sum.",
+    "x - y": "Difference.",
+    "x * y": "Product.",
+    "x / y": "Quotient, always a double.",
+    "x % y": "Remainder, with the sign of x.",
+    "-x": "Negation.",
+    "x = y": "Whether both are equal.",
+    "x <> y": "Whether they differ; also `!=`.",
+    "x < y": "Whether x is less.",
+    "x <= y": "Whether x is less or equal.",
+    "x > y": "Whether x is greater.",
+    "x >= y": "Whether x is greater or equal.",
+    "p and q": "Whether both conditions are true.",
+    "p or q": "Whether one of the conditions is true.",
+    "not p": "Whether the condition is false.",
+    "x is null": "Whether x is null; also `is not null`.",
+    "x between y and z": "As `x >= y and x <= z`; also `not between`.",
+    "s in ('UA', 'AA')": "Whether s is one of the values; also `not in`.",
+    "s like 'S%'": "Whether the text matches the pattern: `%` is any text, `_` any character; also `not like`.",
+    "s || t": "As `concat(s, t)`.",
+    "case when p then x else y end": "The value after the first condition that is true; null where none is, without `else`.",
+    "case s when 'UA' then x else y end": "The same, with comparisons of s as the conditions.",
+    "if(p, x, y)": "As `case when p then x else y end`.",
+}
+"""What stands between operands, by example: p, q are conditions, x, y, z numbers, s, t texts. Columns, parentheses and the
+literals `1`, `1.5`, `1e3`, `'text'`, `true`, `false` and `null` need no entry."""
 
-AGGREGATIONS = (
-    "count(*)", "count(x)", "count(distinct x)", "sum(x)", "avg(x)", "min(x)", "max(x)", "stddev(x)", "stddev_pop(x)",
-    "first(x)", "last(x)",
-)  # fmt: skip
+FUNCTIONS = {
+    "abs": ("abs(x)", "The absolute value."),
+    "cast": ("cast(x as string)", "The value as another type: string, int, double, bool or timestamp."),
+    "ceil": ("ceil(x)", "The smallest whole number that is not less."),
+    "coalesce": ("coalesce(x, y)", "The first argument that is not null."),
+    "concat": ("concat(s, t)", "The texts one after the other; null where one is null."),
+    "exp": ("exp(x)", "e to the power of x."),
+    "floor": ("floor(x)", "The largest whole number that is not greater."),
+    "greatest": ("greatest(x, y)", "The largest argument; nulls are left out."),
+    "least": ("least(x, y)", "The smallest argument; nulls are left out."),
+    "length": ("length(s)", "The number of characters."),
+    "ln": ("ln(x)", "The natural logarithm."),
+    "lower": ("lower(s)", "The text in lower case."),
+    "nullif": ("nullif(x, y)", "x, or null where it equals y."),
+    "power": ("power(x, y)", "x to the power of y."),
+    "round": ("round(x, 2)", "x rounded to so many digits after the point, by default to none."),
+    "sqrt": ("sqrt(x)", "The square root."),
+    "substring": ("substring(s, 1, 2)", "The part of the text from this character on, counted from 1, and of this length."),
+    "upper": ("upper(s)", "The text in upper case."),
+}
+"""The functions that an expression may call, each with an example."""
+
+AGGREGATIONS = {
+    "count(*)": "The number of rows.",
+    "count(x)": "The number of rows where x is not null.",
+    "count(distinct x)": "The number of different values that are not null.",
+    "sum(x)": "The sum of numbers.",
+    "avg(x)": "The mean of numbers; also `mean(x)`.",
+    "min(x)": "The smallest value.",
+    "max(x)": "The largest value.",
+    "stddev(x)": "The standard deviation of a sample; null for fewer than two values.",
+    "stddev_pop(x)": "The standard deviation of the whole.",
+    "first(x)": "The first value that is not null, by time and then by arrival.",
+    "last(x)": "The last value that is not null, by time and then by arrival.",
+}
 """What an aggregate may compute, x being any expression."""
 
 DEEPEST = 250

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from boreal.model.durations import Bytes, Duration, DurationOrZero, format_bytes, format_duration, parse_duration
 from boreal.model.errors import UserError
@@ -42,10 +42,12 @@ class Hold(StrEnum):
 
 
 class Policy(Model):
-    """What to do with new input, during a failure and during the stabilization after it."""
+    """What to do with new input, during a failure and during the stabilization after it. `process` handles it at once, `delay`
+    holds it back as long as X allows, `suspend` holds it back until the failure or the stabilization is over. In a file also
+    on one line, as in `process/delay`."""
 
-    failure: Hold = Hold.PROCESS
-    stabilization: Hold = Hold.PROCESS
+    failure: Hold = Field(default=Hold.PROCESS, description="While some input is missing.")
+    stabilization: Hold = Field(default=Hold.PROCESS, description="While tentative results are being corrected.")
 
     @staticmethod
     def parse(text: str, field: str) -> Policy:
@@ -88,22 +90,50 @@ AlphaX = Annotated[
 
 
 class Tuning(Model):
-    """What most queries leave alone. `bucket` and `boundary_interval` are event time, the rest is run time.
+    """What most queries leave at its default. `bucket` is event time, the other durations are run time."""
 
-    alpha_x: how long a SUnion may hold a bucket back; None (`auto`) lets it be measured (R9). stable_lag_max: by
-    default ten times the delay threshold (R16). checkpoint_interval: of periodic checkpoints in the background (R26).
-    history: what was logged since so long ago stays in the logs, needed or not, for `boreal backfill` and `boreal verify`.
-    """
-
-    bucket: Duration = 100_000
-    boundary_interval: Duration = 50_000
-    heartbeat: Duration = 100_000
-    alpha_x: AlphaX = None
-    memory: Bytes = 256_000_000
-    retention: Duration = 86_400_000_000
-    history: DurationOrZero = 0
-    stable_lag_max: Duration | None = None
-    checkpoint_interval: Duration | None = None
+    bucket: Duration = Field(
+        default=100_000,
+        description="The span of event time that is ordered, processed and rolled back as one.",
+    )
+    boundary_interval: Duration = Field(
+        default=50_000,
+        description="How often a source says how far its stream has come. A reader that hears nothing for three intervals "
+        "takes an input for failed.",
+    )
+    heartbeat: Duration = Field(
+        default=100_000,
+        description="How often replicas tell each other how they are. One that misses three counts as dead. At most the delay "
+        "threshold.",
+    )
+    alpha_x: AlphaX = Field(
+        default=None,
+        description="How long an instance may hold a bucket back for input that is missing: the share of X that the rest of "
+        "the path does not need. `auto` lets it be measured (R9).",
+    )
+    memory: Bytes = Field(
+        default=256_000_000,
+        description="The input that an instance keeps in memory; beyond it, input is read from its log again.",
+    )
+    retention: Duration = Field(
+        default=86_400_000_000,
+        description="A reader that is silent for longer loses its claim on the logs, which are then trimmed without it (R27). "
+        "At least ten heartbeats, and a second.",
+    )
+    history: DurationOrZero = Field(
+        default=0,
+        description="Logs keep at least what was written within this time, for `boreal backfill` and `boreal verify`.",
+    )
+    stable_lag_max: Duration | None = Field(
+        default=None,
+        description="During a failure that goes on, how far stable results may fall behind what stable input allows, before "
+        "what has healed is corrected in part (R16). By default ten times the delay threshold.",
+    )
+    checkpoint_interval: Duration | None = Field(
+        default=None,
+        description="How often a checkpoint is written in the background (R26). By default only where no window bounds the "
+        "state.",
+    )
 
     @property
     def delay_threshold_least(self) -> int:
@@ -139,9 +169,14 @@ class Tuning(Model):
 
 
 class FragmentSpec(Model):
-    """A part of the query that one replica set runs; what is absent is as in the query."""
+    """A part of the query that one set of replicas runs. What is absent is as in the query."""
 
-    operators: SomeNames
-    replicas: Replicas | None = None
-    shards: Shards | None = None
-    engine: Engines | None = None
+    operators: SomeNames = Field(
+        description="The operators of the fragment. Every operator that reaches the output is in one fragment.",
+    )
+    replicas: Replicas | None = Field(default=None, description="The number of replicas of this fragment.")
+    shards: Shards | None = Field(default=None, description="The number of shards of this fragment.")
+    engine: Engines | None = Field(
+        default=None,
+        description="The engine of this fragment, or a list with one for each of its replicas.",
+    )

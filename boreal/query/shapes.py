@@ -18,27 +18,57 @@ MOST_PANES = 100_000
 
 
 class Stream(Model):
-    """A source stream. `columns` is the file's `schema`; `attributes` leaves out what is the tuples' own time.
+    """A source stream: where its rows come from, what they look like, and how their event time behaves."""
 
-    site: where its topic is, and so its source, of a stack with several sites; None for the home site, the first of them.
-    time_unit: of integer times. boundary: what the source's boundaries are made from (R29). disorder: how far out of
-    order event time may be. ahead: how far beyond both its stream and the clock a row's time is still believed. idle: a
-    partition that has brought nothing for so long holds its stream back no longer. late: what becomes of a row that is
-    older than a boundary which its producer's rows have passed: it is a dead letter, or its time is raised to that boundary
-    (`clamp`).
-    """
-
-    topic: Topic | None = None
-    site: Name | None = None
-    time: Column
-    time_unit: Literal["s", "ms", "us", "ns"] = "ms"
-    columns: Annotated[dict[Column, Type], Field(alias="schema", min_length=1)]
-    key: Names = ()
-    boundary: Literal["data", "clock", "producer"] = "data"
-    disorder: DurationOrZero = 0
-    ahead: DurationOrZero = 60_000_000
-    idle: Duration = 30_000_000
-    late: Literal["dead_letter", "clamp"] = "dead_letter"
+    topic: Topic | None = Field(
+        default=None,
+        description="The Kafka topic that the stream's source reads. A query on a stack needs one for each stream; a run over "
+        "files ignores it.",
+    )
+    site: Name | None = Field(
+        default=None,
+        description="The site of the topic, and so of the stream's source, in an installation with several sites. By default "
+        "the home site, which is the first in the order of their names.",
+    )
+    time: Column = Field(
+        description="The column that holds the event time of a row: a timestamp, an ISO 8601 text (without a zone: UTC), or a "
+        "whole number in `time_unit` since 1970.",
+    )
+    time_unit: Literal["s", "ms", "us", "ns"] = Field(default="ms", description="The unit of event times that are numbers.")
+    columns: Annotated[dict[Column, Type], Field(alias="schema", min_length=1)] = Field(
+        description="The columns that the query reads, each with its type. Every column may be null. Fields of the data that "
+        "are not named here are ignored.",
+    )
+    key: Names = Field(
+        default=(),
+        description="The columns that identify what a row is about. Shards divide the rows by them, and clients' records have "
+        "them as their key, where no operator groups the rows otherwise.",
+    )
+    boundary: Literal["data", "clock", "producer"] = Field(
+        default="data",
+        description="What moves the stream's boundary: the rows (`data`), the source's clock (`clock`), or only what "
+        "producers send (`producer`).",
+    )
+    disorder: DurationOrZero = Field(
+        default=0,
+        description="How far behind the newest row of its partition a row may be. The boundary stays so far behind the rows, "
+        "or the clock.",
+    )
+    ahead: DurationOrZero = Field(
+        default=60_000_000,
+        description="How far beyond both its stream and the source's clock the time of a row is believed. A row further ahead "
+        "is a dead letter.",
+    )
+    idle: Duration = Field(
+        default=30_000_000,
+        description="A partition that has brought no row for so long is idle: it holds back the boundary of its stream no "
+        "longer.",
+    )
+    late: Literal["dead_letter", "clamp"] = Field(
+        default="dead_letter",
+        description="What becomes of a row that is older than a boundary it had to precede: it is refused (`dead_letter`), or "
+        "its time is raised to that boundary (`clamp`).",
+    )
 
     @property
     def attributes(self) -> Schema:
@@ -69,9 +99,12 @@ class Stream(Model):
 class Window(Model):
     """A window in event time, aligned to the epoch: `tumbling: SIZE`, or `sliding: SIZE` with `every: STEP`."""
 
-    tumbling: Duration | None = None
-    sliding: Duration | None = None
-    every: Duration | None = None
+    tumbling: Duration | None = Field(default=None, description="The size of windows that follow each other without overlap.")
+    sliding: Duration | None = Field(default=None, description="The size of windows that overlap.")
+    every: Duration | None = Field(
+        default=None,
+        description="The distance between the starts of two sliding windows: at most their size.",
+    )
 
     @property
     def size_us(self) -> int:
@@ -125,8 +158,8 @@ class Filter(Model):
     """Keeps the rows for which the condition `where` is true."""
 
     kind: ClassVar[Literal["filter"]] = "filter"
-    filter: str
-    where: str
+    filter: str = Field(description="The input: a stream or an operator.")
+    where: str = Field(description="A condition: an SQL expression of type bool. A row for which it is null is left out.")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -134,11 +167,11 @@ class Filter(Model):
 
 
 class Map(Model):
-    """Makes each row anew: output column -> expression."""
+    """Computes the columns of each row. Only the columns that it names remain."""
 
     kind: ClassVar[Literal["map"]] = "map"
-    map: str
-    select: Expressions
+    map: str = Field(description="The input: a stream or an operator.")
+    select: Expressions = Field(description="Each output column with the SQL expression that computes it.")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -149,7 +182,7 @@ class Union(Model):
     """Merges streams of one shape into one, in the order (time, port, id)."""
 
     kind: ClassVar[Literal["union"]] = "union"
-    union: SomeNames
+    union: SomeNames = Field(description="The inputs: streams or operators with the same columns.")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -157,13 +190,13 @@ class Union(Model):
 
 
 class Aggregate(Model):
-    """One row for each window and group: the columns of `by`, then output column -> aggregation."""
+    """One row for each window and group: the columns of `by`, then those of `compute`."""
 
     kind: ClassVar[Literal["aggregate"]] = "aggregate"
-    aggregate: str
-    window: Window
-    by: Names = ()
-    compute: Expressions
+    aggregate: str = Field(description="The input: a stream or an operator.")
+    window: Window = Field(description="The windows that rows are grouped in.")
+    by: Names = Field(default=(), description="The columns whose values make a group. Without any, a window is one group.")
+    compute: Expressions = Field(description="Each output column with the aggregation that computes it, such as `count(*)`.")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -171,13 +204,19 @@ class Aggregate(Model):
 
 
 class Join(Model):
-    """Pairs rows of two inputs that agree on the columns `on` and are at most `within` (microseconds) apart."""
+    """Pairs rows of two inputs that have equal values in the columns `on` and event times at most `within` apart."""
 
     kind: ClassVar[Literal["join"]] = "join"
-    join: Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
-    on: SomeNames
-    within: Duration
-    how: Literal["inner", "left"] = "inner"
+    join: Annotated[tuple[str, ...], Field(min_length=2, max_length=2)] = Field(
+        description="The left and the right input: streams or operators.",
+    )
+    on: SomeNames = Field(description="The columns, present in both inputs, whose values must be equal. A null equals nothing.")
+    within: Duration = Field(description="The longest distance in event time between the two rows of a pair.")
+    how: Literal["inner", "left"] = Field(
+        default="inner",
+        description="`inner` gives the pairs; `left` gives in addition each left row without a partner, with nulls for the "
+        "right columns.",
+    )
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -188,9 +227,13 @@ class Distinct(Model):
     """The first row for each value of the columns `on`, in each window, or ever where there is none."""
 
     kind: ClassVar[Literal["distinct"]] = "distinct"
-    distinct: str
-    on: SomeNames
-    window: Window | None = None
+    distinct: str = Field(description="The input: a stream or an operator.")
+    on: SomeNames = Field(description="The columns whose values are compared.")
+    window: Window | None = Field(
+        default=None,
+        description="The tumbling windows in which a value may occur once. Without it a value may occur once ever, and the "
+        "state grows without bound.",
+    )
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -212,11 +255,14 @@ class Top(Model):
     """The first k rows of each window and group, in the order of `order_by`, with their `rank` from 1."""
 
     kind: ClassVar[Literal["top"]] = "top"
-    top: str
-    k: Annotated[int, Field(strict=True, ge=1)]
-    order_by: str
-    window: Window
-    by: Names = ()
+    top: str = Field(description="The input: a stream or an operator.")
+    k: Annotated[int, Field(strict=True, ge=1)] = Field(description="The number of rows to keep in each window and group.")
+    order_by: str = Field(
+        description="SQL expressions, each with `asc` (the default) or `desc`, such as `dep_delay desc, carrier`. Nulls come "
+        "last.",
+    )
+    window: Window = Field(description="The windows that rows are grouped in.")
+    by: Names = Field(default=(), description="The columns whose values make a group. Without any, a window is one group.")
 
     @property
     def inputs(self) -> tuple[str, ...]:

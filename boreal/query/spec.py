@@ -8,16 +8,17 @@ the rest. Durations are microseconds in the model and text in the file; sizes ar
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from boreal.model.documents import parse_document
-from boreal.model.durations import Duration
+from boreal.model.durations import Duration, format_bytes, format_duration
 from boreal.model.errors import UserError
 from boreal.query.checks import check_acyclic, check_engines, check_fragments, check_inputs, check_names, check_thresholds
 from boreal.query.fields import Engine, Engines, Model, Name, QueryName, Replicas, Shards, plain
@@ -75,24 +76,49 @@ __all__ = [
 
 
 class Query(Model):
-    """A whole query file. Names that operators, output and fragments mention are known to exist; there is no cycle.
+    """A whole query file. Names that operators, output and fragments mention are known to exist; there is no cycle."""
 
-    latest: on the stack, the topic NAME.latest holds the current value of each key, for tables and dashboards.
-    """
-
-    name: QueryName
-    streams: Annotated[dict[Name, Stream], Field(min_length=1)]
-    operators: dict[Name, AnyOperator] = Field(default={})
-    output: str
-    delay_threshold: Duration = 3_000_000
-    reconcile: Mode = Mode.CHECKPOINT_REDO
-    policy: Annotated[Policy, BeforeValidator(policy_from_text)] = Policy()
-    replicas: Replicas = 1
-    shards: Shards = 1
-    engine: Engines | None = None
-    fragments: Annotated[dict[Name, FragmentSpec], Field(min_length=1)] | None = None
-    tuning: Tuning = Tuning()
-    latest: bool = False
+    name: QueryName = Field(description="The name of the query. Its topics are named after it.")
+    streams: Annotated[dict[Name, Stream], Field(min_length=1)] = Field(description="The source streams, by name.")
+    operators: dict[Name, AnyOperator] = Field(
+        default={},
+        description="The operators, by name. An operator has the key of its kind (`filter`, `map`, `union`, ...), whose value "
+        "is its input.",
+    )
+    output: str = Field(description="The stream or operator whose rows the clients read.")
+    delay_threshold: Duration = Field(
+        default=3_000_000,
+        description="X: no new result takes longer than this, from the log of its source to the client. It must exceed twice "
+        "the sum of `tuning.bucket` and `tuning.boundary_interval`.",
+    )
+    reconcile: Mode = Field(
+        default=Mode.CHECKPOINT_REDO,
+        description="How a replica returns to the state before a failure, to reprocess from there: by a copy of the state, by "
+        "clearing the state and replaying its input, or by dropping a layer above the state.",
+    )
+    policy: Annotated[Policy, BeforeValidator(policy_from_text)] = Field(
+        default=Policy(),
+        description="What to do with new input during a failure and during the stabilization after it.",
+    )
+    replicas: Replicas = Field(
+        default=1,
+        description="How many replicas run each fragment. With two, one answers while the other corrects.",
+    )
+    shards: Shards = Field(default=1, description="How many parts the keys of each fragment are divided into.")
+    engine: Engines | None = Field(
+        default=None,
+        description="Where operators run: in the node (`native`) or in a Spark job (`spark`); or a list with one for each "
+        "replica. By default `spark` on a stack and `native` in `boreal run`.",
+    )
+    fragments: Annotated[dict[Name, FragmentSpec], Field(min_length=1)] | None = Field(
+        default=None,
+        description="The parts that the query is divided into, by name. By default one, called `main`.",
+    )
+    tuning: Tuning = Field(default=Tuning(), description="What most queries leave at its default.")
+    latest: bool = Field(
+        default=False,
+        description="Whether, on a stack, the topic NAME.latest holds the current row of each key, for tables and dashboards.",
+    )
 
     @property
     def reaching(self) -> tuple[str, ...]:
@@ -175,13 +201,29 @@ def _read(source: Path | str) -> tuple[str, str]:
         raise UserError("query", str(source), f"cannot be read: {reason}", "name a YAML or JSON file") from None
 
 
+class _SchemaOfFile(GenerateJsonSchema):
+    """Defaults are written as the file writes them: durations and sizes with their units."""
+
+    def encode_default(self, dft: Any) -> Any:
+        return plain(dft) if isinstance(dft, BaseModel) else super().encode_default(dft)
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        found = super().default_schema(schema)
+        write = _WRITTEN.get(found.get("title", ""))
+        return {**found, "default": write(found["default"])} if write and "default" in found else found
+
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "duration": format_duration,
+    "size": format_bytes,
+    "auto, or a duration": lambda value: "auto" if value is None else format_duration(value),
+}
+"""By the title of the type in the schema."""
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the query file; docs/query.schema.json is its published copy."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Query.model_json_schema(by_alias=True, mode="validation"),
+        **Query.model_json_schema(by_alias=True, mode="validation", schema_generator=_SchemaOfFile),
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(json_schema(), indent=2))

@@ -10,7 +10,7 @@ from typing import Any
 
 from boreal.model.errors import UserError
 from boreal.model.frames import State
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from formats.changelog import Changelog
 from logs.egress_restart import egress_restart
@@ -24,11 +24,11 @@ from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
 from services.hosting.host import InstanceHost, host_of
 from services.hosting.process import THREAD_SWITCH_S, Ending, StatusPublisher, now_us
-from services.kafka.clusters import clusters
+from services.kafka.clusters import make_clusters
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.topics import control_topic, latest_topic, out_topic, stable_topic
 from services.storage.kafka_log import KafkaLogStore
 
@@ -38,15 +38,15 @@ _logger = logging.getLogger("boreal.egress")
 class Egress:
     """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
 
-    def __init__(self, settings: Settings, name: str, query: str, site: str) -> None:
+    def __init__(self, settings: ServiceSettings, name: str, query: str, site: str) -> None:
         if site not in settings.site_names:
             raise UserError("site", site, "is not known", f"name one of {', '.join(settings.site_names)}")
         self.name = name
         self.site = site
-        self.clusters = clusters(settings, name)
+        self.clusters = make_clusters(settings, name)
         self.registry = QueryRegistry(self.clusters[settings.home])
         record = self.registry.find(query)
-        self.layout = layout_of(record.query, settings.site_names)
+        self.layout = make_layout(record.query, settings.site_names)
         self.plan = self.layout.egress_plan(site)
         self.me = self.layout.egress_instance(site)
         self.delays = RecentDelays(self.plan.delay_threshold_us)

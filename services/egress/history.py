@@ -24,14 +24,14 @@ from boreal.model.frames import INFINITY, Boundary, LogId
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Query
 from deployment.layout import Layout
-from deployment.recompute import Spans, covering
-from formats.headers import ID
+from deployment.recompute import FragmentSpans, covering
+from formats.client_headers import ID
 from formats.json_text import moment
-from logs.log import Trimmed
+from logs.log import TrimmedError
 from services.egress.tail import read_out_tail, time_us, windows
 from services.kafka.clusters import Cluster
 from services.kafka.topics import out_topic, stable_topic
-from services.storage.partition import Partition, consumer_of
+from services.storage.log_partition import LogPartition, make_log_consumer
 from sunion.buckets import bucket_floor
 from sunion.tape import BEGINNING
 
@@ -74,7 +74,7 @@ def held_by(clusters: Mapping[str, Cluster], layout: Layout) -> Held:
 def narrowed(clusters: Mapping[str, Cluster], layout: Layout, held: Held, wanted: Range) -> Held:
     """Only the offsets that a range needs: a range of an hour does not read a history of weeks. KafkaError as `held_by`."""
     until = covering(wanted.until, layout.plan.bucket_us)
-    needs = Spans(layout.plan).needs(wanted.since)
+    needs = FragmentSpans(layout.plan).needs(wanted.since)
     offsets: dict[str, dict[int, tuple[int, int]]] = {}
     with _Logs(clusters, layout) as logs:
         for edge in layout.plan.sources:
@@ -85,7 +85,7 @@ def narrowed(clusters: Mapping[str, Cluster], layout: Layout, held: Held, wanted
                 if start < end:
                     end = min(_first_boundary(partition, start, end, until) + 1, end)
                     first_id, next_id = logs.place_of(log.key, needs[edge.name]), partition.one(end - 1).next_id
-                    with suppress(Trimmed):  # a place that the log knows no more is no better than its start
+                    with suppress(TrimmedError):  # a place that the log knows no more is no better than its start
                         first = min(partition.offset_after(first_id - 1, start, end, next_id), end)
                         # A START close before says which frames are a zombie's (R25).
                         start = max(first - _LOOK_BEHIND, start)
@@ -109,11 +109,11 @@ class _Logs:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def open(self, log: LogId) -> Partition:
+    def open(self, log: LogId) -> LogPartition:
         site = self._layout.site_of(log)
         if site not in self._consumers:
-            self._consumers[site] = self._stack.enter_context(closing(consumer_of(self._clusters[site])))
-        return Partition(self._consumers[site], log, self._layout.topic_of(log))
+            self._consumers[site] = self._stack.enter_context(closing(make_log_consumer(self._clusters[site])))
+        return LogPartition(self._consumers[site], log, self._layout.topic_of(log))
 
     def reach(self, key: str, first_id: int) -> int:
         """The least time known of which no row stands before an id of 'stream/partition'; INFINITY where none is."""
@@ -141,7 +141,7 @@ class _Logs:
         return 0
 
 
-def _first_boundary(partition: Partition, start: int, end: int, time: int) -> int:
+def _first_boundary(partition: LogPartition, start: int, end: int, time: int) -> int:
     """Where a log has come to a stable boundary of a time or later: at the first offset, or a few after it; its end if it has
     not."""
 
@@ -152,7 +152,7 @@ def _first_boundary(partition: Partition, start: int, end: int, time: int) -> in
     return bisect_left(range(start, end), True, key=has_come) + start
 
 
-def _first_anchor(partition: Partition, key: str, first_id: int) -> int:
+def _first_anchor(partition: LogPartition, key: str, first_id: int) -> int:
     """What the first anchor of a log needs that needs no row before an id."""
     for head in _heads(partition, *partition.bounds()):
         if isinstance(head, Boundary) and head.anchor and dict(head.anchor.inputs).get(key, 0) >= first_id:
@@ -160,7 +160,7 @@ def _first_anchor(partition: Partition, key: str, first_id: int) -> int:
     return INFINITY
 
 
-def _first_id(partition: Partition, start: int, end: int) -> int:
+def _first_id(partition: LogPartition, start: int, end: int) -> int:
     """The first stable id that a log still has or will have."""
     if start == end:
         return INFINITY if end else 0
@@ -169,7 +169,7 @@ def _first_id(partition: Partition, start: int, end: int) -> int:
     return head.first_id if isinstance(head, DataHead) else record.next_id
 
 
-def _last_boundary(partition: Partition, start: int, end: int) -> int:
+def _last_boundary(partition: LogPartition, start: int, end: int) -> int:
     """How far a source's log is complete, in event time."""
     for first in windows(start, end):
         incarnation, boundary = 0, BEGINNING
@@ -183,7 +183,7 @@ def _last_boundary(partition: Partition, start: int, end: int) -> int:
     return BEGINNING
 
 
-def _heads(partition: Partition, start: int, end: int) -> Iterator[Head]:
+def _heads(partition: LogPartition, start: int, end: int) -> Iterator[Head]:
     for records in partition.read(start, end):
         yield from map(partition.head, records)
 
@@ -216,7 +216,7 @@ class Range:
 def range_of(query: Query, layout: Layout, held: Held, since: int | None, until: int | None, stable_to: int) -> Range:
     """The range that is asked for (None: as far as can be), if all of its results can be computed from what the logs hold
     and are final, which they are up to `stable_to`. UserError for the option that asks for more."""
-    earliest = Spans(layout.plan).earliest(held.reach)
+    earliest = FragmentSpans(layout.plan).earliest(held.reach)
     if stable_to <= BEGINNING:
         raise UserError("NAME", query.name, "has no stable results yet", "feed it, and see what it waits for: boreal status")
     if earliest is None:
@@ -261,7 +261,7 @@ def given_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[GivenRow
     """All that q.stable holds of the rows before an id, in order. UserError where it does not get so far."""
     topic = stable_topic(layout.plan.query)
     partition = TopicPartition(topic, 0)
-    with closing(home.consumer(read_committed=True)) as consumer:
+    with closing(home.make_consumer(read_committed=True)) as consumer:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
         last, deadline = -1, time.monotonic() + CAUGHT_UP_WITHIN_S

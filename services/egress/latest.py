@@ -24,11 +24,12 @@ from contextlib import suppress
 from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from formats.changelog import Control, Rows
-from formats.headers import ID, Headers, number
+from formats.changelog import ControlRecord, RowRecords
+from formats.client_headers import ID, number
+from formats.frame_records import Headers
 from services.egress.tail import read_range, stable_rows
 from services.hosting.process import EXIT_FENCED
-from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, end_producer, silence_producer
+from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, close_producer, silence_producer
 
 NEXT_ID = "next_id"
 STABLE = "stable"
@@ -60,9 +61,9 @@ class LatestTopic:
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        self._consumer = cluster.consumer()
+        self._consumer = cluster.make_consumer()
         self._end = self._read()
-        self._producer = cluster.producer()
+        self._producer = cluster.make_producer()
 
     def begin(self, lacking_from: int, end: int) -> None:
         """Undo what earlier lives left tentative or wrong, and go on with what q.out holds between these offsets. Returns when
@@ -76,7 +77,7 @@ class LatestTopic:
                     return
                 self._put_stable({row.key or b"": (row.id, row.value)}, row.id + 1)
 
-    def take(self, given: Rows | Control) -> None:
+    def take(self, given: RowRecords | ControlRecord) -> None:
         """What the client has been given. Returns at once."""
         if self._is_closed:
             return
@@ -84,7 +85,7 @@ class LatestTopic:
             waiting = f"{self._on_the_way >> 20} MB wait"
             self._stop(1, f"does not take what q.out does: {waiting}; see that its partition has a leader")
             return
-        if isinstance(given, Control):
+        if isinstance(given, ControlRecord):
             if given.kind == "undo":
                 self._revoke()
             return
@@ -110,7 +111,7 @@ class LatestTopic:
         with suppress(KafkaTimeoutError):
             self._producer.flush(timeout=2)
         self._is_closed = True
-        end_producer(self._producer, 0)
+        close_producer(self._producer, 0)
         self._consumer.close()
 
     def _read(self) -> int:

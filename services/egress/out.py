@@ -18,15 +18,16 @@ import numpy as np
 from kafka.errors import KafkaTimeoutError
 
 from boreal.model.frames import Boundary, Data, Frame, LogId
-from formats.changelog import Changelog, Control, Rows
-from formats.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, Headers, encode_anchor, encode_place, number
+from formats.changelog import Changelog, ControlRecord, RowRecords
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, encode_anchor, encode_place, number
+from formats.frame_records import Headers
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, now_us
-from services.kafka.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
+from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
 
 _logger = logging.getLogger("boreal.egress")
 
@@ -46,7 +47,7 @@ class _Sent:
     count: int
     nbytes: int
     emitted_us: int
-    given: Rows | Control | None
+    given: RowRecords | ControlRecord | None
     stable: list[StableRow]
     last_id: int | None
     is_given: bool = False
@@ -90,7 +91,7 @@ class OutTopic:
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        self._producer = cluster.producer(batch_size=BATCH_BYTES)
+        self._producer = cluster.make_producer(batch_size=BATCH_BYTES)
 
     def append(self, log: LogId, frame: Frame) -> None:
         """Send what a frame tells the client. Returns at once, unless Kafka has long taken nothing."""
@@ -98,7 +99,7 @@ class OutTopic:
         self.appended += 1
         given = self.changelog.take(frame, emitted_us, self._replica())
         failpoint("egress.before_out")
-        if isinstance(given, Rows):
+        if isinstance(given, RowRecords):
             self._send_rows(given, emitted_us)
         elif given is not None:
             self._send_control(given, frame, emitted_us)
@@ -117,11 +118,11 @@ class OutTopic:
         with suppress(KafkaTimeoutError):
             self._producer.flush(timeout=2)
         self._is_closed = True
-        end_producer(self._producer, 0)
+        close_producer(self._producer, 0)
 
     # Sending
 
-    def _send_rows(self, rows: Rows, emitted_us: int) -> None:
+    def _send_rows(self, rows: RowRecords, emitted_us: int) -> None:
         frame = rows.frame
         records: list[bytes] = rows.records.view("binary").to_pylist()
         keys: list[bytes | None] = rows.keys.view("binary").to_pylist() if rows.keys is not None else [None] * len(records)
@@ -136,7 +137,7 @@ class OutTopic:
                 stable = [StableRow(*row, frame.epoch) for row in zip(ids, keys, data, strict=True)]
         self._send(records, keys, headers, emitted_us, rows, stable)
 
-    def _send_control(self, control: Control, frame: Frame, emitted_us: int) -> None:
+    def _send_control(self, control: ControlRecord, frame: Frame, emitted_us: int) -> None:
         headers: Headers = [self._incarnation]
         if isinstance(frame, Boundary) and frame.anchor is not None:
             headers += [(ANCHOR, encode_anchor(frame.anchor)), (PLACE, encode_place(self.changelog.place))]
@@ -150,7 +151,7 @@ class OutTopic:
         keys: list[bytes | None],
         headers: list[Headers],
         emitted_us: int,
-        given: Rows | Control,
+        given: RowRecords | ControlRecord,
         stable: list[StableRow],
     ) -> None:
         last_id = stable[-1].id if stable else None
@@ -189,7 +190,7 @@ class OutTopic:
         self.latency.add(given_us, np.array([took_us]))
         # Until q.stable has its rows a frame is remembered, and its rows are not: that may take long.
         given, stable, sent.given, sent.stable = sent.given, sent.stable, None, []
-        if isinstance(given, Rows):
+        if isinstance(given, RowRecords):
             self._delays.add(given_us, given.delays_us + took_us)
         if stable and self._stable is not None:
             self._stable.put(stable, sent.offset)

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
-from formats.headers import EPOCH, ID, INCARNATION, number
+from formats.client_headers import EPOCH, ID, INCARNATION, number
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED
-from services.kafka.clusters import Cluster, end_producer
+from services.kafka.clusters import Cluster, close_producer
 
 COMMIT_INTERVAL_S = 0.05
 """A transaction is three requests of ours, and as many writes of the broker's own, however few rows it holds."""
@@ -55,7 +55,7 @@ class StableTopic:
         self._topic = topic
         self._out_topic = out_topic
         self._exit = exit
-        self._producer = cluster.producer(transactional_id=transactional_id, batch_size=BATCH_BYTES)
+        self._producer = cluster.make_producer(transactional_id=transactional_id, batch_size=BATCH_BYTES)
         self._producer.init_transactions()
         self.next_id = read_stable_tail(cluster, topic, out_topic)
         self.n_skipped = 0
@@ -98,7 +98,7 @@ class StableTopic:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=2)
-        end_producer(self._producer, 0)
+        close_producer(self._producer, 0)
 
     # The thread
 

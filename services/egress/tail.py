@@ -18,8 +18,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
 from boreal.model.frames import INFINITY, Anchor
-from formats.changelog import Place
-from formats.headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
+from formats.changelog import ChangelogPlace
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
 from formats.json_text import moment
 from logs.egress_restart import OutTail
 from services.kafka.clusters import Cluster
@@ -44,7 +44,7 @@ def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
     """The next id of q.stable: one more than that of the last committed row; where Kafka has deleted all of them by age, what
     q.out last said of it, since q.out may hold rows longer."""
     partition = TopicPartition(topic, 0)
-    with closing(cluster.consumer(read_committed=True)) as consumer:
+    with closing(cluster.make_consumer(read_committed=True)) as consumer:
         consumer.assign([partition])
         first, end = _range(consumer, partition)
         for start in windows(first, end):
@@ -57,7 +57,7 @@ def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
 def _told_stable_id(cluster: Cluster, out_topic: str) -> int:
     """The next id of q.stable as the newest boundaries of q.out tell it; 0 where none does."""
     partition = TopicPartition(out_topic, 0)
-    with closing(cluster.consumer()) as consumer:
+    with closing(cluster.make_consumer()) as consumer:
         consumer.assign([partition])
         first, end = _range(consumer, partition)
         for start in windows(first, end):
@@ -71,27 +71,27 @@ def _told_stable_id(cluster: Cluster, out_topic: str) -> int:
 def read_out_tail(cluster: Cluster, topic: str, needed: int | None) -> OutTail:
     """needed: the first stable row that q.stable or q.latest lacks, None where this egress does not write these."""
     partition = TopicPartition(topic, 0)
-    with closing(cluster.consumer()) as consumer:
+    with closing(cluster.make_consumer()) as consumer:
         consumer.assign([partition])
         first, end = _range(consumer, partition)
         if end == 0:
             return OutTail(None, 0, None, BEGINNING, 0, 0)
         for start in windows(first, end):
-            fold = _Fold(Place() if start == 0 else None, needed)
+            fold = _Fold(ChangelogPlace() if start == 0 else None, needed)
             for record in read_range(consumer, partition, start, end):
                 fold.take(record)
             if fold.place is not None and fold.anchor is not None and fold.lacking_from is not None:
                 break
         lacking_from = start if fold.lacking_from is None else fold.lacking_from
         # Where all was deleted by age, its end still tells: a record has one offset, and neither lives nor epochs are more.
-        place = fold.place or Place(seq=end, epoch=end, next_stable_id=max(needed or 0, fold.next_id))
+        place = fold.place or ChangelogPlace(seq=end, epoch=end, next_stable_id=max(needed or 0, fold.next_id))
         return OutTail(place, fold.incarnation or end, fold.anchor, fold.written_to, end, lacking_from)
 
 
 def stable_rows(cluster: Cluster, topic: str, start: int, end: int) -> Iterator[StableRow]:
     """The stable rows that q.out holds at offsets from `start` up to `end`; where a zombie wrote, some ids come again."""
     partition = TopicPartition(topic, 0)
-    with closing(cluster.consumer()) as consumer:
+    with closing(cluster.make_consumer()) as consumer:
         consumer.assign([partition])
         for record in read_range(consumer, partition, max(start, _range(consumer, partition)[0]), end):
             id_ = dict(record.headers).get(ID)
@@ -125,7 +125,7 @@ def windows(first: int, end: int) -> Iterator[int]:
 class _Fold:
     """Records of q.out folded into the place where they leave it."""
 
-    def __init__(self, place: Place | None, needed: int | None) -> None:
+    def __init__(self, place: ChangelogPlace | None, needed: int | None) -> None:
         self.place = place
         self.incarnation = 0
         self.anchor: Anchor | None = None
@@ -153,7 +153,7 @@ class _Fold:
         if self._needed is not None and self.next_id <= self._needed and (self.place or self.next_id):
             self.lacking_from = record.offset + 1
 
-    def _after(self, place: Place, fields: dict[str, Any]) -> Place:
+    def _after(self, place: ChangelogPlace, fields: dict[str, Any]) -> ChangelogPlace:
         given = {"seq": fields["seq"], "stable_seq": fields["stable_seq"], "epoch": fields["epoch"]}
         is_tentative_end = fields.get("tentative", False) and fields["t_max"] == moment(INFINITY)
         if "t_max" in fields and not is_tentative_end:

@@ -24,10 +24,10 @@ from kafka.errors import KafkaError
 
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Frame, LogId, State, Undo
-from deployment.engines import copy_owner
 from deployment.layout import Layout
-from formats.control_messages import Item, acknowledge_item, message_item
-from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailable
+from deployment.operator_hosts import copy_owner
+from formats.control_messages import ControlItem, acknowledge_item, message_item
+from logs.checkpoints import Checkpoint, CheckpointStore, StoreUnavailableError
 from reconcile.engine import HostFailed
 from reconcile.events import (
     Acknowledge,
@@ -56,8 +56,8 @@ from reconcile.orders import Order, Place
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
 from services.kafka.clusters import Cluster
-from services.storage.follow import Broken, Failed, Lacking, LogReader
 from services.storage.kafka_log import KafkaLogStore
+from services.storage.log_reader import LogGap, LogReader, ReaderFailure, UnreadableRecord
 
 _logger = logging.getLogger("boreal.host")
 
@@ -67,7 +67,7 @@ COPY_LOOK_S = 0.1
 WAITING_EVENTS = 10_000
 """Where more wait, because Kafka takes no frames, signs of life and messages are forgotten: they are soon worth nothing."""
 
-Incoming = Event | Lacking | Broken | Failed
+Incoming = Event | LogGap | UnreadableRecord | ReaderFailure
 
 Waiting = tuple[int, Incoming]
 """What has come, and when, in microseconds."""
@@ -95,7 +95,7 @@ def host_of(
     clusters: Mapping[str, Cluster],
     layout: Layout,
     outlet: Outlet,
-    send: Callable[[list[Item]], None],
+    send: Callable[[list[ControlItem]], None],
     store: CheckpointStore | None,
     exit: Callable[[int], None],
 ) -> InstanceHost:
@@ -146,7 +146,7 @@ class InstanceHost:
     readers: Mapping[str, LogReader]
     site_of: Callable[[LogId], str]
     outlet: Outlet
-    send: Callable[[list[Item]], None]
+    send: Callable[[list[ControlItem]], None]
     store: CheckpointStore | None
     holder: Callable[[LogId, int], bool]
     exit: Callable[[int], None]
@@ -159,7 +159,7 @@ class InstanceHost:
     def __post_init__(self) -> None:
         self._held: deque[_Held] = deque()
         self._first: Waiting | None = None
-        self._items: list[Item] = []
+        self._items: list[ControlItem] = []
         self._is_tentative = False
         self._is_checkpoint_held = False
         self._uploads: queue.SimpleQueue[StoreCheckpoint | None] = queue.SimpleQueue()
@@ -207,7 +207,7 @@ class InstanceHost:
     def _turn(self) -> None:
         """Take what has come; if nothing has, wait until the instance wants to be called."""
         incoming = self._next()
-        if isinstance(incoming, Failed):
+        if isinstance(incoming, ReaderFailure):
             raise incoming.error
         event = self._judged(incoming)
         if event is None:
@@ -230,16 +230,16 @@ class InstanceHost:
         self._first = None
         return incoming
 
-    def _judged(self, incoming: Event | Lacking | Broken) -> Event | None:
+    def _judged(self, incoming: Event | LogGap | UnreadableRecord) -> Event | None:
         """What a reader's refusal means for the instance: another replica's log, or a new life (R27)."""
         match incoming:
-            case Lacking(log, needed):
+            case LogGap(log, needed):
                 if self.holder(log, needed):
                     return Unavailable(log)
                 _logger.error("no log of %s holds id %d any more: beginning anew", log.key, needed)
                 self.exit(EXIT_BEGIN_ANEW)
                 return None
-            case Broken(log, offset, error):
+            case UnreadableRecord(log, offset, error):
                 self.on_broken(log, offset, error)
                 return Unavailable(log)
         return incoming
@@ -348,7 +348,7 @@ class InstanceHost:
                     Checkpoint(str(self.me), effect.number, effect.time, effect.needs, effect.next_ids, effect.inputs, state)
                 )
                 return True
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 _logger.warning("checkpoint %d of %s waits for the store: %s", effect.number, self.me, error)
                 self._stopping.wait(UPLOAD_RETRY_S)
         return False

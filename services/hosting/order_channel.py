@@ -16,13 +16,13 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from boreal.model.errors import CorruptError
 from boreal.query.plan import Plan
-from deployment.engines import answers_topic, host_owner, orders_topic
-from logs.checkpoints import CheckpointStore, StoreUnavailable
+from deployment.operator_hosts import answers_topic, host_owner, orders_topic
+from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Order, Place, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts
 from services.hosting.process import EXIT_BEGIN_ANEW
-from services.kafka.clusters import Cluster, end_producer, tell_of_trying_again
+from services.kafka.clusters import Cluster, close_producer, log_retry
 
 RETRY_S = 0.2
 TRIM_S = 5.0
@@ -55,7 +55,7 @@ class RemoteHosts:
         self._exit = exit
         self._parts = [Parts() for _ in instances]
         self._deliver: Deliver = lambda who, answered: None
-        self._producer: KafkaProducer = cluster.producer(linger_ms=0)
+        self._producer: KafkaProducer = cluster.make_producer(linger_ms=0)
         self._next: dict[TopicPartition, int] = {}
         self._stopping = threading.Event()
         self._threads = [
@@ -67,7 +67,7 @@ class RemoteHosts:
         """Hear answers from now on. KafkaError where the cluster is out of reach."""
         self._deliver = deliver
         partitions = [TopicPartition(self._answers, at) for at in range(len(self._instances))]
-        with closing(self._cluster.consumer()) as consumer:
+        with closing(self._cluster.make_consumer()) as consumer:
             self._next = consumer.end_offsets(partitions)
         for thread in self._threads:
             thread.start()
@@ -88,21 +88,21 @@ class RemoteHosts:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=2)
-        end_producer(self._producer, 2)
+        close_producer(self._producer, 2)
 
     # Answers
 
     def _listen(self) -> None:
         while not self._stopping.is_set():
             try:
-                with closing(self._cluster.consumer()) as consumer:
+                with closing(self._cluster.make_consumer()) as consumer:
                     self._follow(consumer)
             except OffsetOutOfRangeError:
                 _logger.error("answers in %s were deleted before they were heard: beginning anew", self._answers)
                 self._exit(EXIT_BEGIN_ANEW)
                 return
             except (KafkaError, OSError) as error:
-                tell_of_trying_again(_logger, f"{self._answers} cannot be read", error)
+                log_retry(_logger, f"{self._answers} cannot be read", error)
                 self._stopping.wait(RETRY_S)
             except Exception:
                 # A node that is deaf to its hosts would wait for them for ever.
@@ -145,7 +145,7 @@ class RemoteHosts:
                     if len(numbers) > 1:
                         needed[TopicPartition(self._orders, at)] = numbers[-2]
                 if needed:
-                    with closing(self._cluster.admin()) as admin:
+                    with closing(self._cluster.make_admin()) as admin:
                         admin.delete_records(needed)
-            except (KafkaError, OSError, StoreUnavailable) as error:
-                tell_of_trying_again(_logger, f"{self._orders} is not trimmed", error)
+            except (KafkaError, OSError, StoreUnavailableError) as error:
+                log_retry(_logger, f"{self._orders} is not trimmed", error)

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.kafka.clusters import Cluster, end_producer, tell_of_trying_again
-from services.kafka.settings import Settings, load_settings
+from services.kafka.clusters import Cluster, close_producer, log_retry
+from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.timekeeper import Timekeeper
 from services.kafka.topics import STATUS
 
@@ -45,7 +45,7 @@ def now_us() -> int:
     return _timekeeper.now_us()
 
 
-def set_clock(settings: Settings, name: str) -> None:
+def set_clock(settings: ServiceSettings, name: str) -> None:
     """The first thing that a process does: what it stamps later has to fit what others stamp."""
     _timekeeper.begin(Cluster(settings.home, settings, name))
 
@@ -100,18 +100,18 @@ class StatusPublisher:
             try:
                 at_ms = round(time.time() * 1_000, 3)
                 status = {**common, "at_ms": at_ms, **_timekeeper.status(), **self._make_status()}
-                producer = producer or self._cluster.producer(patient=False)
+                producer = producer or self._cluster.make_producer(patient=False)
                 producer.send(STATUS, json.dumps(status, default=str).encode(), key=self._name.encode(), partition=0)
                 _timekeeper.keep(producer)
             except (KafkaError, OSError) as error:
-                tell_of_trying_again(_logger, "the status cannot be published", error)
+                log_retry(_logger, "the status cannot be published", error)
             except Exception:
                 # Other threads change meanwhile what it tells of. A process that says no more counts as dead.
                 _logger.exception("no status can be made now")
             self._wake.wait(STATUS_INTERVAL_S)
             self._wake.clear()
         if producer is not None:
-            end_producer(producer, 1)
+            close_producer(producer, 1)
 
 
 def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
@@ -148,7 +148,7 @@ class Part(Protocol):
     def serve(self, stopping: threading.Event) -> int: ...
 
 
-def run_part(kind: str, make: Callable[[Settings, str, str, str], Part]) -> None:
+def run_part(kind: str, make: Callable[[ServiceSettings, str, str, str], Part]) -> None:
     """The main function of a process that is called with a query and a part of it, such as a replica: see `run_process`.
     make(settings, name, query, part) is called once logging, signals and the clock are as they should be."""
     query, part = sys.argv[1:]

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from kafka.errors import KafkaError
 
 from boreal.model.errors import BorealError
-from formats.control_messages import Item
+from formats.control_messages import ControlItem
 from logs.log import Log
-from services.kafka.clusters import tell_of_trying_again
+from services.kafka.clusters import log_retry
 from services.kafka.mailbox import Mailbox
 
 TRY_ALL_S = 30.0
@@ -34,7 +34,7 @@ class Trimmer:
         self._thread = threading.Thread(target=self._run, name="trimmer", daemon=True)
         self._thread.start()
 
-    def take(self, item: Item) -> None:
+    def take(self, item: ControlItem) -> None:
         """A trim item of the control topic: per 'stream/partition', the first id that somebody still needs."""
         self._said.put(dict(item["trim"]))
 
@@ -59,7 +59,7 @@ class Trimmer:
             log.trim(stable_id)
         except (KafkaError, OSError) as error:
             # The monitor will say it again, and then further.
-            tell_of_trying_again(_logger, f"{log.id} is not trimmed", error)
+            log_retry(_logger, f"{log.id} is not trimmed", error)
         except BorealError as error:
             # A damaged record, say: it keeps what is before it, and nothing of the other logs.
             _logger.error("%s cannot be trimmed: %s", log.id, error)

@@ -1,4 +1,4 @@
-"""Kafka: settings, clients, topics, the records of queries and statuses, control messages, and the clock that the broker keeps.
+"""Kafka: settings, clients, topics, query and status records, control messages, and the clock that follows the broker.
 
-Touches Kafka and environment variables.
+Uses Kafka and environment variables.
 """

@@ -1,7 +1,7 @@
-"""One site's Kafka, as this process reaches it.
+"""One site's Kafka cluster, as this process reaches it.
 
-Time-outs are short enough to find out soon that a cut has healed, and no client ever gives up: an unreachable cluster is
-silence, which the protocol knows how to handle.
+Timeouts are short, so that clients notice soon that a cut has healed. No client ever gives up: an unreachable cluster is
+silent, and the protocol handles silence.
 """
 
 from __future__ import annotations
@@ -14,31 +14,35 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import AuthorizationError, KafkaTimeoutError, SaslAuthenticationFailedError
 
 from boreal.client.kafka_clients import make_client
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 
 MAX_FRAME_BYTES = 64 << 20
+"""Maximum size of a frame, and so of a record, in bytes."""
 REQUEST_TIMEOUT_MS = 3_000
 FORGET_AFTER_MS = 500
+"""An impatient producer drops a record that could not be sent within this time."""
 
 RECORD_BYTES = 1_500
-"""What kafka-python keeps of a record beside its value until it is acknowledged: of a boundary that is far the most."""
+"""Memory that kafka-python needs for an unacknowledged record beside its value: for a boundary, by far the largest part."""
 
 FOR_EVER_MS = 7 * 24 * 3_600_000
+"""A timeout that is never reached."""
 LINGER_MS = 1
-"""What is sent to a partition within so long goes in one request, such as rows and their boundary. Without, a producer's thread
-begins with the first record alone, and the others wait until that one is acknowledged."""
+"""Records sent to a partition within this time go in one request, for example rows and their boundary. Without it, a producer
+sends the first record alone, and the others wait until it is acknowledged."""
 
 BOOTSTRAP_TIMEOUT_MS = 5_000
-_LET_GO_S = 0.2
+_ABORT_WITHIN_S = 0.2
 
-# The clients tell of every connection that fails: during a cut that is many a second, and no news.
+# The clients log every failed connection. During a cut there are many per second, and they carry no information.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
 class Cluster:
-    """Makes clients of one site's Kafka; each is its maker's to close. KafkaError if it is out of reach for too long."""
+    """Creates clients of one site's Kafka; the caller closes them. KafkaError if the cluster is unreachable for too long."""
 
-    def __init__(self, site: str, settings: Settings, client_id: str) -> None:
+    def __init__(self, site: str, settings: ServiceSettings, client_id: str) -> None:
+        """site: one of settings.sites. client_id: name of this process in Kafka's logs and metrics."""
         self.site = site
         kafka = settings.sites[site]
         self._common: dict[str, Any] = {
@@ -59,9 +63,9 @@ class Cluster:
         if site in settings.proxies:
             self._common["proxy_url"] = settings.proxies[site]
 
-    def producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> KafkaProducer:
-        """patient: idempotent, in order, and trying for ever. Otherwise what cannot be sent at once is forgotten, which
-        is right for messages that are stale by the time that a cut has healed."""
+    def make_producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> KafkaProducer:
+        """A producer. patient: idempotent, in order, retries for ever. Otherwise records that cannot be sent at once are
+        dropped, which is right for messages that would be stale when a cut has healed. options: of KafkaProducer."""
         manner: dict[str, Any] = (
             {
                 "acks": "all",
@@ -90,8 +94,9 @@ class Cluster:
         }
         return make_client(KafkaProducer, {**self._common, **manner, **settings, **options})
 
-    def consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
-        """Without a group: its partitions are assigned by hand, and it never jumps to another offset by itself."""
+    def make_consumer(self, *, read_committed: bool = False, **options: Any) -> KafkaConsumer:
+        """A consumer without a group: partitions are assigned explicitly, and it never resets its offset by itself. options:
+        of KafkaConsumer."""
         settings = {
             "group_id": None,
             "enable_auto_commit": False,
@@ -107,48 +112,49 @@ class Cluster:
         }
         return make_client(KafkaConsumer, {**self._common, **settings, **options})
 
-    def admin(self, **options: Any) -> KafkaAdminClient:
+    def make_admin(self, **options: Any) -> KafkaAdminClient:
+        """An admin client. options: of KafkaAdminClient."""
         return make_client(KafkaAdminClient, {**self._common, "request_timeout_ms": 10_000, **options})
 
 
-def end_producer(producer: KafkaProducer, within_s: float) -> None:
-    """Close a producer once Kafka has what is left in it; what it has not taken within so long is given up for good.
+def close_producer(producer: KafkaProducer, within_s: float) -> None:
+    """Close a producer after it has sent its remaining records; those that Kafka does not accept within `within_s` are lost.
 
-    kafka-python's `close` raises KafkaTimeoutError then, before it comes to end its thread, which would go on sending for as
-    long as the process lives. Nothing public ends that thread.
+    If some are left, kafka-python's `close` raises KafkaTimeoutError before it stops its thread, which would go on sending
+    until the process ends. No public method stops that thread.
     """
     try:
         producer.close(timeout=within_s)
     except KafkaTimeoutError:
         producer._sender.force_close()
-        # Its thread lets go of what was left, and ends. A producer that is not closed by then closes itself as garbage, aloud.
-        producer._sender.join(_LET_GO_S)
+        # The thread drops the remaining records and ends. A producer that is open when it is garbage collected logs an error.
+        producer._sender.join(_ABORT_WITHIN_S)
         with suppress(KafkaTimeoutError):
             producer.close(timeout=0)
 
 
 def silence_producer(producer: KafkaProducer) -> None:
-    """Send nothing more; returns at once. To be called where a send has failed, as its errback, before the next one begins.
+    """Send nothing more; returns at once. Call it in the errback of a failed send, before the next send begins.
 
-    Where a broker has lost the end of a log, kafka-python gives up what is under way, and goes on with what comes after it:
-    rows would be missing in between for good. Nothing public keeps it from that.
+    If a broker has lost the end of a log, kafka-python drops the records in flight and continues with the next ones, so the
+    rows in between would be missing for ever. No public method prevents that.
     """
     producer._sender.force_close()
 
 
-def clusters(settings: Settings, client_id: str) -> dict[str, Cluster]:
-    """All sites, by name in their order."""
+def make_clusters(settings: ServiceSettings, client_id: str) -> dict[str, Cluster]:
+    """The clusters of all sites, by name, in order of the names."""
     return {site: Cluster(site, settings, client_id) for site in settings.site_names}
 
 
-def tell_of_trying_again(logger: logging.Logger, what: str, error: Exception) -> None:
-    """What failed just now, and is tried again. An outage is told at debug level: whoever waits knows by the silence, and how
-    long it lasts is in the status. What does not heal by itself, as a permission that is missing, is an error, told once."""
+def log_retry(logger: logging.Logger, what: str, error: Exception) -> None:
+    """Log a failure that is retried. An outage is logged at debug level: readers notice the silence, and its length is in the
+    status. A failure that does not heal by itself, such as a missing permission, is logged as an error, once."""
     if not isinstance(error, AuthorizationError | SaslAuthenticationFailedError):
         logger.debug("%s: %r", what, error)
-    elif (what, type(error)) not in _told:
-        _told.add((what, type(error)))
+    elif (what, type(error)) not in _logged:
+        _logged.add((what, type(error)))
         logger.error("%s, and is tried again: %r", what, error)
 
 
-_told: set[tuple[str, type[Exception]]] = set()
+_logged: set[tuple[str, type[Exception]]] = set()

@@ -1,4 +1,4 @@
-"""Follows a topic of one partition, from what it holds or from now on, through every failure of its cluster."""
+"""Follows a topic with one partition, from its beginning or from its current end, through all failures of its cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from services.kafka.clusters import Cluster, tell_of_trying_again
+from services.kafka.clusters import Cluster, log_retry
 
 RETRY_S = 0.2
 _POLL_MS = 200
@@ -22,13 +22,8 @@ _logger = logging.getLogger("boreal.follower")
 
 
 class TopicFollower:
-    """Hands each record to `take`, in order, in a thread of its own, until it is closed. A cluster out of reach is silence; a
-    record that `take` cannot make sense of is passed over, since it must not hold up those after it.
-
-    from_end: what was said before, or while the cluster was out of reach, is past. gather_ms: where there is no hurry, records
-    are taken together that come within so long, since one alone costs as much as many. is_current: all that the topic held
-    when it was reached has been handed on.
-    """
+    """Passes each record to `take`, in order, in a separate thread, until it is closed. An unreachable cluster is silent. A
+    record for which `take` raises is logged and skipped, so that it does not block later ones."""
 
     def __init__(
         self,
@@ -38,7 +33,10 @@ class TopicFollower:
         from_end: bool = False,
         gather_ms: int | None = None,
     ) -> None:
+        """take: called with each record. from_end: skip records written earlier, or while the cluster was unreachable.
+        gather_ms: the broker collects records for this time, since one record costs as much as many; None: no delay."""
         self.is_current = threading.Event()
+        """Set once all records that the topic held when it was reached have been passed on."""
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
         self._take = take
@@ -58,21 +56,21 @@ class TopicFollower:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with closing(self._cluster.consumer(**self._options)) as consumer:
+                with closing(self._cluster.make_consumer(**self._options)) as consumer:
                     self._follow(consumer)
             except (KafkaError, OSError) as error:
-                tell_of_trying_again(_logger, f"{self._partition.topic} at {self._cluster.site} cannot be read", error)
+                log_retry(_logger, f"{self._partition.topic} at {self._cluster.site} cannot be read", error)
                 self._stopping.wait(RETRY_S)
 
     def _follow(self, consumer: KafkaConsumer) -> None:
-        """Until something breaks."""
+        """Follow until an error occurs."""
         consumer.assign([self._partition])
         first = consumer.beginning_offsets([self._partition])[self._partition]
         end = consumer.end_offsets([self._partition])[self._partition]
         if self._from_end:
             self._next = end
         elif not first <= self._next <= end:
-            # What came next was deleted meanwhile, or the whole topic was made anew.
+            # The next record was deleted in the meantime, or the whole topic was created again.
             self._next = first
         consumer.seek(self._partition, self._next)
         while not self._stopping.is_set():
@@ -86,6 +84,6 @@ class TopicFollower:
     def _hand_on(self, record: ConsumerRecord) -> None:
         try:
             self._take(record)
-        except Exception as error:  # whatever it is, the thread must not end in silence
+        except Exception as error:  # whatever it is, the thread must go on
             where = f"offset {record.offset} of {self._partition.topic}"
-            _logger.warning("the record at %s is not understood, and passed over: %r", where, error)
+            _logger.warning("the record at %s is malformed and skipped: %r", where, error)

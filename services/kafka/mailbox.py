@@ -1,4 +1,4 @@
-"""What is left for a thread that may have to wait for Kafka: of what came meanwhile only the newest is worth its while."""
+"""Mailboxes for threads that may have to wait for Kafka. Only the newest value of each key is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from services.kafka.clusters import Cluster, end_producer, tell_of_trying_again
+from services.kafka.clusters import Cluster, close_producer, log_retry
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -20,7 +20,7 @@ _logger = logging.getLogger("boreal.mailbox")
 
 
 class Mailbox(Generic[Key, Value]):
-    """The newest value of each key, until it is taken. at_most: where more would wait, the oldest are forgotten."""
+    """The newest value of each key, until it is taken. at_most: maximum number of keys; the oldest ones are dropped."""
 
     def __init__(self, at_most: int | None = None) -> None:
         self._at_most = at_most
@@ -29,7 +29,7 @@ class Mailbox(Generic[Key, Value]):
         self._is_closed = False
 
     def put(self, values: Mapping[Key, Value]) -> None:
-        """Returns at once."""
+        """Add values; returns at once."""
         with self._changed:
             self._newest.update(values)
             while self._at_most is not None and len(self._newest) > self._at_most:
@@ -37,7 +37,7 @@ class Mailbox(Generic[Key, Value]):
             self._changed.notify()
 
     def take(self, timeout_s: float | None = None) -> dict[Key, Value] | None:
-        """All there is, as soon as there is something; nothing after so long; None once the box is closed."""
+        """Wait for values, and take all. Empty after the timeout; None once the mailbox is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._newest or self._is_closed, timeout_s)
             taken, self._newest = self._newest, {}
@@ -50,11 +50,12 @@ class Mailbox(Generic[Key, Value]):
 
 
 class Outbox:
-    """Sends records to a topic's only partition from a thread of its own: making a producer, and sending, may have to wait for
-    a cluster out of reach. What cannot be sent at once is forgotten; of what waits, the newest of each key is kept."""
+    """Sends records to a topic's only partition from a separate thread, since creating a producer and sending may block while
+    the cluster is unreachable. Records that cannot be sent at once are dropped. Of waiting records, the newest of each key is
+    kept."""
 
     def __init__(self, cluster: Cluster, topic: str, at_most: int | None = None, **options: Any) -> None:
-        """options: of the producer."""
+        """at_most: maximum number of waiting records; the oldest are dropped. options: of the producer."""
         self._cluster = cluster
         self._topic = topic
         self._options = options
@@ -64,7 +65,7 @@ class Outbox:
         self._thread.start()
 
     def put(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Returns at once. A record without a key replaces no other."""
+        """Send a record; returns at once. A record without a key replaces no other."""
         self._waiting.put({next(self._numbers) if key is None else key: (key, value)})
 
     def close(self) -> None:
@@ -75,10 +76,10 @@ class Outbox:
         producer: KafkaProducer | None = None
         while (waiting := self._waiting.take()) is not None:
             try:
-                producer = producer or self._cluster.producer(patient=False, **self._options)
+                producer = producer or self._cluster.make_producer(patient=False, **self._options)
                 for key, value in waiting.values():
                     producer.send(self._topic, value, key=key, partition=0)
             except (KafkaError, OSError) as error:
-                tell_of_trying_again(_logger, f"nothing can be said in {self._topic}", error)
+                log_retry(_logger, f"{self._topic} cannot be written", error)
         if producer is not None:
-            end_producer(producer, 1)
+            close_producer(producer, 1)

@@ -1,4 +1,4 @@
-"""The queries of an installation: one record each in the compacted topic boreal.queries, at the home site
+"""The queries of an installation: one record per query in the compacted topic boreal.queries, at the home site
 (deployment/query_record.py)."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kafka.errors import KafkaTimeoutError
 
 from boreal.model.errors import UserError
 from deployment.query_record import QueryRecord, read_query_record
-from services.kafka.clusters import Cluster, end_producer
+from services.kafka.clusters import Cluster, close_producer
 from services.kafka.follower import TopicFollower
 from services.kafka.topics import QUERIES
 
@@ -23,30 +23,30 @@ _PARTITION = TopicPartition(QUERIES, 0)
 
 _logger = logging.getLogger("boreal.queries")
 
-
 OnChange = Callable[[str, QueryRecord | None], None]
-"""Called with a query's name and its record, None once it is deleted."""
+"""Called with a query's name and its record; None if it is deleted."""
 
 
 class QueryRegistry:
-    """Reads and writes the records. The last put of a name counts: whoever changes a query compares revisions first."""
+    """Reads and writes the records. The last put of a name wins: compare revisions before changing a query."""
 
     def __init__(self, home: Cluster) -> None:
         self._cluster = home
 
     def put(self, record: QueryRecord) -> None:
-        """Returns when Kafka has it. KafkaError if it does not take it within ten seconds; it may have, all the same."""
+        """Write a record, and wait for Kafka. KafkaError if there is no acknowledgement within ten seconds; the record may have
+        been written nevertheless."""
         self._write(record.name, record.to_json())
 
     def delete(self, name: str) -> None:
-        """As `put`; deleting what is not there is no error."""
+        """Delete a query's record. Errors as in `put`; deleting an absent record is no error."""
         self._write(name, None)
 
     def load(self) -> dict[str, QueryRecord]:
-        """All queries, by name, as they are now. KafkaError if the home site does not answer within ten seconds."""
+        """All current queries, by name. KafkaError if the home site does not answer within ten seconds."""
         found: dict[str, QueryRecord] = {}
         deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
-        with closing(self._cluster.consumer(bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
+        with closing(self._cluster.make_consumer(bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
             consumer.assign([_PARTITION])
             end = consumer.end_offsets([_PARTITION])[_PARTITION]
             consumer.seek_to_beginning(_PARTITION)
@@ -60,19 +60,19 @@ class QueryRegistry:
         return dict(sorted(found.items()))
 
     def find(self, name: str) -> QueryRecord:
-        """The query of this name as it is now. UserError if there is none; KafkaError as `load`."""
+        """The current query with this name. UserError if there is none; KafkaError as in `load`."""
         record = self.load().get(name)
         if record is None:
             raise UserError("query", name, "is not known", "apply it first: boreal query apply FILE")
         return record
 
     def watch(self, on_change: OnChange) -> TopicFollower:
-        """Call `on_change`, in a thread of the watch, with every query that there is and then with every change, until the
-        watch is closed. A change may be told of again; an unreachable cluster is silence."""
+        """Call `on_change`, in the follower's thread, for every existing query and then for every change, until the follower is
+        closed. A change may be repeated. An unreachable cluster is silent."""
         return TopicFollower(self._cluster, QUERIES, lambda record: on_change(*read_query_record(record.key, record.value)))
 
     def _write(self, name: str, value: bytes | None) -> None:
-        producer = self._cluster.producer(
+        producer = self._cluster.make_producer(
             bootstrap_timeout_ms=ANSWERED_WITHIN_MS,
             max_block_ms=ANSWERED_WITHIN_MS,
             delivery_timeout_ms=ANSWERED_WITHIN_MS,
@@ -80,11 +80,11 @@ class QueryRegistry:
         try:
             producer.send(QUERIES, value, key=name.encode(), partition=0).get(timeout=ANSWERED_WITHIN_MS / 1_000)
         finally:
-            end_producer(producer, 1)
+            close_producer(producer, 1)
 
 
 def _changes(consumer: KafkaConsumer) -> Iterator[tuple[str, QueryRecord | None]]:
-    """What one poll brings. A record that cannot be read is passed over: it must not hold up the other queries."""
+    """The records of one poll. A record that cannot be read is skipped, so that it does not block the other queries."""
     for records in consumer.poll(timeout_ms=200).values():
         for record in records:
             try:

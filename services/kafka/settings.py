@@ -1,11 +1,6 @@
-"""What the services are told from outside: by BOREAL_ variables, over a file that BOREAL_CONFIG names, over defaults.
+"""The settings of the services: from BOREAL_ variables, over a file that BOREAL_CONFIG names, over defaults.
 
-    BOREAL_SITES__A__BOOTSTRAP=127.0.0.1:9092   a site: one Kafka cluster, and the processes beside it
-    BOREAL_REDIS__URL=redis://127.0.0.1:6379/0
-    BOREAL_DATA=/var/lib/boreal                 where a source spools what Kafka cannot take
-    BOREAL_SPARK__MASTER=spark://host:7077      where the operators of `engine: spark` run
-
-Secrets are SecretStr: they show as stars wherever settings are printed.
+docs/settings.md lists all of them. Secrets are SecretStr: they show as stars wherever settings are printed.
 """
 
 from __future__ import annotations
@@ -28,23 +23,37 @@ from yaml import YAMLError
 
 from boreal.model.errors import UserError
 
+VARIABLES = {
+    "BOREAL_CONFIG": "A YAML file of settings, such as `sites: {a: {bootstrap: '127.0.0.1:9092'}}`. Variables override it.",
+    "BOREAL_LOG_LEVEL": "How much processes log: DEBUG, INFO (the default), WARNING or ERROR.",
+    "BOREAL_CACHE": "The directory of the jars of Kafka and of Spark's connector, by default `~/.cache/boreal`.",
+    "BOREAL_FAILPOINT": "For tests: the name of a failpoint at which the process is killed (services/hosting/failpoints.py).",
+}
+"""Variables that are read before, or without, the settings."""
+
 
 class KafkaSettings(BaseModel):
-    """How one site's Kafka is reached. ca_file: PEM certificates to trust, where the system's do not do."""
+    """How one site's Kafka is reached."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap: str
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
-    username: str | None = None
-    password: SecretStr | None = None
-    ca_file: Path | None = None
+    bootstrap: str = Field(description="The brokers of the site, as `HOST:PORT`, several with commas between.")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="How connections are encrypted and authenticated."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        default="PLAIN", description="How user and password are presented, with SASL."
+    )
+    username: str | None = Field(default=None, description="The user, with SASL.")
+    password: SecretStr | None = Field(default=None, description="The password, with SASL.")
+    ca_file: Path | None = Field(
+        default=None, description="A file of PEM certificates to trust, where the system's do not suffice."
+    )
 
     @field_validator("bootstrap")
     @classmethod
     def _refuse_no_address(cls, bootstrap: str) -> str:
-        """Clients take it for a cluster that is out of reach, or raise what is no outage."""
+        """Clients would treat a malformed address as an unreachable cluster, or raise an unrelated error."""
         for address in bootstrap.split(","):
             host, colon, port = address.strip().rpartition(":")
             if not (host and port.isdecimal() if colon else port):
@@ -53,27 +62,33 @@ class KafkaSettings(BaseModel):
 
 
 class RedisSettings(BaseModel):
-    """Where checkpoints are kept. A rediss:// URL asks for TLS. UserError where the password in the URL is not escaped."""
+    """Where checkpoints are kept. UserError where the password in the URL is not escaped."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    password: SecretStr | None = None
-    ca_file: Path | None = None
+    url: str = Field(
+        default="redis://127.0.0.1:6379/0",
+        repr=False,
+        description="The address of Redis. A URL with `rediss://` asks for TLS.",
+    )
+    password: SecretStr | None = Field(default=None, description="The password, instead of one in the URL.")
+    ca_file: Path | None = Field(
+        default=None, description="A file of PEM certificates to trust, where the system's do not suffice."
+    )
 
     @property
     def address(self) -> str:
-        """The URL to be shown: without the user and the password that it may hold."""
+        """The URL for display, without user and password."""
         scheme, separator, rest = self.url.partition("://")
         return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
 
     @field_validator("url")
     @classmethod
     def _refuse_unescaped(cls, url: str) -> str:
-        """Where a password holds what ends the host's part of a URL, its rest would be taken for a path, and be shown."""
+        """A password with a character that ends the host part of a URL would be split, and its rest displayed as a path."""
         try:
             parts = urlsplit(url)
-        except ValueError:  # whose message may quote the password
+        except ValueError:  # its message may contain the password
             is_split = False
         else:
             is_split = "@" not in parts.path + parts.query + parts.fragment
@@ -85,35 +100,50 @@ class RedisSettings(BaseModel):
 
 
 class SparkSettings(BaseModel):
-    """Where and how Spark runs operators. checkpoints: a directory for the places of its jobs, beside other data if it is not
-    named. conf: Spark's own settings, above ours. A master on this machine is one core for each job, whatever it says."""
+    """Where and how Spark runs operators."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    master: str = "local[1]"
-    checkpoints: Path | None = None
-    conf: dict[str, str] = {}
+    master: str = Field(
+        default="local[1]",
+        description="The Spark master that jobs run on. One on this machine gives each job one core, whatever it says.",
+    )
+    checkpoints: Path | None = Field(
+        default=None,
+        description="The directory where jobs keep their place, by default `spark` in the data directory. It may be deleted.",
+    )
+    conf: dict[str, str] = Field(
+        default={}, description="Settings of Spark itself, as a JSON object. They override those that boreal makes."
+    )
 
 
-class Settings(BaseSettings):
-    """Everything, validated. sites: by name, at least one; proxies: a SOCKS5 URL by site, through which this process
-    reaches it."""
+class ServiceSettings(BaseSettings):
+    """Everything, validated."""
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", env_nested_delimiter="__", extra="ignore", frozen=True)
 
-    sites: dict[str, KafkaSettings]
-    redis: RedisSettings = RedisSettings()
-    data: Path = Path("data")
-    proxies: dict[str, str] = {}
-    spark: SparkSettings = SparkSettings()
+    sites: dict[str, KafkaSettings] = Field(
+        description="The Kafka clusters, by the name of the site; at least one. The first by name is the home site."
+    )
+    redis: RedisSettings = Field(default=RedisSettings(), description="Where checkpoints are kept.")
+    data: Path = Field(
+        default=Path("data"),
+        description="The directory of what outlives a process on this machine: logs, spools, the places of Spark jobs. For "
+        "commands, the local stack's directory, by default `~/.local/share/boreal`.",
+    )
+    proxies: dict[str, str] = Field(
+        default={}, description="A SOCKS5 URL for each site that this process reaches through a proxy."
+    )
+    spark: SparkSettings = Field(default=SparkSettings(), description="Where and how Spark runs operators.")
 
     @property
     def home(self) -> str:
-        """The site of the users' topics, of what sources log, and of the queries themselves."""
+        """The home site, with the query records: the first by name."""
         return min(self.sites)
 
     @property
     def site_names(self) -> tuple[str, ...]:
+        """All sites, sorted by name."""
         return tuple(sorted(self.sites))
 
     @classmethod
@@ -130,7 +160,7 @@ class Settings(BaseSettings):
 
 
 def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSource:
-    """UserError where the file is absent, which pydantic would pass over, or no YAML mapping."""
+    """The settings in a YAML file. UserError if it is absent (pydantic would ignore that) or not a YAML mapping."""
     try:
         with open(path, "rb"):
             return YamlConfigSettingsSource(settings_cls, yaml_file=path)
@@ -138,10 +168,10 @@ def _file(settings_cls: type[BaseSettings], path: str) -> YamlConfigSettingsSour
         raise UserError("BOREAL_CONFIG", path, f"cannot be read: {error}", "name a YAML file of settings") from None
 
 
-def load_settings(**given: Any) -> Settings:
-    """The settings in force; `given` stands above all else. UserError names the first that is wrong by its variable."""
+def load_settings(**overrides: Any) -> ServiceSettings:
+    """The effective settings; `overrides` take precedence. UserError names the variable of the first invalid setting."""
     try:
-        settings = Settings(**given)
+        settings = ServiceSettings(**overrides)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = "BOREAL_" + "__".join(str(part).upper() for part in first["loc"])

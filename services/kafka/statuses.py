@@ -1,4 +1,4 @@
-"""What processes say of themselves in boreal.status: one JSON object each, the newest counts."""
+"""The statuses of processes in the topic boreal.status: one JSON object per record; the newest of each process counts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from services.kafka.follower import TopicFollower
 from services.kafka.topics import STATUS
 
 Status = dict[str, Any]
+"""A status record, as parsed from JSON."""
 OnStatus = Callable[[Status], None]
-"""Called with each status, in the order in which they were said, in the reader's thread."""
+"""Called with each status, in order, in the reader's thread."""
 
 VERSION = 1
 EVERY_STATUS_HAS = {"process", "pid", "at_ms", "ready"}
+"""Fields that every status must have."""
 OF_QUERIES = b"query:"
-"""What the keys begin with under which the monitor says how queries are."""
+"""Prefix of the keys under which the monitor writes the statuses of queries."""
 
 
 class StatusReader:
-    """Follows boreal.status from what it holds on. A cluster that is out of reach is silence. is_current: all that was said
-    before has been handed on."""
+    """Follows boreal.status from its beginning. An unreachable cluster is silent."""
 
     def __init__(self, cluster: Cluster, on_status: OnStatus) -> None:
         self._on_status = on_status
         self._follower = TopicFollower(cluster, STATUS, self._take)
         self.is_current = self._follower.is_current
+        """Set once all earlier statuses have been passed on."""
 
     def close(self) -> None:
         self._follower.close()
@@ -42,21 +44,22 @@ class StatusReader:
         if status["v"] != VERSION:
             raise ValueError(f"version {status['v']}")
         if absent := EVERY_STATUS_HAS - status.keys():
-            raise ValueError(f"without {', '.join(sorted(absent))}")
+            raise ValueError(f"lacks {', '.join(sorted(absent))}")
         self._on_status(status)
 
 
 class Statuses:
-    """The newest status of each process, as this process has heard it; kept current until it is closed."""
+    """The newest status of each process; kept current until it is closed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._newest: dict[str, Status] = {}
         self._lock = threading.Lock()
         self._reader = StatusReader(cluster, self._take)
         self.is_current = self._reader.is_current
+        """Set once all earlier statuses have been read."""
 
     def newest(self) -> dict[str, Status]:
-        """By process name."""
+        """The newest status by process name."""
         with self._lock:
             return dict(self._newest)
 

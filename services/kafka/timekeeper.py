@@ -1,6 +1,7 @@
-"""The shared clock of this process (`deployment.clock`), kept right by what the home site's broker says.
+"""The shared clock of this process (`deployment.clock`), synchronised with the home site's broker.
 
-The broker is asked by a tiny record into a topic where Kafka stamps what it appends: the acknowledgement carries the stamp.
+A question to the broker is a small record, sent to a topic where Kafka sets the timestamps of records. The acknowledgement
+contains the timestamp.
 """
 
 from __future__ import annotations
@@ -15,32 +16,36 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from deployment.clock import SharedClock, pause_us
-from services.kafka.clusters import Cluster, end_producer, tell_of_trying_again
+from services.kafka.clusters import Cluster, close_producer, log_retry
 from services.kafka.topics import CLOCK
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux's also counts the time that the machine sleeps: otherwise processes that began before would stay behind later ones."""
+"""The steady clock. CLOCK_BOOTTIME also counts while the machine is suspended. Otherwise processes that started before a
+suspension would be behind those that started after it."""
 
 RESOLUTION_US = 1_000
-"""Kafka's stamps are whole milliseconds, cut off."""
+"""Resolution of Kafka's timestamps, which are truncated to milliseconds."""
 
 FIRST_SAMPLES = 4
-"""Before a process stamps anything. The first one also waits for the connection, and tells little."""
+"""Number of measurements before a process takes its first timestamp. The first one includes the connection, so it is poor."""
 FIRST_WITHIN_S = 2.0
+"""Time limit for these measurements."""
 
 _logger = logging.getLogger("boreal.clock")
 
 
 def steady_us() -> int:
+    """The steady clock, in us."""
     return time.clock_gettime_ns(_STEADY) // 1_000
 
 
 def wall_us() -> int:
+    """The wall clock, in us since the epoch."""
     return time.time_ns() // 1_000
 
 
 class Timekeeper:
-    """One process's shared clock. Any thread may call it."""
+    """The shared clock of one process. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,18 +54,19 @@ class Timekeeper:
         self._next_at = 0
 
     def now_us(self) -> int:
-        # Under the lock, or a thread that was held up in between would see an older course, and the clock go back.
+        """The time in us since the epoch; never falls."""
+        # Under the lock: otherwise a delayed thread could use an old correction, and see the clock go back.
         with self._lock:
             return self._clock.read(steady_us())
 
     def begin(self, cluster: Cluster) -> None:
-        """To be called before anything is stamped: the clock is set by the broker. Where that cannot be reached, or does not
-        let us, the wall has to do until it answers."""
-        self._follow_wall()  # it may have been set since this process was started, as a spare one
+        """Set the clock from the broker. Call this before taking any timestamp. While the broker is unreachable, or denies
+        access, the wall clock is used."""
+        self._follow_wall()  # it may have been set since this process started: a spare process starts early
         try:
-            producer = cluster.producer(patient=False)
+            producer = cluster.make_producer(patient=False)
         except (KafkaError, OSError) as error:
-            tell_of_trying_again(_logger, "the home site's clock cannot be read", error)
+            log_retry(_logger, "the home site's clock cannot be read", error)
             return
         given_up = time.monotonic() + FIRST_WITHIN_S
         asked = 0
@@ -68,11 +74,11 @@ class Timekeeper:
             with suppress(KafkaError, OSError):
                 self._ask(producer).get(timeout=FIRST_WITHIN_S)
             asked += 1
-        end_producer(producer, 1)
+        close_producer(producer, 1)
 
     def keep(self, producer: KafkaProducer) -> None:
-        """To be called about once a second: asks the broker through this producer where it is time to. Does not wait for the
-        answer, but for as long as the producer does where it knows nothing of the topic."""
+        """Ask the broker through this producer, if the next question is due. Call this about once a second. It does not wait
+        for the answer, but blocks as long as the producer does if it has no metadata of the topic."""
         self._follow_wall()
         now = steady_us()
         if now >= self._next_at:
@@ -81,9 +87,9 @@ class Timekeeper:
             self._ask(producer)
 
     def status(self) -> dict[str, Any]:
-        """For the process's status, in milliseconds; None until the broker has answered. clock_offset_ms: how far this
-        machine's wall clock is ahead of the broker's; clock_uncertainty_ms: by how much that may be wrong; clock_error_ms:
-        how far the clock of this process is still ahead of the broker's."""
+        """Fields for the process's status, in ms; None until the broker has answered. clock_offset_ms: how far this machine's
+        wall clock is ahead of the broker's; clock_uncertainty_ms: maximum error of that; clock_error_ms: how far the clock of
+        this process is still ahead of the broker's."""
         with self._lock:
             steady = steady_us()
             facts = {
@@ -98,11 +104,11 @@ class Timekeeper:
             self._clock.follow_wall(steady_us(), wall_us())
 
     def _ask(self, producer: KafkaProducer) -> Any:
-        """Returns the future of the broker's answer, which is taken in the producer's thread."""
+        """Ask the broker; returns the future of the answer, which is processed in the producer's thread."""
         sent = steady_us()
         future = producer.send(CLOCK, b"", partition=0)
         future.add_callback(lambda answer: self._take(sent, answer.timestamp))
-        future.add_errback(lambda error: tell_of_trying_again(_logger, "the home site's clock cannot be read", error))
+        future.add_errback(lambda error: log_retry(_logger, "the home site's clock cannot be read", error))
         return future
 
     def _take(self, sent: int, stamp_ms: int) -> None:

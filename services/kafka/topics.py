@@ -1,7 +1,7 @@
-"""Which topics there are, with which settings; see docs/topics.md for who writes, reads and trims them.
+"""All topics and their settings. docs/topics.md says which process writes, reads and trims them.
 
-Topics are created here and nowhere else. One that exists with other settings is refused by name: a log that Kafka would
-compact, or delete by age, would break promises in silence.
+Topics are created only here. An existing topic with other settings is rejected: a log that Kafka compacts, or deletes by age,
+would lose rows without an error.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
 from boreal.model.errors import UserError
-from deployment.engines import answers_topic, orders_topic
 from deployment.layout import Layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from services.kafka.clusters import Cluster
 
 QUERIES = "boreal.queries"
@@ -25,38 +25,45 @@ CLOCK = "boreal.clock"
 FOR_EVER = "-1"
 _HOUR_MS = str(3_600_000)
 _SEGMENT_MS = str(600_000)
-"""Kafka cleans closed segments only: where an hour is to be an hour, and not a week, they close in time."""
+"""Kafka cleans closed segments only. For a retention of an hour, segments must close sooner than after Kafka's default week."""
 
 _FRAME_BYTES = str(64 << 20)
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as it has to be. `config` holds only what boreal depends on; the rest is the cluster's to decide."""
+    """The required settings of a topic."""
 
     name: str
+    """Name of the topic."""
     partitions: int
+    """Number of partitions."""
     config: dict[str, str] = field(default_factory=dict)
+    """Kafka settings that boreal depends on; the cluster decides all others."""
 
 
 def control_topic(query: str) -> str:
+    """Name of a query's control topic."""
     return f"{query}.control"
 
 
 def stable_topic(query: str) -> str:
+    """Name of the topic with a query's stable rows."""
     return f"{query}.stable"
 
 
 def latest_topic(query: str) -> str:
+    """Name of the compacted topic with the newest row of each key."""
     return f"{query}.latest"
 
 
 def dead_letter_topic(query: str) -> str:
+    """Name of a query's dead-letter topic."""
     return f"{query}.dlq"
 
 
 def out_topic(query: str, site: str, sites: tuple[str, ...]) -> str:
-    """q.out where there is one site, q.out.SITE where there are several."""
+    """Name of the topic that a site's egress writes: q.out if there is one site, q.out.SITE if there are several."""
     return f"{query}.out" if len(sites) == 1 else f"{query}.out.{site}"
 
 
@@ -92,7 +99,7 @@ _CONTROL = {"cleanup.policy": "delete", "retention.ms": _HOUR_MS, "segment.ms": 
 
 
 def system_topics() -> list[TopicSpec]:
-    """Those of the whole installation, at the home site."""
+    """The topics of the whole installation, at the home site."""
     return [
         TopicSpec(QUERIES, 1, {"cleanup.policy": "compact"}),
         TopicSpec(STATUS, 1, _STATUS),
@@ -101,7 +108,7 @@ def system_topics() -> list[TopicSpec]:
 
 
 def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
-    """Those of one query, by site."""
+    """The topics of one query, by site."""
     query = layout.plan.query
     found: dict[str, dict[str, TopicSpec]] = {site: {} for site in layout.sites}
 
@@ -127,8 +134,8 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
 
 
 def ensure(cluster: Cluster, specs: list[TopicSpec]) -> None:
-    """Create what is absent. UserError where a topic exists with another number of partitions, or another setting."""
-    with closing(cluster.admin()) as admin:
+    """Create absent topics. UserError if a topic exists with another number of partitions or another setting."""
+    with closing(cluster.make_admin()) as admin:
         known = set(admin.list_topics())
         absent = {spec.name: spec for spec in specs if spec.name not in known}
         if absent:
@@ -137,8 +144,8 @@ def ensure(cluster: Cluster, specs: list[TopicSpec]) -> None:
 
 
 def delete(cluster: Cluster, names: list[str]) -> None:
-    """Delete those of the topics that exist."""
-    with closing(cluster.admin()) as admin:
+    """Delete those of these topics that exist."""
+    with closing(cluster.make_admin()) as admin:
         known = set(admin.list_topics())
         found = [name for name in names if name in known]
         if found:
@@ -150,7 +157,7 @@ def _create(admin: KafkaAdminClient, absent: dict[str, TopicSpec]) -> None:
     result = admin.create_topics(wanted, raise_errors=False)
     for topic in result["topics"]:
         error = for_code(topic["error_code"])
-        # Another process may have been as quick as we; it made the same.
+        # Another process may have created the same topic at the same moment.
         if error not in (NoError, TopicAlreadyExistsError):
             raise error(f"topic {topic['name']} cannot be created: {topic['error_message']}")
     admin.wait_for_topics(list(absent))

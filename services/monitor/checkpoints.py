@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from redis import Redis
 
-from logs.checkpoints import CheckpointStore, StoreUnavailable
+from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from services.storage.redis_checkpoints import RedisCheckpointStore
 
 SWEEP_INTERVAL_S = 10.0
@@ -53,7 +53,7 @@ class CheckpointSweeper:
                 for query in self._queries():
                     self._sweep(query)
                 self.is_reachable = True
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 if self.is_reachable:
                     _logger.warning("old checkpoints stay for now: %s", error)
                 self.is_reachable = False

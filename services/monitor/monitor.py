@@ -15,15 +15,15 @@ from typing import Any
 
 from boreal.model.errors import UserError
 from deployment.claims import Trim
-from deployment.journal import Entry
+from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
-from deployment.watched_query import Effect, Status, WatchedQuery
-from formats.control_messages import Item, trim_item
+from deployment.watched_query import ProcessStatus, WatchedQuery, WatchEffect
+from formats.control_messages import ControlItem, trim_item
 from services.hosting.process import EXIT_STOPPED, StatusPublisher, now_us
-from services.kafka.clusters import clusters
+from services.kafka.clusters import make_clusters
 from services.kafka.control import NO_HURRY_MS, ControlPlane
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import StatusReader
 from services.kafka.topics import control_topic
 from services.monitor.checkpoints import CheckpointSweeper
@@ -40,9 +40,9 @@ _logger = logging.getLogger("boreal.monitor")
 class Monitor:
     """`serve` runs until it is stopped, and returns the process's exit code."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self.clusters = clusters(settings, NAME)
+        self.clusters = make_clusters(settings, NAME)
         self.queries: dict[str, WatchedQuery] = {}
         self._controls: dict[str, ControlPlane] = {}
         self._earlier: dict[str, Report] | None = None
@@ -112,17 +112,17 @@ class Monitor:
             threading.Thread(target=self._controls.pop(name).close, daemon=True).start()
             self._reports.say(name, None)
 
-    def _hear(self, name: str, items: list[Item]) -> None:
+    def _hear(self, name: str, items: list[ControlItem]) -> None:
         watched = self.queries.get(name)
         if watched is not None:
             self._perform(name, watched.hear(items, now_us()))
 
-    def _note_status(self, status: Status) -> None:
+    def _note_status(self, status: ProcessStatus) -> None:
         """What was said before we began is no sign of life."""
         if self._statuses is not None and self._statuses.is_current.is_set():
             self._inbox.put(lambda: self._take_status(status))
 
-    def _take_status(self, status: Status) -> None:
+    def _take_status(self, status: ProcessStatus) -> None:
         watched = self.queries.get(status.get("query") or "")
         if watched is not None:
             self._perform(watched.record.name, watched.take(status, now_us()))
@@ -151,12 +151,12 @@ class Monitor:
         except (KeyError, TypeError, ValueError) as error:
             _logger.warning("the journal of %s is not understood, and begins anew: %r", watched.record.name, error)
 
-    def _perform(self, name: str, effects: Iterable[Effect]) -> None:
+    def _perform(self, name: str, effects: Iterable[WatchEffect]) -> None:
         for effect in effects:
             match effect:
                 case Trim(needed):
                     self._controls[name].send([trim_item(needed)])
-                case Entry(_, _, who, text, is_bad):
+                case JournalEntry(_, _, who, text, is_bad):
                     _logger.log(logging.WARNING if is_bad else logging.INFO, "%s: %s %s", name, who, text)
 
     def _own_status(self, sweeper: CheckpointSweeper) -> dict[str, Any]:

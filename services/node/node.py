@@ -14,10 +14,10 @@ from typing import Any
 
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import Frame, LogId, State
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
-from formats.control_messages import Item, instance_of, message_of
-from logs.checkpoints import CheckpointStore, StoreUnavailable
+from formats.control_messages import ControlItem, instance_of, message_of
+from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
@@ -26,11 +26,11 @@ from services.hosting.host import InstanceHost, host_of
 from services.hosting.order_channel import RemoteHosts
 from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, Ending, StatusPublisher, now_us
 from services.hosting.trimmer import Trimmer
-from services.kafka.clusters import clusters
+from services.kafka.clusters import make_clusters
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
@@ -66,13 +66,13 @@ class Appender:
 class Node:
     """`serve` runs until it is stopped, fenced or broken, and returns the process's exit code."""
 
-    def __init__(self, settings: Settings, name: str, query: str, replica: str) -> None:
+    def __init__(self, settings: ServiceSettings, name: str, query: str, replica: str) -> None:
         self.name = name
         self.replica = replica
-        self.clusters = clusters(settings, name)
+        self.clusters = make_clusters(settings, name)
         self.registry = QueryRegistry(self.clusters[settings.home])
         record = self.registry.find(query)
-        self.layout = layout_of(record.query, settings.site_names)
+        self.layout = make_layout(record.query, settings.site_names)
         self.history_us = record.query.tuning.history
         if replica not in self.layout.replicas:
             raise UserError("replica", replica, f"{query} has no such replica", f"name one of {self.layout.replicas}")
@@ -119,7 +119,7 @@ class Node:
 
     # Making instances
 
-    def _host(self, who: InstanceId, send: Callable[[list[Item]], None]) -> InstanceHost:
+    def _host(self, who: InstanceId, send: Callable[[list[ControlItem]], None]) -> InstanceHost:
         store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)
         instance, begun = self._new_life(who, store)
         logs = [store.open(log) for log in self.layout.own_logs(who)]
@@ -136,8 +136,8 @@ class Node:
     def _new_life(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
         """R25, R26: from the best place that can be served and whose state can be read. With its first effects."""
         partners = [replace(who, replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
-        lives = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
-        for restart in restarts(who, lives, self.layout.input_logs(who), logs.open, logs.is_held):
+        replicas = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
+        for restart in restarts(who, replicas, self.layout.input_logs(who), logs.open, logs.is_held):
             instance = Instance(self.layout.plan, who, restart)
             try:
                 begun = instance.begin(now_us())
@@ -157,7 +157,7 @@ class Node:
         """Redis out of reach is as good as no checkpoint: the log serves (R19)."""
         try:
             return saved_by(self.store, who)
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             _logger.warning("no checkpoint of %s: %s", who, error)
             return None
 
@@ -167,7 +167,7 @@ class Node:
 
     # What comes from outside
 
-    def _hear(self, sender: str, items: list[Item]) -> None:
+    def _hear(self, sender: str, items: list[ControlItem]) -> None:
         for item in items:
             if "message" in item:
                 host, message = self.hosts.get(instance_of(item["to"])), message_of(item)

@@ -9,11 +9,17 @@ from boreal.model.durations import Bytes
 
 
 class SourceOptions(BaseSettings):
-    """BOREAL_HTTP_PORT: where rows may be posted, to /QUERY/STREAM/tuples; without it, nowhere. BOREAL_SPOOL_BYTES: how
-    much of what was posted a source keeps on disk at most, such as "1GB"."""
+    """Rows over HTTP: where a source takes them, and how much of them it keeps on disk."""
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", extra="ignore", frozen=True)
 
-    http_host: str = "127.0.0.1"
-    http_port: int | None = None
-    spool_bytes: Bytes = Field(default=1_000_000_000, validate_default=False)
+    http_host: str = Field(default="127.0.0.1", description="The address that a source listens on for rows over HTTP.")
+    http_port: int | None = Field(
+        default=None,
+        description="The port where rows may be posted to `/QUERY/STREAM/tuples`. Without it, rows come from Kafka alone.",
+    )
+    spool_bytes: Bytes = Field(
+        default=1_000_000_000,
+        validate_default=False,
+        description="How much of what was posted a source keeps on disk at most while Kafka does not take it.",
+    )

@@ -26,7 +26,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from boreal.model.errors import CorruptError
 from intake.intake import POSTED_HEADER
-from services.kafka.clusters import Cluster, end_producer
+from services.kafka.clusters import Cluster, close_producer
 from services.source.spool import Chunk, Spool, SpoolFull
 
 STALLED_S = 1.0
@@ -98,7 +98,7 @@ class PostBox:
             self._condition.notify()
         self._thread.join(timeout=2)
         if self._producer is not None:
-            end_producer(self._producer, 1)
+            close_producer(self._producer, 1)
         with self._condition:
             self._spool.close()
 
@@ -119,7 +119,7 @@ class PostBox:
         """Give the records to the producer, which goes on trying by itself. A retriable KafkaError where it does not know
         Kafka; that, or OSError, where one has to be made and cannot be."""
         if self._producer is None:
-            self._producer = self._cluster.producer(max_block_ms=int(STALLED_S * 1_000))
+            self._producer = self._cluster.make_producer(max_block_ms=int(STALLED_S * 1_000))
         send = self._producer.send
         return [
             send(self._topic, record, headers=[(POSTED_HEADER, str(number).encode())], partition=_PARTITION)
@@ -173,7 +173,7 @@ class PostBox:
         good, whatever that one sends next fails as well."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            end_producer(producer, 0)
+            close_producer(producer, 0)
 
     def _pause(self) -> None:
         """With the lock: before something is tried again, unless we close."""

@@ -12,7 +12,7 @@ is given what it lacks (logs.source_restart). While Kafka is out of reach nothin
 topic, and what is posted waits in a spool (services.source.post).
 
 A boundary follows each batch; one goes to every log each boundary interval where evidence of what could be read moves it on
-(intake.progress), and otherwise as a sign of life.
+(intake.stream_progress), and otherwise as a sign of life.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
-from deployment.layout import layout_of
-from formats.control_messages import Item
-from formats.dead_letter import DeadLetter
+from deployment.layout import make_layout
+from formats.control_messages import ControlItem
+from formats.dead_letter import DeadLetterRecord
 from formats.json_text import moment
-from formats.record_parsing import Shape
+from formats.record_parsing import RecordShape
 from intake.evidence import Evidence
-from intake.intake import Intake, beyond, text_of
-from logs.source_restart import FormerLife, former_life
+from intake.intake import Intake, rows_not_held, text_of
+from logs.source_restart import SourceRestart, source_restart
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, THREAD_SWITCH_S, StatusPublisher, now_us
 from services.hosting.trimmer import Trimmer
-from services.kafka.clusters import clusters, end_producer
+from services.kafka.clusters import close_producer, make_clusters
 from services.kafka.control import NO_HURRY_MS, ControlPlane
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.topics import control_topic, dead_letter_topic
 from services.source.options import SourceOptions
 from services.source.post import STALLED_S, PostBox
@@ -71,10 +71,10 @@ class Stopped(Exception):
 class Source:
     """`serve` runs until it is stopped or fenced, and returns the process's exit code."""
 
-    def __init__(self, settings: Settings, options: SourceOptions, name: str, query: str, stream: str) -> None:
+    def __init__(self, settings: ServiceSettings, options: SourceOptions, name: str, query: str, stream: str) -> None:
         self.name = name
         self.stream = stream
-        self.clusters = clusters(settings, name)
+        self.clusters = make_clusters(settings, name)
         self.home = self.clusters[settings.home]
         record = QueryRegistry(self.home).find(query)
         if stream not in record.query.streams:
@@ -83,12 +83,12 @@ class Source:
         if self.spec.topic is None:
             raise UserError(f"streams.{stream}.topic", None, "is not given", "name the topic that holds the stream's records")
         self.topic_name = self.spec.topic
-        self.layout = layout_of(record.query, settings.site_names)
+        self.layout = make_layout(record.query, settings.site_names)
         self.history_us = record.query.tuning.history
         self.site = self.layout.site_of_stream(stream)
         self.own = self.clusters[self.site]
         self.options = options
-        self._shape = Shape(self.spec.time, self.spec.time_unit, self.spec.attributes)
+        self._shape = RecordShape(self.spec.time, self.spec.time_unit, self.spec.attributes)
         self.spool_directory = settings.data / "spool" / query / stream
         self._stopping = threading.Event()
         self._is_fenced = False
@@ -106,14 +106,14 @@ class Source:
             self.logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
             for log in self.logs.values():
                 log.on_fenced = self._fenced
-            former = former_life(list(self.logs.values()), topic)
+            former = source_restart(list(self.logs.values()), topic)
             self.intake = self._make_intake(former)
             # At once: an earlier life that still writes makes us begin again, the more likely the longer we wait.
             start = Start(Origin("", former.incarnation + 1), 0)
             for id_, log in self.logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
-            self.letters = self.own.producer()
-            stack.callback(end_producer, self.letters, 1)
+            self.letters = self.own.make_producer()
+            stack.callback(close_producer, self.letters, 1)
             self.topic = stack.enter_context(closing(UserTopic(self.own, topic, self._look_ms)))
             self.evidence = Evidence(self.topic, now_us, self.intake.answer)
             self.box = self._make_box()
@@ -136,7 +136,7 @@ class Source:
 
     # A new life
 
-    def _make_intake(self, former: FormerLife) -> Intake:
+    def _make_intake(self, former: SourceRestart) -> Intake:
         edges = [edge for edge in self.layout.plan.sources if edge.operator == self.stream]
         origin = Origin("", former.incarnation + 1)
         plan = self.layout.plan
@@ -162,7 +162,7 @@ class Source:
             return None
         return PostBox(self.own, self.topic_name, spool, self._refuse)
 
-    def _begin(self, former: FormerLife) -> None:
+    def _begin(self, former: SourceRestart) -> None:
         self._settle()
         self._pass("source.started")
         while not (partitions := self._partitions()):
@@ -177,7 +177,7 @@ class Source:
         self.status.now()
         _logger.info("life %d begins, of records from %s on", former.incarnation + 1, self._positions())
 
-    def _do_again(self, former: FormerLife) -> None:
+    def _do_again(self, former: SourceRestart) -> None:
         """Give each log what it lacks of the batch that was announced last."""
         place, until = self.intake.place, former.until
         self._ask(lambda: self.topic.begin(list(until), place))
@@ -195,7 +195,7 @@ class Source:
         batch = self.intake.take_again(found, now_us())
         for partition, offset in until.items():
             self.intake.skip(partition, offset)
-        missing = beyond(batch.frames, former.written)
+        missing = rows_not_held(batch.frames, former.written)
         for key, next_id in former.written.items():
             if next_id > place.next_ids[key]:
                 _logger.error("%s holds %d rows of records that the topic has no more", key, next_id - place.next_ids[key])
@@ -296,7 +296,7 @@ class Source:
             self.intake.expect(partition, offset)
         self.intake.progress.watch(partitions, now_us())
 
-    def _send(self, letters: list[DeadLetter]) -> None:
+    def _send(self, letters: list[DeadLetterRecord]) -> None:
         """Returns when Kafka has the letters, and all that was logged before: on that rests what is late."""
         self._settle()
         for future in [self._send_letter(letter) for letter in letters]:
@@ -304,14 +304,14 @@ class Source:
                 self._wait(0)
         self._letters += len(letters)
 
-    def _send_letter(self, letter: DeadLetter) -> Any:
+    def _send_letter(self, letter: DeadLetterRecord) -> Any:
         """Returns its future."""
         topic = dead_letter_topic(self.layout.plan.query)
         return self.letters.send(topic, letter.to_json(), key=self.stream.encode(), partition=0)
 
     def _refuse(self, record: bytes, reason: str) -> Any:
         """A dead letter of a record that never came into the user's topic; called in the post box's thread."""
-        return self._send_letter(DeadLetter(self.stream, self.topic_name, 0, -1, reason, text_of(record)))
+        return self._send_letter(DeadLetterRecord(self.stream, self.topic_name, 0, -1, reason, text_of(record)))
 
     def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
         """They go with the next `_settle`, those of one log together: one request then costs as much as one of them alone."""
@@ -415,7 +415,7 @@ def _is_sent(future: Any) -> bool:
     return True
 
 
-def _take_trims(items: list[Item], trimmer: Trimmer) -> None:
+def _take_trims(items: list[ControlItem], trimmer: Trimmer) -> None:
     for item in items:
         if "trim" in item:
             trimmer.take(item)

@@ -1,6 +1,6 @@
 """Records on disk, in order, while Kafka cannot take them: a FileLog of this source's own.
 
-Each life begins with a START; records are rows of DATA frames; after each drain a BOUNDARY has an anchor that names the
+Each incarnation begins with a START; records are rows of DATA frames; after each drain a BOUNDARY has an anchor that names the
 first offset still to be drained. What was drained just before a crash may be handed out again: records are numbered, and
 whoever takes them knows a repetition by its number.
 """
@@ -22,7 +22,7 @@ from embedded.file_log import FileLog
 _SEGMENT_BYTES = 4 << 20
 """Small: only whole segments are given back to the disk."""
 _CHUNKS = 64
-_NUMBERS_OF_A_LIFE = 1 << 28
+_NUMBERS_OF_AN_INCARNATION = 1 << 28
 _SCHEMA = pa.schema([("time", pa.int64()), ("record", pa.string())])
 _DRAINED = "drained"
 
@@ -61,9 +61,9 @@ class Spool:
         anchor = self._log.last_anchor()
         self._drained = max(dict(anchor.inputs)[_DRAINED] if anchor else 0, self._log.start)
         # Where disk and clock agree to forget former lives, a second has passed since.
-        life = max(self._log.last_incarnation + 1, int(time.time()))
-        self._origin = Origin("", life)
-        self._next = life * _NUMBERS_OF_A_LIFE
+        incarnation = max(self._log.last_incarnation + 1, int(time.time()))
+        self._origin = Origin("", incarnation)
+        self._next = incarnation * _NUMBERS_OF_AN_INCARNATION
         self._log.append(Start(self._origin, 0))
         self._log.sync()
         self._bytes = sum(chunk.size for chunk in self._rest())
@@ -102,7 +102,7 @@ class Spool:
 
     def drained(self, chunks: list[Chunk]) -> None:
         """The records of `head` are safe elsewhere. OSError where the disk does not take that: they are drained all the same,
-        but a later life may hand them out again."""
+        but a later incarnation may hand them out again."""
         last = chunks[-1]
         self._drained = last.end
         self._bytes -= sum(chunk.size for chunk in chunks)

@@ -11,8 +11,8 @@ from kafka import TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from intake.place import Place
-from services.kafka.clusters import Cluster, tell_of_trying_again
+from intake.place import SourcePlace
+from services.kafka.clusters import Cluster, log_retry
 
 FETCH_BYTES = 1 << 20
 """A partition at a time: small, so that a backlog is read evenly from all partitions."""
@@ -38,7 +38,7 @@ class UserTopic:
         self.name = name
         self.lost_records = 0
         self._silent: dict[int | None, float] = {}
-        self._consumer = cluster.consumer(
+        self._consumer = cluster.make_consumer(
             # What a producer has taken back was never written.
             read_committed=True,
             max_partition_fetch_bytes=FETCH_BYTES,
@@ -55,7 +55,7 @@ class UserTopic:
         """Those that there are now; none while the topic is absent."""
         return sorted(self._consumer.partitions_for_topic(self.name) or ())
 
-    def begin(self, partitions: list[int], place: Place) -> dict[int, int]:
+    def begin(self, partitions: list[int], place: SourcePlace) -> dict[int, int]:
         """Read these partitions from where `place` is. Returns those that `place` does not know of, although they hold
         records: where these begin."""
         ours = [self._of(number) for number in partitions]
@@ -103,7 +103,7 @@ class UserTopic:
             )
         return moved
 
-    def is_gone(self, place: Place, until: Mapping[int, int]) -> bool:
+    def is_gone(self, place: SourcePlace, until: Mapping[int, int]) -> bool:
         """Whether some of the records between `place` and `until` are there no more: deleted, or of an earlier topic of this
         name."""
         ours = [self._of(number) for number in until]
@@ -127,7 +127,7 @@ class UserTopic:
             try:
                 ends = self._consumer.end_offsets(ours, END_WITHIN_MS if asked_again_at is None else SILENT_END_WITHIN_MS)
             except KafkaError as error:
-                tell_of_trying_again(_logger, f"{self.name} cannot be looked at", error)
+                log_retry(_logger, f"{self.name} cannot be looked at", error)
                 self._silent[leader] = time.monotonic() + ASK_SILENT_AGAIN_S
                 continue
             self._silent.pop(leader, None)

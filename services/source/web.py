@@ -24,7 +24,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
 
-from formats.record_parsing import Shape, read_records
+from formats.record_parsing import RecordShape, read_records
 from services.source.post import PostBox
 from services.source.spool import SpoolFull
 
@@ -38,7 +38,7 @@ JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lin
 _logger = logging.getLogger("boreal.source")
 
 
-def create_app(box: PostBox, shape: Shape, query: str, stream: str) -> FastAPI:
+def create_app(box: PostBox, shape: RecordShape, query: str, stream: str) -> FastAPI:
     """The application that posts rows of this stream, which have this shape, to `box`."""
     app = FastAPI(title="boreal source", docs_url=None, redoc_url=None)
     path = f"/{query}/{stream}/tuples"
@@ -66,7 +66,7 @@ async def _read_body(request: Request) -> bytes:
     return body
 
 
-def _post(box: PostBox, shape: Shape, kind: str, body: bytes) -> tuple[int, dict[str, Any]]:
+def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> tuple[int, dict[str, Any]]:
     try:
         records = _records(kind, body)
     except (ValueError, RecursionError, pa.ArrowException) as error:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from boreal.query.spec import load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 
@@ -39,7 +39,7 @@ def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[
     if record.paused:
         return []
     query = load_query(record.spec)
-    layout = layout_of(query, sites)
+    layout = make_layout(query, sites)
     structure = _digest(record, (*CHANGED_LIVE, *CHANGED_IN_TURN))
     manner = _digest(record, CHANGED_LIVE)
     operators = _digest(record, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))

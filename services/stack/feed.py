@@ -24,7 +24,7 @@ from embedded.file_sources import SourceRows, merge_schedule
 from embedded.paced_sources import Pace
 from formats.json_text import column_texts, joined, key_parts, moment, object_parts
 from intake.intake import BOUNDARY_HEADER, END
-from services.kafka.clusters import Cluster, end_producer
+from services.kafka.clusters import Cluster, close_producer
 
 HEARTBEAT_S = 0.1
 UNDER_WAY_MAX = 100_000
@@ -152,8 +152,8 @@ def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:
 
 def _made(stack: ExitStack, cluster: Cluster, **options: Any) -> KafkaProducer:
     """A producer that ends with `stack`. Who is not interrupted has seen to it that Kafka has all records."""
-    producer = cluster.producer(**options)
-    stack.callback(end_producer, producer, _ENDED_WITHIN_S)
+    producer = cluster.make_producer(**options)
+    stack.callback(close_producer, producer, _ENDED_WITHIN_S)
     return producer
 
 
@@ -167,7 +167,7 @@ def _topic(
 
 
 def _partitions(cluster: Cluster, topic: str, field: str) -> list[int]:
-    with closing(cluster.consumer()) as consumer:
+    with closing(cluster.make_consumer()) as consumer:
         partitions = consumer.partitions_for_topic(topic)
     if not partitions:
         raise UserError(field, topic, "does not exist", "apply the query first")

@@ -31,7 +31,7 @@ import psutil
 
 from boreal.model.errors import BorealError, UserError
 from services.hosting.fetch import java, kafka_jars, redis_server
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings, load_settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, load_settings
 from services.stack.children import python_environment
 from services.stack.servers import HOST, Server
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
@@ -71,7 +71,7 @@ def is_local(data: Path | None) -> bool:
     return data is not None or not any(name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")) for name in os.environ)
 
 
-def reach(data: Path | None) -> Settings:
+def reach(data: Path | None) -> ServiceSettings:
     """How to reach the stack that a command means (see `is_local`). UserError where nothing is up."""
     if not is_local(data):
         return load_settings()
@@ -126,10 +126,10 @@ class LocalStack:
         return path.read_text().strip() if path.is_file() else None
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ServiceSettings:
         """How it is reached: by its own addresses, whatever the environment says."""
         servers = self.servers()
-        return Settings.model_construct(
+        return ServiceSettings.model_construct(
             sites={site: KafkaSettings(bootstrap=f"{HOST}:{servers[f'kafka.{site}'].port}") for site in self.sites},
             redis=RedisSettings(url=f"redis://{HOST}:{servers['redis'].port}/0"),
             data=self.data,

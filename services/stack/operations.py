@@ -14,14 +14,15 @@ from boreal.model.durations import format_duration
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
-from deployment.engines import expected_threshold_us, facts_of_job
-from deployment.layout import Layout, internal_topics, layout_of
+from deployment.layout import Layout, internal_topics, make_layout
+from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.query_record import QueryRecord
 from deployment.skew import clock_warnings
-from logs.checkpoints import StoreUnavailable
-from services.kafka.clusters import Cluster, clusters
+from deployment.status_fields import SOURCE_OF_STACK
+from logs.checkpoints import StoreUnavailableError
+from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import Status, Statuses
 from services.kafka.topics import (
     TopicSpec,
@@ -58,7 +59,6 @@ slow still has them, and beneath them nothing may be deleted."""
 REACHED_WITHIN_S = 10.0
 
 _LOOK_S = 0.1
-_SOURCE_FACTS = ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
 
 Item = TypeVar("Item")
 
@@ -86,9 +86,9 @@ class Operations:
     """Of one installation. As a context: its clients are closed at the end. UserError for what cannot be done, and where a
     site is out of reach."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self.clusters = clusters(settings, "boreal")
+        self.clusters = make_clusters(settings, "boreal")
         self.home = self.clusters[settings.home]
         self._registry = QueryRegistry(self.home)
         self._statuses: Statuses | None = None
@@ -161,7 +161,7 @@ class Operations:
         self.await_ended(name, on_wait)
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
-                with closing(cluster.admin()) as admin:
+                with closing(cluster.make_admin()) as admin:
                     topics = self._made_by(old, site, admin.list_topics())
                 delete(cluster, topics)
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
@@ -175,7 +175,7 @@ class Operations:
         return {stream: self.clusters[layout.site_of_stream(stream)] for stream in query.streams}
 
     def layout(self, query: Query) -> Layout:
-        return layout_of(query, self.settings.site_names)
+        return make_layout(query, self.settings.site_names)
 
     def _put(self, wanted: QueryRecord, old: QueryRecord | None) -> QueryRecord:
         if old is not None:
@@ -189,7 +189,7 @@ class Operations:
 
     def _create_inputs(self, site: str, names: list[str]) -> None:
         """Topics of the user's that exist are the user's to shape."""
-        with closing(self.clusters[site].admin()) as admin:
+        with closing(self.clusters[site].make_admin()) as admin:
             known = set(admin.list_topics())
         ensure(self.clusters[site], [TopicSpec(name, 1) for name in names if name not in known])
 
@@ -257,7 +257,7 @@ class Operations:
         statuses = dict(sorted(self.statuses().items()))
         by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in ("source", "spark")}
         sources = {
-            name.removeprefix("source."): {field: status.get(field) for field in _SOURCE_FACTS}
+            name.removeprefix("source."): {field: status.get(field) for field in SOURCE_OF_STACK}
             for name, status in by_kind["source"].items()
         }
         jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
@@ -338,7 +338,7 @@ def _refuse_other_structure(old: Query, new: Query) -> None:
 
 
 @contextmanager
-def reaching(settings: Settings) -> Iterator[None]:
+def reaching(settings: ServiceSettings) -> Iterator[None]:
     """What Kafka clients raise where nobody answers, as an error that says who did not."""
     try:
         yield
@@ -348,7 +348,7 @@ def reaching(settings: Settings) -> Iterator[None]:
         raise UserError("BOREAL_SITES", None, problem, "see that every site is up and can be reached") from None
 
 
-def reached(settings: Settings, items: Iterable[Item]) -> Iterator[Item]:
+def reached(settings: ServiceSettings, items: Iterable[Item]) -> Iterator[Item]:
     """The same of items that are fetched as they are asked for. What becomes of them is no affair of Kafka's."""
     with reaching(settings):
         yield from items
@@ -358,6 +358,6 @@ def reached(settings: Settings, items: Iterable[Item]) -> Iterator[Item]:
 def _reaching_redis() -> Iterator[None]:
     try:
         yield
-    except StoreUnavailable as error:
+    except StoreUnavailableError as error:
         problem = f"cannot be reached, and still holds checkpoints: {error}"
         raise UserError("BOREAL_REDIS__URL", None, problem, "see that it is up, and delete once more") from None

@@ -31,11 +31,22 @@ from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
 from deployment.query_record import QueryRecord
-from deployment.supervision import Answered, Child, Event, Exited, Kill, Start, Supervision, Terminate, Tick, Wanted
+from deployment.supervision import (
+    Child,
+    KillProcess,
+    ProcessExit,
+    ProcessTargets,
+    ReadinessReport,
+    StartProcess,
+    Supervision,
+    SupervisionEvent,
+    SupervisionTick,
+    TerminateProcess,
+)
 from services.hosting.process import EXIT_STOPPED, StatusPublisher, now_us, run_process
-from services.kafka.clusters import clusters, tell_of_trying_again
+from services.kafka.clusters import log_retry, make_clusters
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings, load_settings
+from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
 from services.stack import parent_death as tied
@@ -95,7 +106,9 @@ _Happening = _Heard | _Ended | _Prepared | _Queries
 class Supervisor:
     """`serve` runs until it is told to stop, and has then ended everything that it started."""
 
-    def __init__(self, settings: Settings, own: tuple[str, ...], servers: dict[str, Server], *, allow_chaos: bool) -> None:
+    def __init__(
+        self, settings: ServiceSettings, own: tuple[str, ...], servers: dict[str, Server], *, allow_chaos: bool
+    ) -> None:
         """own: the sites whose processes run here. servers: by the name of their process."""
         self._settings = settings
         self._own = own
@@ -113,7 +126,7 @@ class Supervisor:
         self._written: dict[str, Any] = {}
 
     def serve(self, stopping: threading.Event) -> int:
-        home = clusters(self._settings, "supervisor")[self._settings.home]
+        home = make_clusters(self._settings, "supervisor")[self._settings.home]
         name = "supervisor" if self._own == self._settings.site_names else f"supervisor.{'.'.join(self._own)}"
         for server_name, server in self._servers.items():
             self._in_thread(lambda name=server_name, server=server: self._keep_server(name, server))  # type: ignore[misc]
@@ -122,10 +135,10 @@ class Supervisor:
         publisher = StatusPublisher(home, name, lambda: {"query": None, "ready": self._is_ready(), **self._written})
         self._perform(self._wanted())
         looked_at_logs = now_us()
-        while not self._ending.is_set() or self._supervision.lives:
+        while not self._ending.is_set() or self._supervision.processes:
             if (stopping.is_set() or self._has_failed.is_set()) and not self._ending.is_set():
                 self._ending.set()
-                self._perform(Wanted(()))
+                self._perform(ProcessTargets(()))
             self._wait()
             if self._write_state():
                 publisher.now()
@@ -150,40 +163,40 @@ class Supervisor:
         if event is not None:
             self._perform(event)
 
-    def _understood(self, happening: _Happening | None) -> Event | None:
+    def _understood(self, happening: _Happening | None) -> SupervisionEvent | None:
         match happening:
             case None:
-                return Tick()
+                return SupervisionTick()
             case _Heard(name, pid, ready):
                 # What an earlier life said tells nothing of this one.
-                return Answered(name, ready) if self._runner.pid(name) == pid else None
+                return ReadinessReport(name, ready) if self._runner.pid(name) == pid else None
             case _Ended(name, code):
                 asked = self._ending.is_set() or name not in self._wanted_names()
                 _logger.log(logging.INFO if asked else logging.WARNING, "%s has ended: %s", name, _ending_of(code))
                 self._runner.forget(name)
-                return Exited(name)
+                return ProcessExit(name)
             case _Prepared(child):
                 self._static[child.name] = child
             case _Queries(records):
                 self._take(records)
         return None if self._ending.is_set() else self._wanted()
 
-    def _perform(self, event: Event) -> None:
+    def _perform(self, event: SupervisionEvent) -> None:
         for effect in self._supervision.handle(event, now_us()):
             match effect:
-                case Start(child):
+                case StartProcess(child):
                     self._runner.start(child)
-                case Terminate(name):
+                case TerminateProcess(name):
                     self._runner.signal(name, signal.SIGTERM)
-                case Kill(name):
+                case KillProcess(name):
                     _logger.warning("%s does not end, and is killed", name)
                     self._runner.signal(name, signal.SIGKILL)
 
     # What is wanted
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self) -> ProcessTargets:
         of_queries = (child for children in self._of_query.values() for child in children)
-        return Wanted((*self._static.values(), *of_queries))
+        return ProcessTargets((*self._static.values(), *of_queries))
 
     def _wanted_names(self) -> set[str]:
         return {child.name for child in self._wanted().children}
@@ -241,7 +254,7 @@ class Supervisor:
     def _follow_queries(self, registry: QueryRegistry) -> None:
         """A watch may tell of old records again on its way to the newest, so each change only makes us read anew."""
         changed = threading.Event()
-        self._until_reached(lambda: ensure(clusters(self._settings, "supervisor")[self._settings.home], system_topics()))
+        self._until_reached(lambda: ensure(make_clusters(self._settings, "supervisor")[self._settings.home], system_topics()))
         registry.watch(lambda name, record: changed.set())
         while not self._ending.is_set():
             self._until_reached(lambda: self._happenings.put(_Queries(registry.load())))
@@ -253,7 +266,7 @@ class Supervisor:
             try:
                 return act()
             except (KafkaError, *_SHORTAGES) as error:
-                tell_of_trying_again(_logger, "the home site cannot be asked which queries there are", error)
+                log_retry(_logger, "the home site cannot be asked which queries there are", error)
                 self._ending.wait(_RETRY_S)
 
     # What we say
@@ -277,14 +290,14 @@ class Supervisor:
             "processes": [
                 {
                     "name": name,
-                    "kind": life.child.kind,
-                    "query": life.child.query,
+                    "kind": process.child.kind,
+                    "query": process.child.query,
                     "pid": self._runner.pid(name),
                     "created": self._runner.created(name),
-                    "state": life.state,
-                    "restarts": life.restarts,
+                    "state": process.state,
+                    "restarts": process.restarts,
                 }
-                for name, life in sorted(self._supervision.lives.items())
+                for name, process in sorted(self._supervision.processes.items())
             ],
             "queries": None if self._records is None else {name: self._query_state(name) for name in sorted(self._records)},
         }
@@ -306,7 +319,7 @@ class Runner:
 
     Only the thread that starts a process may: the kernel ties the process to that thread."""
 
-    def __init__(self, settings: Settings, allow_chaos: bool, on_end: Callable[[str, int], None]) -> None:
+    def __init__(self, settings: ServiceSettings, allow_chaos: bool, on_end: Callable[[str, int], None]) -> None:
         self._settings = settings
         self._allow_chaos = allow_chaos
         self._on_end = on_end

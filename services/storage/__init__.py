@@ -1,4 +1,4 @@
 """Storage: logs in Kafka, checkpoints in Redis.
 
-Touches Kafka and Redis.
+Uses Kafka and Redis.
 """

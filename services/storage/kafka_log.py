@@ -1,12 +1,12 @@
-"""Logs in Kafka: a log is a topic's partition, a frame a record (formats/wire.py), its offset Kafka's own.
+"""Logs in Kafka: a log is a topic's partition, a frame is a record (formats/frame_records.py), with Kafka's offset.
 
-Opening costs the tail, not the log: facts come from a window at the log's end that reaches back to the last anchor, and
-only there does the log keep an `Index`; it is read when it is first needed. Rows before the window, and all rows of a log
-that is asked for nothing else, are searched for (services/storage/partition.py).
+Opening a log reads only its tail: a window at the end that reaches back to the last anchor. The log keeps an `Index` of the
+window, which is read when it is first needed. Rows before the window are found by search; so are all rows of a log whose
+window is not needed (services/storage/log_partition.py).
 
-Appending is pipelined. Each frame expects the offset after the one before it, and an acknowledgement that names another
-says that someone else writes this log too: a later life of ours has begun, or a dead one is not quite dead. Either way
-this writer is fenced, and its process has to go.
+Appends are pipelined. Each frame expects the offset after the frame before it. If an acknowledgement has another offset,
+another process writes this log too: a later incarnation has begun, or an earlier one is still alive. In both cases this
+writer is fenced, and its process must end.
 """
 
 from __future__ import annotations
@@ -25,74 +25,83 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from boreal.model.errors import BorealError, ProtocolError
 from boreal.model.frames import Anchor, Data, Frame, LogId, Start
-from formats.wire import encode_record
+from formats.frame_records import encode_record
 from logs.index import Index
-from logs.log import Control, Trimmed
+from logs.log import ControlFrame, TrimmedError
 from logs.restart import holds
-from services.kafka.clusters import RECORD_BYTES, Cluster, end_producer, silence_producer
-from services.storage.partition import Partition, consumer_of
+from services.kafka.clusters import RECORD_BYTES, Cluster, close_producer, silence_producer
+from services.storage.log_partition import LogPartition, make_log_consumer
 
 WINDOW_FRAMES = 1024
-"""How far back from its end a log is read for its facts, at least."""
+"""Minimum size of the window at the end of a log."""
 INDEXED_FRAMES = 1 << 17
-"""Of a log that is written for long, the index keeps between half as many frames and so many."""
+"""Maximum size of the window; when it is reached, the older half is dropped."""
 UNACKNOWLEDGED_BYTES = 64 << 20
-"""What may be on its way to Kafka before `append_later` waits."""
+"""Size of unacknowledged frames above which `append_later` waits."""
 HISTORY_LOOK_S = 10.0
-"""So often at most a log that keeps a history asks Kafka where that begins now."""
+"""Minimum interval between questions to Kafka where the history of a log begins."""
 
 
 @dataclass
-class AppendRefused(BorealError):
-    """Kafka has refused a frame for good, and with it all that was appended after it, to any log of the site: the process has
-    to begin anew, from what the logs hold. error: what Kafka said."""
+class AppendRefusedError(BorealError):
+    """Kafka has rejected a frame for good. All frames after it, in all logs of the site, are lost. The process must restart
+    from what the logs hold."""
 
     log: LogId
+    """The log that the frame was appended to."""
     error: Exception
+    """Kafka's error."""
 
     def __str__(self) -> str:
-        told = f"Kafka refuses what is appended to {self.log}: {self.error!r}"
+        text = f"Kafka rejects a frame appended to {self.log}: {self.error!r}"
         if isinstance(self.error, MessageSizeTooLargeError):
-            told += "; the rows of one bucket, or batch, are more than a record may hold: take more shards, or fewer columns"
-        return told
+            text += "; the rows of one bucket, or batch, exceed the size limit of a record: use more shards, or fewer columns"
+        return text
 
 
-class Places(Protocol):
-    """Where each log lies (deployment.layout.Layout is one)."""
+class LogPlaces(Protocol):
+    """The location of each log (deployment.layout.Layout implements it)."""
 
-    def site_of(self, log: LogId) -> str: ...
+    def site_of(self, log: LogId) -> str:
+        """The site whose Kafka stores a log."""
+        ...
 
-    def topic_of(self, log: LogId) -> str: ...
+    def topic_of(self, log: LogId) -> str:
+        """The topic of a log."""
+        ...
 
-    def log_ids(self) -> list[LogId]: ...
+    def log_ids(self) -> list[LogId]:
+        """All logs."""
+        ...
 
 
-class Site:
-    """The clients through which one process reads and writes the logs of one site, made when they are first used. refusal: of
-    the frame after which no log of the site is written any more."""
+class SiteClients:
+    """The clients with which one process reads and writes the logs of one site; created on first use."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.reading = threading.RLock()
-        self.refusal: AppendRefused | None = None
+        """Held while `consumer` is in use."""
+        self.refusal: AppendRefusedError | None = None
+        """The first rejected append; after it no log of the site is written any more."""
 
     @cached_property
     def consumer(self) -> KafkaConsumer:
-        return consumer_of(self._cluster)
+        return make_log_consumer(self._cluster)
 
     @cached_property
     def producer(self) -> KafkaProducer:
-        """Made in spite of a cluster that is out of reach: who appends waits until it is back."""
+        """Retries until it exists: appends wait for an unreachable cluster."""
         while True:
             with suppress(KafkaError, OSError):
-                return self._cluster.producer()
+                return self._cluster.make_producer()
 
     @cached_property
     def admin(self) -> KafkaAdminClient:
-        return self._cluster.admin()
+        return self._cluster.make_admin()
 
-    def refuse(self, refusal: AppendRefused) -> None:
-        """To be called where a send has failed: nothing may follow."""
+    def refuse(self, refusal: AppendRefusedError) -> None:
+        """A send has failed: send nothing more. Call this in the errback."""
         self.refusal = self.refusal or refusal
         silence_producer(self.producer)
 
@@ -101,18 +110,21 @@ class Site:
         if "consumer" in clients:
             self.consumer.close(autocommit=False)
         if "producer" in clients:
-            end_producer(self.producer, 2)
+            close_producer(self.producer, 2)
         if "admin" in clients:
             self.admin.close()
 
 
 @dataclass(slots=True)
 class _Window:
-    """A log's tail: what is known of its frames, and their sizes in bytes."""
+    """The newest frames of a log."""
 
     index: Index
+    """Index of the frames."""
     sizes: deque[int]
+    """Size of each frame in bytes, in order."""
     nbytes: int
+    """Sum of the sizes."""
 
     def add(self, frame: Frame, size: int) -> int:
         self.sizes.append(size)
@@ -120,27 +132,25 @@ class _Window:
         return self.index.add(frame)
 
     def forget(self, base: int) -> None:
-        """The window is to begin at `base`."""
+        """Drop the frames before `base`."""
         for _ in range(base - self.index.start):
             self.nbytes -= self.sizes.popleft()
         self.index.forget(base)
 
 
 class KafkaLog:
-    """A `Log` in a partition. Questions may raise KafkaError; appends never do for a cluster that is out of reach, they
-    wait for it. One thread appends; any may ask and trim.
-
-    on_fenced: called once, in a thread of Kafka's, when somebody else has written to this log. history_us: frames that were
-    written since so long ago are not trimmed.
-    """
+    """A `Log` in a partition. Reads may raise KafkaError. Appends wait for an unreachable cluster instead. One thread appends;
+    any thread may read and trim."""
 
     def __init__(
-        self, log: LogId, topic: str, site: Site, window_frames: int = WINDOW_FRAMES, history_us: int = 0
+        self, log: LogId, topic: str, site: SiteClients, window_frames: int = WINDOW_FRAMES, history_us: int = 0
     ) -> None:
+        """history_us: frames that were written within this time are not trimmed."""
         self.id = log
         self.on_fenced: Callable[[], None] = lambda: None
+        """Called once, in a thread of the Kafka client, when another process has written to this log."""
         self._site = site
-        self._partition = Partition(site.consumer, log, topic)
+        self._partition = LogPartition(site.consumer, log, topic)
         self._lock = threading.RLock()
         self._flow = threading.Condition()
         self._unacknowledged = self._unacknowledged_bytes = 0
@@ -154,7 +164,7 @@ class KafkaLog:
 
     @property
     def _window(self) -> _Window:
-        """The log's tail when it was opened, as far back as to the last anchor, and all since."""
+        """The newest frames: from the last anchor before the log was opened, or further back."""
         with self._lock:
             count = self._window_frames
             while self._read_window is None:
@@ -198,24 +208,24 @@ class KafkaLog:
     def last_anchor(self) -> Anchor | None:
         return self._index.anchor
 
-    def tail(self) -> Control | None:
+    def tail(self) -> ControlFrame | None:
         return self._index.tail
 
     # Writing
 
     def append(self, frame: Frame) -> int:
-        """As `Log.append`, once Kafka has the frame. ProtocolError if another writer came between, AppendRefused as
-        `append_later`."""
+        """As `Log.append`; returns when Kafka has stored the frame. ProtocolError if another process has written to the log,
+        AppendRefusedError as in `append_later`."""
         offset = self.append_later(frame)
         self.sync()
         return offset
 
     def append_later(self, *frames: Frame) -> int:
-        """Add frames without waiting for Kafka to have them; returns the offset that the last one will get. Frames that are
-        given together go in one request, or in few.
+        """Append frames without waiting for the acknowledgement; returns the offset of the last one. The frames of one call go
+        in one request, or in few.
 
-        Waits only while UNACKNOWLEDGED_BYTES are on their way. Raises ProtocolError once this writer is fenced, and
-        AppendRefused once an append has failed for good.
+        Waits only while UNACKNOWLEDGED_BYTES are unacknowledged. ProtocolError once this writer is fenced; AppendRefusedError
+        once an append has been rejected.
         """
         with self._flow:
             self._flow.wait_for(lambda: self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES or not self._may_write)
@@ -227,7 +237,7 @@ class KafkaLog:
             for frame in frames:
                 facts = _facts_after(*facts, frame)
                 records.append((frame, *encode_record(frame, *facts)))
-            # Not before all are encoded: the producer begins soon after it has the first.
+            # Send after all are encoded, since the producer sends the first one soon after it gets it.
             place = self._partition.place
             for frame, value, headers in records:
                 future = self._site.producer.send(place.topic, value, headers=headers, partition=place.partition)
@@ -235,7 +245,7 @@ class KafkaLog:
                     self._unacknowledged += 1
                     self._unacknowledged_bytes += len(value) + RECORD_BYTES
                 offset = window.add(frame, len(value))
-                # Only now: an acknowledgement may be there already, and is then counted at once.
+                # Add the callback last: if the acknowledgement is there already, it is counted at once.
                 future.add_callback(self._acknowledge, offset, len(value) + RECORD_BYTES)
                 future.add_errback(self._fail)
             if len(window.sizes) > INDEXED_FRAMES:
@@ -244,24 +254,24 @@ class KafkaLog:
 
     @property
     def fenced(self) -> bool:
-        """Whether somebody else has written to this log since it was opened."""
+        """Whether another process has written to this log since it was opened."""
         return self._is_fenced
 
     @property
     def unacknowledged(self) -> int:
-        """Frames sent that Kafka has not yet acknowledged. Once fenced or failed, they never will be."""
+        """Number of frames that Kafka has not acknowledged yet. Once this writer is fenced or refused, it never falls again."""
         return self._unacknowledged
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Wait until all frames are acknowledged; whether they are. None: as long as it takes, or until this writer is
-        fenced. AppendRefused if one never will be."""
+        """Wait until all frames are acknowledged; returns whether they are. timeout_s: None for no limit; the wait also ends
+        when this writer is fenced. AppendRefusedError if an append was rejected."""
         with self._flow:
             self._flow.wait_for(lambda: self._unacknowledged == 0 or not self._may_write, timeout_s)
             self._check_accepted()
             return self._unacknowledged == 0
 
     def sync(self) -> None:
-        """As `Log.sync`: what is acknowledged lasts as long as Kafka's copies do."""
+        """As `Log.sync`: acknowledged frames are as durable as Kafka's replicas."""
         self.flush(None)
         self._check()
 
@@ -271,7 +281,7 @@ class KafkaLog:
 
     def _check(self) -> None:
         if self._is_fenced:
-            raise ProtocolError(f"{self.id} has another writer: a later life has begun, or an earlier one goes on")
+            raise ProtocolError(f"{self.id} has another writer: a later or an earlier incarnation of this process")
         self._check_accepted()
 
     def _check_accepted(self) -> None:
@@ -279,7 +289,7 @@ class KafkaLog:
             raise self._site.refusal from self._site.refusal.error
 
     def _acknowledge(self, expected: int, size: int, record: Any) -> None:
-        # A record that Kafka had already, when it was sent again, may come without its offset.
+        # The acknowledgement of a record that was sent twice may lack the offset.
         found_other_writer = record.offset not in (expected, -1) and not self._is_fenced
         with self._flow:
             if found_other_writer:
@@ -293,7 +303,7 @@ class KafkaLog:
 
     def _fail(self, error: Exception) -> None:
         with self._flow:
-            self._site.refuse(AppendRefused(self.id, error))
+            self._site.refuse(AppendRefusedError(self.id, error))
             self._flow.notify_all()
 
     # Reading
@@ -303,15 +313,15 @@ class KafkaLog:
     ) -> list[tuple[int, Frame]]:
         with self._lock:
             if offset < self._start:
-                raise Trimmed(self.id, offset, self._start)
+                raise TrimmedError(self.id, offset, self._start)
             if offset > self.end:
-                raise ProtocolError(f"{self.id} ends at offset {self.end}, and was asked for offset {offset}")
+                raise ProtocolError(f"{self.id} ends at offset {self.end}, but offset {offset} was requested")
             wanted = self._wanted(offset, max_frames, skip_revoked)
         with self._site.reading:
             return _read_frames(self._partition, wanted, max_frames, max_bytes) if wanted else []
 
     def _wanted(self, offset: int, max_frames: int, skip_revoked: bool) -> set[int]:
-        """The offsets that a read passes over; more than max_frames where those are not known beforehand."""
+        """The offsets that a read returns; more than max_frames if revoked frames have to be found first."""
         if not skip_revoked:
             return set(range(offset, min(offset + max_frames, self.end)))
         index = self._index
@@ -328,13 +338,13 @@ class KafkaLog:
             base, next_stable_id, is_whole = index.start, index.next_stable_id, index.start == start
             try:
                 found = index.offset_after(stable_id)
-            except Trimmed:
+            except TrimmedError:
                 if is_whole:
                     raise
                 found = base
         if is_whole or found > base:
             return found
-        # The row lies before the window, or just at its beginning.
+        # The row is before the window, or exactly at its beginning.
         with self._site.reading:
             return self._partition.offset_after(stable_id, start, base + 1, next_stable_id)
 
@@ -344,7 +354,7 @@ class KafkaLog:
             return self._partition.offset_after(stable_id, self._start, self._opened_at, last)
 
     def trim(self, stable_id: int) -> None:
-        """As `Log.trim`. Raises KafkaError if Kafka does not answer."""
+        """As `Log.trim`. KafkaError if Kafka does not answer."""
         limit = self._trim_limit(stable_id)
         if limit > self._start and self._history_us:
             limit = min(limit, self._start_of_history())
@@ -358,7 +368,8 @@ class KafkaLog:
                 self._window.forget(start)
 
     def _start_of_history(self) -> int:
-        """The offset of a frame before which all are old enough to go; it may be one of a while ago, for it only rises."""
+        """The offset where the history begins: all frames before it may be trimmed. The value may be some seconds old, since it
+        only rises."""
         if time.monotonic() >= self._look_at:
             since_ms = (time.time_ns() // 1_000 - self._history_us) // 1_000
             with self._site.reading:
@@ -376,7 +387,7 @@ class KafkaLog:
             stable_id = min(stable_id, index.next_stable_id - 1)
         try:
             return min(self._after_whole(stable_id), ceiling) if stable_id >= 0 else self._start
-        except Trimmed:
+        except TrimmedError:
             return self._start
 
     def _after_whole(self, stable_id: int) -> int:
@@ -399,8 +410,8 @@ def _facts_after(next_id: int, incarnation: int, frame: Frame) -> tuple[int, int
     return next_id, incarnation
 
 
-def _read_frames(partition: Partition, wanted: set[int], max_frames: int, max_bytes: int | None) -> list[tuple[int, Frame]]:
-    """The wanted records, up to both limits, but one at least."""
+def _read_frames(partition: LogPartition, wanted: set[int], max_frames: int, max_bytes: int | None) -> list[tuple[int, Frame]]:
+    """The wanted records, up to both limits, but at least one."""
     found: list[tuple[int, Frame]] = []
     size = 0
     for records in partition.read(min(wanted), max(wanted) + 1):
@@ -415,32 +426,32 @@ def _read_frames(partition: Partition, wanted: set[int], max_frames: int, max_by
 
 
 class KafkaLogStore:
-    """A `LogStore` over the clusters of all sites; its logs' topics are there already (services/kafka/topics.py). history_us:
-    as a `KafkaLog` takes it, for those that are trimmed here."""
+    """A `LogStore` over the clusters of all sites. The topics must exist (services/kafka/topics.py)."""
 
     def __init__(
         self,
         clusters: Mapping[str, Cluster],
-        places: Places,
+        places: LogPlaces,
         window_frames: int = WINDOW_FRAMES,
         history_us: int = 0,
     ) -> None:
+        """clusters: by site. window_frames, history_us: as for `KafkaLog`."""
         self._places = places
         self._window_frames = window_frames
         self._history_us = history_us
-        self._sites = {name: Site(cluster) for name, cluster in clusters.items()}
+        self._sites = {name: SiteClients(cluster) for name, cluster in clusters.items()}
         self._logs: dict[LogId, KafkaLog] = {}
 
     def open(self, log: LogId) -> KafkaLog:
-        """As `LogStore.open`, but damage is found by what is asked. KafkaError if the log's cluster cannot be reached."""
+        """As `LogStore.open`, but damage is found only when the log is read. KafkaError if the log's cluster is unreachable."""
         if log not in self._logs:
             site = self._sites[self._places.site_of(log)]
             self._logs[log] = KafkaLog(log, self._places.topic_of(log), site, self._window_frames, self._history_us)
         return self._logs[log]
 
     def is_held(self, logs: Sequence[LogId], first_id: int) -> bool:
-        """Whether one of these logs can still give the stable rows from an id on. KafkaError if only logs that are out of
-        reach may."""
+        """Whether one of these logs still holds the stable rows from an id on. KafkaError if no reachable log does, and some
+        logs are unreachable."""
         failure: KafkaError | None = None
         for log in logs:
             try:

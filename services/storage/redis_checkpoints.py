@@ -1,13 +1,13 @@
-"""Checkpoints in Redis, for restarts (R19). Per query (`prefix`) and instance there are these keys:
+"""Checkpoints in Redis, for restarts (R19). There are these keys for each query (`prefix`) and instance:
 
     boreal:QUERY:instances            set    the instances that ever began a put
-    boreal:QUERY:INSTANCE:manifests   hash   number -> manifest: which blob it is, the sizes of its chunks, its digest
+    boreal:QUERY:INSTANCE:manifests   hash   number -> manifest: name of the blob, sizes of its chunks, digest
     boreal:QUERY:INSTANCE:blobs       set    every blob that may exist
-    boreal:QUERY:INSTANCE:blob:BLOB   hash   index -> chunk; all chunks in their order are the encoded checkpoint
+    boreal:QUERY:INSTANCE:blob:BLOB   hash   index -> chunk; the chunks in order are the encoded checkpoint
 
-A checkpoint is there from the moment that its manifest is. A blob is entered in the set before its first chunk, so one
-that no manifest names is known as the leftover of a put that did not finish, and the next put or drop removes it.
-Nothing expires by itself: a checkpoint that silently went away would be missed by the restart that needs it.
+A checkpoint exists as soon as its manifest exists. A blob is added to the set before its first chunk is written. So a blob
+without a manifest is known to be the rest of an unfinished put, and the next put or drop removes it. No key has an expiry
+time, since a restart would miss a checkpoint that disappeared silently.
 """
 
 from __future__ import annotations
@@ -25,40 +25,41 @@ from redis.exceptions import ConnectionError, RedisError
 from redis.retry import Retry
 
 from boreal.model.errors import CorruptError
-from logs.checkpoints import Checkpoint, StoreUnavailable, encode_checkpoint, latest_sound, read_checkpoint
+from logs.checkpoints import Checkpoint, StoreUnavailableError, encode_checkpoint, latest_sound, read_checkpoint
 from services.kafka.settings import RedisSettings
 
 CHUNK_BYTES = 4 << 20
-"""Redis serves nobody else while it takes or gives one chunk: about a millisecond."""
+"""Size of a chunk. While Redis reads or writes one (about a millisecond), it serves no other client."""
 
 CONNECT_TIMEOUT_S = 1.0
 COMMAND_TIMEOUT_S = 2.0
+"""Time limit for each command."""
 
 _VERSION = 1
 
 
 def connect_redis(settings: RedisSettings) -> Redis:
-    """A client whose every command ends, well or badly, within CONNECT_TIMEOUT_S + COMMAND_TIMEOUT_S. Connects when first
-    used; a connection that broke since is made anew once."""
+    """A client whose commands succeed or fail within CONNECT_TIMEOUT_S + COMMAND_TIMEOUT_S. Connects on first use. A broken
+    connection is reopened once."""
     tls: dict[str, Any] = {"ssl_ca_certs": str(settings.ca_file)} if settings.ca_file is not None else {}
     return Redis.from_url(
         settings.url,
         password=settings.password.get_secret_value() if settings.password is not None else None,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         socket_timeout=COMMAND_TIMEOUT_S,
-        # A time-out is not tried again: it would only double the wait.
+        # A timeout is not retried: that would only double the wait.
         retry=Retry(NoBackoff(), 1, (ConnectionError,)),
         **tls,
     )
 
 
 class RedisCheckpointStore:
-    """A `CheckpointStore`. Several processes may share it; each instance has one that puts, any may drop."""
+    """A `CheckpointStore` in Redis. Several processes may share it; one process per instance may put, all may drop."""
 
     def __init__(self, client: Redis, prefix: str = "") -> None:
-        """prefix: the query's name, which keeps its instances apart from others' of the same names."""
+        """prefix: the query's name, which distinguishes its instances from those of other queries."""
         self.damaged: list[tuple[str, int]] = []
-        # redis-py declares every command's result as perhaps awaitable.
+        # redis-py declares the result of every command as possibly awaitable.
         self._redis: Any = client
         self._root = f"boreal:{quote(prefix, safe='')}"
 
@@ -73,23 +74,24 @@ class RedisCheckpointStore:
         def commit(pipe: Any) -> None:
             if not pipe.sismember(blobs, blob):
                 self._redis.unlink(self._blob(checkpoint.instance, blob))
-                raise StoreUnavailable(f"checkpoint {checkpoint.number} of {checkpoint.instance} was given up by a later life")
+                which = f"checkpoint {checkpoint.number} of {checkpoint.instance}"
+                raise StoreUnavailableError(f"a later incarnation has removed the unfinished {which}")
             pipe.multi()
             pipe.hset(manifests, str(checkpoint.number), manifest)
 
-        # A crash between two steps leaves an older checkpoint of this number, if there was one, as it was.
+        # A crash between two steps leaves an older checkpoint with this number, if there is one, unchanged.
         with _reaching_redis():
-            # 0. Remove what unfinished puts have left: where Redis is slow or full, they are tried again and again.
+            # 0. Remove the rests of unfinished puts: they are repeated many times while Redis is slow or full.
             self._sweep(checkpoint.instance, checkpoint.number + 1)
-            # 1. Say which blob is about to be written.
+            # 1. Register the blob.
             self._redis.sadd(f"{self._root}:instances", checkpoint.instance)
             self._redis.sadd(blobs, blob)
-            # 2. Write it.
+            # 2. Write its chunks.
             for index, chunk in enumerate(chunks):
                 self._redis.hset(self._blob(checkpoint.instance, blob), str(index), chunk)
-            # 3. Make it the checkpoint, unless it has been swept meanwhile: then somebody else took us for dead.
+            # 3. Write the manifest, unless the blob was swept in the meantime: then another process took us for dead.
             self._redis.transaction(commit, blobs)
-            # 4. Remove what it replaced.
+            # 4. Remove the blob of the replaced checkpoint.
             self._sweep(checkpoint.instance, checkpoint.number + 1)
 
     def get(self, instance: str, number: int) -> Checkpoint:
@@ -102,7 +104,7 @@ class RedisCheckpointStore:
                     newer = self._manifest(instance, number)
                     if newer == manifest:
                         raise
-                    manifest = newer  # replaced while it was read
+                    manifest = newer  # the checkpoint was replaced while it was read
 
     def latest(self, instance: str) -> Checkpoint | None:
         return latest_sound(self, instance)
@@ -119,12 +121,13 @@ class RedisCheckpointStore:
             self._sweep(instance, below)
 
     def instances(self) -> list[str]:
-        """All instances that ever began a put and were not forgotten, sorted."""
+        """All instances that ever began a put and are not removed by `forget`, sorted."""
         with _reaching_redis():
             return sorted(name.decode() for name in self._redis.smembers(f"{self._root}:instances"))
 
     def forget(self, instance_prefix: str = "") -> None:
-        """Remove all of the instances whose names begin so, as when their query is deleted; a put under way will fail."""
+        """Remove all checkpoints of the instances whose names begin with this prefix, for example when their query is deleted.
+        A put in progress will fail."""
         for instance in self.instances():
             if instance.startswith(instance_prefix):
                 with _reaching_redis():
@@ -158,13 +161,13 @@ class RedisCheckpointStore:
                 raise CorruptError(f"chunk {index + 1} of {len(sizes)} has {len(chunk)} bytes instead of {size}")
         data = b"".join(chunks)
         if data[-32:].hex() != digest:
-            raise CorruptError("the chunks are not those that the manifest was written for")
+            raise CorruptError("the chunks do not match the manifest's digest")
         return data
 
     def _sweep(self, instance: str, below: int | None) -> None:
-        """Remove the blobs of numbers below this one (None: of all) that no manifest names.
+        """Remove the blobs with a number below this one (None: all) that no manifest names.
 
-        A later number's may belong to a put that goes on in another process.
+        A blob with a later number may belong to a put in progress in another process.
         """
         manifests, blobs = self._manifests(instance), self._blobs(instance)
 
@@ -190,7 +193,7 @@ class RedisCheckpointStore:
 
 
 def _blob_of(manifest: bytes) -> str | None:
-    """The blob that a manifest names; None if the manifest is damaged, and names none that could be read."""
+    """The blob that a manifest names; None if the manifest is damaged."""
     try:
         found: str | None = json.loads(manifest)["blob"]
         return found
@@ -207,4 +210,4 @@ def _reaching_redis() -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise StoreUnavailable(f"Redis: {error}") from error
+        raise StoreUnavailableError(f"Redis: {error}") from error

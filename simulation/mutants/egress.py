@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import formats.changelog
-from formats.changelog import Changelog, Given
+from formats.changelog import Changelog, ResultHistory
 from simulation.mutants.registry import Patch, caught_by, mutant
 
 
@@ -134,7 +134,7 @@ def resume_without_an_undo(patch: Patch) -> None:
 @caught_by("formats/test_changelog.py", "test_only_new_rows_count_for_the_delay")
 def time_corrections_too(patch: Patch) -> None:
     """A correction's delay counts as that of a new row (R14)."""
-    patch(Given, "is_new", lambda _: lambda self, t_max, ingest: np.ones(len(t_max), bool))
+    patch(ResultHistory, "is_new", lambda _: lambda self, t_max, ingest: np.ones(len(t_max), bool))
 
 
 @caught_by("formats/test_changelog.py", "test_only_new_rows_count_for_the_delay")

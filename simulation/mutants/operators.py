@@ -14,16 +14,16 @@ import operators.keys
 from boreal.model.frames import INFINITY
 from boreal.model.schema import Type
 from operators import accumulators
-from operators.accumulators import Deviation, Edge, Extreme, RealSum, _Wide
-from operators.aggregate import Aggregate
-from operators.chunks import Chunk, Side
-from operators.filter import Filter
+from operators.accumulators import Deviation, Extreme, FirstOrLast, RealSum, _WideSum
+from operators.aggregate import AggregateOperator
+from operators.chunks import RowChunk, Side
+from operators.filter import FilterOperator
 from operators.groups import Groups
-from operators.join import Join
+from operators.join import JoinOperator
 from operators.keys import Keys
 from operators.state import NEVER, KeySet, Panes
-from operators.top import Top
-from operators.union import Union
+from operators.top import TopOperator
+from operators.union import UnionOperator
 from operators.windows import Windows
 from simulation.mutants.registry import Patch, caught_by, mutant
 
@@ -31,7 +31,7 @@ from simulation.mutants.registry import Patch, caught_by, mutant
 @caught_by("operators/test_operators.py", "test_a_join_pairs_rows_that_are_near_in_time")
 def miss_partners_at_exactly_within(patch: Patch) -> None:
     """A join does not pair rows that are exactly `within` apart."""
-    patch(Chunk, "find", lambda original: lambda self, codes, times, within: original(self, codes, times, within - 1))
+    patch(RowChunk, "find", lambda original: lambda self, codes, times, within: original(self, codes, times, within - 1))
 
 
 @caught_by("operators/test_operators.py", "test_a_left_row_that_finds_nobody_gets_nulls_once_nobody_can_come")
@@ -51,14 +51,14 @@ def give_lonely_rows_their_own_time(patch: Patch) -> None:
     """A left row without a partner leaves with its own time, which the boundary has passed (R6)."""
 
     def make(original: Any) -> Any:
-        def take(self: Join, chunk: Any, since: int, alive: int, found: list[Any]) -> None:
+        def take(self: JoinOperator, chunk: Any, since: int, alive: int, found: list[Any]) -> None:
             before = len(found)
             original(self, chunk, since, alive, found)
             found[before:] = [replace(pairs, times=pairs.times - self.within) for pairs in found[before:]]
 
         return take
 
-    patch(Join, "_take_partnerless", make)
+    patch(JoinOperator, "_take_partnerless", make)
 
 
 @mutant
@@ -70,13 +70,13 @@ def repeat_lonely_rows(patch: Patch) -> None:
 @caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
 def mark_partners_in_a_shared_chunk(patch: Patch) -> None:
     """Partners that a left row found tentatively count for the stable branch too: chunks are shared by overlays."""
-    patch(Chunk, "owned_by", lambda _: lambda self, side: self)
+    patch(RowChunk, "owned_by", lambda _: lambda self, side: self)
 
 
 @caught_by("operators/test_operators.py", "test_what_a_join_needs")
 def need_half_of_what_a_left_join_does(patch: Patch) -> None:
     """A left join is rebuilt from rows `within` back, though partners of its open rows may be twice as old (R20)."""
-    patch(Join, "needs", lambda _: lambda self, time: max(time - self.within, -INFINITY))
+    patch(JoinOperator, "needs", lambda _: lambda self, time: max(time - self.within, -INFINITY))
 
 
 @caught_by("operators/test_operators.py", "test_pairs_of_one_time_go_by_the_left_row_then_the_right")
@@ -179,7 +179,7 @@ def forget_to_close_restored_windows(patch: Patch) -> None:
 @mutant
 def need_one_step_of_a_sliding_window(patch: Patch) -> None:
     """An aggregate is rebuilt from its window's last step on, as if that window were a tumbling one (R20)."""
-    patch(Aggregate, "needs", lambda _: lambda self, time: time // self.windows.every * self.windows.every)
+    patch(AggregateOperator, "needs", lambda _: lambda self, time: time // self.windows.every * self.windows.every)
 
 
 @mutant
@@ -215,14 +215,14 @@ def take_the_newest_for_the_first(patch: Patch) -> None:
     """first(...) is the last value of each step."""
 
     def make(original: Any) -> Any:
-        def fold(self: Edge, held: Any, codes: Any, values: Any) -> None:
+        def fold(self: FirstOrLast, held: Any, codes: Any, values: Any) -> None:
             last, self.last = self.last, True
             original(self, held, codes, values)
             self.last = last
 
         return fold
 
-    patch(Edge, "fold", make)
+    patch(FirstOrLast, "fold", make)
 
 
 @mutant
@@ -230,14 +230,14 @@ def take_the_last_pane_as_the_first(patch: Patch) -> None:
     """first(...) of a sliding window is that of its newest pane."""
 
     def make(original: Any) -> Any:
-        def combine(self: Edge, held: Any, at: Any, later: Any) -> None:
+        def combine(self: FirstOrLast, held: Any, at: Any, later: Any) -> None:
             last, self.last = self.last, True
             original(self, held, at, later)
             self.last = last
 
         return combine
 
-    patch(Edge, "combine", make)
+    patch(FirstOrLast, "combine", make)
 
 
 @caught_by("operators/test_operators.py", "test_double_keys_have_one_zero_and_one_nan")
@@ -273,12 +273,12 @@ def wrap_sums_on_their_way(patch: Patch) -> None:
     """A sum of ints keeps its low part only, and wraps where it is beyond that."""
 
     def make(_: Any) -> Any:
-        def carried(self: _Wide, held: Any) -> Any:
+        def carried(self: _WideSum, held: Any) -> Any:
             return held[1] & accumulators._LOW, held[2]
 
         return carried
 
-    patch(_Wide, "carried", make)
+    patch(_WideSum, "carried", make)
 
 
 @mutant
@@ -302,14 +302,14 @@ def rank_ties_by_the_newest(patch: Patch) -> None:
     """Of rows that tie, top-k ranks the newest first."""
 
     def make(original: Any) -> Any:
-        def ranked(self: Top, rows: Any) -> Any:
+        def ranked(self: TopOperator, rows: Any) -> Any:
             back = rows.take(pa.array(np.arange(rows.num_rows)[::-1]))
             best, ranks = original(self, back)
             return rows.num_rows - 1 - best, ranks
 
         return ranked
 
-    patch(Top, "_ranked", make)
+    patch(TopOperator, "_ranked", make)
 
 
 @caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")
@@ -356,13 +356,13 @@ def let_nulls_pass_a_filter(patch: Patch) -> None:
     """A filter keeps rows for which its condition is null."""
 
     def make(_: Any) -> Any:
-        def step(self: Filter, state: Any, batches: Any, upto: int) -> Any:
+        def step(self: FilterOperator, state: Any, batches: Any, upto: int) -> Any:
             (batch,) = batches
             return batch.filter(self._where(batch).fill_null(True)) if batch.num_rows else batch
 
         return step
 
-    patch(Filter, "step", make)
+    patch(FilterOperator, "step", make)
 
 
 @caught_by("operators/test_operators.py", "test_union_merges_by_time_then_input")
@@ -370,12 +370,12 @@ def unite_in_the_order_of_inputs(patch: Patch) -> None:
     """A union inside a fragment gives the rows of its first input before those of the second (R5)."""
 
     def make(_: Any) -> Any:
-        def step(self: Union, state: Any, batches: Any, upto: int) -> Any:
+        def step(self: UnionOperator, state: Any, batches: Any, upto: int) -> Any:
             return pa.concat_batches([batch.select(self._names) for batch in batches])
 
         return step
 
-    patch(Union, "step", make)
+    patch(UnionOperator, "step", make)
 
 
 @mutant

@@ -24,7 +24,7 @@ from logs.log import LogStore
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLogStore
 from services.kafka.clusters import Cluster
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from services.storage.kafka_log import WINDOW_FRAMES, KafkaLog, KafkaLogStore
@@ -143,19 +143,19 @@ class FreshPlaces:
 class WarmCluster(Cluster):
     """Its clients outlive the stores that close them: to make new ones takes ten times as long as an example does."""
 
-    def __init__(self, site: str, settings: Settings, client_id: str) -> None:
+    def __init__(self, site: str, settings: ServiceSettings, client_id: str) -> None:
         super().__init__(site, settings, client_id)
         self._clients: dict[str, Any] = {}
         self._closings: list[Callable[[], None]] = []
 
-    def consumer(self, **options: Any) -> Any:
-        return self._kept("consumer", lambda: super(WarmCluster, self).consumer(**options))
+    def make_consumer(self, **options: Any) -> Any:
+        return self._kept("consumer", lambda: super(WarmCluster, self).make_consumer(**options))
 
-    def producer(self, **options: Any) -> Any:
-        return self._kept("producer", lambda: super(WarmCluster, self).producer(**options))
+    def make_producer(self, **options: Any) -> Any:
+        return self._kept("producer", lambda: super(WarmCluster, self).make_producer(**options))
 
-    def admin(self, **options: Any) -> Any:
-        return self._kept("admin", lambda: super(WarmCluster, self).admin(**options))
+    def make_admin(self, **options: Any) -> Any:
+        return self._kept("admin", lambda: super(WarmCluster, self).make_admin(**options))
 
     def _kept(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self._clients:
@@ -226,7 +226,8 @@ CHECKPOINTS = {"memory": memory_checkpoints, "file": file_checkpoints, "redis": 
 
 @pytest.fixture(scope="session")
 def kafka_cluster(kafka: KafkaServer) -> Iterator[Cluster]:
-    with closing(WarmCluster("a", Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}), "contract")) as cluster:
+    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)})
+    with closing(WarmCluster("a", settings, "contract")) as cluster:
         yield cluster
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
 from embedded.file_log import FileLog
-from logs.log import Log, Trimmed
+from logs.log import Log, TrimmedError
 
 ID = LogId("departures.late", "r0", 2)
 ALL = 1 << 30
@@ -26,27 +26,27 @@ IDLE = 3
 """How many frames of an idle log are kept, where a test says so."""
 
 
-def data(first_id: int, rows: int, tentative: bool = False, life: int = 1) -> Data:
+def data(first_id: int, rows: int, tentative: bool = False, incarnation: int = 1) -> Data:
     ids = list(range(first_id, first_id + rows))
     batch = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], names=["time"])
-    return Data(Origin("r0", life), 0, first_id, batch, tentative, ((first_id + rows, 5),), first_id + rows)
+    return Data(Origin("r0", incarnation), 0, first_id, batch, tentative, ((first_id + rows, 5),), first_id + rows)
 
 
-def boundary(time: int, tentative: bool = False, anchored: bool = False, life: int = 1) -> Boundary:
+def boundary(time: int, tentative: bool = False, anchored: bool = False, incarnation: int = 1) -> Boundary:
     anchor = Anchor(time, time - 10, ((ID.key, time),), (("jfk/0", time),)) if anchored else None
-    return Boundary(Origin("r0", life), 0, time, tentative, 5, 6, anchor=anchor)
+    return Boundary(Origin("r0", incarnation), 0, time, tentative, 5, 6, anchor=anchor)
 
 
-def undo(last_id: int, life: int = 1) -> Undo:
-    return Undo(Origin("r0", life), 1, last_id)
+def undo(last_id: int, incarnation: int = 1) -> Undo:
+    return Undo(Origin("r0", incarnation), 1, last_id)
 
 
-def rec_done(life: int = 1) -> RecDone:
-    return RecDone(Origin("r0", life), 1)
+def rec_done(incarnation: int = 1) -> RecDone:
+    return RecDone(Origin("r0", incarnation), 1)
 
 
-def start(life: int) -> Start:
-    return Start(Origin("r0", life), 0)
+def start(incarnation: int) -> Start:
+    return Start(Origin("r0", incarnation), 0)
 
 
 def fill(log: Log, *frames: Frame) -> Log:
@@ -144,7 +144,7 @@ def test_offset_after_counts_no_tentative_row(logs):
 def test_rows_that_the_writer_skipped_are_not_passed_over_in_silence(logs):
     log = fill(logs.store.open(ID), data(0, 10), data(50, 10))
     assert log.offset_after(8) == 0
-    with pytest.raises(Trimmed):
+    with pytest.raises(TrimmedError):
         log.offset_after(9)
     assert log.offset_after(49) == 1
 
@@ -206,9 +206,9 @@ def test_trim_keeps_later_rows_and_says_what_is_gone(logs):
     if logs.trims_each_frame:
         assert log.start == 3
         assert log.nbytes < before
-        with pytest.raises(Trimmed, match="begins at 3"):
+        with pytest.raises(TrimmedError, match="begins at 3"):
             log.read(2, 1)
-        with pytest.raises(Trimmed):
+        with pytest.raises(TrimmedError):
             log.offset_after(18)
 
 
@@ -229,9 +229,10 @@ def test_trim_without_an_anchor_keeps_the_last_control_frame(logs):
 @pytest.mark.parametrize("rows", [0, 5])
 @patch("logs.index.IDLE_FRAMES", IDLE)
 def test_an_idle_log_stays_small_and_a_new_life_finds_its_place(logs, rows):
-    log = fill(logs.store.open(ID), start(3), *([data(0, rows, life=3)] if rows else []), boundary(5, anchored=True, life=3))
+    first = [data(0, rows, incarnation=3)] if rows else []
+    log = fill(logs.store.open(ID), start(3), *first, boundary(5, anchored=True, incarnation=3))
     for time in range(6, 40):
-        fill(log, boundary(time, anchored=time % 10 == 0, life=3))
+        fill(log, boundary(time, anchored=time % 10 == 0, incarnation=3))
         log.trim(rows - 1)
         if time % 13 == 0:
             log = logs.reopen().open(ID)
@@ -239,10 +240,10 @@ def test_an_idle_log_stays_small_and_a_new_life_finds_its_place(logs, rows):
         assert log.end - log.start == 39 - 30 + 1
     for log in now_and_reopened(logs):
         assert log.last_anchor() == boundary(30, anchored=True).anchor
-        assert (log.next_stable_id, log.last_incarnation, log.tail()) == (rows, 3, boundary(39, life=3))
+        assert (log.next_stable_id, log.last_incarnation, log.tail()) == (rows, 3, boundary(39, incarnation=3))
         assert log.offset_after(rows - 1) <= log.end - 10
-    log.append(data(rows, 2, life=3))
-    assert log.read(log.offset_after(rows - 1), ALL)[-1][1] == data(rows, 2, life=3)
+    log.append(data(rows, 2, incarnation=3))
+    assert log.read(log.offset_after(rows - 1), ALL)[-1][1] == data(rows, 2, incarnation=3)
 
 
 @patch("logs.index.IDLE_FRAMES", IDLE)
@@ -264,7 +265,7 @@ def test_trim_twice_or_of_nothing_is_harmless(logs):
 
 
 def test_what_trimmed_frames_said_is_known_after_reopening(logs):
-    log = fill(logs.store.open(ID), start(7), data(0, 5, life=7), data(5, 5, life=7), boundary(10, life=7))
+    log = fill(logs.store.open(ID), start(7), data(0, 5, incarnation=7), data(5, 5, incarnation=7), boundary(10, incarnation=7))
     log.trim(9)
     log = logs.reopen().open(ID)
     assert (log.end, log.next_stable_id, log.last_incarnation) == (4, 10, 7)
@@ -285,10 +286,10 @@ class Model:
         """The frames that are not fenced."""
         last = 0
         for offset, frame in enumerate(self.frames):
-            life = frame.origin.incarnation
-            if isinstance(frame, Start) and life > last:
-                last = life
-            elif isinstance(frame, Start) or life < last:
+            incarnation = frame.origin.incarnation
+            if isinstance(frame, Start) and incarnation > last:
+                last = incarnation
+            elif isinstance(frame, Start) or incarnation < last:
                 continue
             if offset >= begin:
                 yield offset, frame
@@ -349,7 +350,7 @@ class Model:
 class Writer:
     """Makes frames that a correct producer, or one that was fenced, would write."""
 
-    life: int = 1
+    incarnation: int = 1
     next_stable: int = 0
     next_tentative: int = 0
     time: int = 0
@@ -361,34 +362,35 @@ class Writer:
                 if self.next_tentative > self.next_stable:
                     return self.undo()
                 self.next_stable = self.next_tentative = self.next_stable + rows
-                return data(self.next_stable - rows, rows, life=self.life)
+                return data(self.next_stable - rows, rows, incarnation=self.incarnation)
             case "tentative":
                 self.next_tentative += rows
-                return data(self.next_tentative - rows, rows, tentative=True, life=self.life)
+                return data(self.next_tentative - rows, rows, tentative=True, incarnation=self.incarnation)
             case "boundary":
-                return boundary(self.time, life=self.life)
+                return boundary(self.time, incarnation=self.incarnation)
             case "anchor":
-                return boundary(self.time, anchored=True, life=self.life)
+                return boundary(self.time, anchored=True, incarnation=self.incarnation)
             case "tentative boundary":
-                return boundary(self.time, tentative=True, anchored=rows > 2, life=self.life)
+                return boundary(self.time, tentative=True, anchored=rows > 2, incarnation=self.incarnation)
             case "undo":
                 return self.undo()
             case "done":
-                return rec_done(self.life)
+                return rec_done(self.incarnation)
             case "start":
-                self.life += 1
+                self.incarnation += 1
                 self.next_tentative = self.next_stable
-                return start(self.life)
+                return start(self.incarnation)
             case _:
                 return self.zombie(rows)
 
     def undo(self) -> Undo:
         self.next_tentative = self.next_stable
-        return undo(self.next_stable - 1, self.life)
+        return undo(self.next_stable - 1, self.incarnation)
 
     def zombie(self, choice: int) -> Frame:
-        old = self.life - 1
-        frames = [data(self.next_stable, 5, life=old), boundary(99, anchored=True, life=old), undo(-1, old), start(old)]
+        old = self.incarnation - 1
+        rows = data(self.next_stable, 5, incarnation=old)
+        frames = [rows, boundary(99, anchored=True, incarnation=old), undo(-1, old), start(old)]
         return frames[choice % 4]
 
 
@@ -433,7 +435,7 @@ def assert_alike(log: Log, model: Model) -> None:
     for stable_id in range(-1, model.next_stable_id + 3):
         expected = model.offset_after(stable_id)
         if expected is None:
-            with pytest.raises(Trimmed):
+            with pytest.raises(TrimmedError):
                 log.offset_after(stable_id)
         else:
             assert log.offset_after(stable_id) == expected

@@ -1,4 +1,4 @@
-"""Operators against deliberately dumb ones, and the promises of operators.base: cuts, layers, bytes, and rebuilding."""
+"""Operators against deliberately dumb ones, and the promises of operators.operator: cuts, layers, bytes, and rebuilding."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from boreal.model.frames import INFINITY
 from boreal.model.schema import RESERVED, Schema
 from operators import chunks, groups, join, keys, top
-from operators.aggregate import Aggregate
-from operators.distinct import Distinct
+from operators.aggregate import AggregateOperator
+from operators.distinct import DistinctOperator
 from operators.encoding import encode_batch
-from operators.filter import Filter
-from operators.join import Join
-from operators.map import Map
-from operators.top import Top
-from operators.union import Union
+from operators.filter import FilterOperator
+from operators.join import JoinOperator
+from operators.map import MapOperator
+from operators.top import TopOperator
+from operators.union import UnionOperator
 
 Row = dict[str, Any]
 
@@ -191,33 +191,33 @@ class Case:
 
 
 def _aggregate(size: int, every: int, by: tuple[str, ...]) -> Case:
-    return Case(Aggregate("a", SCHEMA, size, every, by, COMPUTE), (SCHEMA,), dumb_aggregate(size, every, by))
+    return Case(AggregateOperator("a", SCHEMA, size, every, by, COMPUTE), (SCHEMA,), dumb_aggregate(size, every, by))
 
 
 def _top(size: int, every: int, k: int, by: tuple[str, ...]) -> Case:
-    return Case(Top("t", SCHEMA, k, "v desc, s", size, every, by), (SCHEMA,), dumb_top(size, every, k, by))
+    return Case(TopOperator("t", SCHEMA, k, "v desc, s", size, every, by), (SCHEMA,), dumb_top(size, every, k, by))
 
 
 def _distinct(size: int | None) -> Case:
-    return Case(Distinct("d", SCHEMA, ("k", "v"), size), (SCHEMA,), dumb_distinct(size))
+    return Case(DistinctOperator("d", SCHEMA, ("k", "v"), size), (SCHEMA,), dumb_distinct(size))
 
 
 CASES = {
     "filter": Case(
-        Filter("f", SCHEMA, "v > 0.15 and k >= 0"),
+        FilterOperator("f", SCHEMA, "v > 0.15 and k >= 0"),
         (SCHEMA,),
         lambda inputs: [row for row in inputs[0] if (row["v"] or 0) > 0.15 and row["k"] is not None and row["k"] >= 0],
     ),
-    "map": Case(Map("m", SCHEMA, {"x": "v / 2", "s": "s", "known": "k is not null"}), (SCHEMA,), dumb_map),
-    "union": Case(Union("u", (SCHEMA, SHUFFLED, SCHEMA)), (SCHEMA, SHUFFLED, SCHEMA), dumb_union),
+    "map": Case(MapOperator("m", SCHEMA, {"x": "v / 2", "s": "s", "known": "k is not null"}), (SCHEMA,), dumb_map),
+    "union": Case(UnionOperator("u", (SCHEMA, SHUFFLED, SCHEMA)), (SCHEMA, SHUFFLED, SCHEMA), dumb_union),
     "tumbling": _aggregate(10, 10, ("k",)),
     "tumbling, two keys": _aggregate(7, 7, ("s", "k")),
     "tumbling, double key": _aggregate(20, 20, ("v",)),
     "tumbling, no key": _aggregate(10, 10, ()),
     "sliding": _aggregate(12, 4, ("s",)),
     "sliding, odd": _aggregate(9, 6, ("k",)),
-    "inner join": Case(Join("j", (SCHEMA, OTHER), ("s",), 6, "inner"), (SCHEMA, OTHER), dumb_join(6, False)),
-    "left join": Case(Join("j", (SCHEMA, OTHER), ("s",), 6, "left"), (SCHEMA, OTHER), dumb_join(6, True)),
+    "inner join": Case(JoinOperator("j", (SCHEMA, OTHER), ("s",), 6, "inner"), (SCHEMA, OTHER), dumb_join(6, False)),
+    "left join": Case(JoinOperator("j", (SCHEMA, OTHER), ("s",), 6, "left"), (SCHEMA, OTHER), dumb_join(6, True)),
     "distinct": _distinct(10),
     "distinct ever": _distinct(None),
     "top": _top(10, 10, 2, ("k",)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from boreal.model.frames import Boundary, Data, Frame, LogId, RecDone, State, Undo
 from boreal.query.plan import Plan
 from embedded.world import Process
-from formats.changelog import Changelog, Rows
+from formats.changelog import Changelog, RowRecords
 from reconcile import orders
 from reconcile.claims import CHECKPOINTS_OF_A_LIFE
 from reconcile.events import (
@@ -239,7 +239,7 @@ class Client:
     def take(self, frame: Frame, now: int) -> None:
         before = self._changelog.place
         given = self._changelog.take(frame, now)
-        if isinstance(given, Rows):
+        if isinstance(given, RowRecords):
             self._take_rows(given, now)
         elif given is not None and given.kind == "undo":
             last_id, revoked = before.next_stable_id - 1, rows_of(before.outstanding)
@@ -250,7 +250,7 @@ class Client:
         elif given is not None and given.kind == "rec_done":
             self._story.tell(now, "client", "REC_DONE")
 
-    def _take_rows(self, given: Rows, now: int) -> None:
+    def _take_rows(self, given: RowRecords, now: int) -> None:
         self._longest_us = max(self._longest_us, *given.delays_us.tolist(), 0)
         kind = "tentative" if given.frame.tentative else "stable"
         for row in given.frame.batch.to_pylist():

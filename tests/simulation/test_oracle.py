@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from operators.join import Join
+from operators.join import JoinOperator
 from operators.keys import Keys
 from operators.windows import Windows
 from simulation.families import make_scenario
@@ -26,13 +26,13 @@ def _differs(seed: int) -> bool:
 
 
 def _with_shorter_within(patch: pytest.MonkeyPatch) -> None:
-    original = Join.__init__
+    original = JoinOperator.__init__
 
-    def shorter(self: Join, *args: Any) -> None:
+    def shorter(self: JoinOperator, *args: Any) -> None:
         original(self, *args)
         self.within -= 1
 
-    patch.setattr(Join, "__init__", shorter)
+    patch.setattr(JoinOperator, "__init__", shorter)
 
 
 def _with_later_panes(patch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,15 @@ from kafka import TopicPartition
 from boreal.model.schema import TIME
 from boreal.query.plan import Fragment
 from boreal.query.spec import Mode, Query, load_query
-from deployment.engines import answers_topic, orders_topic
-from deployment.layout import Layout, layout_of
+from deployment.layout import Layout, make_layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
 from reconcile.orders import Begin, Copy, DropLive, Mark, Order, Place, Redone, RollBack, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts
 from reconcile.remote import RemoteHost
 from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.topics import TopicSpec, ensure, system_topics
 from sunion.steps import Step
 from tests.harness import query_of
@@ -190,10 +190,10 @@ class Heard:
 class SparkJob:
     """One replica's job, as a supervisor has it, and a node's two topics. As a context: ended at the end."""
 
-    def __init__(self, settings: Settings, query: Query, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(self, settings: ServiceSettings, query: Query, directory: Path, environment: dict[str, str]) -> None:
         self.settings = settings
         self.query = query
-        self.layout: Layout = layout_of(query, settings.site_names)
+        self.layout: Layout = make_layout(query, settings.site_names)
         self.instances = self.layout.remote_instances("r0")
         self.fragments = [self.layout.plan.fragment(who.fragment) for who in self.instances]
         name = query.name
@@ -209,7 +209,7 @@ class SparkJob:
         ensure(self.cluster, system_topics())
         ensure(self.cluster, [TopicSpec(topic, len(self.instances), WIDE) for topic in (self.orders, self.answers)])
         QueryRegistry(self.cluster).put(QueryRecord(name, self.query.dump(), 1))
-        self._producer = self.cluster.producer()
+        self._producer = self.cluster.make_producer()
         self._listener = threading.Thread(target=self._listen)
         self._listener.start()
 
@@ -290,7 +290,7 @@ class SparkJob:
 
     def end_of(self, partition: int) -> int:
         """The offset after the last record of a partition of the orders."""
-        consumer = self.cluster.consumer()
+        consumer = self.cluster.make_consumer()
         try:
             there = TopicPartition(self.orders, partition)
             return int(consumer.end_offsets([there])[there])
@@ -310,7 +310,7 @@ class SparkJob:
             assert not heard.differing
 
     def _listen(self) -> None:
-        consumer = self.cluster.consumer(fetch_max_wait_ms=50)
+        consumer = self.cluster.make_consumer(fetch_max_wait_ms=50)
         consumer.assign([TopicPartition(self.answers, partition) for partition in range(len(self.heard))])
         consumer.seek_to_beginning()
         schemas = [{edge.operator: edge.schema for edge in fragment.outputs} for fragment in self.fragments]
@@ -352,7 +352,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def environment_of(settings: Settings, **more: Any) -> dict[str, str]:
+def environment_of(settings: ServiceSettings, **more: Any) -> dict[str, str]:
     """The BOREAL_ variables that say the same as plain settings."""
     site = settings.sites[settings.home]
     found = {"BOREAL_SITES__A__BOOTSTRAP": site.bootstrap, "BOREAL_REDIS__URL": settings.redis.url}

@@ -186,7 +186,7 @@ def test_what_was_given_wrongly_is_found(
     cluster, right = fed.weather.clusters["a"], stable_topic("weather_delays")
     wrong = "weather_delays.tampered"
     ensure(cluster, [TopicSpec(wrong, 1)])
-    with closing(cluster.producer()) as producer:
+    with closing(cluster.make_producer()) as producer:
         for record in read_all(cluster, right, read_committed=True):
             value = record.value
             if ("id", b"100") in record.headers:

@@ -20,11 +20,11 @@ import pytest
 from kafka import TopicPartition
 
 from boreal.query.spec import Mode
-from deployment.engines import copy_owner, facts_of_job, host_owner
+from deployment.operator_hosts import copy_owner, facts_of_job, host_owner
 from logs.checkpoints import Checkpoint
 from services.hosting.fetch import spark_jars
 from services.kafka.clusters import MAX_FRAME_BYTES
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.kafka.statuses import Statuses
 from services.stack.servers import KafkaSecurity, KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
@@ -64,7 +64,7 @@ class Bench:
 def bench(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     directory = tmp_path_factory.mktemp("spark")
     with RedisServer(directory / "redis") as redis:
-        settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
+        settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
         name = f"t{uuid.uuid4().hex[:12]}"
         store = RedisCheckpointStore(connect_redis(settings.redis), prefix=name)
         with SparkJob(settings, query_named(name, SHARDS), directory, environment_of(settings)) as job:
@@ -244,7 +244,7 @@ def test_snapshots_let_the_orders_before_them_be_deleted(bench: Bench) -> None:
         job.give(bench.scripts)
         bench.check()
     offset = bench.store.numbers(owner)[-1]
-    with job.cluster.admin() as admin:
+    with job.cluster.make_admin() as admin:
         admin.delete_records({TopicPartition(job.orders, 0): offset})
     for worker in job.workers():
         worker.kill()
@@ -261,7 +261,7 @@ def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path:
             bootstrap=kafka.bootstrap, security_protocol="SASL_SSL", username="boreal", password=security.password,
             ca_file=certificates.authority,
         )
-        settings = Settings(sites={"a": site}, redis=RedisSettings(url=redis.url))
+        settings = ServiceSettings(sites={"a": site}, redis=RedisSettings(url=redis.url))
         environment = environment_of(settings) | {
             "BOREAL_SITES__A__SECURITY_PROTOCOL": "SASL_SSL",
             "BOREAL_SITES__A__USERNAME": "boreal",
@@ -284,7 +284,7 @@ def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path:
 
 
 def test_a_job_that_fails_says_why_in_python_and_ends(kafka: KafkaServer, tmp_path: Path, fresh_name: str) -> None:
-    settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=NOT_A_REDIS))
+    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=NOT_A_REDIS))
     with SparkJob(settings, query_named(fresh_name, 1), tmp_path, environment_of(settings)) as job:
         job.spawn()
         wait_until(lambda: job.ended, "the job ends", READY_S)

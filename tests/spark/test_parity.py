@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from boreal.query.spec import Mode, Query, load_query
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.stack.servers import KafkaServer, RedisServer
 from simulation.queries import SCHEMA, Menu, make_operators
 from tests.spark.jobs import Script, SparkJob, environment_of, wait_until
@@ -53,7 +53,7 @@ def many_queries(name: str, seed: int) -> Query:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2, 3))])
 def test_random_queries_give_the_same_bytes(kafka: KafkaServer, tmp_path: Path, fresh_name: str, seed: int) -> None:
     with RedisServer(tmp_path / "redis") as redis:
-        settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
+        settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
         with SparkJob(settings, many_queries(fresh_name, seed), tmp_path, environment_of(settings)) as job:
             job.spawn()
             scripts = [Script(fragment, seed + place) for place, fragment in enumerate(job.fragments)]

@@ -14,7 +14,7 @@ import pytest
 
 from boreal.query.spec import Mode
 from services.hosting.fetch import java
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.stack.servers import HOST, KafkaServer, RedisServer, free_port
 from spark_jobs.session import java_home
 from tests.spark.jobs import ROOT, Script, SparkJob, environment_of, query_named
@@ -52,7 +52,7 @@ def test_a_job_runs_on_a_cluster_and_survives_its_executors(kafka: KafkaServer, 
     master = f"spark://{HOST}:{port}"
     with ExitStack() as stack:
         redis = stack.enter_context(RedisServer(tmp_path / "redis"))
-        settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
+        settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
         stack.enter_context(running(tmp_path, "Master", "--port", str(port)))
         more = ("--cores", "8", "--memory", "8g", "--work-dir", str(tmp_path / "work"))
         worker = stack.enter_context(running(tmp_path, "Worker", *more, master))

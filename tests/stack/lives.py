@@ -16,14 +16,14 @@ from kafka import TopicPartition
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, Start, State
 from boreal.model.schema import Schema
 from formats.changelog import Changelog
-from formats.headers import ID
+from formats.client_headers import ID
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
 from services.kafka.clusters import Cluster
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.stack.servers import KafkaServer
 
 SCHEMA = Schema.of({"name": "string", "n": "int"})
@@ -32,7 +32,7 @@ BUCKET = 100
 
 
 def cluster_of(server: KafkaServer, site: str = "a") -> Cluster:
-    return Cluster(site, Settings(sites={site: {"bootstrap": server.bootstrap}}), "test")  # type: ignore[dict-item]
+    return Cluster(site, ServiceSettings(sites={site: {"bootstrap": server.bootstrap}}), "test")  # type: ignore[dict-item]
 
 
 def wait_until(condition: Callable[[], object], what: str, within_s: float = 120) -> None:
@@ -47,7 +47,7 @@ def wait_until(condition: Callable[[], object], what: str, within_s: float = 120
 
 def records_of(cluster: Cluster, topic: str, read_committed: bool = False) -> list[Any]:
     partition = TopicPartition(topic, 0)
-    with closing(cluster.consumer(read_committed=read_committed)) as consumer:
+    with closing(cluster.make_consumer(read_committed=read_committed)) as consumer:
         consumer.assign([partition])
         first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
         return list(read_range(consumer, partition, first, end))

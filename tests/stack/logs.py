@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, RecDone, Start, Undo
-from formats.wire import encode_record
+from formats.frame_records import encode_record
 from logs.memory_log import MemoryLog
 from reconcile.events import Frames, Tail
 from services.kafka.clusters import Cluster
-from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
-from services.storage.follow import Delivery, LogReader
+from services.storage.log_reader import Delivery, LogReader
 
 LOG = LogId("departures", "r0", 0)
 ALL = 1 << 30
@@ -48,7 +48,7 @@ def start(life: int) -> Start:
 
 
 def cluster_of(server: KafkaServer) -> Cluster:
-    return Cluster("a", Settings(sites={"a": KafkaSettings(bootstrap=server.bootstrap)}), "test")
+    return Cluster("a", ServiceSettings(sites={"a": KafkaSettings(bootstrap=server.bootstrap)}), "test")
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Topic:
     def put(self, *values: tuple[bytes, list[tuple[str, bytes]]], partition: int = 0) -> None:
         """Write records as they are, whoever else writes there. A few small ones lie there all at once: a reader that looks
         meanwhile finds none of them or all."""
-        producer = self.cluster.producer(linger_ms=1_000)
+        producer = self.cluster.make_producer(linger_ms=1_000)
         for value, headers in values:
             producer.send(self.name, value, headers=headers, partition=partition)
         producer.flush()

@@ -130,7 +130,7 @@ def test_a_group_keeps_the_place(life: Life, kafka: KafkaServer) -> None:
 def test_rows_that_are_kept_no_longer_are_missed_loudly(life: Life, kafka: KafkaServer) -> None:
     life.give(data(0, 6))
     life.settle()
-    with closing(life.cluster.admin()) as admin:
+    with closing(life.cluster.make_admin()) as admin:
         admin.delete_records({TopicPartition(f"{life.name}.stable", 0): 4})
     with CorrectedStream(life.name, kafka.bootstrap, place={"v": 1, "id": 2, "topics": {}}) as stream:
         with pytest.raises(MissingRows, match="rows 2 to 3"):
@@ -277,7 +277,7 @@ def make_anew(life: Life) -> None:
     """The topics of its query."""
     specs = [TopicSpec(f"{life.name}.out", 1), TopicSpec(f"{life.name}.stable", 1)]
     delete(life.cluster, [spec.name for spec in specs])
-    with closing(life.cluster.admin()) as admin:
+    with closing(life.cluster.make_admin()) as admin:
         wait_until(lambda: not {spec.name for spec in specs} & set(admin.list_topics()), "they are gone")
     ensure(life.cluster, specs)
 

@@ -116,7 +116,7 @@ def test_a_life_that_begins_after_a_step_of_its_wall_agrees_with_the_others(benc
 def test_asking_for_the_time_is_rare(bench: Bench) -> None:
     """Some ten processes, each of which asks every five seconds once it runs for ten."""
     partition = TopicPartition(CLOCK, 0)
-    with closing(bench.deployment.clusters["a"].consumer()) as consumer:
+    with closing(bench.deployment.clusters["a"].make_consumer()) as consumer:
         before = consumer.end_offsets([partition], timeout_ms=30_000)[partition]
         bench.breathe(10)
         asked = consumer.end_offsets([partition], timeout_ms=30_000)[partition] - before

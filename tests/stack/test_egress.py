@@ -25,8 +25,8 @@ from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
-from formats.changelog import Place
-from formats.headers import decode_anchor, decode_place
+from formats.changelog import ChangelogPlace
+from formats.client_headers import decode_anchor, decode_place
 from logs.egress_restart import egress_restart
 from logs.memory_log import MemoryLogStore
 from services.egress import stable as stable_module
@@ -97,7 +97,7 @@ def test_frames_become_records(live: Callable[[], Life], cluster: Cluster, kafka
     assert [record.key for record in out[:3]] == [b'"k0\\u00e9"', b'"k1\\u00e9"', None]
     headers = dict(out[2].headers)
     assert decode_anchor(headers["anchor"]) == boundary(100, 2).anchor
-    assert decode_place(headers["place"]) == Place(3, 2, 0, 2, 0, 100, 100, 2)
+    assert decode_place(headers["place"]) == ChangelogPlace(3, 2, 0, 2, 0, 100, 100, 2)
     assert life.codes == []
 
 
@@ -115,7 +115,7 @@ def test_a_new_life_goes_on_where_the_last_one_left_off(live: Callable[[], Life]
     first.settle()
     second = live()
     assert second.tail == OutTail(
-        Place(8, 5, 0, 4, 3, 100, 100, 4, 3, 0), 1, boundary(100, 2).anchor, 3, 8, second.tail.lacking_from
+        ChangelogPlace(8, 5, 0, 4, 3, 100, 100, 4, 3, 0), 1, boundary(100, 2).anchor, 3, 8, second.tail.lacking_from
     )
     second.give_rows(2)
     second.settle()
@@ -131,7 +131,7 @@ def test_the_tail_is_found_far_from_the_end(live: Callable[[], Life]) -> None:
     first.give(data(0, 2), boundary(100, 2), data(2, 3 * FIRST_WINDOW, tentative=True, at=200))
     first.settle()
     tail = live().tail
-    assert tail.place == Place(3 + 3 * FIRST_WINDOW, 2, 0, 2, 3 * FIRST_WINDOW, 100, 3300, 2, 3 * FIRST_WINDOW, 0)
+    assert tail.place == ChangelogPlace(3 + 3 * FIRST_WINDOW, 2, 0, 2, 3 * FIRST_WINDOW, 100, 3300, 2, 3 * FIRST_WINDOW, 0)
     assert tail.anchor == boundary(100, 2).anchor
 
 
@@ -139,10 +139,10 @@ def test_what_was_deleted_by_age_is_not_counted_anew(live: Callable[[], Life], c
     first = live()
     first.give(data(0, 7), boundary(100, 7))
     first.settle()
-    with closing(cluster.admin()) as admin:
+    with closing(cluster.make_admin()) as admin:
         admin.delete_records({TopicPartition(f"{first.name}.out", 0): 8})
     second = live()
-    assert second.tail == OutTail(Place(seq=8, epoch=8, next_stable_id=7), 8, None, second.tail.written_to, 8, 8)
+    assert second.tail == OutTail(ChangelogPlace(seq=8, epoch=8, next_stable_id=7), 8, None, second.tail.written_to, 8, 8)
     second.give_rows(1)
     second.settle()
     assert [value["seq"] for value in values_of(cluster, f"{first.name}.out")] == [9, 10]
@@ -158,7 +158,7 @@ def test_rows_that_were_deleted_from_q_stable_by_age_are_not_given_again(live: C
     first.settle()
     first.close()
     stable, partition = f"{first.name}.stable", TopicPartition(f"{first.name}.stable", 0)
-    with closing(cluster.admin()) as admin, closing(cluster.consumer()) as consumer:
+    with closing(cluster.make_admin()) as admin, closing(cluster.make_consumer()) as consumer:
         admin.delete_records({partition: consumer.end_offsets([partition])[partition]})
     assert stable_of(cluster, stable)[0] == []
     second = live()
@@ -297,7 +297,7 @@ def test_the_newest_row_of_every_key(cluster: Cluster, fresh_name: str, monkeypa
 
 def write_again(cluster: Cluster, topic: str, records: list[Any]) -> None:
     """As an earlier life does that was frozen with these on their way."""
-    with closing(cluster.producer()) as zombie:
+    with closing(cluster.make_producer()) as zombie:
         for record in records:
             zombie.send(topic, record.value, key=record.key, headers=record.headers, partition=0)
 
@@ -352,7 +352,7 @@ def test_trimmed_inputs_are_left_out_by_id() -> None:
             log.append(boundary(at + 1, id_ + 1))
     trimmed, whole = inputs
     logs.open(inputs[trimmed][0]).trim(2)
-    tail = OutTail(Place(seq=9, epoch=4, next_stable_id=2), 3, None, 2, 9, 0)
+    tail = OutTail(ChangelogPlace(seq=9, epoch=4, next_stable_id=2), 3, None, 2, 9, 0)
     restart, is_lossy = egress_restart(sharded, tail, inputs, logs.open)
     output = f"{sharded.fragment(EGRESS).outputs[0].name}/0"
     assert is_lossy and (restart.incarnation, restart.epoch, restart.position, restart.muted_until) == (4, 4, 10, 10)
@@ -365,7 +365,7 @@ def test_whole_inputs_are_read_from_the_anchor() -> None:
     logs = MemoryLogStore()
     logs.open(inputs["f/0"][0]).append(data(0, 5))
     anchor = Anchor(3, 3, (("q/0", 3),), (("f/0", 3),))
-    tail = OutTail(Place(seq=9, epoch=4, next_stable_id=4), 1, anchor, 3, 9, 0)
+    tail = OutTail(ChangelogPlace(seq=9, epoch=4, next_stable_id=4), 1, anchor, 3, 9, 0)
     restart, is_lossy = egress_restart(simple, tail, inputs, logs.open)
     assert not is_lossy
     assert (restart.position, restart.made, restart.written, restart.inputs) == (3, {"q/0": 3}, {"q/0": 4}, {"f/0": 3})

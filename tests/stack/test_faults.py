@@ -175,9 +175,9 @@ for _failpoint, _who in (
 ):
 
     def _dies(bench: Bench, who: str = _who, failpoint: str = _failpoint) -> None:
-        lives = bench.deployment.service(who).lives
+        starts = bench.deployment.service(who).starts
         bench.deployment.dies_at(who, failpoint)
-        wait_until(lambda: bench.deployment.service(who).lives >= lives + 2, f"{who} has died at {failpoint}", within_s=30)
+        wait_until(lambda: bench.deployment.service(who).starts >= starts + 2, f"{who} has died at {failpoint}", within_s=30)
 
     SCENARIOS[f"dies at {_failpoint.partition(':')[0]}"] = _dies
 
@@ -195,12 +195,12 @@ for _failpoint in ("node.before_checkpoint", "node.after_checkpoint"):
     def _dies_at_checkpoint(bench: Bench, failpoint: str = _failpoint) -> None:
         """A checkpoint is made where a failure begins to be answered tentatively."""
         service = bench.deployment.service("node.r0")
-        lives = service.lives
+        starts = service.starts
         bench.deployment.dies_at("node.r0", failpoint)
-        wait_until(lambda: service.lives > lives, "the life that will die has begun")
+        wait_until(lambda: service.starts > starts, "the life that will die has begun")
         bench.deployment.wait_ready()
         with bench.deployment.cut("source.left"):
-            wait_until(lambda: service.lives >= lives + 2, f"node.r0 has died at {failpoint}", within_s=30)
+            wait_until(lambda: service.starts >= starts + 2, f"node.r0 has died at {failpoint}", within_s=30)
 
     SCENARIOS[f"dies at {_failpoint}"] = _dies_at_checkpoint
 

@@ -27,7 +27,7 @@ def cluster(kafka: KafkaServer, fresh_name: str) -> Cluster:
 
 
 def put(cluster: Cluster, topic: str, *values: bytes) -> None:
-    with closing(cluster.producer()) as producer:
+    with closing(cluster.make_producer()) as producer:
         for value in values:
             producer.send(topic, value, partition=0)
         producer.flush()

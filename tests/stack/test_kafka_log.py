@@ -14,13 +14,13 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Frame, LogId
-from logs.log import Trimmed
+from logs.log import TrimmedError
 from logs.memory_log import MemoryLog
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import AppendRefused, KafkaLog, KafkaLogStore
-from services.storage.partition import Partition, Record
+from services.storage.kafka_log import AppendRefusedError, KafkaLog, KafkaLogStore
+from services.storage.log_partition import LogPartition, LogRecord
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -106,15 +106,15 @@ def test_a_frame_that_kafka_refuses_raises_and_leaves_the_log_as_it_was(kafka: K
     with reopened(topic) as store:
         log = store.open(LOG)
         log.append(start(1))
-        with pytest.raises(AppendRefused, match="MessageSizeTooLarge"):
+        with pytest.raises(AppendRefusedError, match="MessageSizeTooLarge"):
             log.append(data(0, 100_000))
-        with pytest.raises(AppendRefused):
+        with pytest.raises(AppendRefusedError):
             log.append_later(data(0, 1))
     with reopened(topic) as store:
         log = store.open(LOG)
         log.append_later(data(0, 100_000))
         for timeout_s in (10, None):
-            with pytest.raises(AppendRefused, match="MessageSizeTooLarge"):
+            with pytest.raises(AppendRefusedError, match="MessageSizeTooLarge"):
                 log.flush(timeout_s)
         assert not log.fenced
     with reopened(topic) as store:
@@ -200,13 +200,13 @@ def test_a_zombies_copy_of_a_row_is_not_taken_for_the_row(topic: Topic) -> None:
 def test_a_row_of_a_long_log_is_found_in_a_few_steps(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     topic.put_frames([start(1), *(frame for n in range(2000) for frame in (data(3 * n, 3), boundary(3 * n + 3)))])
     looked_at: list[int] = []
-    record_of = Partition._record
+    record_of = LogPartition._record
 
-    def look(partition: Partition, record: ConsumerRecord) -> Record:
+    def look(partition: LogPartition, record: ConsumerRecord) -> LogRecord:
         looked_at.append(record.offset)
         return record_of(partition, record)
 
-    monkeypatch.setattr(Partition, "_record", look)
+    monkeypatch.setattr(LogPartition, "_record", look)
     with reopened(topic) as store:
         log = store.open(LOG)
         for stable_id in (5998, 5999, 5000, 4999, 300, -1):
@@ -243,7 +243,7 @@ def test_rows_that_a_later_life_skipped_are_missed_whatever_the_window(topic: To
             log = store.open(LOG)
             assert (log.offset_after(8), log.offset_after(49), log.offset_after(59)) == (1, 4, 5)
             for stable_id in (9, 20, 48):
-                with pytest.raises(Trimmed):
+                with pytest.raises(TrimmedError):
                     log.offset_after(stable_id)
 
 
@@ -267,7 +267,7 @@ def test_a_log_that_is_written_for_long_keeps_a_bounded_index(
 
 
 def values(topic: Topic, log: KafkaLog) -> Iterator[bytes]:
-    from formats.wire import encode_record
+    from formats.frame_records import encode_record
 
     for _, frame in log.read(log.start, ALL):
         yield encode_record(frame, 0, 1)[0]
@@ -330,7 +330,7 @@ def test_a_broker_that_loses_a_logs_end_leaves_no_gap_in_it(tmp_path: Path, fres
                 log.append_later(data(n, 1))
             forget_last(server, fresh_name, 3)
             server.start()
-            with pytest.raises((AppendRefused, ProtocolError)):
+            with pytest.raises((AppendRefusedError, ProtocolError)):
                 log.sync()
         with reopened(topic) as store:
             log = store.open(LOG)

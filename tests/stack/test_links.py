@@ -13,11 +13,11 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from services.kafka import clusters
 from services.kafka.clusters import Cluster
-from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.links import Link
 from services.stack.servers import KafkaServer
-from services.storage.partition import Partition, consumer_of
+from services.storage.log_partition import LogPartition, make_log_consumer
 from tests.stack.logs import LOG, Topic, cluster_of, data
 
 CUT_S = 2.0
@@ -190,13 +190,17 @@ def test_a_peer_that_ends_ends_the_connection(link: Link, echo: Echo) -> None:
 def test_kafka_clients_lose_nothing_over_a_cut(link: Link, kafka: KafkaServer, fresh_name: str) -> None:
     """Producer and consumer both speak through the link; what was sent before, during and after arrives once, in order."""
     sites = {"a": KafkaSettings(bootstrap=kafka.bootstrap)}
-    near = Cluster("a", Settings(sites=sites), "test")
-    cut_off = Cluster("a", Settings(sites=sites, proxies={"a": link.url}), "test")
+    near = Cluster("a", ServiceSettings(sites=sites), "test")
+    cut_off = Cluster("a", ServiceSettings(sites=sites, proxies={"a": link.url}), "test")
     ensure(near, [TopicSpec(fresh_name, 1)])
     partition = TopicPartition(fresh_name, 0)
     producer: KafkaProducer
     consumer: KafkaConsumer
-    with closing(cut_off.producer()) as producer, closing(cut_off.consumer()) as consumer, closing(near.consumer()) as beside:
+    with (
+        closing(cut_off.make_producer()) as producer,
+        closing(cut_off.make_consumer()) as consumer,
+        closing(near.make_consumer()) as beside,
+    ):
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
         beside.assign([partition])
@@ -234,9 +238,9 @@ def test_a_log_is_read_through_a_link_that_takes_longer_for_a_fetch_than_a_reque
     frames = [data(40_000 * n, 40_000) for n in range(10)]
     Topic(cluster_of(kafka), fresh_name).put_frames(frames)
     monkeypatch.setattr(clusters, "REQUEST_TIMEOUT_MS", 1_000)
-    settings = Settings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, proxies={"a": link.url})
-    with closing(consumer_of(Cluster("a", settings, "test"))) as consumer:
-        partition = Partition(consumer, LOG, fresh_name)
+    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, proxies={"a": link.url})
+    with closing(make_log_consumer(Cluster("a", settings, "test"))) as consumer:
+        partition = LogPartition(consumer, LOG, fresh_name)
         assert partition.bounds() == (0, len(frames))
         link.narrow(700_000)
         found = [record for records in partition.read(0, len(frames)) for record in records]

@@ -22,13 +22,13 @@ from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
-from formats.control_messages import Item, acknowledge_item, instance_of
+from formats.control_messages import ControlItem, acknowledge_item, instance_of
 from logs.checkpoints import Checkpoint
 from services.hosting.process import StatusPublisher
-from services.kafka.clusters import Cluster, clusters
+from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control import ControlPlane
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import Statuses
 from services.kafka.topics import STATUS, control_topic, ensure, query_topics, system_topics
 from services.monitor.reports import QueryReports
@@ -74,14 +74,14 @@ class Site:
     reports: QueryReports = field(init=False)
 
     @property
-    def settings(self) -> Settings:
-        return Settings.model_validate(
+    def settings(self) -> ServiceSettings:
+        return ServiceSettings.model_validate(
             {"sites": {"a": {"bootstrap": self.kafka.bootstrap}}, "redis": {"url": self.redis.url}, "data": self.root}
         )
 
     @property
     def home(self) -> Cluster:
-        return clusters(self.settings, "test")["a"]
+        return make_clusters(self.settings, "test")["a"]
 
     @property
     def log(self) -> str:
@@ -165,7 +165,8 @@ class Players:
             ensure(self.site.home, specs)
         QueryRegistry(self.site.home).put(QueryRecord(self.site.name, query.dump(), 1))
         self._stopping = threading.Event()
-        self._control = ControlPlane(clusters(self.site.settings, "players"), control_topic(self.site.name), "players", "a")
+        clusters = make_clusters(self.site.settings, "players")
+        self._control = ControlPlane(clusters, control_topic(self.site.name), "players", "a")
         self._control.listen(self._hear)
         self._thread = threading.Thread(target=self._speak, daemon=True)
         self._thread.start()
@@ -183,7 +184,7 @@ class Players:
         """How far the readers' input was said to be free."""
         return max((trim.get(self.key, 0) for trim in self.trims), default=0)
 
-    def _hear(self, sender: str, items: list[Item]) -> None:
+    def _hear(self, sender: str, items: list[ControlItem]) -> None:
         if sender == "monitor":
             self.trims += [dict(item["trim"]) for item in items]
 
@@ -290,7 +291,7 @@ def test_it_outlasts_kafka_and_redis(site: Site):
 
 def test_garbage_on_its_topics_is_passed_over(site: Site):
     with Players(site, spec(site.name)) as players:
-        producer = site.home.producer()
+        producer = site.home.make_producer()
         common = {"pid": 1, "at_ms": 0, "ready": True}
         nonsense = {**common, "v": 1, "process": f"node.{site.name}.r0", "kind": "node", "query": site.name, "instances": 3}
         bad: list[object] = [

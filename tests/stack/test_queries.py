@@ -17,7 +17,7 @@ from deployment.query_record import QueryRecord
 from services.kafka import queries
 from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import Settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.topics import QUERIES, STATUS, ensure, system_topics
 from services.stack.operations import Operations
 from services.stack.servers import KafkaServer
@@ -33,8 +33,8 @@ SPEC = {
 }
 
 
-def settings_of(server: KafkaServer) -> Settings:
-    return Settings(sites={"a": {"bootstrap": server.bootstrap}})  # type: ignore[dict-item]
+def settings_of(server: KafkaServer) -> ServiceSettings:
+    return ServiceSettings(sites={"a": {"bootstrap": server.bootstrap}})  # type: ignore[dict-item]
 
 
 def cluster_of(server: KafkaServer) -> Cluster:
@@ -106,7 +106,7 @@ def test_a_record_that_cannot_be_read_holds_up_no_other(
     registry: QueryRegistry, home: Cluster, watched, fresh_name: str, caplog: pytest.LogCaptureFixture
 ):
     values = [b"{", b"[]", b'{"v":9,"spec":{},"revision":1,"paused":false}', b'{"v":1}', b'{"v":1,"spec":3}']
-    producer = home.producer()
+    producer = home.make_producer()
     for number, value in enumerate(values):
         producer.send(QUERIES, value, key=f"{fresh_name}bad{number}".encode(), partition=0)
     producer.send(QUERIES, b"{}", key=b"\xff", partition=0).get(timeout=10)
@@ -156,7 +156,7 @@ def test_a_supervisor_that_is_only_slow_still_has_its_processes(
     def say(silent_s: float, *processes: str) -> None:
         own = [{"name": process, "query": fresh_name} for process in processes]
         facts = {"v": 1, "process": name, "pid": 1, "ready": True, "processes": own}
-        with closing(home.producer()) as producer:
+        with closing(home.make_producer()) as producer:
             status = json.dumps({**facts, "at_ms": (time.time() - silent_s) * 1_000}).encode()
             producer.send(STATUS, status, key=name.encode(), partition=0).get(timeout=10)
 

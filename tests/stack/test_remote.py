@@ -11,8 +11,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from boreal.query.planner import plan
 from boreal.query.spec import Mode, load_query
-from deployment.engines import answers_topic, orders_topic
 from deployment.layout import Layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import Answered, InstanceId
 from reconcile.orders import Answer, Begin, Place, encode_answer
@@ -59,7 +59,7 @@ def remote(kafka: KafkaServer, fresh_name: str) -> Iterator[Remote]:
 
 
 def test_an_order_that_kafka_refuses_ends_the_process(remote: Remote) -> None:
-    with closing(remote.cluster.admin()) as admin:
+    with closing(remote.cluster.make_admin()) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, remote.orders, {"max.message.bytes": "50"})])
     remote.hosts.begin(lambda who, answered: None)
     remote.hosts.give(remote.who, Place(1, 1), Begin(1, Mode.OVERLAY_REDO, None, None))
@@ -74,7 +74,7 @@ def test_an_answer_that_cannot_be_taken_ends_the_process(remote: Remote) -> None
 
     remote.hosts.begin(refuse)
     place = Place(1, 1)
-    with closing(remote.cluster.producer()) as producer:
+    with closing(remote.cluster.make_producer()) as producer:
         for record in in_parts(place, encode_answer(place, Answer({}, None))):
             producer.send(remote.answers, record, partition=0)
         producer.flush()
@@ -82,14 +82,14 @@ def test_an_answer_that_cannot_be_taken_ends_the_process(remote: Remote) -> None
 
 
 def test_answers_that_are_gone_before_they_are_heard_begin_a_new_life(remote: Remote) -> None:
-    with closing(remote.cluster.producer()) as producer:
+    with closing(remote.cluster.make_producer()) as producer:
         for _ in range(5):
             producer.send(remote.answers, b"an answer of another life", partition=0)
         producer.flush()
     remote.hosts.begin(lambda who, answered: None)
     [spec] = [spec for spec in query_topics(remote.layout)["a"] if spec.name == remote.answers]
     delete(remote.cluster, [remote.answers])
-    with closing(remote.cluster.admin()) as admin:
+    with closing(remote.cluster.make_admin()) as admin:
         wait_until(lambda: remote.answers not in admin.list_topics(), "the topic is gone")
     ensure(remote.cluster, [spec])
     wait_until(lambda: remote.codes == [EXIT_BEGIN_ANEW], "the loss is noticed")

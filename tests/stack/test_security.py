@@ -9,7 +9,7 @@ import pytest
 from kafka.errors import KafkaError
 
 from deployment.query_record import QueryRecord
-from logs.checkpoints import Checkpoint, StoreUnavailable
+from logs.checkpoints import Checkpoint, StoreUnavailableError
 from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import load_settings
@@ -50,7 +50,7 @@ def test_kafka_over_sasl_and_tls(tmp_path: Path, monkeypatch, caplog) -> None:
         assert SECRET not in repr(settings) + settings.model_dump_json() + caplog.text
         monkeypatch.setenv("BOREAL_SITES__A__PASSWORD", "wrong")
         with pytest.raises(KafkaError) as refused:
-            Cluster("a", load_settings(), "test").admin(bootstrap_timeout_ms=2000)
+            Cluster("a", load_settings(), "test").make_admin(bootstrap_timeout_ms=2000)
         assert "wrong" not in str(refused.value)
 
 
@@ -72,6 +72,6 @@ def test_redis_over_tls_with_a_password(tmp_path: Path, monkeypatch) -> None:
         store.close()
         assert SECRET not in repr(settings)
         monkeypatch.setenv("BOREAL_REDIS__PASSWORD", "wrong")
-        with pytest.raises(StoreUnavailable) as refused:
+        with pytest.raises(StoreUnavailableError) as refused:
             RedisCheckpointStore(connect_redis(load_settings().redis)).put(checkpoint)
         assert "wrong" not in str(refused.value).replace("wrong password", "")

@@ -169,7 +169,7 @@ def test_nobody_is_taken_for_dead_in_ten_loaded_minutes(tmp_path: Path) -> None:
                 # Another is read only where the one before has said of itself that it is not STABLE: it was kept from its work.
                 log = tmp_path / f"node.soak.{left['replica']}.log"
                 assert any(0 <= taken["emitted_ms"] - moment <= WHY_MS for moment in unwell_at(log)), (left, taken)
-        assert {name: service.lives for name, service in deployment.services.items() if service.lives > 1} == {}
+        assert {name: service.starts for name, service in deployment.services.items() if service.starts > 1} == {}
         if stall_s < LEAST_ALPHA_X_S:
             assert {record["type"] for record in given} == {"stable", "boundary"}
             assert not [record for record in given if record["type"] == "boundary" and record["tentative"]]

@@ -30,11 +30,11 @@ from deployment.query_record import QueryRecord
 from embedded.file_sources import read_source
 from embedded.paced_sources import Pace
 from formats.control_messages import trim_item
-from logs.log import Trimmed
+from logs.log import TrimmedError
 from services.hosting.process import EXIT_FENCED
-from services.kafka.clusters import Cluster, clusters
+from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.queries import QueryRegistry
-from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import STATUS, TopicSpec, control_topic, dead_letter_topic, ensure, query_topics, system_topics
 from services.stack.feed import feed
 from services.stack.servers import KafkaServer, free_port
@@ -56,8 +56,8 @@ class Bench:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.settings = Settings(sites={"a": KafkaSettings(bootstrap=self.bootstrap)}, data=self.data)
-        self.home: Cluster = clusters(self.settings, "test")["a"]
+        self.settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=self.bootstrap)}, data=self.data)
+        self.home: Cluster = make_clusters(self.settings, "test")["a"]
         self.topic = f"in.{self.name}"
         spec = {
             "name": self.name,
@@ -77,7 +77,7 @@ class Bench:
         topics = [*system_topics(), *query_topics(self.layout)["a"], TopicSpec(self.topic, 2)]
         ensure(self.home, topics)
         QueryRegistry(self.home).put(QueryRecord(self.name, self.query.dump(), 1))
-        self.producer: KafkaProducer = self.home.producer()
+        self.producer: KafkaProducer = self.home.make_producer()
 
     @property
     def log_file(self) -> Path:
@@ -137,7 +137,7 @@ class Bench:
 
     def records(self, topic: str, key: bytes | None = None) -> list[bytes]:
         partition = TopicPartition(topic, 0)
-        consumer: KafkaConsumer = self.home.consumer()
+        consumer: KafkaConsumer = self.home.make_consumer()
         with closing(consumer):
             consumer.assign([partition])
             consumer.seek_to_beginning(partition)
@@ -382,7 +382,7 @@ def test_the_clock_is_the_boundary_also_after_a_transaction(make_bench: Callable
     bench = make_bench(boundary="clock", disorder="1s")
     bench.start()
     bench.wait(lambda: boundaries(bench)[-1:] != [] and boundaries(bench)[-1] > (time.time() - 5) * 1e6, "the clock")
-    with closing(bench.home.producer(transactional_id=bench.name)) as producer:
+    with closing(bench.home.make_producer(transactional_id=bench.name)) as producer:
         producer.init_transactions()
         for n, end in enumerate((producer.abort_transaction, producer.commit_transaction)):
             producer.begin_transaction()
@@ -476,13 +476,13 @@ def test_what_kafka_refuses_for_good_ends_the_process_and_the_next_life_goes_on(
     topics = {bench.layout.topic_of(log) for _, log in bench.layout.source_logs("s")}
 
     def allow(bytes_max: str) -> None:
-        with closing(bench.home.admin()) as admin:
+        with closing(bench.home.make_admin()) as admin:
             change = {"max.message.bytes": bytes_max}
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, change) for topic in sorted(topics)])
 
     allow("50")
     assert process.wait(timeout=SECONDS) == 1
-    assert "Kafka refuses what is appended" in bench.log_file.read_text()
+    assert "Kafka rejects a frame appended" in bench.log_file.read_text()
     bench.processes.remove(process)
     allow(str(64 << 20))
     bench.start()
@@ -507,7 +507,7 @@ def test_logs_are_trimmed_when_nobody_needs_them_and_a_new_life_finds_its_place(
         bench.producer.send(control_topic(bench.name), item, partition=0)
         try:
             return bench.rows()[0] > 0
-        except Trimmed:
+        except TrimmedError:
             return False  # just now, while we read
 
     bench.wait(is_trimmed, "a trim")
@@ -528,7 +528,7 @@ def test_records_that_retention_took_are_told_of(make_bench: Callable[..., Bench
     process.terminate()
     process.wait(timeout=10)
     bench.send(10, 10)
-    with closing(bench.home.admin()) as admin:
+    with closing(bench.home.make_admin()) as admin:
         admin.delete_records({TopicPartition(bench.topic, 0): 15})
     bench.start()
     bench.wait_rows(15)
@@ -546,12 +546,12 @@ def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_b
     bench.wait_rows(10)
     process.kill()
     process.wait()
-    with closing(bench.home.admin()) as admin:
+    with closing(bench.home.make_admin()) as admin:
         admin.delete_topics([bench.topic])
         bench.wait(lambda: bench.topic not in admin.list_topics(), "the topic to go")
     ensure(bench.home, [TopicSpec(bench.topic, 2)])
     bench.producer.close(timeout=1)
-    bench.producer = bench.home.producer()
+    bench.producer = bench.home.make_producer()
     bench.start()
     bench.wait_lives(2)
     bench.send(10, 5)
@@ -562,7 +562,7 @@ def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_b
 
 def test_while_its_topic_does_not_exist_a_source_is_not_ready(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
-    with closing(bench.home.admin()) as admin:
+    with closing(bench.home.make_admin()) as admin:
         admin.delete_topics([bench.topic])
         bench.wait(lambda: bench.topic not in admin.list_topics(), "the topic to go")
     bench.start()
@@ -660,7 +660,7 @@ def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_no_row
     own_kafka: KafkaServer, make_bench: Callable[..., Bench]
 ) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
-    with closing(bench.home.admin()) as admin:
+    with closing(bench.home.make_admin()) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, bench.topic, {"max.message.bytes": "1000"})])
     bench.start(BOREAL_HTTP_PORT=str(port))
     bench.wait(lambda: is_open(bench, port), "the port")
@@ -775,7 +775,7 @@ def test_a_row_that_kafka_refuses_is_not_said_to_be_fed(
     make_bench: Callable[..., Bench], tmp_path: Path, lengths: tuple[int, ...]
 ) -> None:
     bench = make_bench()
-    with closing(bench.home.admin()) as admin:
+    with closing(bench.home.make_admin()) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, bench.topic, {"max.message.bytes": "1000"})])
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({**row(n), "user": "u" * length}) + "\n" for n, length in enumerate(lengths)))

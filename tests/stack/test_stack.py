@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,14 @@ from typing import Any
 import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from deployment.status_fields import PROCESS, PROCESSES
+from deployment.status_fields import QUERY as STATUS_OF_QUERY
+from services.kafka.clusters import clusters
+from services.kafka.statuses import Statuses
+from services.monitor.reports import QueryReports
+from services.stack.launcher import reach
+from tests.described import assert_described
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("deployed")]
 
@@ -271,6 +279,24 @@ def test_rows_that_are_fed_come_out_stable(boreal: Commands) -> None:
     assert {"v", "type", "seq", "stable_seq", "epoch"} <= set(changes[0])
 
 
+def said_by(boreal: Commands, kinds: set[str]) -> dict[str, dict[str, Any]]:
+    """What processes of these kinds, or their queries, said last; by their names."""
+    home = clusters(reach(boreal.data), "test")["a"]
+    with closing(Statuses(home)) as statuses, closing(QueryReports(home)) as reports:
+        wait_until(lambda: statuses.is_current.is_set() and reports.is_current.is_set(), "what was said before is read")
+        found = {**statuses.newest(), **{f"query.{name}": report for name, report in reports.newest().items()}}
+    said = {name: status for name, status in found.items() if name.partition(".")[0] in kinds}
+    assert {name.partition(".")[0] for name in said} == kinds
+    return said
+
+
+def test_all_that_processes_say_of_themselves_is_described(boreal: Commands) -> None:
+    for name, status in said_by(boreal, {"source", "node", "egress", "monitor", "supervisor"}).items():
+        assert_described(status, {**PROCESS, **PROCESSES[name.partition(".")[0]]})
+    for report in said_by(boreal, {"query"}).values():
+        assert_described(report, STATUS_OF_QUERY)
+
+
 def test_a_stack_elsewhere_is_reached_by_its_settings(boreal: Commands) -> None:
     """As in containers: by the environment alone. Only the token is this machine's."""
     address = boreal.status()["kafka"]["a"]
@@ -370,6 +396,8 @@ def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: 
     assert jobs == ["spark.sparks.r0"]
     wait_until(lambda: (boreal.status()["jobs"]["spark.sparks.r0"]["batch_ms"] or 0) > 0, "it tells of its batches")
     assert boreal.status()["jobs"]["spark.sparks.r0"]["rss_bytes"]["jvm"] > 0
+    for job in said_by(boreal, {"spark"}).values():
+        assert_described(job, {**PROCESS, **PROCESSES["spark"]})
     assert "spark.sparks.r0" in boreal.run("status").stdout
     error = boreal.refused("query", "set", "sparks", "delay_threshold=1s")
     assert (error["field"], error["fix"]) == (

@@ -28,8 +28,6 @@ from boreal.query.spec import (
     load_query,
 )
 
-PUBLISHED_SCHEMA = Path(__file__).parents[3] / "docs" / "query.schema.json"
-
 DEPARTURES = """
 name: departures
 streams:
@@ -201,11 +199,6 @@ def test_policy_on_one_line() -> None:
             Policy.parse(text, "--policy")
         assert caught.value.field == "--policy"
         assert "suspend, delay, process" in caught.value.fix
-
-
-def test_the_published_schema_is_current() -> None:
-    """Write it anew with: python -m boreal.query.spec > docs/query.schema.json"""
-    assert json.loads(PUBLISHED_SCHEMA.read_text(encoding="utf-8")) == json_schema()
 
 
 def test_the_schema_knows_all_fields_of_the_file() -> None:

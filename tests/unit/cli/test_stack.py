@@ -15,8 +15,10 @@ from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from boreal_cli import main, stack, tail
 from deployment.query_record import QueryRecord
-from services.kafka.settings import KafkaSettings, Settings
+from deployment.status_fields import SHOWN_QUERY
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.stack.operations import Liveness
+from tests.described import assert_described
 from tests.harness import query_of
 
 
@@ -61,6 +63,19 @@ def test_a_query_that_this_version_cannot_read_is_listed_among_the_others(
     assert second == {**first, "name": "b"}
 
 
+def test_all_that_a_query_is_shown_with_is_described(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = QueryRecord("q", load_query(query_of()).dump(), 1)
+    live = Liveness(True, (), {"main.r0.0": "STABLE"}, ("a",), None)
+    operations = SimpleNamespace(query=lambda name: record, liveness=lambda record: live, close=lambda: None)
+    monkeypatch.setattr(stack, "_operations", lambda data: operations)
+    assert main(["query", "show", "q", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.pop("spec") == record.spec
+    assert_described(shown, SHOWN_QUERY, may_lack={"spec"})
+
+
 class ClosedPipe(io.StringIO):
     """A pipe that nobody reads any more."""
 
@@ -70,7 +85,7 @@ class ClosedPipe(io.StringIO):
 
 def test_whoever_stops_reading_what_tail_prints_hears_nothing_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """`boreal tail q --json | head`."""
-    settings = Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
+    settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})
     operations = SimpleNamespace(settings=settings, home=None, query=lambda name: None, close=lambda: None)
     monkeypatch.setattr(stack, "_operations", lambda data: operations)
     monkeypatch.setattr(tail, "stable_rows", lambda cluster, topic: iter([{"n": 1}]))

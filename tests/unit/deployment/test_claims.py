@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployment.claims import DEAF_AFTER_US, REPEAT_US, ClaimLost, ClaimRegained, Claims, Trim
+from deployment.claims import DEAF_AFTER_US, REPEAT_US, ClaimLoss, ClaimReturn, LogClaims, Trim
 from reconcile.events import InstanceId
 
 SECOND = 1_000_000
@@ -14,8 +14,8 @@ R0, R1, OUT = InstanceId("main", "r0", 0), InstanceId("main", "r1", 0), Instance
 READERS = {"jfk/0": [R0, R1], "out/0": [OUT]}
 
 
-def begun(at: int = 0) -> Claims:
-    claims = Claims(at)
+def begun(at: int = 0) -> LogClaims:
+    claims = LogClaims(at)
     claims.expect(READERS, RETENTION, at)
     return claims
 
@@ -41,7 +41,7 @@ def test_a_reader_of_which_nothing_is_known_holds_all_back_until_retention_has_p
         assert claims.tick(at) == []
     at = RETENTION + SECOND
     claims.acknowledge(R0, [("jfk/0", 99)], at)
-    assert claims.tick(at) == [ClaimLost(R1, at), Trim({"jfk/0": 99})]
+    assert claims.tick(at) == [ClaimLoss(R1, at), Trim({"jfk/0": 99})]
 
 
 def test_a_lost_claim_is_regained_by_being_heard_but_what_went_is_gone():
@@ -53,7 +53,7 @@ def test_a_lost_claim_is_regained_by_being_heard_but_what_went_is_gone():
         claims.tick(at)
     assert claims.lost == [R1]
     assert claims.needed == {"jfk/0": 50}
-    assert claims.acknowledge(R1, [("jfk/0", 5)], at) == [ClaimRegained(R1)]
+    assert claims.acknowledge(R1, [("jfk/0", 5)], at) == [ClaimReturn(R1)]
     assert claims.lost == []
     claims.acknowledge(R0, [("jfk/0", 60)], at)
     assert claims.tick(at + SECOND) == []
@@ -153,7 +153,7 @@ events = st.one_of(
 @given(st.lists(events, min_size=20, max_size=60))
 def test_nothing_goes_that_a_reader_with_a_claim_may_need(script):
     """I7, against a plain account of who said what when."""
-    claims = Claims(0)
+    claims = LogClaims(0)
     retention = 5 * SECOND
     claims.expect(READERS, retention, 0)
     now = 0

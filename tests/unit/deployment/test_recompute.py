@@ -16,8 +16,8 @@ from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from deployment.layout import layout_of
-from deployment.recompute import Cut, Spans, covering, within
+from deployment.layout import make_layout
+from deployment.recompute import FragmentSpans, LogSlice, covering, within
 from embedded.generate import START_US
 from formats.json_text import column_texts, joined, lines, object_parts
 from services.egress.tail import time_us
@@ -65,7 +65,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 def recomputed(ran: Ran, since: int, until: int = INFINITY, logs: Mapping[str, list[Frame]] | None = None) -> list[Any]:
     """As the job does it, but for Spark: each source's log is cut, and each shard of each fragment has its frames in order."""
-    layout = layout_of(ran.query, ("a",))
+    layout = make_layout(ran.query, ("a",))
     task = Task(json.dumps(ran.query.dump()), ("a",), since, covering(until, layout.plan.bucket_us))
     frames: list[dict[str, Any]] = []
     for edge in layout.plan.sources:
@@ -133,7 +133,7 @@ def test_any_range_is_what_clients_were_given(ran: Callable[[str], Ran], name: s
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callable[[str], Ran], name: str):
     faulted = ran(name)
-    spans = Spans(faulted.plan)
+    spans = FragmentSpans(faulted.plan)
     chance = random.Random(name)
     for _ in range(2):
         reach = {edge.name: START_US + chance.randrange(5 * S) for edge in faulted.plan.sources}
@@ -148,7 +148,7 @@ def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callabl
             ]
             for edge in faulted.plan.sources
             for partition in range(edge.partitions)
-            for own in [Cut(reach[edge.name], INFINITY)]
+            for own in [LogSlice(reach[edge.name], INFINITY)]
         }
         assert recomputed(faulted, earliest, INFINITY, logs) == given(faulted, earliest, INFINITY)
         before = spans.needs(earliest - faulted.plan.bucket_us)
@@ -156,14 +156,14 @@ def test_the_earliest_time_is_the_first_for_which_no_row_is_lacking(ran: Callabl
 
 
 def test_what_is_all_there_can_be_computed_from_the_beginning():
-    spans = Spans(plan(load_query(QUERIES["windows"])))
+    spans = FragmentSpans(plan(load_query(QUERIES["windows"])))
     assert spans.earliest(dict.fromkeys("abc", BEGINNING)) == BEGINNING
     assert spans.earliest({"a": BEGINNING, "b": 7 * S, "c": BEGINNING}) == 7 * S
     assert spans.earliest({"a": BEGINNING, "b": INFINITY, "c": BEGINNING}) is None
 
 
 def test_a_state_that_forgets_nothing_needs_every_row():
-    spans = Spans(plan(load_query(query_of({"all": ALL, "out": {"distinct": "all", "on": ["k"]}}, "out"))))
+    spans = FragmentSpans(plan(load_query(query_of({"all": ALL, "out": {"distinct": "all", "on": ["k"]}}, "out"))))
     assert spans.needs(5 * S) == dict.fromkeys("abc", BEGINNING)
     assert spans.earliest(dict.fromkeys("abc", BEGINNING)) == BEGINNING
     assert spans.earliest({"a": S, "b": BEGINNING, "c": BEGINNING}) is None
@@ -182,7 +182,7 @@ def boundary(time: int, origin: Origin = OLD) -> Boundary:
     return Boundary(origin, 0, time, False, 0, 0)
 
 
-def left_of(own: Cut, *frames: Frame) -> list[Any]:
+def left_of(own: LogSlice, *frames: Frame) -> list[Any]:
     """(first id, [(time, v), ...]) of rows, the time of a boundary."""
     found: list[Any] = []
     for frame in frames:
@@ -196,14 +196,14 @@ def left_of(own: Cut, *frames: Frame) -> list[Any]:
 
 def test_a_cut_keeps_the_rows_of_a_time_and_boundaries_that_rise():
     frames = [rows(5, 1, 4), boundary(3), boundary(3), rows(7, 12, 9), rows(9, 3, 10), boundary(9), boundary(30), rows(11, 31)]
-    assert left_of(Cut(4, 12), *frames) == [(0, [(4, 6)]), 3, (1, [(9, 8)]), (2, [(10, 10)]), 9, 12]
+    assert left_of(LogSlice(4, 12), *frames) == [(0, [(4, 6)]), 3, (1, [(9, 8)]), (2, [(10, 10)]), 9, 12]
 
 
 def test_a_cut_takes_each_row_once_whatever_lives_its_source_had():
     frames = [Start(OLD, 0), rows(0, 1, 2), Start(NEW, 0, 2), rows(2, 99), rows(1, 2, 3, origin=NEW), rows(3, 4, origin=NEW)]
-    assert left_of(Cut(BEGINNING, INFINITY), *frames) == [(0, [(1, 0), (2, 1)]), (2, [(3, 2)]), (3, [(4, 3)])]
+    assert left_of(LogSlice(BEGINNING, INFINITY), *frames) == [(0, [(1, 0), (2, 1)]), (2, [(3, 2)]), (3, [(4, 3)])]
 
 
 def test_a_cut_refuses_a_log_that_lacks_rows():
     with pytest.raises(CorruptError, match=r"rows 2 to 4 .* missing"):
-        left_of(Cut(BEGINNING, INFINITY), rows(0, 1, 2), rows(5, 9))
+        left_of(LogSlice(BEGINNING, INFINITY), rows(0, 1, 2), rows(5, 9))

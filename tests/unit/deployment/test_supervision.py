@@ -15,18 +15,18 @@ from deployment.supervision import (
     GRACE_US,
     HEALTHY_AFTER_US,
     HOPELESS_AFTER_US,
-    Answered,
     Child,
-    Effect,
-    Event,
-    Exited,
-    Kill,
+    KillProcess,
     Phase,
-    Start,
+    ProcessExit,
+    ProcessTargets,
+    ReadinessReport,
+    StartProcess,
     Supervision,
-    Terminate,
-    Tick,
-    Wanted,
+    SupervisionEffect,
+    SupervisionEvent,
+    SupervisionTick,
+    TerminateProcess,
 )
 
 KAFKA = Child("kafka.a", "kafka", None, ("kafka",))
@@ -51,40 +51,40 @@ class World:
             self.answer(*self.running)
 
     def want(self, children: Sequence[Child]) -> None:
-        self.tell(Wanted(tuple(children)))
+        self.tell(ProcessTargets(tuple(children)))
 
     def answer(self, *names: str) -> None:
         for name in names:
-            self.tell(Answered(name, True))
+            self.tell(ReadinessReport(name, True))
 
-    def tell(self, event: Event) -> list[Effect]:
+    def tell(self, event: SupervisionEvent) -> list[SupervisionEffect]:
         effects = self.supervision.handle(event, self.now)
         for effect in effects:
             match effect:
-                case Start(child):
+                case StartProcess(child):
                     assert child.name not in self.running, f"{child.name} is started twice"
                     self.running[child.name] = child
                     self.log.append(f"start {child.name}")
-                case Terminate(name):
+                case TerminateProcess(name):
                     assert name in self.running
                     self.log.append(f"terminate {name}")
-                case Kill(name):
+                case KillProcess(name):
                     assert name in self.running
                     self.log.append(f"kill {name}")
         return effects
 
     def exits(self, name: str) -> None:
         del self.running[name]
-        self.tell(Exited(name))
+        self.tell(ProcessExit(name))
 
     def pass_time(self, us: int) -> None:
         """To each deadline on the way."""
         end = self.now + us
         while (due := self.supervision.next_deadline()) is not None and due <= end:
             self.now = due
-            self.tell(Tick())
+            self.tell(SupervisionTick())
         self.now = end
-        self.tell(Tick())
+        self.tell(SupervisionTick())
 
     def drain(self) -> list[str]:
         taken, self.log = self.log, []
@@ -108,14 +108,14 @@ def test_the_first_restart_is_at_once_and_backoff_doubles_to_ten_seconds_and_beg
         world.exits("monitor")
         before = world.now
         world.pass_time(BACKOFF_LAST_US)
-        life = world.supervision.lives["monitor"]
-        waits.append(life.since - before)
-        world.now = life.since
+        process = world.supervision.processes["monitor"]
+        waits.append(process.since - before)
+        world.now = process.since
     assert waits == [0, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000, 10_000_000]
-    assert world.supervision.lives["monitor"].restarts == 8
+    assert world.supervision.processes["monitor"].restarts == 8
     world.pass_time(HEALTHY_AFTER_US)
     world.exits("monitor")
-    assert world.supervision.lives["monitor"].since == world.now
+    assert world.supervision.processes["monitor"].since == world.now
     world.exits("monitor")
     assert world.supervision.next_deadline() == world.now + 200_000
 
@@ -123,13 +123,13 @@ def test_the_first_restart_is_at_once_and_backoff_doubles_to_ten_seconds_and_beg
 def test_one_that_ends_unasked_comes_back_whatever_its_exit_code() -> None:
     world = World([MONITOR])
     world.exits("monitor")
-    assert world.supervision.lives["monitor"].state == "starting"
+    assert world.supervision.processes["monitor"].state == "starting"
     world.exits("monitor")
-    assert world.supervision.lives["monitor"].state == "waiting"
+    assert world.supervision.processes["monitor"].state == "waiting"
     world.pass_time(200_000)
-    assert world.supervision.lives["monitor"].state == "starting"
+    assert world.supervision.processes["monitor"].state == "starting"
     world.answer("monitor")
-    assert world.supervision.lives["monitor"].state == "running"
+    assert world.supervision.processes["monitor"].state == "running"
 
 
 def test_all_end_downstream_first_each_stage_after_the_one_before() -> None:
@@ -145,7 +145,7 @@ def test_all_end_downstream_first_each_stage_after_the_one_before() -> None:
     assert stages == [
         ["egress.q.a"], ["node.q.r0", "node.q.r1", "node.q.r2"], ["source.q.jfk"], ["monitor"], ["redis"], ["kafka.a"],
     ]  # fmt: skip
-    assert not world.supervision.lives
+    assert not world.supervision.processes
 
 
 def test_a_deleted_query_ends_and_nothing_else_does() -> None:
@@ -156,7 +156,7 @@ def test_a_deleted_query_ends_and_nothing_else_does() -> None:
         for name in asked:
             world.exits(name)
     assert sorted(world.running) == ["kafka.a", "monitor", "redis"]
-    assert sorted(world.supervision.lives) == ["kafka.a", "monitor", "redis"]
+    assert sorted(world.supervision.processes) == ["kafka.a", "monitor", "redis"]
 
 
 def test_one_that_waits_for_its_restart_is_not_started_once_it_is_unwanted() -> None:
@@ -167,7 +167,7 @@ def test_one_that_waits_for_its_restart_is_not_started_once_it_is_unwanted() -> 
     world.drain()
     world.pass_time(BACKOFF_LAST_US)
     assert world.drain() == []
-    assert sorted(world.supervision.lives) == ["kafka.a"]
+    assert sorted(world.supervision.processes) == ["kafka.a"]
 
 
 @pytest.mark.parametrize(("child", "grace"), [(MONITOR, DEFAULT_GRACE_US), (KAFKA, GRACE_US["kafka"])])
@@ -182,7 +182,7 @@ def test_one_that_does_not_end_is_killed_after_its_grace(child: Child, grace: in
     world.pass_time(10 * grace)
     assert world.drain() == []
     world.exits(child.name)
-    assert not world.supervision.lives
+    assert not world.supervision.processes
 
 
 def test_one_that_is_wanted_again_while_it_ends_comes_back_at_once() -> None:
@@ -192,7 +192,7 @@ def test_one_that_is_wanted_again_while_it_ends_comes_back_at_once() -> None:
     world.drain()
     world.exits("monitor")
     assert world.drain() == ["start monitor"]
-    assert world.supervision.lives["monitor"].restarts == 0
+    assert world.supervision.processes["monitor"].restarts == 0
 
 
 def test_another_revision_restarts_at_once_and_the_same_one_never() -> None:
@@ -238,9 +238,9 @@ def test_one_that_never_was_ready_is_turned_without_waiting() -> None:
 
 def test_one_that_is_unready_for_a_moment_takes_its_turn_and_for_long_waits_for_nobody() -> None:
     world = World()
-    world.tell(Answered("node.q.r0", False))
-    world.tell(Answered("node.q.r1", False))
-    assert world.supervision.lives["node.q.r0"].state == "recovering"
+    world.tell(ReadinessReport("node.q.r0", False))
+    world.tell(ReadinessReport("node.q.r1", False))
+    assert world.supervision.processes["node.q.r0"].state == "recovering"
     world.drain()
     world.want([replace(child, turn="y") if child.turn else child for child in ALL])
     assert world.drain() == []
@@ -254,7 +254,7 @@ def test_what_an_ending_process_says_makes_it_not_ready() -> None:
     world = World([MONITOR])
     world.want(())
     world.answer("monitor")
-    assert not world.supervision.lives["monitor"].ready
+    assert not world.supervision.processes["monitor"].ready
 
 
 @settings(deadline=None, derandomize=True)
@@ -281,10 +281,11 @@ def test_whatever_happens_the_wanted_run_in_the_end_and_the_unwanted_do_not(data
     wanted = data.draw(wishes)
     world.want(wanted)
     for _ in range(100):
-        ending = [name for name, life in world.supervision.lives.items() if life.phase in (Phase.STOPPING, Phase.KILLED)]
+        processes = world.supervision.processes
+        ending = [name for name, process in processes.items() if process.phase in (Phase.STOPPING, Phase.KILLED)]
         for name in ending:
             world.exits(name)
         world.pass_time(BACKOFF_LAST_US)
-        world.answer(*[name for name in world.running if world.supervision.lives[name].phase is Phase.RUNNING])
+        world.answer(*[name for name in world.running if world.supervision.processes[name].phase is Phase.RUNNING])
     assert world.running == {child.name: child for child in wanted}
     assert world.supervision.is_ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.claims import Trim
-from deployment.journal import Entry
+from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
+from deployment.status_fields import QUERY
 from deployment.watched_query import WatchedQuery
 from formats.control_messages import acknowledge_item, instance_of, message_item
 from reconcile.events import LeaseEnd
+from tests.described import assert_described
 
 SECOND = 1_000_000
 SPEC = {
@@ -67,7 +70,7 @@ def all_speak(query: WatchedQuery, now: int, position: int = 0) -> None:
 
 
 def entries(effects: list[Any]) -> list[tuple[str, str]]:
-    return [(effect.who, effect.text) for effect in effects if isinstance(effect, Entry)]
+    return [(effect.who, effect.text) for effect in effects if isinstance(effect, JournalEntry)]
 
 
 def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
@@ -99,6 +102,26 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "idle_partitions": [1],
         "spooled_bytes": None,
     }
+
+
+def test_all_that_it_says_is_described():
+    query = watched(engine="spark")
+    for status in (query.status(0), *lived_through(query)):
+        assert_described(status, QUERY, may_lack={"pid"})  # which the monitor adds
+
+
+def lived_through(query: WatchedQuery) -> Iterator[dict[str, Any]]:
+    """A status with clocks that are off, a journal and a job."""
+    all_speak(query, 0)
+    query.tick(0)
+    query.take({**node("r0"), "clock_error_ms": 2_000.0}, 7 * SECOND)
+    parts = {"start_s": {"imports": 1.0}, "batch_parts_ms": {"addBatch": 3}, "rss_bytes": {"driver": 1, "jvm": 2, "workers": 3}}
+    query.take({"process": "spark.q.r0", "ready": True, **parts}, 7 * SECOND)
+    query.tick(7 * SECOND)
+    query.note_damage("main.r0.0", 3, 7 * SECOND)
+    status = query.status(7 * SECOND)
+    assert status["clock"] and status["journal"] and status["jobs"][0]["start_s"]
+    yield status
 
 
 def test_a_silent_process_is_a_failure_and_a_query_that_answers_is_ready():
@@ -156,12 +179,12 @@ def test_a_lost_claim_is_in_the_journal_and_in_the_status():
         query.take(node("r0"), at)
         query.take(egress(), at)
         found += entries(query.tick(at))
-    assert ("main.r1.0", "was silent for 61 s, longer than the retention, and holds nothing back any more") in found
+    assert ("main.r1.0", "was silent for 61 s, longer than the retention, and has lost its claim") in found
     status = query.status(at)
     assert status["claims"]["lost"] == ["main.r1.0"]
     assert [replica["claim_lost"] for replica in status["replicas"]] == [False, True]
     assert any(entry["kind"] == "claim" and entry["is_bad"] for entry in status["journal"])
-    assert entries(query.take(node("r1"), at)) == [("main.r1.0", "is heard again, and has its claim back")]
+    assert entries(query.take(node("r1"), at)) == [("main.r1.0", "is heard again, and has a claim again")]
     assert query.status(at)["claims"]["lost"] == []
 
 
@@ -175,7 +198,7 @@ def test_an_instance_that_stands_still_while_its_inputs_go_on_is_told_of():
         found += entries(query.take(node("r1", 3), at))
         query.tick(at)
     # 10 X is 30 s here.
-    assert found == [("main.r1.0", "has made no progress for 32 s, while all its inputs went on")]
+    assert found == [("main.r1.0", "has made no progress for 32 s, although all its inputs have")]
     assert query.status(at)["stalled"] == ["main.r1.0"]
     query.take(node("r1", 60), at)
     assert query.status(at)["stalled"] == []
@@ -219,7 +242,7 @@ def test_an_input_that_is_idle_is_no_failure():
         all_speak(query, at)
         query.tick(at)
     query.take(source("lga", state="idle"), at)
-    [entry] = [effect for effect in query.tick(at) if isinstance(effect, Entry)]
+    [entry] = [effect for effect in query.tick(at) if isinstance(effect, JournalEntry)]
     assert (entry.who, entry.text, entry.is_bad) == ("lga", "live -> idle", False)
     assert [stream["state"] for stream in query.status(at)["inputs"]] == ["live", "idle"]
     assert (query.status(at)["state"], query.status(at)["ready"]) == ("STABLE", True)
@@ -253,7 +276,7 @@ def test_a_later_life_goes_on_with_the_journal():
             after.take(status, later)
         after.tick(later)
     assert [(entry["who"], entry["text"]) for entry in after.status(later)["journal"]] == [
-        ("main.r0.0", "checkpoint 7 is damaged; an older one, or the log, serves instead"),
+        ("main.r0.0", "checkpoint 7 is damaged; an older one, or the log, is used instead"),
         ("main.r1.0", "STABLE -> FAILURE"),
     ]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, Ingest, Origin, RecDone, Start, State, Undo, ingest_at
 from boreal.model.schema import Schema
-from formats.changelog import Changelog, ClientLog, Control, Place, Rows
+from formats.changelog import Changelog, ChangelogPlace, ClientLog, ControlRecord, RowRecords
 
 BUCKET = 100
 X = 1_000
@@ -187,10 +187,10 @@ def test_a_tentative_boundary_names_what_it_lacks_and_why() -> None:
 
 def test_a_restarted_egress_begins_with_an_undo_even_of_nothing() -> None:
     """R28: what its earlier life may have written last, it does not know."""
-    place = Place(seq=7, stable_seq=4, epoch=3, next_stable_id=2)
+    place = ChangelogPlace(seq=7, stable_seq=4, epoch=3, next_stable_id=2)
     log = Changelog("q", PLAIN, (), BUCKET, place=place)
     given = log.take(Start(Origin("r0", 2), 4, 2), 0)
-    assert isinstance(given, Control) and given.kind == "undo"
+    assert isinstance(given, ControlRecord) and given.kind == "undo"
     record = json.loads(given.record)
     assert (record["seq"], record["after_seq"], record["epoch"]) == (8, 4, 4)
     assert log.take(Start(Origin("r0", 3), 5, 2), 0) is None
@@ -198,11 +198,11 @@ def test_a_restarted_egress_begins_with_an_undo_even_of_nothing() -> None:
 
 def test_stable_rows_that_are_gone_are_skipped_by_the_start_that_says_so() -> None:
     """R27: never in silence."""
-    log = Changelog("q", PLAIN, (), BUCKET, place=Place(seq=3, stable_seq=3, next_stable_id=3))
+    log = Changelog("q", PLAIN, (), BUCKET, place=ChangelogPlace(seq=3, stable_seq=3, next_stable_id=3))
     given = log.take(Start(Origin("r0", 2), 1, 5), 0)
-    assert isinstance(given, Control) and "3 to 4 were lost" in given.record
+    assert isinstance(given, ControlRecord) and "3 to 4 were lost" in given.record
     assert (log.place.next_stable_id, log.place.n_skipped) == (5, 2)
-    assert isinstance(log.take(data(5, [10], epoch=1), 0), Rows)
+    assert isinstance(log.take(data(5, [10], epoch=1), 0), RowRecords)
 
 
 def test_the_end_of_a_stream_is_the_last_time_there_is() -> None:
@@ -214,7 +214,7 @@ def test_the_end_of_a_stream_is_the_last_time_there_is() -> None:
 @pytest.mark.parametrize(
     "frames, words",
     [
-        ([data(0, [10], tentative=True), data(1, [20])], "no undo between"),
+        ([data(0, [10], tentative=True), data(1, [20])], "without an undo between"),
         ([data(0, [10]), data(0, [20])], "begin at id 0"),
         ([data(0, [10]), data(2, [20])], "begin at id 2"),
         ([data(0, [10]), Undo(ORIGIN, 1, -1)], "after id -1"),

@@ -18,11 +18,11 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, 
 from boreal.model.schema import Schema
 from boreal.query.plan import Edge
 from boreal.query.spec import Stream
-from formats.dead_letter import DeadLetter
-from intake.intake import ANCHOR_EVERY, Batch, Intake, beyond
-from intake.place import Partition, Place, announced
+from formats.dead_letter import DeadLetterRecord
+from intake.intake import ANCHOR_EVERY, Batch, Intake, rows_not_held
+from intake.place import PartitionPlace, SourcePlace, read_announcement
 from logs.memory_log import MemoryLog
-from logs.source_restart import former_life
+from logs.source_restart import source_restart
 from sunion.tape import BEGINNING
 
 TOPIC = "clicks"
@@ -57,9 +57,11 @@ def edge(name: str, partitions: int = 1, key: tuple[str, ...] = ()) -> Edge:
     return Edge(name, "s", Schema.of(dict(SCHEMA)), 1, partitions, key, True)
 
 
-def intake(spec: Stream, edges: Sequence[Edge] = (edge("s"),), place: Place | None = None, life: int = 1) -> Intake:
+def intake(
+    spec: Stream, edges: Sequence[Edge] = (edge("s"),), place: SourcePlace | None = None, incarnation: int = 1
+) -> Intake:
     logs = [f"{e.name}/{p}" for e in edges for p in range(e.partitions)]
-    return Intake("s", spec, TOPIC, edges, BUCKET_US, Origin("", life), place or Place(dict.fromkeys(logs, 0)))
+    return Intake("s", spec, TOPIC, edges, BUCKET_US, Origin("", incarnation), place or SourcePlace(dict.fromkeys(logs, 0)))
 
 
 def rows_of(frames: Sequence[tuple[LogId, Frame]]) -> list[tuple[float, str]]:
@@ -132,7 +134,7 @@ def test_a_malformed_record_becomes_a_dead_letter_and_costs_its_neighbours_nothi
     source = intake(stream())
     batch = source.take({4: [row(10, 1, "a"), Record(11, value), row(12, 2, "b")]}, now=NOW)
     text = (value or b"").decode("utf-8", "backslashreplace")
-    assert batch.letters == [DeadLetter("s", TOPIC, 4, 11, reason, text)]
+    assert batch.letters == [DeadLetterRecord("s", TOPIC, 4, 11, reason, text)]
     assert rows_of(batch.frames) == [(1, "a"), (2, "b")]
     assert json.loads(batch.letters[0].to_json())["reason"] == reason
 
@@ -322,8 +324,8 @@ def test_logs_with_rows_and_without_an_anchor_are_not_read_from_the_beginning_ag
     log = MemoryLog(LogId("s", "", 0))
     batch = intake(stream()).take({0: [row(0, 1)]}, NOW)
     log.append(batch.frames[-1][1])
-    with pytest.raises(CorruptError, match="nothing says which records"):
-        former_life([log], TOPIC)
+    with pytest.raises(CorruptError, match="hold rows but no anchor"):
+        source_restart([log], TOPIC)
 
 
 # Rows that are ahead
@@ -371,7 +373,7 @@ def test_a_clock_that_is_fast_by_less_than_ahead_makes_no_other_rows_late() -> N
 
 
 def test_a_stream_goes_on_though_the_clock_of_its_source_is_far_behind() -> None:
-    place = Place({"s/0": 7}, {0: Partition(7, 5_000 * SECOND)}, 5_000 * SECOND, 5_000 * SECOND)
+    place = SourcePlace({"s/0": 7}, {0: PartitionPlace(7, 5_000 * SECOND)}, 5_000 * SECOND, 5_000 * SECOND)
     source = intake(stream(), place=place)
     batch = source.take({0: [row(7 + n, 5_000 + n * 30) for n in range(11)]}, now=NOW)
     assert not batch.letters and promised(source) == (5_300 - 60) * SECOND
@@ -427,9 +429,9 @@ def rows(batch: Batch, log: LogId) -> list[dict[str, Any]]:
 
 
 def test_a_batch_that_a_source_announced_which_believed_everything_is_done_again_like_that() -> None:
-    anchor = Place({"s/0": 3}, {0: Partition(3, 10 * SECOND)}, 10 * SECOND).announce(TOPIC, {0: 5})
+    anchor = SourcePlace({"s/0": 3}, {0: PartitionPlace(3, 10 * SECOND)}, 10 * SECOND).announce(TOPIC, {0: 5})
     assert not [key for key, _ in anchor.inputs if "//" in key]
-    place, _ = announced(anchor, TOPIC)
+    place, _ = read_announcement(anchor, TOPIC)
     batch = intake(stream(), place=place).take_again({0: [row(3, 7_200), row(4, 7_100)]}, NOW)
     assert rows_of(batch.frames) == [(7_200, "u")]
     assert letters_of(batch) == {4: "late by 1m40s, disorder allows 0s"}
@@ -462,14 +464,14 @@ class Life:
     ) -> None:
         self.logs = logs
         self.topic = topic
-        former = former_life(list(logs.values()), TOPIC)
+        former = source_restart(list(logs.values()), TOPIC)
         self.intake = intake(spec, EDGES, former.place, former.incarnation + 1)
         for log in logs.values():
             log.append(Start(Origin("", former.incarnation + 1), 0, log.next_stable_id))
         if former.until:
             at = former.place.partitions
             again = {p: self.topic[p][at[p].next_offset : end] for p, end in former.until.items()}
-            for log_id, frame in beyond(self.intake.take_again(again, now).frames, former.written):
+            for log_id, frame in rows_not_held(self.intake.take_again(again, now).frames, former.written):
                 logs[log_id].append(frame)
         self.intake.place.promise = max(self.intake.place.promise, former.promise)
         for partition in topic:
@@ -492,10 +494,10 @@ class Life:
 def all_rows(log: MemoryLog) -> list[dict[str, Any]]:
     """The rows that a reader of the log takes; its ids must be contiguous, and no boundary may be passed."""
     found: list[dict[str, Any]] = []
-    promise, life = BEGINNING, 0
+    promise, incarnation = BEGINNING, 0
     for _, frame in log.read(log.start, 1 << 30):
-        assert frame.origin.incarnation >= life
-        life = frame.origin.incarnation
+        assert frame.origin.incarnation >= incarnation
+        incarnation = frame.origin.incarnation
         if isinstance(frame, Data):
             assert frame.first_id == len(found)
             rows = frame.batch.to_pylist()
@@ -585,8 +587,9 @@ def test_a_life_that_ended_just_after_its_start_is_followed_by_one_that_keeps_it
 
 
 def test_the_place_survives_in_its_anchor() -> None:
-    place = Place({"s/0": 7, "s/1": 9}, {0: Partition(5), 3: Partition(8, -2, 4), 12: Partition(1, 2)}, 44, 46, 45)
-    found, until = announced(place.announce(TOPIC, {3: 11}), TOPIC)
+    partitions = {0: PartitionPlace(5), 3: PartitionPlace(8, -2, 4), 12: PartitionPlace(1, 2)}
+    place = SourcePlace({"s/0": 7, "s/1": 9}, partitions, 44, 46, 45)
+    found, until = read_announcement(place.announce(TOPIC, {3: 11}), TOPIC)
     assert (found, until) == (place, {3: 11})
-    other, _ = announced(place.announce("another", {3: 11}), TOPIC)
-    assert other == Place(place.next_ids, promise=44)
+    other, _ = read_announcement(place.announce("another", {3: 11}), TOPIC)
+    assert other == SourcePlace(place.next_ids, promise=44)

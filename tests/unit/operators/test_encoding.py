@@ -7,12 +7,12 @@ import pytest
 
 from boreal.model.errors import CorruptError
 from boreal.model.schema import Schema
-from operators.aggregate import Aggregate
-from operators.distinct import Distinct
+from operators.aggregate import AggregateOperator
+from operators.distinct import DistinctOperator
 from operators.encoding import decode_batch, encode_batch, pack, unpack
-from operators.filter import Filter
-from operators.join import Join
-from operators.top import Top
+from operators.filter import FilterOperator
+from operators.join import JoinOperator
+from operators.top import TopOperator
 
 SCHEMA = Schema.of({"k": "string", "x": "int", "f": "bool", "t": "timestamp", "v": "double"})
 ROWS = [
@@ -22,10 +22,10 @@ ROWS = [
 ]
 
 OPERATORS = {
-    "aggregate": Aggregate("o", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct v)"}),
-    "distinct": Distinct("o", SCHEMA, ("k", "f"), 10),
-    "join": Join("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
-    "top": Top("o", SCHEMA, 2, "x", 10, 10, ()),
+    "aggregate": AggregateOperator("o", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct v)"}),
+    "distinct": DistinctOperator("o", SCHEMA, ("k", "f"), 10),
+    "join": JoinOperator("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
+    "top": TopOperator("o", SCHEMA, 2, "x", 10, 10, ()),
 }
 
 
@@ -53,7 +53,7 @@ def test_a_batch_of_another_schema_is_refused() -> None:
 
 def test_packs_come_back() -> None:
     assert unpack(pack("kind", {"upto": -5}, [b"one", b"", b"two"]), "kind") == ({"upto": -5}, [b"one", b"", b"two"])
-    with pytest.raises(CorruptError, match="the state is of kind, not of other"):
+    with pytest.raises(CorruptError, match="the state belongs to kind, not to other"):
         unpack(pack("kind", {}, []), "other")
 
 
@@ -76,13 +76,13 @@ def test_any_damage_is_noticed(name: str) -> None:
 
 
 def test_the_state_of_an_operator_with_other_settings_is_refused() -> None:
-    other = Aggregate("o", SCHEMA, 20, 20, ("k",), {"n": "count(*)", "d": "count(distinct v)"})
+    other = AggregateOperator("o", SCHEMA, 20, 20, ("k",), {"n": "count(*)", "d": "count(distinct v)"})
     with pytest.raises(CorruptError):
         other.decode(OPERATORS["aggregate"].empty().encode())
 
 
 def test_what_has_no_state_has_no_bytes() -> None:
-    operator = Filter("f", SCHEMA, "f")
+    operator = FilterOperator("f", SCHEMA, "f")
     assert operator.decode(operator.empty().encode()) is operator.empty()
     with pytest.raises(CorruptError):
         operator.decode(b"some")

@@ -11,13 +11,13 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import Schema, Type
-from operators.aggregate import Aggregate
-from operators.distinct import Distinct
-from operators.filter import Filter
-from operators.join import Join, JoinState
-from operators.map import Map
-from operators.top import Top
-from operators.union import Union
+from operators.aggregate import AggregateOperator
+from operators.distinct import DistinctOperator
+from operators.filter import FilterOperator
+from operators.join import JoinOperator, JoinState
+from operators.map import MapOperator
+from operators.top import TopOperator
+from operators.union import UnionOperator
 
 SCHEMA = Schema.of({"k": "string", "x": "int", "v": "double"})
 LARGEST = (1 << 63) - 1
@@ -41,19 +41,19 @@ def once(operator: Any, *batches: pa.RecordBatch, upto: int = INFINITY) -> list[
 
 
 def test_filter_drops_false_and_null() -> None:
-    assert once(Filter("f", SCHEMA, "x > 1"), batch((1, "a", 1, 0.0), (2, "b", 2, 0.0), (2, "c", None, 0.0))) == [
+    assert once(FilterOperator("f", SCHEMA, "x > 1"), batch((1, "a", 1, 0.0), (2, "b", 2, 0.0), (2, "c", None, 0.0))) == [
         (2, "b", 2, 0.0)
     ]
 
 
 def test_filter_wants_a_condition() -> None:
     with pytest.raises(UserError, match=r"operators\.f\.where: is not a condition but of type int"):
-        Filter("f", SCHEMA, "x + 1")
+        FilterOperator("f", SCHEMA, "x + 1")
 
 
 def test_map_lets_time_and_window_ride_along() -> None:
     windowed = Schema.of({"x": "int"}, windowed=True)
-    operator = Map("m", windowed, {"double": "x * 2", "until": "window_end"})
+    operator = MapOperator("m", windowed, {"double": "x * 2", "until": "window_end"})
     assert operator.schema == Schema.of({"double": "int", "until": "timestamp"}, windowed=True)
     out = operator.step(operator.empty(), (batch((9, 0, 10, 4), schema=windowed),), INFINITY)
     assert out.select(["time", "window_start", "window_end", "double"]).to_pylist() == [
@@ -62,7 +62,7 @@ def test_map_lets_time_and_window_ride_along() -> None:
 
 
 def test_union_merges_by_time_then_input() -> None:
-    operator = Union("u", (SCHEMA, Schema.of({"v": "double", "k": "string", "x": "int"})))
+    operator = UnionOperator("u", (SCHEMA, Schema.of({"v": "double", "k": "string", "x": "int"})))
     left = batch((1, "a", 1, 0.0), (3, "b", 2, 0.0))
     right = batch((1, 0.5, "c", 3), (2, 0.5, "d", 4), schema=Schema.of({"v": "double", "k": "string", "x": "int"}))
     assert [row[1] for row in once(operator, left, right)] == ["a", "c", "d", "b"]
@@ -70,14 +70,14 @@ def test_union_merges_by_time_then_input() -> None:
 
 def test_union_wants_the_same_columns() -> None:
     with pytest.raises(UserError, match="different columns"):
-        Union("u", (SCHEMA, Schema.of({"k": "string"})))
+        UnionOperator("u", (SCHEMA, Schema.of({"k": "string"})))
 
 
 # -- Windows ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_window_closes_when_the_boundary_reaches_its_end() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
     state = operator.empty()
     assert rows(operator.step(state, (batch((3, "a", 1, 0.0), (4, None, 1, 0.0)),), 9)) == []
     assert rows(operator.step(state, (SCHEMA.empty(),), 10)) == [(9, 0, 10, None, 1), (9, 0, 10, "a", 1)]
@@ -85,7 +85,7 @@ def test_a_window_closes_when_the_boundary_reaches_its_end() -> None:
 
 
 def test_windows_are_aligned_to_the_epoch_before_it_too() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, (), {"n": "count(*)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, (), {"n": "count(*)"})
     assert once(operator, batch((-11, "a", 1, 0.0), (-1, "a", 1, 0.0), (0, "a", 1, 0.0))) == [
         (-11, -20, -10, 1),
         (-1, -10, 0, 1),
@@ -94,7 +94,7 @@ def test_windows_are_aligned_to_the_epoch_before_it_too() -> None:
 
 
 def test_sliding_windows_overlap() -> None:
-    operator = Aggregate("a", SCHEMA, 20, 10, (), {"n": "count(*)", "t": "sum(x)"})
+    operator = AggregateOperator("a", SCHEMA, 20, 10, (), {"n": "count(*)", "t": "sum(x)"})
     assert once(operator, batch((5, "a", 1, 0.0), (15, "a", 2, 0.0))) == [
         (9, -10, 10, 1, 1),
         (19, 0, 20, 2, 3),
@@ -103,14 +103,14 @@ def test_sliding_windows_overlap() -> None:
 
 
 def test_keys_are_sorted_by_their_utf8_bytes() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
     words = ["b", "a", "\ufffd", "\U0001f600", "B", "é", ""]
     out = once(operator, batch(*((1, word, 1, 0.0) for word in words)))
     assert [row[3] for row in out] == sorted(words, key=str.encode)
 
 
 def test_double_keys_have_one_zero_and_one_nan() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, ("v",), {"n": "count(*)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, ("v",), {"n": "count(*)"})
     values = [0.0, -0.0, math.nan, -math.nan, 1.0]
     out = once(operator, batch(*((1, "a", 1, value) for value in values)))
     assert sorted((str(row[3]), row[4]) for row in out) == [("0.0", 2), ("1.0", 1), ("nan", 2)]
@@ -118,14 +118,14 @@ def test_double_keys_have_one_zero_and_one_nan() -> None:
 
 def test_aggregates_pass_nulls_over() -> None:
     compute = {"n": "count(*)", "nx": "count(x)", "t": "sum(x)", "m": "avg(v)", "d": "stddev(v)", "f": "first(x)"}
-    operator = Aggregate("a", SCHEMA, 10, 10, (), compute)
+    operator = AggregateOperator("a", SCHEMA, 10, 10, (), compute)
     assert once(operator, batch((1, "a", None, None))) == [(9, 0, 10, 1, 0, None, None, None, None)]
     out = once(operator, batch((1, "a", None, None), (2, "a", 4, 1.5)))
     assert out == [(9, 0, 10, 2, 1, 4, 1.5, None, 4)]
 
 
 def test_nan_is_the_largest_double() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, (), {"lo": "min(v)", "hi": "max(v)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, (), {"lo": "min(v)", "hi": "max(v)"})
     ((*_, low, high),) = once(operator, batch((1, "a", 1, math.nan), (1, "a", 1, 2.0), (2, "a", 1, math.inf)))
     assert low == 2.0 and math.isnan(high)
 
@@ -133,7 +133,7 @@ def test_nan_is_the_largest_double() -> None:
 def test_timestamps_and_bools_are_aggregated_as_what_they_are() -> None:
     schema = Schema.of({"t": "timestamp", "f": "bool"})
     compute = {"first": "min(t)", "some": "max(f)", "last": "last(f)", "kinds": "count(distinct f)"}
-    operator = Aggregate("a", schema, 10, 10, ("f", "t"), compute)
+    operator = AggregateOperator("a", schema, 10, 10, ("f", "t"), compute)
     assert operator.schema.types["first"] is Type.TIMESTAMP and operator.schema.types["some"] is Type.BOOL
     state = operator.empty()
     operator.step(state, (batch((1, 7, True), (2, None, None), schema=schema),), 5)
@@ -143,7 +143,7 @@ def test_timestamps_and_bools_are_aggregated_as_what_they_are() -> None:
 
 
 def test_a_sum_may_leave_the_ints_on_its_way_but_not_in_the_end() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, (), {"t": "sum(x)", "m": "avg(x)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, (), {"t": "sum(x)", "m": "avg(x)"})
     assert once(operator, batch((1, "a", LARGEST, 0.0), (2, "a", 9, 0.0), (3, "a", -9, 0.0))) == [
         (9, 0, 10, LARGEST, float(LARGEST) / 3)
     ]
@@ -153,7 +153,7 @@ def test_a_sum_may_leave_the_ints_on_its_way_but_not_in_the_end() -> None:
 
 
 def test_a_deviation_far_from_zero_keeps_its_digits() -> None:
-    operator = Aggregate("a", SCHEMA, 20, 10, (), {"d": "stddev(v)"})
+    operator = AggregateOperator("a", SCHEMA, 20, 10, (), {"d": "stddev(v)"})
     values = [1e9 + value for value in (4.0, 7.0, 13.0, 16.0)]
     out = once(operator, batch(*((5 * place, "a", 1, value) for place, value in enumerate(values))))
     assert out[1][3] == pytest.approx(math.sqrt(30.0), rel=1e-12)
@@ -161,17 +161,17 @@ def test_a_deviation_far_from_zero_keeps_its_digits() -> None:
 
 def test_by_must_name_columns() -> None:
     with pytest.raises(UserError, match=r"operators\.a\.by: is not a column .*did you mean k"):
-        Aggregate("a", SCHEMA, 10, 10, ("kk",), {"n": "count(*)"})
+        AggregateOperator("a", SCHEMA, 10, 10, ("kk",), {"n": "count(*)"})
 
 
 def test_an_empty_step_that_closes_nothing_makes_nothing_anew() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)"})
     state = operator.empty()
     assert operator.step(state, (SCHEMA.empty(),), 3) is operator.step(state, (SCHEMA.empty(),), 50)
 
 
 def test_top_ranks_within_each_group() -> None:
-    operator = Top("t", SCHEMA, 2, "v desc", 10, 10, ("k",))
+    operator = TopOperator("t", SCHEMA, 2, "v desc", 10, 10, ("k",))
     given = batch((1, "b", 1, 1.0), (2, "a", 2, None), (3, "b", 3, 1.0), (4, "b", 4, 2.0), (5, "a", 5, -1.0))
     assert once(operator, given) == [
         (9, 0, 10, 1, "a", 5, -1.0),
@@ -182,7 +182,7 @@ def test_top_ranks_within_each_group() -> None:
 
 
 def test_top_keeps_no_more_rows_than_it_must() -> None:
-    operator = Top("t", SCHEMA, 3, "v desc", 10, 10, ())
+    operator = TopOperator("t", SCHEMA, 3, "v desc", 10, 10, ())
     state = operator.empty()
     for step in range(100):
         operator.step(state, (batch(*((1, "a", step, float(row)) for row in range(100))),), 2)
@@ -192,15 +192,15 @@ def test_top_keeps_no_more_rows_than_it_must() -> None:
 
 def test_top_refuses_a_second_rank() -> None:
     with pytest.raises(UserError, match="rank"):
-        Top("t", Schema.of({"rank": "int"}), 3, "rank", 10, 10, ())
+        TopOperator("t", Schema.of({"rank": "int"}), 3, "rank", 10, 10, ())
 
 
 def test_distinct_forgets_with_its_window() -> None:
     given = batch((1, "a", 1, 0.0), (2, "a", 2, 0.0), (3, None, 3, 0.0), (4, None, 4, 0.0), (11, "a", 5, 0.0))
-    assert [row[2] for row in once(Distinct("d", SCHEMA, ("k",), 10), given)] == [1, 3, 5]
-    assert [row[2] for row in once(Distinct("d", SCHEMA, ("k",), None), given)] == [1, 3]
-    assert Distinct("d", SCHEMA, ("k",), None).needs(17) == -INFINITY
-    assert Distinct("d", SCHEMA, ("k",), 10).needs(17) == 10
+    assert [row[2] for row in once(DistinctOperator("d", SCHEMA, ("k",), 10), given)] == [1, 3, 5]
+    assert [row[2] for row in once(DistinctOperator("d", SCHEMA, ("k",), None), given)] == [1, 3]
+    assert DistinctOperator("d", SCHEMA, ("k",), None).needs(17) == -INFINITY
+    assert DistinctOperator("d", SCHEMA, ("k",), 10).needs(17) == 10
 
 
 # -- Joins ------------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ OTHER = Schema.of({"x": "int", "k": "string", "w": "double"})
 
 
 def test_a_join_pairs_rows_that_are_near_in_time() -> None:
-    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "inner")
+    operator = JoinOperator("j", (SCHEMA, OTHER), ("k",), 5, "inner")
     assert operator.schema == Schema.of({"k": "string", "x": "int", "v": "double", "x_right": "int", "w": "double"})
     left = batch((0, "a", 1, 0.0), (10, "a", 2, 0.0), (10, None, 3, 0.0))
     right = batch((5, 7, "a", 0.5), (5, 8, None, 0.5), (16, 9, "a", 0.5), schema=OTHER)
@@ -218,7 +218,7 @@ def test_a_join_pairs_rows_that_are_near_in_time() -> None:
 
 def test_pairs_of_one_time_go_by_the_left_row_then_the_right() -> None:
     """R5: whichever of the two came first."""
-    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "inner")
+    operator = JoinOperator("j", (SCHEMA, OTHER), ("k",), 5, "inner")
     left = batch((1, "a", 1, 0.0), (2, "a", 2, 0.0))
     right = batch((5, 7, "a", 0.5), (5, 8, "a", 0.5), schema=OTHER)
     state = operator.empty()
@@ -228,7 +228,7 @@ def test_pairs_of_one_time_go_by_the_left_row_then_the_right() -> None:
 
 
 def test_a_left_row_that_finds_nobody_gets_nulls_once_nobody_can_come() -> None:
-    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "left")
+    operator = JoinOperator("j", (SCHEMA, OTHER), ("k",), 5, "left")
     state = operator.empty()
     assert rows(operator.step(state, (batch((0, "a", 1, 0.0)), OTHER.empty()), 5)) == []
     assert rows(operator.step(state, (SCHEMA.empty(), OTHER.empty()), 6)) == [(5, "a", 1, 0.0, None, None)]
@@ -236,17 +236,17 @@ def test_a_left_row_that_finds_nobody_gets_nulls_once_nobody_can_come() -> None:
 
 
 def test_what_a_join_needs() -> None:
-    assert Join("j", (SCHEMA, OTHER), ("k",), 5, "inner").needs(100) == 95
-    assert Join("j", (SCHEMA, OTHER), ("k",), 5, "left").needs(100) == 90
+    assert JoinOperator("j", (SCHEMA, OTHER), ("k",), 5, "inner").needs(100) == 95
+    assert JoinOperator("j", (SCHEMA, OTHER), ("k",), 5, "left").needs(100) == 90
 
 
 def test_a_join_wants_one_type_for_a_key() -> None:
     with pytest.raises(UserError, match=r"operators\.j\.on: is int on the left and string on the right"):
-        Join("j", (SCHEMA, Schema.of({"x": "string"})), ("x",), 5, "inner")
+        JoinOperator("j", (SCHEMA, Schema.of({"x": "string"})), ("x",), 5, "inner")
 
 
 def test_a_join_lets_go_of_rows_and_keys() -> None:
-    operator = Join("j", (SCHEMA, OTHER), ("k",), 5, "left")
+    operator = JoinOperator("j", (SCHEMA, OTHER), ("k",), 5, "left")
     state: JoinState = operator.empty()
     for step in range(200):
         left = batch(*((step, f"left {step} {row}", 1, 0.0) for row in range(100)))
@@ -258,7 +258,7 @@ def test_a_join_lets_go_of_rows_and_keys() -> None:
 
 
 def test_an_overlay_costs_no_more_for_a_large_state() -> None:
-    operator = Aggregate("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct x)"})
+    operator = AggregateOperator("a", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct x)"})
     state = operator.empty()
     operator.step(state, (batch(*((1, f"key {row}", 1, 0.0) for row in range(5_000))),), 2)
     overlay = state.overlay()

@@ -11,19 +11,19 @@ from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError, To
 
 from boreal.client.kafka_clients import make_client
 from services.kafka import clusters as clusters_module
-from services.kafka.clusters import FOR_EVER_MS, end_producer, tell_of_trying_again
+from services.kafka.clusters import FOR_EVER_MS, close_producer, log_retry
 from tests.waiting import wait
 
 
 def test_what_does_not_heal_by_itself_is_told_aloud_and_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(clusters_module, "_told", set())
+    monkeypatch.setattr(clusters_module, "_logged", set())
     logger = logging.getLogger("boreal.test")
     caplog.set_level(logging.DEBUG, logger.name)
     for error in (KafkaConnectionError("away"), TopicAuthorizationFailedError("in"), SaslAuthenticationFailedError("no")):
         for _ in range(3):
-            tell_of_trying_again(logger, "in cannot be read", error)
+            log_retry(logger, "in cannot be read", error)
     levels = [record.levelname for record in caplog.records if record.name == logger.name]
     assert levels == ["DEBUG"] * 3 + ["ERROR"] * 2
     assert "in cannot be read, and is tried again: TopicAuthorizationFailedError" in caplog.text
@@ -35,6 +35,6 @@ def test_a_producer_that_has_ended_sends_no_more_whatever_was_left_in_it(within_
     producer = make_client(KafkaProducer, {**options, "client_id": "ended"})
     left = producer._accumulator.append(TopicPartition("in", 0), 0, None, b"value", [])[0]
     assert any(thread.name.startswith("ended") for thread in threading.enumerate())
-    end_producer(producer, within_s)
+    close_producer(producer, within_s)
     assert wait(lambda: not any(thread.name.startswith("ended") for thread in threading.enumerate()))
     assert left.failed()

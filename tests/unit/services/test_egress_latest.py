@@ -13,8 +13,9 @@ from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
 from boreal.model.frames import Data, Frame, Origin, Undo
 from boreal.model.schema import Schema
-from formats.changelog import Changelog, Place
-from formats.headers import ID, Headers
+from formats.changelog import Changelog, ChangelogPlace
+from formats.client_headers import ID
+from formats.frame_records import Headers
 from services.egress import latest as latest_module
 from services.egress.latest import LatestTopic
 from services.egress.tail import StableRow
@@ -44,7 +45,7 @@ class Kafka:
         self._sender = self
         self.is_silent = False
 
-    def consumer(self) -> Kafka:
+    def make_consumer(self) -> Kafka:
         return self
 
     def assign(self, partitions: list[TopicPartition]) -> None:
@@ -69,7 +70,7 @@ class Kafka:
     def close(self) -> None:
         pass
 
-    def producer(self) -> Kafka:
+    def make_producer(self) -> Kafka:
         return self
 
     def force_close(self) -> None:
@@ -195,7 +196,7 @@ class Lives:
         self.latest = latest_topic(self.kafka, self.codes)
         self.latest.begin(0, 0)
         self.kafka.take_all()
-        self.changelog = Changelog("q", SCHEMA, ("n",), 100, place=Place(next_stable_id=self.latest.next_id))
+        self.changelog = Changelog("q", SCHEMA, ("n",), 100, place=ChangelogPlace(next_stable_id=self.latest.next_id))
 
     def give(self, *frames: Frame) -> dict[bytes, bytes]:
         """What q.latest then shows."""

@@ -14,7 +14,7 @@ from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 from boreal.model.frames import Anchor, Boundary, Data, LogId, Origin, State
 from boreal.model.schema import Schema
 from formats.changelog import Changelog
-from formats.headers import ANCHOR, PLACE, decode_anchor, decode_place
+from formats.client_headers import ANCHOR, PLACE, decode_anchor, decode_place
 from services.egress import out as out_module
 from services.egress.delays import RecentDelays
 from services.egress.out import OutTopic
@@ -38,7 +38,7 @@ class Kafka:
         self._sender = self
         self.is_silent = False
 
-    def producer(self, **options: Any) -> Kafka:
+    def make_producer(self, **options: Any) -> Kafka:
         return self
 
     def force_close(self) -> None:

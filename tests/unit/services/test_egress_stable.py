@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from formats.headers import ID
+from formats.client_headers import ID
 from services.egress import stable as stable_module
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
@@ -22,7 +22,7 @@ class Kafka:
         self.q_out: list[StableRow] = []
         self._under_way: list[int] = []
 
-    def producer(self, **options: Any) -> Kafka:
+    def make_producer(self, **options: Any) -> Kafka:
         return self
 
     def init_transactions(self) -> None:

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 
 from boreal.model.frames import Anchor
-from formats.changelog import Place
-from formats.headers import ANCHOR, ID, INCARNATION, PLACE, Headers, encode_anchor, encode_place, number
+from formats.changelog import ChangelogPlace
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, encode_anchor, encode_place, number
+from formats.frame_records import Headers
 from services.egress.tail import _Fold
 
 ANCHOR_AT = Anchor(100, 50, (("out/0", 2),), (("in/0", 1),))
@@ -20,10 +21,10 @@ class Record:
     headers: Headers
 
 
-def record(offset: int, kind: str, life: int = 1, id_: int | None = None, place: Place | None = None) -> Record:
+def record(offset: int, kind: str, incarnation: int = 1, id_: int | None = None, place: ChangelogPlace | None = None) -> Record:
     """A record of q.out, whose seq is one more than its offset: a stable row of this id, or a boundary with this place."""
     fields = {"type": kind, "seq": offset + 1, "stable_seq": 0, "epoch": 0, "event_time": "1970-01-01T00:00:00.000007Z"}
-    headers: Headers = [(INCARNATION, number(life))]
+    headers: Headers = [(INCARNATION, number(incarnation))]
     if id_ is not None:
         headers.append((ID, number(id_)))
     if place is not None:
@@ -40,24 +41,24 @@ def folded(*records: Record, needed: int | None = None) -> _Fold:
 
 def test_what_a_dead_life_wrote_after_its_successor_is_void() -> None:
     """R25: its row is not the last one, nor its boundary the place to go on from."""
-    right, wrong = Place(seq=2, next_stable_id=2), Place(seq=9, next_stable_id=9)
+    right, wrong = ChangelogPlace(seq=2, next_stable_id=2), ChangelogPlace(seq=9, next_stable_id=9)
     fold = folded(
-        record(0, "stable", life=2, id_=1),
-        record(1, "boundary", life=2, place=right),
-        record(2, "stable", life=1, id_=8),
-        record(3, "boundary", life=1, place=wrong),
+        record(0, "stable", incarnation=2, id_=1),
+        record(1, "boundary", incarnation=2, place=right),
+        record(2, "stable", incarnation=1, id_=8),
+        record(3, "boundary", incarnation=1, place=wrong),
     )
     assert (fold.incarnation, fold.place, fold.next_id) == (2, right, 2)
 
 
 def test_rows_after_the_last_boundary_count_for_where_the_next_life_goes_on() -> None:
     fold = folded(
-        record(1, "boundary", place=Place(seq=2, next_stable_id=2, n_stable=2)),
+        record(1, "boundary", place=ChangelogPlace(seq=2, next_stable_id=2, n_stable=2)),
         record(2, "stable", id_=2),
         record(3, "tentative"),
         record(4, "tentative"),
     )
-    assert fold.place == Place(seq=5, next_stable_id=3, outstanding=2, n_stable=3, n_tentative=2)
+    assert fold.place == ChangelogPlace(seq=5, next_stable_id=3, outstanding=2, n_stable=3, n_tentative=2)
     assert (fold.anchor, fold.written_to) == (ANCHOR_AT, 7)
 
 

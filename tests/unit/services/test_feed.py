@@ -16,7 +16,7 @@ import services.stack.feed
 from boreal.query.spec import Stream
 from embedded.file_sources import read_source
 from embedded.paced_sources import Pace
-from formats.record_parsing import Shape, read_records
+from formats.record_parsing import RecordShape, read_records
 from services.kafka.clusters import Cluster
 from services.stack.feed import json_records
 
@@ -43,7 +43,7 @@ def test_records_are_read_as_the_rows_that_they_were_made_of(tmp_path: Path, cha
     stream = Stream.model_validate({"time": "at", "schema": COLUMNS, **changes})
     batch = read_source("s", stream, str(path)).batch
     assert batch.num_rows > 0
-    shape = Shape(stream.time, stream.time_unit, stream.attributes)
+    shape = RecordShape(stream.time, stream.time_unit, stream.attributes)
     rows = read_records(shape, json_records(stream, batch))
     assert not rows.reasons
     again = pa.RecordBatch.from_arrays([pa.array(rows.times), *rows.values], schema=batch.schema)
@@ -58,10 +58,10 @@ class Kafka:
         self.closed: list[dict[str, Any]] = []
         self._waiting: list[FutureProduceResult] = []
 
-    def producer(self, **options: Any) -> Kafka:
+    def make_producer(self, **options: Any) -> Kafka:
         return self
 
-    def consumer(self) -> Kafka:
+    def make_consumer(self) -> Kafka:
         return self
 
     def partitions_for_topic(self, topic: str) -> set[int]:

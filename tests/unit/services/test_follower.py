@@ -52,7 +52,7 @@ class Consumer:
 
 
 class Kafka:
-    def consumer(self) -> Consumer:
+    def make_consumer(self) -> Consumer:
         return Consumer()
 
     site = "a"

@@ -9,7 +9,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.model.frames import INFINITY
 from boreal.query.spec import Query, load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from services.egress.history import Comparison, GivenRow, Held, Range, RowDifference, compare, range_of
 from sunion.tape import BEGINNING
 from tests.harness import S, query_of
@@ -24,7 +24,7 @@ def asked(
     since: int | None, until: int | None, reach: int = BEGINNING, stable_to: int = 9 * HOUR, query: Query = QUERY
 ) -> Range:
     streams = dict.fromkeys(query.streams, BEGINNING)
-    return range_of(query, layout_of(query, ("a",)), Held({}, {**streams, "a": reach}, stable_to), since, until, stable_to)
+    return range_of(query, make_layout(query, ("a",)), Held({}, {**streams, "a": reach}, stable_to), since, until, stable_to)
 
 
 def refusal(*given: Any, **more: Any) -> UserError:

@@ -16,7 +16,7 @@ from kafka.producer.record_accumulator import RecordAccumulator
 from boreal.model.frames import Boundary, LogId, Origin
 from services.kafka.clusters import Cluster
 from services.storage import kafka_log as kafka_module
-from services.storage.kafka_log import AppendRefused, KafkaLog, Site
+from services.storage.kafka_log import AppendRefusedError, KafkaLog, SiteClients
 from tests.waiting import start_until_it_waits
 
 LIMIT = 2 << 20
@@ -31,10 +31,10 @@ class Kafka:
         self.is_silent = False
         self._kept = RecordAccumulator(batch_size=16_384)
 
-    def consumer(self, **options: Any) -> Kafka:
+    def make_consumer(self, **options: Any) -> Kafka:
         return self
 
-    def producer(self) -> Kafka:
+    def make_producer(self) -> Kafka:
         return self
 
     def assignment(self) -> set[TopicPartition]:
@@ -60,11 +60,11 @@ class Kafka:
 
 def test_boundaries_that_kafka_does_not_take_keep_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_module, "UNACKNOWLEDGED_BYTES", LIMIT)
-    log = KafkaLog(LogId("out", "r0", 0), "out", Site(cast(Cluster, Kafka())))
+    log = KafkaLog(LogId("out", "r0", 0), "out", SiteClients(cast(Cluster, Kafka())))
     boundary = Boundary(Origin("r0", 1), 0, 7, False, 0, 0)
 
     def append() -> None:
-        with suppress(AppendRefused):
+        with suppress(AppendRefusedError):
             for _ in range(10_000):
                 log.append_later(boundary)
 
@@ -81,12 +81,12 @@ def test_boundaries_that_kafka_does_not_take_keep_to_the_bound(monkeypatch: pyte
 
 def test_nothing_follows_a_frame_that_kafka_refuses_in_any_log_of_the_site() -> None:
     kafka, boundary = Kafka(), Boundary(Origin("r0", 1), 0, 7, False, 0, 0)
-    site = Site(cast(Cluster, kafka))
+    site = SiteClients(cast(Cluster, kafka))
     one, other = (KafkaLog(LogId("out", "r0", partition), "out", site) for partition in (0, 1))
     one.append_later(boundary)
     one._fail(OutOfOrderSequenceNumberError())
     assert kafka.is_silent
     other._fail(IllegalStateError("the producer is closed"))
     for log in (one, other):
-        with pytest.raises(AppendRefused, match=r"partition=0.*OutOfOrder"):
+        with pytest.raises(AppendRefusedError, match=r"partition=0.*OutOfOrder"):
             log.append_later(boundary)

@@ -14,8 +14,10 @@ import pytest
 from boreal.model.errors import UserError
 from boreal_cli import main
 from boreal_cli.stack_tables import show_status
+from deployment.status_fields import STACK
 from services.stack import launcher
 from services.stack.launcher import LocalStack
+from tests.described import SOMETIMES, assert_described
 
 
 @pytest.fixture
@@ -66,6 +68,7 @@ def test_the_status_says_why_a_query_cannot_run(
 ) -> None:
     states_are(monkeypatch, state("kafka.a", problem="has no such operator"))
     status = stack.status()
+    assert_described(status, STACK, may_lack=SOMETIMES)
     assert status["problems"] == {"q": "has no such operator"}
     show_status(status)
     shown = capsys.readouterr().out

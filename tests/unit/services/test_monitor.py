@@ -13,7 +13,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 from services.kafka.clusters import Cluster
-from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.monitor import reports as reports_module
 from services.monitor.monitor import Monitor
 from services.monitor.reports import QueryReports, Report, ReportWriter
@@ -31,7 +31,7 @@ class Said:
 
 
 def test_a_journal_that_is_not_understood_begins_anew_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    monitor, said = Monitor(Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})), Said()
+    monitor, said = Monitor(ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")})), Said()
     monitor._reports = cast(ReportWriter, said)
     for name in ("p", "q"):
         monitor.queries[name] = WatchedQuery(QueryRecord(name, query_of(name=name), 1), ("a",), 0)

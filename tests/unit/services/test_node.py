@@ -7,7 +7,7 @@ from typing import cast
 
 from boreal.model.frames import Boundary, Frame, LogId, Origin, State
 from boreal.query.spec import load_query
-from deployment.layout import layout_of
+from deployment.layout import make_layout
 from formats.control_messages import message_item
 from reconcile.events import Heartbeat, InstanceId, Received
 from services.hosting.host import Incoming, InstanceHost
@@ -54,7 +54,7 @@ class Host:
 def test_a_replica_that_the_query_had_once_is_not_listened_to() -> None:
     """An instance knows its peers, and one message of another would end its node."""
     node, host = Node.__new__(Node), Host()
-    node.layout = layout_of(load_query(query_of(engine="native")), ("a",))
+    node.layout = make_layout(load_query(query_of(engine="native")), ("a",))
     [me] = node.layout.instances("r0")
     node.hosts = {me: cast(InstanceHost, host)}
     for replica in ("r2", "r1"):

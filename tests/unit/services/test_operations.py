@@ -9,15 +9,17 @@ import pytest
 
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
-from deployment.engines import answers_topic, orders_topic
-from deployment.layout import Layout, layout_of
+from deployment.layout import Layout, make_layout
+from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
-from logs.checkpoints import StoreUnavailable
-from services.kafka.settings import KafkaSettings, Settings
+from deployment.status_fields import STACK
+from logs.checkpoints import StoreUnavailableError
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.topics import query_topics
 from services.stack import operations as module
 from services.stack.children import query_children
 from services.stack.operations import Operations
+from tests.described import SOMETIMES, assert_described
 from tests.harness import STREAM, query_of
 
 
@@ -27,7 +29,7 @@ def record(revision: int, paused: bool = False) -> QueryRecord:
 
 @pytest.fixture
 def operations() -> Operations:
-    return Operations(Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}))
+    return Operations(ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}))
 
 
 def say(monkeypatch: pytest.MonkeyPatch, operations: Operations, **query: Any) -> None:
@@ -78,13 +80,23 @@ def test_the_status_says_why_a_query_cannot_run(operations: Operations, monkeypa
     assert operations.status()["problems"] == {}
 
 
+def test_all_that_the_status_says_is_described(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(monkeypatch, operations, ready=False, problem="has no such operator")
+    assert_described(operations.status(), STACK, may_lack=SOMETIMES)
+    supervisor = operations.statuses()["supervisor"]
+    off = {"alpha_x_ms": 1.0, "clock_error_ms": 2_000.0}
+    statuses = {"supervisor": supervisor, "source.q.a": {"state": "idle"}, "spark.q.r0": {"ready": True}, "node.q.r0": off}
+    monkeypatch.setattr(operations, "statuses", lambda: statuses)
+    assert_described(operations.status(), STACK)
+
+
 class Topics:
     """The topics of a site, and its admin client."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = set(names)
 
-    def admin(self) -> Topics:
+    def make_admin(self) -> Topics:
         return self
 
     def list_topics(self) -> list[str]:
@@ -118,7 +130,7 @@ class Checkpoints:
 
     def forget(self) -> None:
         if self.is_away:
-            raise StoreUnavailable("away")
+            raise StoreUnavailableError("away")
 
 
 OPERATORS = {
@@ -147,7 +159,7 @@ def test_a_query_that_is_deleted_takes_its_own_topics_with_it_and_none_that_are_
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those of replicas that it had once; and where the first attempt does not come to its end."""
-    layout = layout_of(load_query(SHOP), ("a",))
+    layout = make_layout(load_query(SHOP), ("a",))
     own = made_by(layout) | {name.replace("r1", "r2") for name in made_by(layout)}
     assert {orders_topic("shop", "r2"), answers_topic("shop", "r0"), "shop.log.a-40other", "shop.log.count.r2"} <= own
     site, records = Topics(own | NOT_OURS), Records(shop=QueryRecord("shop", load_query(SHOP).dump(), 1))

@@ -42,7 +42,7 @@ class Kafka:
         self.said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.ahead_ms, self.refuses = ahead_ms, refuses
 
-    def producer(self, **options: Any) -> Kafka:
+    def make_producer(self, **options: Any) -> Kafka:
         return self
 
     def send(self, topic: str, value: bytes, **options: Any) -> Answer:

@@ -41,7 +41,7 @@ class Kafka:
         self._producers: list[Producer] = []
         self._of_letters = Producer(self)
 
-    def producer(self, **options: Any) -> Producer:
+    def make_producer(self, **options: Any) -> Producer:
         self.tries += 1
         if self.cannot_make is not None:
             raise self.cannot_make

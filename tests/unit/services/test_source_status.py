@@ -12,15 +12,17 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from boreal.query.spec import load_query
-from intake.place import Place
-from logs.source_restart import FormerLife
-from services.kafka.settings import KafkaSettings, Settings
+from deployment.status_fields import PROCESS, SOURCE
+from intake.place import SourcePlace
+from logs.source_restart import SourceRestart
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.source import source as source_module
 from services.source.options import SourceOptions
 from services.source.post import PostBox
 from services.source.source import Source
 from services.source.topic import UserTopic
 from sunion.tape import BEGINNING
+from tests.described import assert_described
 
 QUERY = load_query(
     {
@@ -51,7 +53,7 @@ class Topic:
             raise answer
         return answer
 
-    def begin(self, partitions: list[int], place: Place) -> dict[int, int]:
+    def begin(self, partitions: list[int], place: SourcePlace) -> dict[int, int]:
         self.assigned = partitions
         return {}
 
@@ -60,11 +62,11 @@ class Topic:
 def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A source without connections, with options, about to begin. It says how it is each time that it waits."""
     registry = SimpleNamespace(find=lambda name: SimpleNamespace(query=QUERY))
-    monkeypatch.setattr(source_module, "clusters", lambda settings, name: {"a": None})
+    monkeypatch.setattr(source_module, "make_clusters", lambda settings, name: {"a": None})
     monkeypatch.setattr(source_module, "QueryRegistry", lambda cluster: registry)
 
     def make(topic: Topic, said: list[tuple[bool, str]], **options: Any) -> Source:
-        settings = Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=tmp_path)
+        settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=tmp_path)
         source = Source(settings, SourceOptions(**options), "source.q.s", "q", "s")
         source.logs = {}
         source.topic = cast(UserTopic, topic)
@@ -77,11 +79,12 @@ def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-FIRST = FormerLife(0, Place({"s/0": 0}), {}, {"s/0": 0}, BEGINNING)
+FIRST = SourceRestart(0, SourcePlace({"s/0": 0}), {}, {"s/0": 0}, BEGINNING)
 
 
 def how(source: Source) -> tuple[bool, str]:
     status = source._status()
+    assert_described(status, {**SOURCE, "ready": PROCESS["ready"]})
     return status["ready"], status["state"]
 
 

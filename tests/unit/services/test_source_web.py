@@ -18,7 +18,7 @@ import pytest
 from fastapi import FastAPI
 
 from boreal.model.schema import Schema
-from formats.record_parsing import Shape
+from formats.record_parsing import RecordShape
 from services.source.post import PostBox
 from services.source.web import ARROW, WebServer, _records, create_app
 from services.stack.servers import free_port
@@ -37,7 +37,7 @@ def test_a_port_that_is_taken_is_named(caplog: pytest.LogCaptureFixture) -> None
 def test_rows_of_another_stream_are_not_taken_though_they_have_the_same_shape() -> None:
     taken: list[list[bytes]] = []
     box = SimpleNamespace(post=lambda records: taken.append(records) is None)
-    shape, port = Shape("at", "ms", Schema.of({"n": "int"})), free_port()
+    shape, port = RecordShape("at", "ms", Schema.of({"n": "int"})), free_port()
 
     def post(path: str) -> tuple[int, dict[str, object]]:
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", b'{"at": 1, "n": 2}')

@@ -22,7 +22,7 @@ import pytest
 from boreal.model.errors import UserError
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
-from services.kafka.settings import KafkaSettings, Settings
+from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.statuses import StatusReader
 from services.stack import parent_death as tied
 from services.stack import state, supervisor
@@ -50,8 +50,8 @@ def has_died(process: psutil.Process) -> bool:
         return True
 
 
-def settings(data: Path) -> Settings:
-    return Settings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=data)
+def settings(data: Path) -> ServiceSettings:
+    return ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=data)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from deployment.layout import Layout, layout_of
+from deployment.layout import Layout, make_layout
 from deployment.query_record import QueryRecord
 from services.kafka.topics import TopicSpec, query_topics, system_topics
 from services.stack.children import query_children
@@ -63,14 +63,14 @@ def test_a_stream_elsewhere_has_its_source_its_log_and_its_dead_letters_there():
     query = load_query({**SPEC, "streams": {"STREAM": stream, "near": {**stream, "topic": "in2", "site": None}}, "operators": {
         "both": {"union": ["STREAM", "near"]}, "some": {"filter": "both", "where": "carrier = 'UA'"},
     }})  # fmt: skip
-    topics = {site: {spec.name for spec in specs} for site, specs in query_topics(layout_of(query, ("a", "b"))).items()}
+    topics = {site: {spec.name for spec in specs} for site, specs in query_topics(make_layout(query, ("a", "b"))).items()}
     assert {"q.log.STREAM", "q.dlq"} <= topics["b"] and {"q.log.near", "q.dlq"} <= topics["a"]
     assert "q.log.STREAM" not in topics["a"] and "q.log.near" not in topics["b"]
     record = QueryRecord("q", query.dump(), 1)
     sources = {site: [c.name for c in query_children(record, ("a", "b"), (site,)) if c.kind == "source"] for site in "ab"}
     assert sources == {"a": ["source.q.near"], "b": ["source.q.STREAM"]}
     with pytest.raises(UserError, match=r"streams\.STREAM\.site: is not a site of this installation"):
-        layout_of(query, ("a",))
+        make_layout(query, ("a",))
 
 
 def test_the_longest_names_still_make_topics():
@@ -89,5 +89,5 @@ def test_the_longest_names_still_make_topics():
             wide: {"operators": [three, join], "shards": 3},
         },
     })  # fmt: skip
-    names = [spec.name for specs in query_topics(layout_of(query, ("home",))).values() for spec in specs]
+    names = [spec.name for specs in query_topics(make_layout(query, ("home",))).values() for spec in specs]
     assert f"{'q' * 100}.log.{merge}-40{wide}.r63" in names and max(map(len, names)) <= 249

@@ -11,8 +11,8 @@ import pytest
 from boreal.model.frames import INFINITY
 from boreal.query.spec import Stream
 from intake.evidence import STALE_US, Evidence
-from intake.place import Partition
-from intake.progress import EVIDENCE_US, LIVE_US, Progress, Question
+from intake.place import PartitionPlace
+from intake.stream_progress import EVIDENCE_US, LIVE_US, Question, StreamProgress
 from sunion.tape import BEGINNING
 
 SECOND = 1_000_000
@@ -28,8 +28,8 @@ class Stage:
     def __init__(self, partitions: Iterable[int] = (0,), **stream: Any) -> None:
         spec = Stream.model_validate({"topic": "t", "time": "at", "schema": {"n": "int"}, **stream})
         self.disorder = spec.disorder
-        self.progress = Progress(spec, 3 * SECOND, INTERVAL)
-        self.partitions: dict[int, Partition] = {}
+        self.progress = StreamProgress(spec, 3 * SECOND, INTERVAL)
+        self.partitions: dict[int, PartitionPlace] = {}
         self.seconds = 0.0
         self.unreachable: set[int] = set()
         self.assigned = list(partitions)
@@ -42,13 +42,13 @@ class Stage:
     def rows(self, partition: int, delay: float = 0, to: float | None = None) -> None:
         """A row, so many seconds after its time, or of that time; it raises its floor."""
         time = BASE + round(to * SECOND) if to is not None else self.now - round(delay * SECOND)
-        known = self.partitions.get(partition, Partition())
+        known = self.partitions.get(partition, PartitionPlace())
         self.partitions[partition] = replace(known, floor=max(known.floor, time - self.disorder))
         self.progress.take(partition, self.now)
         self.progress.bring(partition, self.now, time, time)
 
     def floor(self, partition: int, floor: int) -> None:
-        self.partitions[partition] = replace(self.partitions.get(partition, Partition()), floor=floor)
+        self.partitions[partition] = replace(self.partitions.get(partition, PartitionPlace()), floor=floor)
 
     def evidence(self) -> None:
         question = self.progress.ask(self.partitions, self.now)
@@ -141,7 +141,7 @@ def test_what_the_usual_delay_is_forgets_what_was_long_ago_and_never_is_below_ze
 
 def test_the_margin_is_a_small_part_of_x() -> None:
     stage = Stage()
-    stage.progress = Progress(Stream.model_validate({"time": "at", "schema": {"n": "int"}}), 80_000, INTERVAL)
+    stage.progress = StreamProgress(Stream.model_validate({"time": "at", "schema": {"n": "int"}}), 80_000, INTERVAL)
     stage.progress.watch([0], BASE)
     stage.until(1, {0: 0})
     stage.until(100)
@@ -199,7 +199,7 @@ def test_a_partition_that_never_had_a_row_holds_back_none_that_has_read_it_to_it
 
 def test_records_that_are_all_refused_are_no_sign_of_a_producer() -> None:
     stage = Stage([0, 1])
-    stage.partitions[1] = Partition(5)
+    stage.partitions[1] = PartitionPlace(5)
     for second in range(1, 61):
         stage.until(second, {0: 0})
         stage.progress.take(1, stage.now)

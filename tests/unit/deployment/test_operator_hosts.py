@@ -9,7 +9,7 @@ import pytest
 from boreal.query.notes import SPARK_ORDER_US
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from deployment.engines import expected_threshold_us
+from deployment.operator_hosts import expected_threshold_us
 from reconcile.engine import LATENCY_GUESS_US
 from tests.harness import chain_of, query_of
 

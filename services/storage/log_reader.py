@@ -1,18 +1,17 @@
-"""Reads logs for one instance from one site's Kafka, and delivers what an instance takes: frames, tails, answers.
+"""Reads logs for one instance from one site's Kafka, and delivers frames, tails and answers to it.
 
-Every log that is followed has a consumer and a thread of its own, so that a slow, damaged or trimmed one holds up no
-other; all watched logs share one, and so do all single reads. A spare consumer waits for the next switch, since making
-one takes longer than a reader can be silent. An unreachable cluster is silence: the threads go on trying, from where they
-were.
+Every followed log has its own consumer and thread, so that a slow, damaged or trimmed log does not delay others. All watched
+logs share one consumer; so do all single reads. A spare consumer is kept ready for the next switch, since creating one takes
+longer than a reader may be silent. An unreachable cluster is silent: the threads retry from where they were.
 
-    follow    1. the place to begin is searched for, and the log's end noted
-              2. up to that end, tentative frames are held back, as offsets only: an UNDO or START in what follows drops
-                 them. Those that are left at the end are read again, and delivered (R23)
-              3. from there on frames are delivered as they come
-    watch     the newest boundary every TAIL_MS, of logs that grow and are not followed, or are not yet delivered
-    read      about so many bytes of stable frames, once
+    follow    1. find the offset to begin at, and note the log's end
+              2. up to that end, hold back tentative frames (only their offsets); a later UNDO or START drops them. At the
+                 end, read the remaining ones again, and deliver them (R23)
+              3. after that, deliver frames as they arrive
+    watch     the newest boundary every TAIL_MS, of logs that grow and are not followed, or whose follow has not begun yet
+    read      stable frames, once, up to a number of bytes
 
-Frames of an incarnation below the last START's are left out everywhere (R25).
+Frames with an incarnation below the last START's are always omitted (R25).
 """
 
 from __future__ import annotations
@@ -33,18 +32,20 @@ from kafka.errors import CorruptRecordError, KafkaError
 from boreal.model import codec
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Boundary, Data, Frame, LogId, Start, Undo
-from formats.wire import incarnation_of, is_control
-from logs.log import Trimmed
+from formats.frame_records import incarnation_of, is_control
+from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
-from services.kafka.clusters import Cluster, tell_of_trying_again
-from services.storage.partition import Partition, Record, consumer_of
+from services.kafka.clusters import Cluster, log_retry
+from services.storage.log_partition import LogPartition, LogRecord, make_log_consumer
 
 EVENT_FRAMES = 256
+"""Maximum number of frames in an event."""
 EVENT_BYTES = 4 << 20
-"""An event holds no more of either, but for a single larger frame."""
+"""Maximum size of an event, unless a single frame is larger."""
 TAIL_MS = 50
+"""Interval between the boundaries of a watched log."""
 FETCH_WAIT_MS = 100
-"""How long a fetch waits at a log's end: no longer, since it may be in the way of one from elsewhere."""
+"""How long a fetch waits at a log's end. Short, since it may delay a fetch from another offset."""
 POLL_MS = 200
 RETRY_S = 0.1
 CLOSE_S = 2.0
@@ -54,81 +55,91 @@ _logger = logging.getLogger("boreal.follow")
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
-    """A log cannot give its stable rows from id `needed` on; it is followed no more. trimmed: they are gone; otherwise its
-    writer skipped them (R27)."""
+class LogGap:
+    """A log does not hold the stable rows from a given id on; it is no longer followed (R27)."""
 
     log: LogId
+    """The log."""
     needed: int
+    """The first id that was requested."""
     trimmed: bool
+    """True: the rows are trimmed. False: the writer skipped them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """A log's record at `offset` cannot be read, by no fault of the network; the log is followed no more."""
+class UnreadableRecord:
+    """A record of a log is damaged; the log is no longer followed."""
 
     log: LogId
+    """The log."""
     offset: int
+    """Offset of the record."""
     error: Exception
+    """What is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A thread of the reader met what nobody foresaw, and has ended: the process cannot go on."""
+class ReaderFailure:
+    """A thread of the reader has ended with an unexpected error: the process cannot continue."""
 
     error: Exception
+    """The error."""
 
 
-Delivery = Frames | Tail | ReadDone | Lacking | Broken | Failed
-Deliver = Callable[[Delivery], None]
+Delivery = Frames | Tail | ReadDone | LogGap | UnreadableRecord | ReaderFailure
+OnDelivery = Callable[[Delivery], None]
+"""Called with each delivery, in a thread of the reader; must not block."""
 
 
-class Topics(Protocol):
-    """Which topic keeps a log (deployment.layout.Layout is one)."""
+class LogTopics(Protocol):
+    """The topic of each log (deployment.layout.Layout implements it)."""
 
-    def topic_of(self, log: LogId) -> str: ...
+    def topic_of(self, log: LogId) -> str:
+        """The topic of a log."""
+        ...
 
 
 class LogReader:
-    """`deliver` is called from the reader's threads, and from within `taken`; it must not block.
+    """Reads logs from one cluster. All methods return at once. `deliver` is called from the reader's threads and from `taken`.
 
-    Of a followed log at most one `Frames` is outstanding: the next comes after `taken(log)`. All methods return at once.
+    For each followed log at most one `Frames` is outstanding: the next is delivered after `taken(log)`.
     """
 
-    def __init__(self, cluster: Cluster, places: Topics, deliver: Deliver) -> None:
+    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         self._cluster = cluster
         self._places = places
         self._deliver = deliver
-        self._spare = _Spare(cluster)
-        self._follows: dict[LogId, _Follow] = {}
+        self._spare = _SpareConsumers(cluster)
+        self._follows: dict[LogId, _LogFollower] = {}
         self._watched: dict[LogId, None] = {}
-        self._tails = _Tails(cluster, places, deliver)
-        self._reads = _Reads(cluster, places, deliver)
+        self._tails = _TailWatcher(cluster, places, deliver)
+        self._reads = _ReadWorker(cluster, places, deliver)
 
     def follow(self, log: LogId, after_id: int) -> None:
-        """Deliver the log from the frame that holds stable id after_id + 1 on; one `Frames` comes even if there is none."""
+        """Deliver the log from the frame with stable id after_id + 1 on. At least one `Frames` is delivered, even if empty."""
         self.unfollow(log)
         topic = self._places.topic_of(log)
-        self._follows[log] = _Follow(self._spare.take, log, topic, after_id, self._deliver, self._choose_tails)
+        self._follows[log] = _LogFollower(self._spare.take, log, topic, after_id, self._deliver, self._choose_tails)
         self._choose_tails()
 
     def unfollow(self, log: LogId) -> None:
-        """Nothing of the log is delivered any more."""
+        """Deliver nothing more of the log."""
         follow = self._follows.pop(log, None)
         if follow is not None:
             follow.stop()
         self._choose_tails()
 
     def watch(self, log: LogId) -> None:
+        """Deliver the newest boundaries of the log as `Tail`."""
         self._watched[log] = None
         self._choose_tails()
 
     def read(self, read: Read) -> None:
-        """Answered by `ReadDone`, `Lacking` or `Broken`; reads are answered one after the other."""
+        """Read rows once. The answer is `ReadDone`, `LogGap` or `UnreadableRecord`. Reads are answered in order."""
         self._reads.put(read)
 
     def taken(self, log: LogId) -> None:
-        """The last `Frames` of the log has been dealt with."""
+        """The last `Frames` of the log has been processed."""
         follow = self._follows.get(log)
         if follow is not None:
             follow.taken()
@@ -146,8 +157,8 @@ class LogReader:
         self._tails.choose([log for log in self._watched if log not in follows or not follows[log].has_begun])
 
 
-class _Spare:
-    """Makes consumers for followed logs; one is always ready, if its cluster is within reach."""
+class _SpareConsumers:
+    """Creates consumers for followed logs; one is always ready if the cluster is reachable."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -157,7 +168,7 @@ class _Spare:
         self._make_ready()
 
     def take(self) -> KafkaConsumer:
-        """A consumer, the taker's to close. KafkaError if none can be made."""
+        """A consumer; the caller closes it. KafkaError if none can be created."""
         with self._lock:
             consumer = self._ready.pop() if self._ready else None
         if consumer is None:
@@ -173,7 +184,7 @@ class _Spare:
             consumer.close(autocommit=False)
 
     def _make(self) -> KafkaConsumer:
-        return consumer_of(self._cluster, fetch_max_wait_ms=FETCH_WAIT_MS)
+        return make_log_consumer(self._cluster, fetch_max_wait_ms=FETCH_WAIT_MS)
 
     def _make_ready(self) -> None:
         threading.Thread(target=self._fill, name=f"spare-{self._cluster.site}", daemon=True).start()
@@ -182,7 +193,7 @@ class _Spare:
         try:
             consumer = self._make()
         except (KafkaError, OSError) as error:
-            _logger.debug("no spare consumer: %r", error)
+            _logger.debug("no spare consumer can be created: %r", error)
             return
         with self._lock:
             if not self._is_closed and not self._ready:
@@ -192,9 +203,9 @@ class _Spare:
 
 
 class _Worker:
-    """A thread that goes on through every failure of the network, and never ends in silence."""
+    """A thread that retries after every network failure, and reports any other failure."""
 
-    def __init__(self, name: str, deliver: Deliver) -> None:
+    def __init__(self, name: str, deliver: OnDelivery) -> None:
         self.stopping = threading.Event()
         self._deliver = deliver
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -215,38 +226,40 @@ class _Worker:
                     self.work()
                     return
                 except (KafkaError, OSError) as error:
-                    tell_of_trying_again(_logger, f"{self._thread.name} cannot read", error)
+                    log_retry(_logger, f"{self._thread.name} cannot read", error)
                     self.stopping.wait(RETRY_S)
         except Exception as error:
             if not self.stopping.is_set():
-                _logger.exception("%s cannot go on", self._thread.name)
-                self._deliver(Failed(error))
+                _logger.exception("%s has failed", self._thread.name)
+                self._deliver(ReaderFailure(error))
 
     def work(self) -> None:
-        """Returns when there is nothing more to do. Called again after a KafkaError or OSError."""
+        """The thread's work; returns when it is done. Called again after a KafkaError or OSError."""
         raise NotImplementedError
 
 
 class _Fence:
-    """Tells the frames of dead incarnations (R25), from wherever in a log the reading began."""
+    """Recognises the frames of dead incarnations (R25), from any offset where the reading began."""
 
     def __init__(self, incarnation: int = 0) -> None:
-        """incarnation: the number of the last START before the first frame, as far as it is known."""
+        """incarnation: of the last START before the first frame, as far as it is known."""
         self._incarnation = incarnation
 
     def admits(self, frame: Frame, log_incarnation: int) -> bool:
-        """Whether the next frame counts; log_incarnation: what its record says of the log (formats/wire.py)."""
-        life, last = frame.origin.incarnation, self._incarnation
-        self._incarnation = max(last, life, log_incarnation)
-        return life == self._incarnation and not (isinstance(frame, Start) and life == last)
+        """Whether the next frame is valid. log_incarnation: from its record's headers (formats/frame_records.py)."""
+        incarnation, last = frame.origin.incarnation, self._incarnation
+        self._incarnation = max(last, incarnation, log_incarnation)
+        return incarnation == self._incarnation and not (isinstance(frame, Start) and incarnation == last)
 
 
 @dataclass(slots=True)
-class _Batch:
+class _WaitingFrames:
     """Frames that wait to be delivered."""
 
     items: deque[tuple[int, Frame, int]] = field(default_factory=deque)
+    """(offset, frame, size in bytes)."""
     nbytes: int = 0
+    """Sum of the sizes."""
 
     def add(self, offset: int, frame: Frame, size: int) -> None:
         self.items.append((offset, frame, size))
@@ -257,7 +270,7 @@ class _Batch:
         return len(self.items) >= EVENT_FRAMES or self.nbytes >= EVENT_BYTES
 
     def take(self) -> tuple[tuple[int, Frame], ...]:
-        """The next event's worth."""
+        """Remove and return the frames of the next event."""
         taken: list[tuple[int, Frame]] = []
         size = 0
         while self.items and len(taken) < EVENT_FRAMES and (not taken or size + self.items[0][2] <= EVENT_BYTES):
@@ -268,8 +281,8 @@ class _Batch:
         return tuple(taken)
 
 
-class _Follow(_Worker):
-    """A log that is followed."""
+class _LogFollower(_Worker):
+    """Follows one log."""
 
     def __init__(
         self,
@@ -277,7 +290,7 @@ class _Follow(_Worker):
         log: LogId,
         topic: str,
         after_id: int,
-        deliver: Deliver,
+        deliver: OnDelivery,
         on_begun: Callable[[], None],
     ) -> None:
         super().__init__(f"follow-{log.key}-{log.replica}", deliver)
@@ -291,7 +304,7 @@ class _Follow(_Worker):
         self._held: dict[int, int | None] = {}
         self._fence = _Fence()
         self._flow = threading.Condition()
-        self._waiting = _Batch()
+        self._waiting = _WaitingFrames()
         self._is_outstanding = False
         self.has_begun = False
         self.start()
@@ -314,21 +327,21 @@ class _Follow(_Worker):
 
     def work(self) -> None:
         with closing(self._take_consumer()) as consumer:
-            self._work(Partition(consumer, self._log, self._topic))
+            self._work(LogPartition(consumer, self._log, self._topic))
 
-    def _work(self, partition: Partition) -> None:
+    def _work(self, partition: LogPartition) -> None:
         try:
             if self._position is None:
                 self._begin(partition)
             self._catch_up(partition)
             self._read_again(partition)
             self._keep_up(partition)
-        except Trimmed as trimmed:
-            self._refuse(Lacking(self._log, self._needed, trimmed.offset < trimmed.start))
+        except TrimmedError as trimmed:
+            self._refuse(LogGap(self._log, self._needed, trimmed.offset < trimmed.start))
         except (CorruptError, CorruptRecordError, ProtocolError) as error:
-            self._refuse(Broken(self._log, partition.offset, error))
+            self._refuse(UnreadableRecord(self._log, partition.offset, error))
 
-    def _begin(self, partition: Partition) -> None:
+    def _begin(self, partition: LogPartition) -> None:
         start, end = partition.bounds()
         partition.recall(start, end)
         next_stable_id = partition.one(end - 1).next_id if end > start else 0
@@ -336,8 +349,8 @@ class _Follow(_Worker):
         self._fence = _Fence(partition.incarnation_before(self._position, start))
         self._noted_end = self._end = end
 
-    def _catch_up(self, partition: Partition) -> None:
-        """Up to the noted end: what may yet be revoked is held back."""
+    def _catch_up(self, partition: LogPartition) -> None:
+        """Deliver up to the noted end; hold back tentative frames, since they may be revoked."""
         assert self._position is not None
         for records in partition.read(self._position, self._noted_end):
             self._end = max(self._end, partition.known_end)
@@ -346,8 +359,8 @@ class _Follow(_Worker):
                 return
         self._offer([])
 
-    def _read_again(self, partition: Partition) -> None:
-        """What was held back, and is not revoked."""
+    def _read_again(self, partition: LogPartition) -> None:
+        """Deliver the frames that were held back and not revoked."""
         while self._held and not self.stopping.is_set():
             for records in partition.read(next(iter(self._held)), self._noted_end):
                 self._offer([(r.offset, partition.frame(r), len(r.value)) for r in records if r.offset in self._held])
@@ -356,18 +369,20 @@ class _Follow(_Worker):
                 if not self._held or self.stopping.is_set():
                     break
 
-    def _keep_up(self, partition: Partition) -> None:
+    def _keep_up(self, partition: LogPartition) -> None:
         assert self._position is not None
         partition.forget()
         partition.seek(self._position)
         while not self.stopping.is_set():
             records = partition.poll(EVENT_FRAMES, POLL_MS)
-            # A fetch may bring records that were appended after it had looked up the log's end.
+            # A fetch may return records that were appended after it looked up the log's end.
             self._end = max(self._end, partition.known_end, partition.offset)
             self._take(partition, records, self._admitted)
 
-    def _take(self, partition: Partition, records: Sequence[Record], admitted: Callable[[Record, Frame], bool]) -> None:
-        """Offer those of the records that are admitted; those before a broken one too."""
+    def _take(
+        self, partition: LogPartition, records: Sequence[LogRecord], admitted: Callable[[LogRecord, Frame], bool]
+    ) -> None:
+        """Offer the admitted records; if a record is damaged, first those before it."""
         items: list[tuple[int, Frame, int]] = []
         try:
             for record in records:
@@ -381,10 +396,10 @@ class _Follow(_Worker):
             if records:
                 self._offer(items)
 
-    def _admitted(self, record: Record, frame: Frame) -> bool:
+    def _admitted(self, record: LogRecord, frame: Frame) -> bool:
         return self._fence.admits(frame, record.incarnation)
 
-    def _admitted_firm(self, record: Record, frame: Frame) -> bool:
+    def _admitted_firm(self, record: LogRecord, frame: Frame) -> bool:
         if not self._fence.admits(frame, record.incarnation):
             return False
         match frame:
@@ -401,8 +416,8 @@ class _Follow(_Worker):
         return True
 
     def _offer(self, items: list[tuple[int, Frame, int]]) -> None:
-        """Deliver these, now or after what is outstanding; waits while as much waits already. The first time, deliver
-        even nothing."""
+        """Deliver these now, or after the outstanding event. Blocks while a full event already waits. The first call delivers
+        an event even if it is empty."""
         with self._flow:
             for item in items:
                 self._flow.wait_for(lambda: not self._waiting.is_full or self.stopping.is_set())
@@ -420,21 +435,21 @@ class _Follow(_Worker):
                 self.has_begun = True
                 self._on_begun()
 
-    def _refuse(self, refusal: Lacking | Broken) -> None:
-        """After all that was read before it."""
+    def _refuse(self, refusal: LogGap | UnreadableRecord) -> None:
+        """Deliver the refusal after everything that was read before it."""
         with self._flow:
             self._flow.wait_for(lambda: not self._waiting.items or self.stopping.is_set())
             if not self.stopping.is_set():
-                if isinstance(refusal, Broken):
-                    _logger.error("%s is followed no more: %s", self._log, refusal.error)
+                if isinstance(refusal, UnreadableRecord):
+                    _logger.error("%s is no longer followed: %s", self._log, refusal.error)
                 self._deliver(refusal)
 
 
-class _Tails(_Worker):
-    """The newest boundaries of all watched logs. A fetch waits for TAIL_MS and brings what has come in meanwhile; where
-    that was too much, the log's end is sought again."""
+class _TailWatcher(_Worker):
+    """Delivers the newest boundaries of all watched logs. A fetch waits for TAIL_MS and returns the records since the last one.
+    If these are too many for a fetch, the watcher jumps to the log's end."""
 
-    def __init__(self, cluster: Cluster, places: Topics, deliver: Deliver) -> None:
+    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         super().__init__(f"tails-{cluster.site}", deliver)
         self._cluster = cluster
         self._places = places
@@ -458,7 +473,7 @@ class _Tails(_Worker):
         if self.stopping.is_set():
             return
         options = {"fetch_min_bytes": 1 << 20, "fetch_max_wait_ms": TAIL_MS, "max_partition_fetch_bytes": _TAIL_FETCH_BYTES}
-        with closing(consumer_of(self._cluster, **options)) as consumer:
+        with closing(make_log_consumer(self._cluster, **options)) as consumer:
             while not self.stopping.is_set():
                 chosen = self._await_any()
                 self._assign(consumer, list(chosen))
@@ -491,33 +506,37 @@ class _Tails(_Worker):
         try:
             frame, incarnation = codec.decode(newest.value or b""), incarnation_of(newest.headers)
         except CorruptError as error:
-            _logger.warning("%s, offset %d, is passed over: %s", log, newest.offset, error)
+            _logger.warning("%s, offset %d is skipped: %s", log, newest.offset, error)
             return
         if self._fences.setdefault(log, _Fence()).admits(frame, incarnation) and isinstance(frame, Boundary):
             self._deliver(Tail(log, frame))
 
 
 @dataclass(slots=True)
-class _Reached:
-    """How far a log has been read: the id and the offset to go on from, and its end when that was last asked for."""
+class _ReadPosition:
+    """How far a log has been read."""
 
     next_id: int
+    """Id of the next row."""
     offset: int
+    """Offset of the next record."""
     end: int
+    """The log's end when it was last asked for."""
     fence: _Fence
+    """State of the fence at `offset`."""
 
 
-class _Reads(_Worker):
-    """Single reads, in the order in which they were asked for."""
+class _ReadWorker(_Worker):
+    """Answers single reads, in order."""
 
-    def __init__(self, cluster: Cluster, places: Topics, deliver: Deliver) -> None:
+    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
         super().__init__(f"reads-{cluster.site}", deliver)
         self._cluster = cluster
         self._places = places
         self._asked: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
         self._current: Read | None = None
-        # Where the last answer from a log ended. Most reads go on from there.
-        self._reached: dict[LogId, _Reached] = {}
+        # Where the last answer of each log ended. Most reads continue from there.
+        self._reached: dict[LogId, _ReadPosition] = {}
         self.start()
 
     def put(self, read: Read) -> None:
@@ -531,34 +550,34 @@ class _Reads(_Worker):
         self._current = self._current or self._asked.get()
         if self._current is None:
             return
-        with closing(consumer_of(self._cluster)) as consumer:
+        with closing(make_log_consumer(self._cluster)) as consumer:
             while self._current is not None and not self.stopping.is_set():
                 self._deliver(self._answer(consumer, self._current))
                 self._current = self._asked.get()
 
-    def _answer(self, consumer: KafkaConsumer, read: Read) -> ReadDone | Lacking | Broken:
-        partition = Partition(consumer, read.log, self._places.topic_of(read.log))
+    def _answer(self, consumer: KafkaConsumer, read: Read) -> ReadDone | LogGap | UnreadableRecord:
+        partition = LogPartition(consumer, read.log, self._places.topic_of(read.log))
         needed = read.after_id + 1
         try:
             return ReadDone(read.log, read.token, tuple(self._items(partition, read)))
-        except Trimmed as trimmed:
-            return Lacking(read.log, needed, trimmed.offset < trimmed.start)
+        except TrimmedError as trimmed:
+            return LogGap(read.log, needed, trimmed.offset < trimmed.start)
         except (CorruptError, CorruptRecordError, ProtocolError) as error:
             _logger.error("%s cannot be read from id %d on: %s", read.log, needed, error)
-            return Broken(read.log, partition.offset, error)
+            return UnreadableRecord(read.log, partition.offset, error)
 
-    def _items(self, partition: Partition, read: Read) -> list[tuple[int, Frame]]:
+    def _items(self, partition: LogPartition, read: Read) -> list[tuple[int, Frame]]:
         reached = self._reached.pop(read.log, None)
         if reached is not None and reached.next_id == read.after_id + 1:
-            # An idle log may have been trimmed beyond this place, although the rows after it are there.
-            with suppress(Trimmed):
+            # An idle log may have been trimmed beyond this offset, although the rows after it are there.
+            with suppress(TrimmedError):
                 found = self._read_on(partition, reached, read.max_bytes)
                 if reached.next_id > read.after_id + 1:
                     return found
         reached = self._find(partition, read.after_id)
         return self._read_on(partition, reached, read.max_bytes) if reached is not None else []
 
-    def _read_on(self, partition: Partition, reached: _Reached, max_bytes: int) -> list[tuple[int, Frame]]:
+    def _read_on(self, partition: LogPartition, reached: _ReadPosition, max_bytes: int) -> list[tuple[int, Frame]]:
         found: list[tuple[int, Frame]] = []
         size = 0
         for records in partition.read(reached.offset, reached.end):
@@ -578,11 +597,11 @@ class _Reads(_Worker):
                     self._reached[partition.log] = reached
         return found
 
-    def _find(self, partition: Partition, after_id: int) -> _Reached | None:
-        """Where to read on after a row; None if there is no later one."""
+    def _find(self, partition: LogPartition, after_id: int) -> _ReadPosition | None:
+        """Where to read after a row; None if there is no later row."""
         start, end = partition.bounds()
         next_stable_id = partition.one(end - 1).next_id if end > start else 0
         if next_stable_id <= after_id + 1:
             return None
         offset = partition.offset_after(after_id, start, end, next_stable_id)
-        return _Reached(after_id + 1, offset, end, _Fence(partition.incarnation_before(offset, start)))
+        return _ReadPosition(after_id + 1, offset, end, _Fence(partition.incarnation_before(offset, start)))

@@ -1,8 +1,8 @@
-"""A log's partition in Kafka, read from any offset, and searched for rows without an index.
+"""A log's partition in Kafka: reads it from any offset, and finds rows without an index.
 
-A row is found by a binary search over the records' `next_id`, one fetch a step. A zombie's records may break that order,
-so what the search finds is believed only if it holds the row and no later life began before it; otherwise the log is
-read through from its start.
+A row is found by binary search over the records' `next_id`, with one fetch per step. A zombie's records may break the order.
+So the result is used only if the frame holds the row and no later incarnation began before it; otherwise the log is read
+from its start.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from boreal.model import codec
 from boreal.model.codec import DataHead
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Frame, LogId, Start
-from formats.wire import incarnation_of, next_id_of
+from formats.frame_records import incarnation_of, next_id_of
 from logs.index import Index
-from logs.log import Trimmed
+from logs.log import TrimmedError
 from services.kafka.clusters import Cluster
 
 FETCH_BYTES = 1 << 20
-"""What one fetch brings, unless a frame alone is larger."""
+"""Maximum size of a fetch, unless a single frame is larger."""
 PATIENCE_S = 10.0
-"""How long a question waits for a cluster that does not answer, before it raises KafkaTimeoutError."""
+"""How long a read waits for a cluster that does not answer, before it raises KafkaTimeoutError."""
 _LOOK_BEHIND = 16
 _RECENT = 64
 _POLL_MS = 200
@@ -38,43 +38,48 @@ _LEAST_FETCH_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A record of a log: its frame's bytes, and what the log had come to with it."""
+class LogRecord:
+    """A record of a log."""
 
     offset: int
+    """Offset in the partition."""
     value: bytes
+    """The encoded frame."""
     next_id: int
+    """The log's next stable id after this record."""
     incarnation: int
+    """The incarnation of the log's last START up to this record."""
 
 
-def consumer_of(cluster: Cluster, **options: Any) -> KafkaConsumer:
-    """A consumer for the reading of logs: no fetch holds up the next one for long."""
+def make_log_consumer(cluster: Cluster, **options: Any) -> KafkaConsumer:
+    """A consumer for reading logs: fetches wait only briefly, so they do not delay each other. options: of KafkaConsumer."""
     settings: dict[str, Any] = {
         "fetch_max_wait_ms": 20,
         "max_partition_fetch_bytes": FETCH_BYTES,
         "bootstrap_timeout_ms": int(PATIENCE_S * 1000),
     }
-    return cluster.consumer(**{**settings, **options})
+    return cluster.make_consumer(**{**settings, **options})
 
 
-class Partition:
-    """A log's records, read from any offset through a consumer that may serve other logs in turn.
+class LogPartition:
+    """A log's records, read from any offset. Its consumer may be shared with other logs, if they use it in turn.
 
-    Everything raises KafkaTimeoutError when Kafka has not answered for PATIENCE_S, and CorruptError for a record that is
-    no frame. offset: of the record that `poll` reads next, or could not read.
+    All methods raise KafkaTimeoutError if Kafka does not answer for PATIENCE_S, and CorruptError for a record that is not a
+    frame.
     """
 
     def __init__(self, consumer: KafkaConsumer, log: LogId, topic: str) -> None:
         self.log = log
         self.place = TopicPartition(topic, log.partition)
         self.offset = 0
+        """Offset of the record that `poll` reads next, or could not read."""
         self._consumer = consumer
         self._narrow_at = math.inf
-        # Of the log's end, where most rows are sought: one fetch for all of it, where a search would take one a step.
-        self._recent: dict[int, Record] = {}
+        # The last records, where most searches end: one fetch for all, instead of one per step of the search.
+        self._recent: dict[int, LogRecord] = {}
 
     def bounds(self) -> tuple[int, int]:
-        """The first retained offset, and the one that the next record will get."""
+        """The first retained offset, and the offset of the next record."""
         self._assign()
         milliseconds = int(PATIENCE_S * 1000)
         start = self._consumer.beginning_offsets([self.place], timeout_ms=milliseconds)[self.place]
@@ -83,26 +88,26 @@ class Partition:
 
     @property
     def known_end(self) -> int:
-        """The end as the last fetch saw it."""
+        """The end of the log as of the last fetch; 0 before the first."""
         return self._consumer.highwater(self.place) or 0
 
     def recall(self, start: int, stop: int) -> None:
-        """Read the last records before `stop`, and remember them for what is asked next."""
+        """Read the last records before `stop`, and cache them for the following searches."""
         self.forget()
         for records in self.read(max(start, stop - _RECENT), stop):
             self._recent.update((record.offset, record) for record in records)
 
     def forget(self) -> None:
-        """Remember nothing any more."""
+        """Clear the cache of `recall`."""
         self._recent = {}
 
     def offset_since(self, time_ms: int) -> int | None:
-        """The first offset that was written at a time of the wall clock or later; None where all were before."""
+        """The first offset whose record was written at `time_ms` of the wall clock or later; None if there is none."""
         found = self._consumer.offsets_for_times({self.place: max(time_ms, 0)}, timeout_ms=int(PATIENCE_S * 1_000))[self.place]
         return None if found is None else int(found.offset)
 
-    def read(self, offset: int, stop: int) -> Iterator[list[Record]]:
-        """The records from `offset` up to `stop`, as they come in. Raises as `poll`."""
+    def read(self, offset: int, stop: int) -> Iterator[list[LogRecord]]:
+        """The records from `offset` to before `stop`, as they arrive. Raises as `poll`."""
         if offset in self._recent and stop - 1 in self._recent:
             yield [self._recent[place] for place in range(offset, stop)]
             return
@@ -116,34 +121,36 @@ class Partition:
             elif time.monotonic() > deadline:
                 raise KafkaTimeoutError(f"{self.place}, offset {self.offset}: no record within {PATIENCE_S:.0f} s")
 
-    def one(self, offset: int) -> Record:
+    def one(self, offset: int) -> LogRecord:
+        """The record at an offset."""
         return next(self.read(offset, offset + 1))[0]
 
     def seek(self, offset: int) -> None:
-        """`poll` is to go on from there."""
+        """Let `poll` continue from `offset`."""
         self._assign()
         self._consumer.seek(self.place, offset)
         self.offset = offset
         self._narrow_at = time.monotonic() + self._timeout_s
 
-    def poll(self, max_records: int, timeout_ms: int) -> list[Record]:
-        """What comes next within so long. Trimmed if it is gone, ProtocolError if we stand beyond the end."""
+    def poll(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
+        """The next records that arrive within `timeout_ms`. TrimmedError if the next record is trimmed, ProtocolError if
+        `offset` is beyond the end."""
         try:
             found = self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records).get(self.place, [])
         except OffsetOutOfRangeError:
             start, end = self.bounds()
             if self.offset < start:
-                raise Trimmed(self.log, self.offset, start) from None
-            raise ProtocolError(f"{self.log} ends at offset {end}, and was asked for offset {self.offset}") from None
+                raise TrimmedError(self.log, self.offset, start) from None
+            raise ProtocolError(f"{self.log} ends at offset {end}, but offset {self.offset} was requested") from None
         self._suit_link(bool(found))
-        records: list[Record] = []
+        records: list[LogRecord] = []
         for record in found:
             try:
                 records.append(self._record(record))
             except CorruptError:
                 if not records:
                     raise
-                self._consumer.seek(self.place, self.offset)  # what is sound comes first, and the rest with the next poll
+                self._consumer.seek(self.place, self.offset)  # return the good records first; the next poll raises
                 break
         return records
 
@@ -152,8 +159,8 @@ class Partition:
         return float(self._consumer.config["request_timeout_ms"]) / 1_000
 
     def _suit_link(self, has_come: bool) -> None:
-        """A fetch has to come through whole before its request times out, or it is asked for again and again: where nothing
-        comes for so long the next is half as large, and twice as large after one that came. Nothing public sets that."""
+        """Adapt the fetch size to the link. A fetch must complete before its request times out, or it is repeated for ever. So
+        after a timeout the next one is half as large, and after a success twice as large. No public method sets this."""
         now = time.monotonic()
         if not has_come and now < self._narrow_at:
             return
@@ -162,22 +169,23 @@ class Partition:
         config["max_partition_fetch_bytes"] = min(2 * nbytes, FETCH_BYTES) if has_come else max(nbytes // 2, _LEAST_FETCH_BYTES)
         self._narrow_at = now + self._timeout_s
 
-    def _record(self, record: ConsumerRecord) -> Record:
-        """The next record, which has to be the one at `offset`."""
+    def _record(self, record: ConsumerRecord) -> LogRecord:
+        """Decode the headers of the next record, which must be the one at `offset`."""
         if record.offset != self.offset:
-            raise self.damage(self.offset, f"is missing, {record.offset} follows")
+            raise self.damage(self.offset, f"is missing; the next record has offset {record.offset}")
         try:
-            found = Record(record.offset, record.value or b"", next_id_of(record.headers), incarnation_of(record.headers))
+            found = LogRecord(record.offset, record.value or b"", next_id_of(record.headers), incarnation_of(record.headers))
         except CorruptError as error:
             raise self.damage(record.offset, error) from error
         self.offset += 1
         return found
 
     def damage(self, offset: int, problem: object) -> CorruptError:
+        """The error for a bad record, with its position."""
         return CorruptError(f"{self.place.topic}, partition {self.place.partition}, offset {offset}: {problem}")
 
-    def head(self, record: Record) -> codec.Head:
-        """The frame without its rows, all bytes checked."""
+    def head(self, record: LogRecord) -> codec.Head:
+        """The frame without its rows. All checksums are verified."""
         try:
             codec.verify(record.value)
             return codec.peek(record.value)
@@ -185,7 +193,8 @@ class Partition:
             self.offset = record.offset
             raise self.damage(record.offset, error) from error
 
-    def frame(self, record: Record) -> Frame:
+    def frame(self, record: LogRecord) -> Frame:
+        """The decoded frame."""
         try:
             return codec.decode(record.value)
         except CorruptError as error:
@@ -199,7 +208,7 @@ class Partition:
     # Finding rows
 
     def index(self, offset: int, stop: int, start: int) -> tuple[Index, list[int]]:
-        """An index of the records from `offset` up to `stop`, and their sizes in bytes. start: the log's."""
+        """An index of the records from `offset` to before `stop`, and their sizes in bytes. start: of the log."""
         incarnation = self.incarnation_before(offset, start)
         index = Index(self.log, offset)
         sizes: list[int] = []
@@ -209,21 +218,21 @@ class Partition:
                 if not sizes:
                     index = Index(self.log, offset, _next_id_before(record, head), incarnation)
                 if not isinstance(head, Start):
-                    # What fences the first frames may lie too far back to have been seen.
+                    # The START that fences the first frames may be too far back to have been read.
                     index.incarnation = max(index.incarnation, record.incarnation)
                 index.add(head)
                 sizes.append(len(record.value))
         return index, sizes
 
     def incarnation_before(self, offset: int, start: int) -> int:
-        """The number of the last START before a record, as the few records before it know it: of a zombie's it takes more
-        than one, and it never writes many before it learns that it is one. 0 at the log's start."""
+        """The incarnation of the last START before a record, from the few records before it. One record is not enough, since a
+        zombie may have written it; but a zombie never writes many before it is fenced. 0 at the log's start."""
         before = self.read(max(start, offset - _LOOK_BEHIND), offset)
         return max((record.incarnation for records in before for record in records), default=0)
 
     def offset_after(self, stable_id: int, start: int, stop: int, next_stable_id: int) -> int:
-        """As `Log.offset_after`, without an index: of the records from `start` up to `stop`, where the log's next stable
-        id is `next_stable_id`."""
+        """As `Log.offset_after`, without an index, over the records from `start` to before `stop`. next_stable_id: of the
+        log."""
         row = min(stable_id + 1, next_stable_id - 1)
         if row < 0 or start == stop:
             return start
@@ -232,14 +241,14 @@ class Partition:
             return holder if row == stable_id + 1 else holder + 1
         if holder is None or holder == start or self._skips(holder, row):
             if row == stable_id + 1:
-                raise Trimmed(self.log, (stop if holder is None else holder) - 1, start)
+                raise TrimmedError(self.log, (stop if holder is None else holder) - 1, start)
             return start
         index, _ = self.index(start, stop, start)
         return index.offset_after(stable_id)
 
     def _first_beyond(self, row: int, start: int, stop: int) -> int | None:
-        """The first record after which the next stable id is above `row`: near the end, where most are sought, in few
-        steps."""
+        """The offset of the first record whose `next_id` is above `row`; None if there is none. Takes few steps near the end,
+        where most searches end."""
         high, step = stop - 1, 1
         if self.one(high).next_id <= row:
             return None
@@ -254,7 +263,7 @@ class Partition:
         return bisect_left(range(low + 1, high), True, key=lambda place: self.one(place).next_id > row) + low + 1
 
     def _holds(self, offset: int, row: int, start: int) -> bool:
-        """Whether the frame there is stable, holds the row, and was written before any later life began."""
+        """Whether the frame at `offset` is stable, holds the row, and was written before any later incarnation began."""
         record = self.one(offset)
         head = self.head(record)
         if not isinstance(head, DataHead) or head.tentative or not head.first_id <= row < head.first_id + head.rows:
@@ -262,7 +271,7 @@ class Partition:
         return head.origin.incarnation >= max(self.incarnation_before(offset, start), record.incarnation)
 
     def _skips(self, offset: int, row: int) -> bool:
-        """Whether the writer of the frame there went on beyond the row: the record before it, of the same life, did not
+        """Whether the writer of the frame at `offset` skipped the row: the record before it, of the same incarnation, does not
         have the row yet."""
         record, before = self.one(offset), self.one(offset - 1)
         head = self.head(record)
@@ -270,8 +279,8 @@ class Partition:
         return is_later and before.next_id <= row and before.incarnation == record.incarnation
 
 
-def _next_id_before(record: Record, head: codec.Head) -> int:
-    """The next stable id of a log just before one of its records."""
+def _next_id_before(record: LogRecord, head: codec.Head) -> int:
+    """A log's next stable id before one of its records."""
     if isinstance(head, DataHead) and not head.tentative and head.first_id + head.rows == record.next_id:
         return head.first_id
     return record.next_id

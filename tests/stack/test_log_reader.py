@@ -15,12 +15,12 @@ from kafka import TopicPartition
 
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Boundary, Data, Frame, LogId
-from formats.wire import encode_record
+from formats.frame_records import encode_record
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.stack.servers import KafkaServer
-from services.storage import follow as follow_module
-from services.storage.follow import EVENT_FRAMES, Broken, Failed, Lacking, LogReader
+from services.storage import log_reader
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
+from services.storage.log_reader import EVENT_FRAMES, LogGap, LogReader, ReaderFailure, UnreadableRecord
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -146,7 +146,7 @@ def test_large_frames_are_bounded_in_bytes(topic: Topic, inbox: Inbox) -> None:
     while len(found) < len(frames):
         event = inbox.next(Frames)
         rows = [frame.batch.num_rows for _, frame in event.items]
-        assert sum(rows) * 8 <= follow_module.EVENT_BYTES or len(rows) == 1
+        assert sum(rows) * 8 <= log_reader.EVENT_BYTES or len(rows) == 1
         found += event.items
         reader.taken(LOG)
     assert found == list(enumerate(frames))
@@ -209,7 +209,7 @@ def test_no_frame_lies_beyond_the_end_that_is_told_with_it(
     """Kafka looks up a log's end before it reads, and may find records that came in between."""
     follow(inbox, LOG, -1)
     assert inbox.next() == Frames(LOG, (), 0)
-    monkeypatch.setattr(follow_module.Partition, "known_end", 0)
+    monkeypatch.setattr(log_reader.LogPartition, "known_end", 0)
     assert inbox.reader is not None
     inbox.reader.taken(LOG)
     topic.put_frames([start(1), data(0, 3)])
@@ -245,10 +245,10 @@ def test_rows_that_are_gone_are_lacking(topic: Topic, inbox: Inbox) -> None:
         log.trim(12)
         assert log.start == 3
         follow(inbox, LOG, 3)
-        assert inbox.next() == Lacking(LOG, 4, trimmed=True)
+        assert inbox.next() == LogGap(LOG, 4, trimmed=True)
         assert inbox.reader is not None
         inbox.reader.read(Read(LOG, 3, 1 << 20, 7))
-        assert inbox.next() == Lacking(LOG, 4, trimmed=True)
+        assert inbox.next() == LogGap(LOG, 4, trimmed=True)
         follow(inbox, LOG, 9)
         assert inbox.frames(1) == [(4, data(10, 5))]
 
@@ -283,7 +283,7 @@ def test_an_idle_log_that_was_trimmed_behind_a_readers_back_lacks_nothing(topic:
 def test_rows_that_were_skipped_are_lacking(topic: Topic, inbox: Inbox) -> None:
     topic.put_frames([start(1), data(0, 5), boundary(5), start(2), data(50, 5, life=2), boundary(55, life=2)])
     follow(inbox, LOG, 20)
-    assert inbox.next() == Lacking(LOG, 21, trimmed=False)
+    assert inbox.next() == LogGap(LOG, 21, trimmed=False)
 
 
 def test_what_is_trimmed_beneath_a_reader_is_lacking(topic: Topic, inbox: Inbox) -> None:
@@ -291,14 +291,14 @@ def test_what_is_trimmed_beneath_a_reader_is_lacking(topic: Topic, inbox: Inbox)
     topic.put_frames(frames)
     reader = follow(inbox, LOG, -1)
     event = inbox.next(Frames)
-    with closing(topic.cluster.admin()) as admin:
+    with closing(topic.cluster.make_admin()) as admin:
         admin.delete_records({TopicPartition(topic.name, 0): 401})
     needed = 0
     while isinstance(event, Frames):
         needed = max([needed, *(f.first_id + f.batch.num_rows for _, f in event.items if isinstance(f, Data))])
         reader.taken(LOG)
-        event = inbox.next((Frames, Lacking))
-    assert event == Lacking(LOG, needed, trimmed=True)
+        event = inbox.next((Frames, LogGap))
+    assert event == LogGap(LOG, needed, trimmed=True)
     assert needed < 4_000_000
     inbox.none(0.3)
 
@@ -328,7 +328,7 @@ def test_a_broken_record_stops_its_log_and_no_other(topic: Topic, inbox: Inbox, 
     assert inbox.frames(1, TWO) == [(1, data(0, 5))]
     assert inbox.reader is not None
     inbox.reader.read(Read(ONE, 4, 1 << 20, 1))
-    assert inbox.next(Broken).offset == 2
+    assert inbox.next(UnreadableRecord).offset == 2
     topic.put_frames([data(5, 5)], partition=1)
     assert inbox.frames(1, TWO) == [(2, data(5, 5))]
 
@@ -340,7 +340,7 @@ def test_a_record_without_headers_is_broken_too(topic: Topic, inbox: Inbox) -> N
     topic.put_frames([boundary(5)], next_id=5)
     topic.put((b"hello", []))
     assert inbox.frames(1) == [(2, boundary(5))]
-    broken = inbox.next(Broken)
+    broken = inbox.next(UnreadableRecord)
     assert (broken.log, broken.offset) == (LOG, 3)
     assert "no header next_id" in str(broken.error)
 
@@ -420,7 +420,7 @@ def test_a_watched_log_that_grows_fast_is_told_of_its_end(topic: Topic, inbox: I
     tails = 0
     while inbox.next(Tail).frame != boundary(41):
         tails += 1
-    looks = (time.monotonic() - begun) * 1_000 / follow_module.TAIL_MS
+    looks = (time.monotonic() - begun) * 1_000 / log_reader.TAIL_MS
     assert tails < max(20, looks), "as where the writer is so slow that each is the newest for a while"
 
 
@@ -520,16 +520,16 @@ def test_a_log_that_lost_what_we_had_read_is_broken(tmp_path: Path, fresh_name: 
             inbox.frames(1)
             server.wipe()
             Topic(topic.cluster, fresh_name)
-            broken = inbox.next(Broken, within_s=60)
+            broken = inbox.next(UnreadableRecord, within_s=60)
             assert isinstance(broken.error, ProtocolError)
 
 
 def test_the_unforeseen_is_delivered_and_not_swallowed(topic: Topic, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     topic.put_frames([start(1)])
-    monkeypatch.setattr(follow_module.Partition, "frame", lambda *_: 1 // 0)
+    monkeypatch.setattr(log_reader.LogPartition, "frame", lambda *_: 1 // 0)
     follow(inbox, LOG, -1)
     assert inbox.next() == Frames(LOG, (), 1)
-    assert isinstance(inbox.next(Failed).error, ZeroDivisionError)
+    assert isinstance(inbox.next(ReaderFailure).error, ZeroDivisionError)
 
 
 def test_close_ends_all_threads(topic: Topic) -> None:

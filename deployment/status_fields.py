@@ -1,0 +1,319 @@
+"""What the fields of statuses mean: the data of docs/settings.md, and the list that tests compare real statuses with.
+
+An entry is a text, or a text and the fields of the part. The part may be a list: each of its elements has these fields. A
+name in capitals stands for any name. Times are milliseconds unless the name says otherwise; `..._ms` that say when are
+milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Fields = Mapping[str, "str | tuple[str, Fields]"]
+
+CLOCK_WARNING: Fields = {
+    "process": "The process.",
+    "skew_ms": "How far its clock is off.",
+    "text": "What follows from it, and what to do.",
+}
+JOURNAL_ENTRY: Fields = {
+    "at_ms": "When.",
+    "kind": "What changed: `claim`, `progress`, `state`, `input` or `checkpoint`.",
+    "who": "The instance, egress or stream.",
+    "text": "What happened.",
+    "is_bad": "Whether somebody should look.",
+}
+DELAYS: Fields = {"p50": "The median.", "p99": "The 99th percentile.", "max": "The longest."}
+COUNTS: Fields = {"stable": "Stable rows.", "tentative": "Tentative rows.", "undone": "Tentative rows that were revoked."}
+TENTATIVE: Fields = {
+    "outstanding": "Tentative rows that are not revoked.",
+    "since": "When the first of them was given.",
+    "cause": "Why they are tentative: the failure, or `early`.",
+}
+STATES = "`STABLE`, `UP_FAILURE`, `STABILIZATION` or `RECOVERING`, as protocol.md defines them"
+
+# What a Spark job says of itself
+
+JOB: Fields = {
+    "ready": "Whether the job is warm.",
+    "start_s": ("How long its start took, in seconds.", {"PART": "Of each part of the start."}),
+    "batch_ms": "How long the last batch took.",
+    "batch_parts_ms": ("What that consists of, as Spark says.", {"PART": "Of each part of the batch."}),
+    "batch_orders": "Orders in the last batch.",
+    "orders_per_s": "Orders a second.",
+    "rows_per_s": "Rows a second that orders brought, of all shards, over the last ten seconds.",
+    "shards": (
+        "For each instance that was given an order:",
+        {
+            "fragment": "Its fragment.",
+            "shard": "Its shard.",
+            "rows": "Rows since the job began, without those of orders that were given again.",
+            "state_bytes": "Memory of its state, estimated.",
+            "versions_bytes": "Memory beside the state, estimated: the copy that a rollback returns to, and overlays.",
+            "rebuilds": "How often its state was made from a snapshot and orders since the job began, the start included.",
+            "last_rebuild_s": "How long the last rebuild took, in seconds.",
+            "last_rebuild_cause": "Why: `new worker` (the job began, or a worker or its executor was lost), `orders given "
+            "again` (Spark repeated a batch), `orders missed` (another worker obeyed those between), `batch broken off`.",
+            "last_rebuild_orders": "How many orders were obeyed again for it.",
+        },
+    ),
+    "rss_bytes": (
+        "Memory of processes:",
+        {
+            "driver": "Of the job's own process.",
+            "jvm": "Of its JVM.",
+            "workers": "Of all Python workers that hold the state of an instance.",
+        },
+    ),
+}
+
+# What the monitor says of a query
+
+INPUT: Fields = {
+    "name": "The stream.",
+    "state": "`live`; `idle`: no rows come, which is no failure; `spooling`: rows wait on the source's disk for Kafka; "
+    "`failed`; `starting`; `paused`.",
+    "last_boundary": "The boundary of the stream, or `end`; null before the first.",
+    "last_ingest_age_ms": "How long ago its source logged the last row.",
+    "rows": "Rows that its source has logged since it started.",
+    "dlq": "Records that its source has refused since it started: the dead letters.",
+    "clamped": "Late rows that it has put at the boundary since it started.",
+    "ahead": "Rows that it has refused since it started because their time was too far ahead.",
+    "idle_partitions": "Partitions that hold the stream back no longer, since they have brought nothing for `idle`.",
+    "spooled_bytes": "What waits on the source's disk for Kafka.",
+}
+REPLICA: Fields = {
+    "fragment": "Its fragment.",
+    "replica": "Its replica.",
+    "shard": "Its shard.",
+    "engine": "`native` or `spark`.",
+    "site": "The site of the replica.",
+    "state": f"{STATES}; `STARTING` before it is heard, `FAILURE` when it is silent, `PAUSED` while the query is.",
+    "since_ms": "When it entered the state.",
+    "alpha_x_ms": "How long it may hold a bucket back for missing input.",
+    "missing": "The inputs that are missing.",
+    "position": "Up to which event time its stable input is processed: microseconds since 1970.",
+    "stalled": "Whether it stands still while all its inputs go on.",
+    "claim_lost": "Whether it was silent for longer than `tuning.retention`, so that its input may be trimmed.",
+}
+EGRESS_OF_QUERY: Fields = {
+    "site": "The site of the egress.",
+    "state": "As of a replica.",
+    "ready": "Whether it gives results.",
+    "delay_ms": ("The delay of new rows lately; null where there was none.", DELAYS),
+    "violations": "New rows that came later than X after their ingest.",
+    "tentative": ("What clients hold that may be revoked:", TENTATIVE),
+    "counts": ("What clients were given:", COUNTS),
+}
+QUERY: Fields = {
+    "v": "The version of this shape.",
+    "process": "`query:NAME`, the key of the record.",
+    "pid": "The process id of the monitor.",
+    "kind": "`query`.",
+    "query": "The name of the query.",
+    "name": "The name of the query.",
+    "at_ms": "When this was said.",
+    "revision": "Grows with each change of the query.",
+    "paused": "Whether the query is paused.",
+    "ready": "Whether it answers: an egress is ready, and a replica of each shard is at work.",
+    "state": "The state of the best egress.",
+    "x_ms": "X, the delay threshold.",
+    "alpha_x_ms": "The least of its replicas'.",
+    "delay_ms": ("The delay of new rows lately, at the best egress; null where there was none.", DELAYS),
+    "violations": "New rows that came later than X after their ingest, at all egresses.",
+    "inputs": ("For each stream:", INPUT),
+    "replicas": ("For each instance, that is, each shard of each replica of each fragment:", REPLICA),
+    "jobs": (
+        "For each replica with operators in Spark, all null while it is not heard:",
+        {"replica": "The replica.", "site": "Its site.", **JOB},
+    ),
+    "egresses": ("For each site:", EGRESS_OF_QUERY),
+    "tentative": ("What clients of the best egress hold that may be revoked:", TENTATIVE),
+    "counts": ("What clients of the best egress were given:", COUNTS),
+    "claims": (
+        "What readers need of the logs:",
+        {
+            "lost": "The readers that were silent for longer than `tuning.retention`.",
+            "trimmed_before": ("How far each log may be trimmed.", {"LOG": "The first id that a reader still needs."}),
+        },
+    ),
+    "stalled": "The instances that stand still while all their inputs go on.",
+    "clock": ("For each process whose clock takes more than a quarter of what X leaves:", CLOCK_WARNING),
+    "notes": "What the planner says of the query.",
+    "journal": ("What happened lately, in the order of time:", JOURNAL_ENTRY),
+    "seen": "For the next life of the monitor: the last state that is known of each instance, egress and input.",
+}
+
+# What `boreal status --json` prints
+
+SOURCE_OF_STACK: Fields = {
+    field: INPUT[field]
+    for field in ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
+}
+PROCESS_OF_STACK: Fields = {
+    "name": "Its name: the kind, and what it serves.",
+    "kind": "`source`, `node`, `egress`, `spark`, `monitor`, `kafka` or `redis`.",
+    "query": "The query that it serves; null for what serves all.",
+    "pid": "Its process id; null while it does not run.",
+    "state": "`running`: and ready; `starting`; `recovering`: it was ready, and will be again; `waiting`: for the next start, "
+    "after an end; `stopping`, `killed`: asked to end, and made to.",
+    "restarts": "How often it was started again.",
+}
+STACK: Fields = {
+    "ready": "Whether all that should run is ready.",
+    "kafka": ("The brokers:", {"SITE": "The address of each site's."}),
+    "redis": "The address of Redis.",
+    "api": "The address of the REST API; null without one.",
+    "token": "The token of a local stack's API; null elsewhere.",
+    "processes": ("For each process:", PROCESS_OF_STACK),
+    "queries": "The names of all queries.",
+    "problems": ("Queries that cannot run:", {"QUERY": "Why."}),
+    "sources": ("How far sources are, if there are any:", {"QUERY.STREAM": ("For each stream:", SOURCE_OF_STACK)}),
+    "jobs": ("How Spark jobs get on, if there are any:", {"JOB": ("For each job:", JOB)}),
+    "clock": ("Processes whose clock takes more than a quarter of what X leaves, if there are any:", CLOCK_WARNING),
+}
+
+# What `boreal query show --json` prints
+
+SHOWN_QUERY: Fields = {
+    "name": "The name of the query.",
+    "revision": "Grows with each change of the query.",
+    "paused": "Whether the query is paused.",
+    "delay_threshold": "X, as the query file writes it.",
+    "reconcile": "How replicas return to the state before a failure.",
+    "policy": "FAILURE/STABILIZATION.",
+    "replicas": "The number of replicas.",
+    "engine": "The engine, or a list with one for each replica.",
+    "live": "Whether all that it needs runs and is ready; tentative answers count.",
+    "states": ("The state of each instance:", {"FRAGMENT.REPLICA.SHARD": f"{STATES}."}),
+    "missing_inputs": "The inputs that are missing somewhere.",
+    "least_x_ms": "The smallest X that the query could keep, by what was measured lately.",
+    "waits_for": "The processes that are not ready yet.",
+    "problem": "Why the query cannot run; null if it can.",
+    "spec": "The query, in the shape of the file.",
+}
+
+# What processes say of themselves
+
+PROCESS: Fields = {
+    "v": "The version of this shape.",
+    "process": "The name of the process, the key of the record.",
+    "kind": "The first part of the name.",
+    "query": "The query that it serves; null for what serves all.",
+    "pid": "Its process id.",
+    "at_ms": "When this was said.",
+    "ready": "Whether it does its work.",
+    "clock_offset_ms": "How far the machine's wall clock is ahead of the home site's; null before the first answer.",
+    "clock_uncertainty_ms": "By how much that may be wrong.",
+    "clock_error_ms": "How far the clock of the process is still ahead of the home site's.",
+}
+"""What every process says; the others follow it."""
+
+SOURCE: Fields = {
+    "stream": "The stream.",
+    **{field: INPUT[field] for field in ("state", "last_boundary", "rows", "dlq", "clamped", "ahead", "idle_partitions")},
+    "last_ingest_ms": "When it logged the last row.",
+    "spooled_bytes": INPUT["spooled_bytes"],
+    "spool_full": "Whether its disk space for rows over HTTP is used up.",
+    "lost_records": "Records that the topic had deleted before they were read.",
+    "positions": ("How far it has read:", {"PARTITION": "The offset of the next record of each partition."}),
+}
+NODE: Fields = {
+    "site": "The site of the replica.",
+    "instances": (
+        "For each shard of each fragment:",
+        {
+            "fragment": "Its fragment.",
+            "replica": "Its replica.",
+            "shard": "Its shard.",
+            "engine": "`native` or `spark`.",
+            "state": f"{STATES}; null before the first.",
+            "since_ms": "When it entered the state.",
+            "x_ms": "The X that it keeps to.",
+            "alpha_x_ms": "How long it may hold a bucket back for missing input.",
+            "least_x_ms": "The smallest X that leaves time to hold a bucket back, by what was measured lately.",
+            "engine_ms": "What an order to the operators takes at worst.",
+            "missing": "The inputs that are missing.",
+            "position": "Up to which event time its stable input is processed: microseconds since 1970.",
+            "inputs": (
+                "For each partition that it reads:",
+                {
+                    "name": "The stream and the partition of its writer.",
+                    "boundary": "Its stable boundary: microseconds since 1970.",
+                    "silent": "Whether nothing is heard of it.",
+                    "failed": "Whether it is silent or tentative, or its writer is not `STABLE`.",
+                    "read_from": "The replica whose log is read; null for a source's.",
+                    "skew_ms": "How far the writer's clock was seen to be ahead.",
+                    "silent_for_ms": "How long ago it was last heard.",
+                },
+            ),
+            "reconciliations": "How many corrections it has made.",
+            "last_reconciliation_s": "How long the last one took, in seconds.",
+            "unconfirmed_frames": "Frames that Kafka has not confirmed yet.",
+        },
+    ),
+}
+EGRESS: Fields = {
+    "site": "Its site.",
+    "state": f"{STATES}; null before the first.",
+    "since_ms": "When it entered the state.",
+    "x_ms": "The X that it keeps to.",
+    "alpha_x_ms": "How long it may hold a bucket back for missing input.",
+    "skew_ms": "How far the clocks of what it reads were seen to be ahead.",
+    "counts": ("What clients were given:", COUNTS),
+    "delay_ms": ("The delay of new rows lately; null where there was none.", DELAYS),
+    "violations": "New rows that came later than X after their ingest.",
+    "tentative": (
+        "What clients hold that may be revoked:",
+        {
+            "outstanding": TENTATIVE["outstanding"],
+            "since_ms": TENTATIVE["since"],
+            "cause": TENTATIVE["cause"],
+        },
+    ),
+    "missing": "The inputs that are missing.",
+    "lost_rows": "Stable rows that were gone from the logs before they could be given.",
+    "seq": "The number of the last record on `q.out`.",
+    "epoch": "How often tentative rows were revoked.",
+    "next_id": (
+        "The id of the next stable row:",
+        {"out": "On `q.out`.", "stable": "On `q.stable`; null at sites other than the home site."},
+    ),
+    "unconfirmed_frames": "Frames whose records Kafka has not confirmed yet.",
+}
+SPARK: Fields = {"site": "The site of the replica.", "replica": "The replica.", **JOB}
+MONITOR: Fields = {
+    "queries": "The queries that it watches.",
+    "redis": "`reachable` or `out of reach`.",
+    "trimmed_before": ("How far logs may be trimmed:", {"QUERY": ("Of each query:", {"LOG": "The first id that is needed."})}),
+}
+SUPERVISOR: Fields = {
+    "processes": (
+        "For each process that it runs:",
+        {**PROCESS_OF_STACK, "created": "When it was made, in seconds since the machine began."},
+    ),
+    "queries": (
+        "For each query, null before they are known:",
+        {
+            "QUERY": (
+                "For each:",
+                {
+                    "revision": "The revision that its processes run.",
+                    "paused": "Whether it is paused.",
+                    "ready": "Whether all of its processes here are ready.",
+                    "problem": "Why it cannot run; null if it can.",
+                },
+            )
+        },
+    ),
+}
+
+PROCESSES: Mapping[str, Fields] = {
+    "source": SOURCE,
+    "node": NODE,
+    "egress": EGRESS,
+    "spark": SPARK,
+    "monitor": MONITOR,
+    "supervisor": SUPERVISOR,
+}
+"""By the kind of the process: what it says beside PROCESS."""
