@@ -28,8 +28,8 @@ from boreal.query.planner import plan
 from boreal.query.spec import Mode, Policy, load_query
 from embedded.file_log import FileLogStore
 from embedded.file_sources import read_source
+from embedded.paced_sources import Pace
 from embedded.run import Run
-from embedded.sources import Pace
 from embedded.world import SkipClock
 from logs.log import LogStore
 from logs.memory_checkpoints import MemoryCheckpointStore

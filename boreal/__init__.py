@@ -1,4 +1,4 @@
-"""boreal: streaming answers within X, whatever breaks; and every answer right in the end."""
+"""boreal: a stream processor that answers within X while inputs fail, and corrects every answer after the failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`boreal.CorrectedStream`, looked up when it is first used: it needs a Kafka client, which the model does not."""
+    """Import `CorrectedStream` on first use: it needs a Kafka client, but the model does not."""
     if name == "CorrectedStream":
         return import_module("boreal.client").CorrectedStream
     raise AttributeError(f"module 'boreal' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """The command line, on top of all other rooms. `main` is the console script `boreal`.
 
-What a command does is elsewhere, and is imported when the command runs.
+The code of a command is in other rooms, and is imported when the command runs.
 """
 
 from boreal_cli.app import main

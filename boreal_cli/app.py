@@ -1,7 +1,7 @@
-"""The commands: what each takes, and who does it. Everything heavy is imported inside, so that `--help` is quick.
+"""The commands: their options, and the functions that they call. Large imports are in the commands, so that `--help` is fast.
 
-Exit status: 0 done and all well; 1 done, and not well; 2 the query, an option or the input cannot be accepted; 130
-interrupted.
+Exit status: 0 success; 1 the command ran, but its result is not good; 2 the query, an option or the input is not valid;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that `arguments` (by default the process's) name; returns the exit status."""
+    """Run a command. arguments: the command line, by default that of the process. Returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in given
     try:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone. What Python would still flush at exit has nowhere to go.
+        # The reader of our output has closed the pipe. Python must not flush the rest into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     except (AssertionError, BorealError) as error:
@@ -78,7 +78,7 @@ def _boreal(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Streaming answers within X, whatever breaks; and every answer right in the end."""
+    """A stream processor that answers within X while inputs fail, and corrects every answer after the failure."""
     options.show_help_alone(context)
 
 
@@ -105,18 +105,18 @@ def run(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Run a query over files or generated tuples, in this process, while scripted faults strike.
+    """Run a query over files or generated tuples in this process, with scripted faults.
 
-    DIR gets stable.jsonl (the right answer), changes.jsonl (all that a client saw), dlq.jsonl (refused input) and
-    report.json. Exit status 1: a replica did not end STABLE.
+    The command writes stable.jsonl (the final results), changes.jsonl (all that a client saw), dlq.jsonl (rejected input)
+    and report.json to DIR. Exit status 1: a replica did not end STABLE.
     """
     from boreal_cli import progress, tables
-    from embedded import folder
-    from embedded.session import RunOptions, prepare
+    from embedded import run_folder
+    from embedded.session import RunOptions, make_session
 
-    folder.check(out, force)
+    run_folder.check(out, force)
     if data is not None:
-        folder.check_data(data)
+        run_folder.check_data(data)
     asked = RunOptions(
         faults=fault or (),
         rate=rate,
@@ -130,8 +130,8 @@ def run(
         clock=clock,
         seed=seed,
     )
-    session = prepare(query, source or (), asked)
-    folder.make(out)
+    session = make_session(query, source or (), asked)
+    run_folder.prepare(out)
     with progress.following(session, as_json) as view:
         outcome = session.run(out, data=data, watch=view.watch, tap=view.tap)
     if as_json:
@@ -152,9 +152,9 @@ def compare(
     rate: options.Rate = None,
     speed: options.Speed = None,
     fault: options.Faults = None,
-    modes: Annotated[str, typer.Option(metavar="all|M,...", help="The modes to run.")] = "all",
+    modes: Annotated[str, typer.Option(metavar="all|M,...", help="The reconciliation modes to run.")] = "all",
     policies: Annotated[
-        str, typer.Option(metavar="all|F/S,...", help="The policies to run; all: process or delay / process, delay or suspend.")
+        str, typer.Option(metavar="all|F/S,...", help="The policies to run. all: process or delay / process, delay or suspend.")
     ] = "all",
     delay_threshold: options.DelayThreshold = None,
     replicas: options.Replicas = None,
@@ -165,17 +165,17 @@ def compare(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Run the same input and faults under several modes and policies, and set the results side by side.
+    """Run the same input and faults with several modes and policies, and compare the results.
 
-    DIR gets compare.json, compare.html, and a folder with each run's own files.
+    The command writes compare.json, compare.html, and a folder with the files of each run to DIR.
     """
     from boreal_cli import progress, tables
-    from embedded import folder
-    from embedded.compare import combinations, make_folder
+    from embedded import run_folder
+    from embedded.compare import combinations, prepare_folder
     from embedded.compare import compare as compare_runs
-    from embedded.session import RunOptions, prepare
+    from embedded.session import RunOptions, make_session
 
-    folder.check(out, force)
+    run_folder.check(out, force)
     asked = RunOptions(
         faults=fault or (),
         rate=rate,
@@ -187,9 +187,9 @@ def compare(
         clock=clock,
         seed=seed,
     )
-    session = prepare(query, source or (), asked)
+    session = make_session(query, source or (), asked)
     chosen, notes = combinations(session, modes, policies)
-    make_folder(out)
+    prepare_folder(out)
     with progress.counting(session, len(chosen), as_json) as view:
         comparison = compare_runs(session, chosen, notes, out, lambda combination: view.next(str(combination)))
     if as_json:
@@ -222,12 +222,13 @@ def verify(
     data: stack.Data = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run a query with the faults and without, and compare the stable outputs line by line.
+    """Run a query with the faults and without them, and compare the stable outputs line by line.
 
-    Also replays each run's changelog, which must leave the stable output. Exit status 1: something differs.
+    The command also replays the changelog of each run, which must result in the stable output. Exit status 1: there is a
+    difference.
 
-    QUERY may also be the name of a query that runs on a stack: what its clients were given is then compared with what one
-    Spark batch job computes from the logs of its sources (--from, --to, --data).
+    QUERY can also be the name of a query on a stack. The stable results that its clients received are then compared with
+    the results of a Spark batch job over the logs of its sources (--from, --to, --data).
     """
     of_file: dict[str, object] = {
         "--source": source,
@@ -246,7 +247,7 @@ def verify(
         history.verify_deployed(str(query), from_, to, data, as_json)
 
     from boreal_cli import progress, tables
-    from embedded.session import RunOptions, prepare
+    from embedded.session import RunOptions, make_session
     from embedded.verify import verify as verify_runs
 
     asked = RunOptions(
@@ -262,7 +263,7 @@ def verify(
         clock=clock,
         seed=seed,
     )
-    session = prepare(query, source or (), asked)
+    session = make_session(query, source or (), asked)
     with progress.counting(session, 2, as_json) as view:
         verdict = verify_runs(session, view.next)
     if as_json:
@@ -274,16 +275,19 @@ def verify(
 
 @app.command(epilog="Example: boreal simulate --seeds 200")
 def simulate(
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many seeds to run.", show_default=False)],
-    seed: Annotated[int, typer.Option(metavar="FIRST", min=0, help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="The number of seeds to run.", show_default=False)],
+    seed: Annotated[int, typer.Option(metavar="FIRST", min=0, help="The first seed.")] = 0,
     mutant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run with a known bug put in: it must be found.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Run with this known bug in the program, which a seed must find.", show_default=False
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run seeded random queries and faults in virtual time, and check the invariants after each.
+    """Run random queries with random faults in virtual time, one for each seed, and check the invariants after each run.
 
-    Exit status 1: one was violated. Its seed, as --seed with --seeds 1, replays the run.
+    Exit status 1: a run violated an invariant. To repeat the run, use --seeds 1 --seed with its seed.
     """
     from boreal_cli import progress, tables
     from simulation.campaign import simulate as run_seeds
@@ -298,10 +302,10 @@ def simulate(
 
 @app.command(epilog="Example: boreal bench core")
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which measurement, such as core.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the benchmark, such as core.", show_default=False)],
     as_json: options.Json = False,
 ) -> None:
-    """Measure, on this machine."""
+    """Run a benchmark on this machine."""
     from bench.figures import print_table
     from boreal_cli.benches import find
 

@@ -1,4 +1,4 @@
-"""The measurements of `boreal bench`: the modules of `bench` that have a `main`."""
+"""The benchmarks of `boreal bench`: the modules of `bench` that have a function `main`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Measure = Callable[[], dict[str, Any]]
 
 
 def find(name: str) -> Measure:
-    """The measurement of this name; UserError, with the choices, where there is none."""
+    """The benchmark with this name. UserError, with the choices, if there is none."""
     if name.isidentifier() and find_spec(f"bench.{name}") is not None:
         measure = getattr(import_module(f"bench.{name}"), "main", None)
         if measure is not None:
             return cast(Measure, measure)
-    raise UserError("NAME", name, "there is no such measurement", did_you_mean(name, _names()))
+    raise UserError("NAME", name, "is not the name of a benchmark", did_you_mean(name, _names()))
 
 
 def _names() -> list[str]:
-    """Imports all of them; only done for an error's sake."""
+    """The names of all benchmarks. Imports all of them, so it is only used for an error."""
     import bench
 
     modules = sorted(module.name for module in pkgutil.iter_modules(bench.__path__))

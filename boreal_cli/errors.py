@@ -1,4 +1,4 @@
-"""How errors are shown: one red line for people, one JSON object for programs, both with the field, the value and the fix."""
+"""Errors on stderr: one red line for people or one JSON object for programs, with the field, the value and the fix."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import typer
 from boreal.model.errors import BorealError, UserError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""The base of all that is wrong with a command line, which typer has under a different name in each version."""
+"""The base class of all errors of a command line. Its name differs between versions of typer."""
 
 
 def show(error: UserError, as_json: bool) -> None:
-    """To stderr, in one line."""
+    """Print the error to stderr, in one line."""
     if as_json:
         print(json.dumps({"error": error.to_dict()}), file=sys.stderr)
         return
@@ -26,15 +26,15 @@ def show(error: UserError, as_json: bool) -> None:
 
 
 def show_broken(error: AssertionError | BorealError, as_json: bool) -> None:
-    """What is no fault of the user's: an invariant that broke, or a stored thing that is damaged."""
+    """Print an error that the user did not cause: a broken invariant, or damaged stored bytes."""
     if not as_json:
         traceback.print_exception(error)
-    problem = f"an invariant broke: {error}" if isinstance(error, AssertionError) else str(error)
-    show(UserError("run", None, problem, "this is a bug of boreal: report it with the command that showed it"), as_json)
+    problem = f"an invariant is broken: {error}" if isinstance(error, AssertionError) else str(error)
+    show(UserError("run", None, problem, "this is a bug in boreal: report it, with the command that you ran"), as_json)
 
 
 def from_usage(error: Any, arguments: Sequence[str]) -> UserError:
-    """What the parser of the command line found, in our words."""
+    """The error that typer found in the command line, as a UserError."""
     context = getattr(error, "ctx", None)
     see = f"see {context.command_path if context else 'boreal'} --help"
     option = getattr(error, "option_name", None)
@@ -60,7 +60,7 @@ def _sentence(text: str) -> str:
 
 
 def _given(name: str, arguments: Sequence[str]) -> str | None:
-    """What the command line says for an option; None for what it does not say."""
+    """The value of an option on the command line; None if there is none."""
     for place, argument in enumerate(arguments):
         if argument.startswith(f"{name}="):
             return argument.partition("=")[2]

@@ -1,4 +1,4 @@
-"""`boreal backfill`, and `boreal verify` of a query that runs: stable results computed anew from the logs of its sources."""
+"""`boreal backfill`, and `boreal verify` for a query on a stack: stable results recomputed from the logs of its sources."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="TIME",
-        help="Results of this event time and later, in ISO 8601. Default: from where the logs reach back to.",
+        help="The first event time of the results, in ISO 8601. Default: the earliest time that the logs still cover.",
         show_default=False,
     ),
 ]
 To = Annotated[
     str | None,
     typer.Option(
-        "--to", metavar="TIME", help="Results before this event time. Default: all that are final.", show_default=False
+        "--to",
+        metavar="TIME",
+        help="The end of the event times (exclusive). Default: the end of the final results.",
+        show_default=False,
     ),
 ]
 OutFile = Annotated[
@@ -45,7 +48,7 @@ OutFile = Annotated[
     typer.Option(
         "--out",
         metavar="FILE",
-        help="Where the results go: .parquet, .csv or .jsonl. Default: as JSON lines to stdout.",
+        help="The file for the results: .parquet, .csv or .jsonl. Default: JSON lines on stdout.",
         show_default=False,
     ),
 ]
@@ -68,18 +71,18 @@ def backfill(
     data: stack.Data = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compute stable results anew for a range of time, in one Spark batch job over what the query's sources logged.
+    """Recompute the stable results of a range of event time, in a Spark batch job over the logs of the query's sources.
 
-    The logs reach back as far as the query itself still needs them, and by `tuning.history` further.
+    The logs cover the time that the query itself still needs, and `tuning.history` before it.
     """
-    from boreal_cli import rows
+    from boreal_cli import result_files
     from services.egress.history import narrow_extent, read_source_extent, resolve_range
     from services.hosting import fetch
     from services.stack.launcher import reach
     from services.stack.operations import Operations, reaching
 
     since, until = parse_time("--from", from_), parse_time("--to", to)
-    rows.check(out, force)
+    result_files.check(out, force)
     settings = reach(data)
     fetch.spark(stack.to_stderr)
     started, count = time.monotonic(), 0
@@ -91,7 +94,7 @@ def backfill(
             wanted = resolve_range(record.query, layout, held, since, until, held.complete)
             held = narrow_extent(operations.clusters, layout, held, wanted)
         with (
-            rows.writing(out, layout.plan.output.schema) as write,
+            result_files.writing(out, layout.plan.output.schema) as write,
             _recomputed(settings, record, layout, held, wanted) as batches,
         ):
             for batch in batches:
@@ -106,7 +109,7 @@ def backfill(
 
 def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | None, as_json: bool) -> None:
     """`boreal verify NAME`: whether q.stable holds what comes of the sources' logs. Exit status 1: it does not."""
-    from boreal_cli import rows
+    from boreal_cli import result_files
     from services.egress.history import (
         compare,
         delivered_since,
@@ -129,14 +132,14 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
         layout = operations.layout(record.query)
         schema = layout.plan.output.schema
         with reaching(settings):
-            # What clients were given first: all that it rests on is in the logs by now.
+            # The extent of q.stable is read first: all input that it depends on is then in the logs.
             stable_to, next_id = stable_extent(operations.home, layout)
             oldest = delivered_since(operations.home, layout, next_id)
             held = read_source_extent(operations.clusters, layout)
             wanted = _among_given(resolve_range(record.query, layout, held, since, until, stable_to), oldest, since)
             held = narrow_extent(operations.clusters, layout, held, wanted)
             with _recomputed(settings, record, layout, held, wanted) as batches:
-                lines = (line for batch in batches for line in rows.json_lines(schema, batch).splitlines())
+                lines = (line for batch in batches for line in result_files.json_lines(schema, batch).splitlines())
                 given = (row for row in read_delivered_rows(operations.home, layout, next_id) if wanted.holds(row.time))
                 found = compare(given, lines)
     seconds = round(time.monotonic() - started, 1)
@@ -148,17 +151,17 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
 
 
 def is_deployed(query: Path, of_file: Mapping[str, object], of_name: Mapping[str, object]) -> bool:
-    """Whether `boreal verify QUERY` means a query that runs, and not a file. UserError for an option of the other kind."""
+    """Whether QUERY of `boreal verify` names a query on a stack, not a file. UserError for an option of the other kind."""
     is_name = query.name == str(query) and query.suffix == "" and not query.exists() and not of_file["--source"]
     for option, value in (of_file if is_name else of_name).items():
         if value:
-            kind, other = ("the name of a query that runs", "file") if is_name else ("a query file", "name")
-            raise UserError(option, str(value), f"does not go with {kind}", f"leave it out, or give a query's {other}")
+            kind, other = ("the name of a query on a stack", "file") if is_name else ("a query file", "name")
+            raise UserError(option, str(value), f"cannot be used with {kind}", f"omit it, or use the {other} of a query")
     return is_name
 
 
 def parse_time(field: str, text: str | None) -> int | None:
-    """Microseconds since the epoch; without a zone it is UTC."""
+    """Microseconds since the Unix epoch of an ISO 8601 time; UTC if it has no zone."""
     if text is None:
         return None
     try:
@@ -177,8 +180,8 @@ def _among_given(wanted: ResultRange, oldest: int, since: int | None) -> ResultR
     if wanted.since >= oldest:
         return wanted
     if since is not None or oldest >= wanted.until:
-        problem = f"is before what the topic of stable results still holds: all from {moment(oldest)} on"
-        fix = "write a later time; the topic's retention.ms says how long Kafka keeps it"
+        problem = f"is too early: the topic of stable results begins at {moment(oldest)}"
+        fix = "write a later time; the topic's retention.ms sets how long Kafka keeps results"
         raise UserError("--from", moment(wanted.since), problem, fix)
     return ResultRange(oldest, wanted.until)
 
@@ -187,7 +190,7 @@ def _among_given(wanted: ResultRange, oldest: int, since: int | None) -> ResultR
 def _recomputed(
     settings: ServiceSettings, record: QueryRecord, layout: Layout, held: SourceExtent, wanted: ResultRange
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The results, while Spark runs."""
+    """The results in batches. Spark runs until the context ends."""
     from spark_jobs.batch import recompute
     from spark_jobs.session import close_session, open_session
 
@@ -222,10 +225,10 @@ def _show(found: HistoryComparison, topic: str, wanted: ResultRange) -> None:
     console = Console(highlight=False, soft_wrap=True)
     first = found.first_difference
     if first is None:
-        console.print(Text(f"same: {count(found.given)} stable rows {wanted}, as given and as computed anew", style="green"))
+        console.print(Text(f"same: {count(found.given)} stable rows {wanted}, delivered and recomputed", style="green"))
         return
-    counts = f"{count(found.given)} rows were given, {count(found.recomputed)} are computed anew {wanted}"
-    console.print(Text(f"{topic} differs: {counts}; first in row {first.row}:", style="bold red"))
+    counts = f"{count(found.given)} rows were delivered, {count(found.recomputed)} were recomputed {wanted}"
+    console.print(Text(f"{topic} differs: {counts}; the first difference is in row {first.row}:", style="bold red"))
     given = "(no such row)" if first.given is None else f"{first.given}  (id {first.id})"
-    console.print(Text(f"  given       {given}"))
-    console.print(Text(f"  computed    {first.recomputed or '(no such row)'}"))
+    console.print(Text(f"  delivered   {given}"))
+    console.print(Text(f"  recomputed  {first.recomputed or '(no such row)'}"))

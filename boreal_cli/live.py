@@ -1,4 +1,4 @@
-"""The live view of a run in real time: what each input and replica is doing, what was given and taken back, delay and X."""
+"""The live view of a run in real time: the state of inputs and replicas, the latest results, and the delay compared with X."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ DELAY_WIDTH = 40
 
 @contextmanager
 def live_view(session: Session) -> Iterator[LiveView]:
-    """Shown on stderr until the run is over; its last state stays."""
+    """Show the view on stderr until the run ends. The last frame stays on the screen."""
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
         yield LiveView(session, live)
 
 
-class _Tail:
-    """Passes text on to a file, and remembers the end of it."""
+class _TailCopy:
+    """A file for writing that keeps a copy of the end of its text."""
 
     def __init__(self, to: TextIO) -> None:
         self._to = to
@@ -45,22 +45,22 @@ class _Tail:
         return self._to.write(text)
 
     def lines(self) -> list[str]:
-        """The last lines that are kept whole."""
+        """The last complete lines."""
         whole = self._end.split("\n")[1:-1] if len(self._end) == KEPT_CHARACTERS else self._end.split("\n")[:-1]
         return whole
 
 
 class LiveView:
-    """See `boreal_cli.progress.View`."""
+    """See `boreal_cli.progress.RunView`."""
 
     def __init__(self, session: Session, live: Live) -> None:
         self._session = session
         self._live = live
-        self._tail: _Tail | None = None
+        self._tail: _TailCopy | None = None
         self._throttle = Throttle.every(FRAME_EVERY_SECONDS)
 
     def tap(self, changes: TextIO) -> TextIO:
-        self._tail = _Tail(changes)
+        self._tail = _TailCopy(changes)
         return cast(TextIO, self._tail)
 
     def watch(self, run: Run) -> None:
@@ -68,7 +68,7 @@ class LiveView:
             self._live.update(self.drawn(run), refresh=True)
 
     def drawn(self, run: Run) -> RenderableType:
-        """The whole view as it is now."""
+        """The view of the present state of the run."""
         parts = (self._inputs(run), _replicas(run), _counts(run), self._results())
         title = f"{run.plan.query}  {run.world.now / 1e6:.1f}s  {run.plan.mode}, {run.plan.policy}"
         return Panel(Group(*parts), title=title, title_align="left")
@@ -98,7 +98,7 @@ class LiveView:
                 style = "green" if record["type"] == "stable" else "yellow"
                 shown.append(Text(f"{record['type']:<9} {json.dumps(record['data'])}", style=style, no_wrap=True))
             elif record["type"] == "undo":
-                shown.append(Text("undo      what was tentative is taken back", style="red"))
+                shown.append(Text("undo      the tentative results are revoked", style="red"))
             if len(shown) == RESULTS:
                 break
         return Group(*reversed(shown))

@@ -1,4 +1,4 @@
-"""The options that several commands share, each with its name, its place-holder and its help."""
+"""The options that several commands share, each with its name, placeholder and help text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 def show_help_alone(context: typer.Context) -> None:
-    """A group of commands that is given none of them shows what it has, and ends with 2."""
+    """For a group of commands: without a command, print the help and exit with status 2."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
@@ -21,8 +21,8 @@ Sources = Annotated[
     typer.Option(
         "--source",
         metavar="STREAM=PATH",
-        help="Where a stream's tuples come from: a .csv, .jsonl or .parquet file, or generate:RATE,SECONDS[,KEYS]. "
-        "Once for each stream.",
+        help="The input of a stream: a .csv, .jsonl or .parquet file, or generate:RATE,SECONDS[,KEYS]. "
+        "Repeat the option for each stream.",
         show_default=False,
     ),
 ]
@@ -31,23 +31,23 @@ Faults = Annotated[
     typer.Option(
         "--fault",
         metavar="FAULT",
-        help="What goes wrong, and when: 'cut jfk at 5s for 10s', 'crash main.r0 at 5s for 3s', 'stop jfk at 5s', ...",
+        help="A fault and its time: 'cut jfk at 5s for 10s', 'crash main.r0 at 5s for 3s', 'stop jfk at 5s', ...",
         show_default=False,
     ),
 ]
 Rate = Annotated[
     str | None,
-    typer.Option(metavar="N/s", help="Tuples a second, over all streams together. Default: 10000/s.", show_default=False),
+    typer.Option(metavar="N/s", help="Tuples per second, over all streams together. Default: 10000/s.", show_default=False),
 ]
 Speed = Annotated[
-    str | None, typer.Option(metavar="Nx", help="Event time over run time, instead of --rate.", show_default=False)
+    str | None, typer.Option(metavar="Nx", help="The ratio of event time to run time, instead of --rate.", show_default=False)
 ]
 ModeName = Annotated[
     str | None,
     typer.Option(
         "--mode",
         metavar="MODE",
-        help="How to go back and redo: checkpoint_redo, undo_redo or overlay_redo. Default: the query's.",
+        help="The reconciliation mode: checkpoint_redo, undo_redo or overlay_redo. Default: the query's.",
         show_default=False,
     ),
 ]
@@ -56,25 +56,29 @@ PolicyText = Annotated[
     typer.Option(
         "--policy",
         metavar="F/S",
-        help="suspend, delay or process: during a failure / during the stabilization. Default: the query's.",
+        help="The policy during a failure / during the stabilization: suspend, delay or process. Default: the query's.",
         show_default=False,
     ),
 ]
 DelayThreshold = Annotated[
     str | None,
-    typer.Option(metavar="D", help="X, such as 3s. Default: the query's.", show_default=False),
+    typer.Option(metavar="D", help="X, the delay threshold, such as 3s. Default: the query's.", show_default=False),
 ]
-Replicas = Annotated[int | None, typer.Option(metavar="N", help="Replicas of each fragment.", show_default=False)]
-Shards = Annotated[int | None, typer.Option(metavar="N", help="Shards of each fragment.", show_default=False)]
+Replicas = Annotated[int | None, typer.Option(metavar="N", help="The number of replicas of each fragment.", show_default=False)]
+Shards = Annotated[int | None, typer.Option(metavar="N", help="The number of shards of each fragment.", show_default=False)]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", metavar="native", help="Run a query natively that asks for spark.", show_default=False)
+    str | None,
+    typer.Option("--engine", metavar="native", help="Run a query for Spark with the native engine.", show_default=False),
 ]
-ClockName = Annotated[str, typer.Option("--clock", metavar="real|skip", help="Let time pass, or jump over idle waiting.")]
+ClockName = Annotated[
+    str, typer.Option("--clock", metavar="real|skip", help="real: run in real time; skip: jump over idle time.")
+]
 Seed = Annotated[
     int | None,
     typer.Option(
         metavar="K",
-        help="Charge work by a model, so that the run repeats exactly (not with --clock real); seeds generated tuples too.",
+        help="Use a model of the time of work, so that the run repeats exactly (not with --clock real). Also seeds generated "
+        "tuples.",
         show_default=False,
     ),
 ]
@@ -83,10 +87,10 @@ RunData = Annotated[
     typer.Option(
         "--data",
         metavar="DIR",
-        help="Keep logs and checkpoints in files, DIR/logs and DIR/checkpoints, and leave them there. Default: in memory.",
+        help="Keep logs and checkpoints in files, in DIR/logs and DIR/checkpoints. Default: keep them in memory.",
         show_default=False,
     ),
 ]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.", show_default=False)]
-Force = Annotated[bool, typer.Option("--force", help="Replace what an older run wrote to DIR.")]
-Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout, and errors as JSON to stderr.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="The directory for the results.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Replace the files of an earlier run in DIR.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and errors as JSON on stderr.")]

@@ -1,4 +1,4 @@
-"""What a long run shows on stderr while it runs: a live view, a bar, or now and then a line where nobody is watching."""
+"""The progress of a run on stderr: a live view or a bar on a terminal, otherwise a line at most every second."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LINE_EVERY_SECONDS = 1.0
 
 
-class View(Protocol):
-    """Shows one run. `watch` is called at every boundary interval, `tap` is put into the client's changelog."""
+class RunView(Protocol):
+    """Shows one run. `watch` is called several times per boundary interval; `tap` wraps the changelog of the client."""
 
     @property
     def tap(self) -> Tap | None: ...
@@ -27,17 +27,17 @@ class View(Protocol):
     def watch(self, run: Run) -> None: ...
 
 
-class Count(Protocol):
-    """Shows one run after the other: `next` begins one, and returns how to watch it."""
+class SeriesView(Protocol):
+    """Shows several runs, one after the other. `next` begins a run, and returns the function that watches it."""
 
     def next(self, label: str) -> Watch: ...
 
 
 @contextmanager
-def following(session: Session, as_json: bool) -> Iterator[View]:
-    """The view of one run: live where real time passes before someone's eyes."""
+def following(session: Session, as_json: bool) -> Iterator[RunView]:
+    """The view of one run: the live view, if it runs in real time on a terminal."""
     if as_json or not sys.stderr.isatty():
-        yield Lines(session, 1, sys.stderr)
+        yield ProgressLines(session, 1, sys.stderr)
     elif session.clock == "real":
         from boreal_cli.live import live_view
 
@@ -45,21 +45,21 @@ def following(session: Session, as_json: bool) -> Iterator[View]:
             yield view
     else:
         with _bar() as progress:
-            yield Bar(session, 1, progress)
+            yield ProgressBar(session, 1, progress)
 
 
 @contextmanager
-def counting(session: Session, total: int, as_json: bool) -> Iterator[Count]:
-    """The view of `total` runs of a session."""
+def counting(session: Session, total: int, as_json: bool) -> Iterator[SeriesView]:
+    """The view of a series of `total` runs of a session."""
     if as_json or not sys.stderr.isatty():
-        yield Lines(session, total, sys.stderr)
+        yield ProgressLines(session, total, sys.stderr)
     else:
         with _bar() as progress:
-            yield Bar(session, total, progress)
+            yield ProgressBar(session, total, progress)
 
 
 def seeds(total: int) -> Callable[[int, int], None]:
-    """A line at most every second, on how many seeds are done."""
+    """A function that prints the number of finished seeds, at most every second."""
     throttle = Throttle.every(LINE_EVERY_SECONDS)
 
     def show(done: int, violations: int) -> None:
@@ -69,8 +69,8 @@ def seeds(total: int) -> Callable[[int, int], None]:
     return show
 
 
-class Lines:
-    """A line at most every second."""
+class ProgressLines:
+    """Prints a line at most every second."""
 
     tap: Tap | None = None
 
@@ -92,8 +92,8 @@ class Lines:
             print(f"{self._label}: {_sent(run, self._rows):.0%} read, {_told(run)}", file=self._to, flush=True)
 
 
-class Bar:
-    """A bar for the run, or for the one of several that is under way."""
+class ProgressBar:
+    """A bar for the current run."""
 
     tap: Tap | None = None
 

@@ -1,7 +1,7 @@
-"""The commands of the stack: bring it up and down, apply and change queries, feed them and see what they give.
+"""The commands of the stack: start and stop it, apply and change queries, write their input and show their results.
 
-Commands find a stack by `--data DIR`, or by BOREAL_SITES__A__BOOTSTRAP and the other settings of one elsewhere, or else in
-the user's own directory.
+Commands find a local stack by `--data DIR`, another stack by BOREAL_SITES__A__BOOTSTRAP and its other settings, or else the
+local stack in the user's data directory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from services.stack.operations import Liveness, Operations
 
 LIVE_WITHIN_S = 180.0
-"""On two busy cores a Spark job is warm after a minute."""
+"""How long to wait until a query is live. On two busy cores, a Spark job needs about a minute."""
 STABLE_WITHIN_S = 10.0
-"""A query that answers tentatively is live; but most are stable soon, and are then said to be so."""
+"""How long to wait after that until the query is stable. Most are stable soon, and the command can then report it."""
 
 _LOOK_S = 0.1
 
@@ -36,12 +36,13 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="DIR",
-        help="The local stack's directory. Default: BOREAL_DATA, or ~/.local/share/boreal.",
+        help="The directory of the local stack. Default: BOREAL_DATA, or ~/.local/share/boreal.",
         show_default=False,
     ),
 ]
 Engine = Annotated[
-    str | None, typer.Option("--engine", metavar="E", help="native or spark, whatever the query says.", show_default=False)
+    str | None,
+    typer.Option("--engine", metavar="E", help="native or spark, instead of the engine in the query.", show_default=False),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The query's name.", show_default=False)]
 
@@ -65,32 +66,35 @@ def add_to(app: typer.Typer) -> None:
 
 
 def missing(error: ModuleNotFoundError) -> UserError:
-    """What a plain installation lacks that a command needs; or whose folder stands where a package of boreal's should."""
+    """The error for a package that the command needs and that is not installed, or that another folder in PYTHONPATH hides."""
     package = sys.modules.get((error.name or "").partition(".")[0])
     ours = Path(__file__).resolve().parents[1]
     places = [Path(place).resolve() for place in getattr(package, "__path__", ())]
     if places and not any(place.parent == ours for place in places) and (ours / places[0].name).is_dir():
-        problem = f"stands before boreal's own package {places[0].name}"
-        return UserError("PYTHONPATH", str(places[0]), problem, f"take {places[0].parent} out of PYTHONPATH")
+        problem = f"hides boreal's own package {places[0].name}"
+        return UserError("PYTHONPATH", str(places[0]), problem, f"remove {places[0].parent} from PYTHONPATH")
     return UserError("command", error.name, "is not installed, and this command needs it", "run pip install 'boreal[stack]'")
 
 
 def up(
     sites: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=26, help="Kafka clusters, one a site. Default: 1.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=26, help="The number of sites; each has a Kafka cluster. Default: 1.", show_default=False
+        ),
     ] = None,
     data: Data = None,
     port: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=65535, help="The API's port. Default: 8080.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, max=65535, help="The port of the API. Default: 8080.", show_default=False)
     ] = None,
     allow_chaos: Annotated[
-        bool, typer.Option("--allow-chaos", help="Put a link between each process and each site, which faults can cut.")
+        bool, typer.Option("--allow-chaos", help="Connect each process to each site through a link that faults can cut.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Start a local stack (real Kafka, real Redis, all that its queries need), and return when it is ready.
+    """Start a local stack (Kafka, Redis and the processes of its queries), and return when it is ready.
 
-    It runs on by itself until `boreal down`, and comes up again as it went down: same queries, same addresses.
+    The stack runs in the background until `boreal down`. The next start has the same queries and addresses.
     """
     from services.stack.launcher import LocalStack, StackFailed, default_data
 
@@ -98,14 +102,16 @@ def up(
     try:
         was_down = stack.up(sites, port, allow_chaos, to_stderr)
     except StackFailed as error:
-        problem = UserError("stack", str(stack.data), str(error), "mend what it says; boreal down stops what runs")
+        problem = UserError(
+            "stack", str(stack.data), str(error), "correct it and run the command again; boreal down stops what is running"
+        )
         errors.show(problem, as_json)
         raise typer.Exit(1) from None
     if as_json:
         _print_json(stack.status())
         return
     settings = stack.settings
-    typer.echo(f"{'boreal is up' if was_down else 'boreal is up already'}, in {stack.data}")
+    typer.echo(f"{'boreal is up' if was_down else 'boreal is already up'}, in {stack.data}")
     for site, kafka in settings.sites.items():
         typer.echo(f"  Kafka {site}   {kafka.bootstrap}")
     typer.echo(f"  Redis     {settings.redis.url}")
@@ -113,7 +119,7 @@ def up(
 
 
 def status(data: Data = None, as_json: options.Json = False) -> None:
-    """Show what runs. Exit status 1: something is not ready, or nothing is up."""
+    """Show the processes and queries of the stack. Exit status 1: the stack is not ready, or not running."""
     from services.stack.launcher import LocalStack, default_data, is_local
     from services.stack.operations import Operations
 
@@ -128,7 +134,7 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
         directory, found = stack.data, stack.status()
         is_kafka_there = all(process["state"] == "running" for process in found["processes"] if process["kind"] == "kafka")
         if found["queries"] and is_kafka_there:
-            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may be down all the same
+            with closing(Operations(stack.settings)) as operations, suppress(UserError):  # its Kafka may still be down
                 found |= operations.details()
     if as_json:
         _print_json(found)
@@ -140,7 +146,7 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
 
 
 def down(data: Data = None, as_json: options.Json = False) -> None:
-    """Stop all that `boreal up` started, and nothing else. Queries, logs and checkpoints stay for the next `up`."""
+    """Stop all processes that `boreal up` started, and no others. Queries, logs and checkpoints are kept for the next `up`."""
     from services.stack.launcher import LocalStack, default_data, stacks_up
 
     stack = LocalStack((data or default_data()).absolute())
@@ -154,13 +160,11 @@ def down(data: Data = None, as_json: options.Json = False) -> None:
 
 
 @query.command(epilog="Example: boreal query apply departures.yaml --engine native")
-def apply(
-    file: options.QueryFile, engine: Engine = None, data: Data = None, as_json: options.Json = False
-) -> None:
-    """Run a query, or change one that runs; return when it is live.
+def apply(file: options.QueryFile, engine: Engine = None, data: Data = None, as_json: options.Json = False) -> None:
+    """Start a query, or change a running one; return when it is live.
 
-    Its streams read the topics that the file names, which are created where they are absent: one JSON object a record.
-    Operators run in Spark where the query names no engine.
+    Its streams read the topics in the file. Topics that do not exist are created. Each record is a JSON object. Operators run
+    in Spark unless the query names an engine.
     """
     from boreal.query.planner import plan
     from boreal.query.spec import load_query
@@ -182,17 +186,21 @@ def set_(
     name: Name,
     changes: Annotated[
         list[str],
-        typer.Argument(metavar="KEY=VALUE...", help="delay_threshold, reconcile or policy.", show_default=False),
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="The setting and its new value: delay_threshold, reconcile or policy.",
+            show_default=False,
+        ),
     ],
     data: Data = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change a query while it runs. A new delay threshold holds at once; replicas take up the others one after the other."""
+    """Change a query while it runs. A new delay threshold takes effect at once. For other changes, replicas restart in turn."""
     pairs = {}
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals:
-            raise UserError("KEY=VALUE", change, "has no =", "write such as delay_threshold=1s")
+            raise UserError("KEY=VALUE", change, "has no =", "write KEY=VALUE, such as delay_threshold=1s")
         pairs[key] = value
     with closing(_operations(data)) as operations:
         record = operations.set(name, pairs)
@@ -214,7 +222,7 @@ def list_(data: Data = None, as_json: options.Json = False) -> None:
 
 @query.command(epilog="Example: boreal query show departures")
 def show(name: Name, data: Data = None, as_json: options.Json = False) -> None:
-    """Show a query: what it is, and how it is."""
+    """Show a query and its state."""
     with closing(_operations(data)) as operations:
         record = operations.query(name)
         liveness = operations.liveness(record)
@@ -228,7 +236,7 @@ def show(name: Name, data: Data = None, as_json: options.Json = False) -> None:
 
 @query.command(epilog="Example: boreal query pause departures")
 def pause(name: Name, data: Data = None, as_json: options.Json = False) -> None:
-    """Stop a query's processes. Nothing is lost: its topics keep what comes meanwhile."""
+    """Stop the processes of a query. No input is lost: its topics keep the records that arrive."""
     with closing(_operations(data)) as operations:
         record = operations.pause(name, True)
         operations.await_ended(name, _saying_what_ends())
@@ -240,7 +248,7 @@ def pause(name: Name, data: Data = None, as_json: options.Json = False) -> None:
 
 @query.command(epilog="Example: boreal query resume departures")
 def resume(name: Name, data: Data = None, as_json: options.Json = False) -> None:
-    """Let a paused query go on where it was; return when it is live."""
+    """Continue a paused query; return when it is live."""
     with closing(_operations(data)) as operations:
         record = operations.pause(name, False)
         _report(record, _await_live(operations, record), (), as_json)
@@ -248,7 +256,7 @@ def resume(name: Name, data: Data = None, as_json: options.Json = False) -> None
 
 @query.command(epilog="Example: boreal query delete departures")
 def delete(name: Name, data: Data = None, as_json: options.Json = False) -> None:
-    """Remove a query with all that it has made: logs, checkpoints, output topics. Its input topics stay."""
+    """Remove a query with its logs, checkpoints and output topics. Its input topics are kept."""
     with closing(_operations(data)) as operations:
         operations.delete(name, _saying_what_ends())
     if as_json:
@@ -259,22 +267,22 @@ def delete(name: Name, data: Data = None, as_json: options.Json = False) -> None
 
 def tail(
     name: Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.", show_default=False)],
-    stable: Annotated[bool, typer.Option("--stable", help="Only results that are final.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Boundaries and the ends of corrections, too.")] = False,
+    stable: Annotated[bool, typer.Option("--stable", help="Show only stable results.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show boundaries and the ends of corrections.")] = False,
     data: Data = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show a query's results as they come, from the last few on: stable, tentative, and what is taken back."""
+    """Show the last few results of a query, then new ones as they arrive: stable, tentative and revoked ones."""
     from boreal_cli import tail as tailing
     from services.kafka.topics import out_topic, stable_topic
     from services.stack.operations import reached
 
     if stable and everything:
-        raise UserError("--all", None, "contradicts --stable", "give one of the two")
+        raise UserError("--all", None, "cannot be used with --stable", "use only one of the two")
     with closing(_operations(data)) as operations:
         operations.query(name)
         settings, home = operations.settings, operations.home
-        view = tailing.Tail()
+        view = tailing.TailPrinter()
         if stable:
             records = tailing.stable_rows(home, stable_topic(name))
         else:
@@ -300,13 +308,11 @@ def feed(
     ] = None,
     rate: options.Rate = None,
     speed: options.Speed = None,
-    end: Annotated[
-        bool, typer.Option("--end", help="Say in the end that the streams have ended: all windows close.")
-    ] = False,
+    end: Annotated[bool, typer.Option("--end", help="End the streams after the rows, so that all windows close.")] = False,
     data: Data = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write rows from files into the topics of a query's streams, in event-time order. With --end alone: end all streams."""
+    """Write rows from files to the topics of a query's streams, in event-time order. --end without files ends all streams."""
     from boreal_cli.progress import LINE_EVERY_SECONDS
     from boreal_cli.throttle import Throttle
     from embedded.file_sources import read_source
@@ -323,8 +329,8 @@ def feed(
         rows = {stream: read_source(stream, spec.streams[stream], path) for stream, path in paths.items()}
         for stream in operations.ended_streams(name):
             if stream in rows:
-                problem = "has ended: all that is fed to it now would become dead letters"
-                raise UserError("STREAM=PATH", stream, problem, "leave it out, or apply a query that reads another topic")
+                problem = "has ended: more rows would all become dead letters"
+                raise UserError("STREAM=PATH", stream, problem, "omit it, or apply a query that reads another topic")
         total = sum(source.batch.num_rows for source in rows.values())
         throttle = Throttle.every(LINE_EVERY_SECONDS)
 
@@ -343,12 +349,12 @@ def feed(
         _print_json({"rows": total, "refused": refused, "ended": end})
     else:
         for stream, count in refused.items():
-            typer.echo(f"{stream}: {count:,} records of {paths[stream]} cannot be read, and are left out", err=True)
-        typer.echo(f"{total:,} rows fed" + (", and all their streams ended" if end else ""))
+            typer.echo(f"{stream}: {count:,} records of {paths[stream]} cannot be read and were skipped", err=True)
+        typer.echo(f"{total:,} rows written" + ("; all their streams have ended" if end else ""))
 
 
 def _paths(sources: Collection[str], spec: Query) -> dict[str, str]:
-    """By stream, in the order of the query file, which settles ties."""
+    """The path of each stream, in the order of the query file, which settles ties."""
     from boreal.query.spec import did_you_mean
 
     paths = {}
@@ -362,7 +368,7 @@ def _paths(sources: Collection[str], spec: Query) -> dict[str, str]:
     return {stream: paths[stream] for stream in spec.streams if stream in paths}
 
 
-# What several of them do
+# Shared by several commands
 
 
 def _operations(data: Path | None) -> Operations:
@@ -373,8 +379,8 @@ def _operations(data: Path | None) -> Operations:
 
 
 def _await_live(operations: Operations, record: QueryRecord, stable_within_s: float = STABLE_WITHIN_S) -> Liveness:
-    """How the query is once it is live, and stable or has been given this time to be. Says what it waits for. One that is
-    paused is not waited for."""
+    """Wait until the query is live, then up to `stable_within_s` seconds until it is stable, and print what is waited for.
+    Returns immediately if the query is paused or has a problem."""
     started = time.monotonic()
     ready_at: float | None = None
     say = _say_changes()
@@ -393,10 +399,10 @@ def _await_live(operations: Operations, record: QueryRecord, stable_within_s: fl
 
 
 def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_json: bool) -> None:
-    """What has come of a change; exit status 1 where the query is not live, though it is not paused."""
+    """Print the result of a change. Exit status 1: the query is neither live nor paused."""
     if record.query.delay_threshold < liveness.least_x_ms * 1_000:
         given, least = record.spec["delay_threshold"], f"{liveness.least_x_ms:.0f} ms"
-        notes = (*notes, f"delay_threshold {given} is below {least}, which is needed now: late input means tentative answers")
+        notes = (*notes, f"delay_threshold {given} is below {least}, the present need: late input will cause tentative results")
     if as_json:
         _print_json({**_summary(record), **_how(liveness), "notes": list(notes)})
     else:
@@ -408,15 +414,15 @@ def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_
             typer.echo(f"{record.name} is live, revision {record.revision}")
         elif liveness.is_ready:
             missing = f", without {', '.join(liveness.missing)}" if liveness.missing else ""
-            typer.echo(f"{record.name} is live and answers tentatively{missing}, revision {record.revision}")
+            typer.echo(f"{record.name} is live with tentative results{missing}, revision {record.revision}")
         else:
-            why = liveness.problem or f"waits for {', '.join(liveness.waits_for)}; DATA/logs and boreal status tell more"
+            why = liveness.problem or f"it waits for {', '.join(liveness.waits_for)}; see DATA/logs and boreal status"
             typer.secho(f"{record.name} is not live: {why}", fg=typer.colors.RED, err=True)
     raise typer.Exit(0 if liveness.is_ready or record.paused else 1)
 
 
 def _summary(record: QueryRecord) -> dict[str, Any]:
-    """As the record has it: one that this version cannot read must not hide the others."""
+    """The record as it is stored, not parsed: a query that this version cannot read must not hide the others."""
     spec = record.spec
     return {
         "name": record.name,
@@ -442,17 +448,17 @@ def _how(liveness: Liveness) -> dict[str, Any]:
 
 
 def to_stderr(line: str) -> None:
-    """What happens meanwhile, for people."""
+    """Print a line about the progress of a command."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _saying_what_ends() -> Callable[[Collection[str]], None]:
     say = _say_changes()
-    return lambda names: say(f"ending: {', '.join(names)}")
+    return lambda names: say(f"waiting for the end of {', '.join(names)}")
 
 
 def _say_changes() -> Callable[[str], None]:
-    """Says a line unless it said the same just before."""
+    """A function that prints a line to stderr, unless it is the same as the one before."""
     last = ""
 
     def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What the stack's commands print on stdout for people."""
+"""The output of the stack's commands on stdout, as tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
             sources.add_row(name, state, boundary, *counts)
         console.print(sources)
     if status.get("jobs"):
-        jobs = _table("Spark job", "last batch", "rows a second", "state", "rebuilt", "memory", "start")
+        jobs = _table("Spark job", "last batch", "rows per second", "state", "rebuilt", "memory", "start")
         for name, job in status["jobs"].items():
             jobs.add_row(name, *(_amount(*fact) for fact in _job_facts(job)))
         console.print(jobs)
@@ -59,7 +59,7 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
 
 
 def _job_facts(job: Mapping[str, Any]) -> list[tuple[float | None, str]]:
-    """Amounts with their units; a job that has just begun knows none."""
+    """Amounts with their units; None for values that a new job does not have yet."""
     shards, memory = job["shards"] or (), job["rss_bytes"] or {}
     state = sum(shard["state_bytes"] + shard["versions_bytes"] for shard in shards) if shards else None
     rebuilds = sum(shard["rebuilds"] for shard in shards) if shards else None
@@ -85,7 +85,7 @@ def _amount(amount: float | None, unit: str) -> str:
 def show_queries(queries: Sequence[Mapping[str, Any]]) -> None:
     console = Console(highlight=False)
     if not queries:
-        console.print(Text("no queries: boreal query apply FILE"))
+        console.print(Text("there are no queries; add one with: boreal query apply FILE"))
         return
     table = _table("query", "X", "mode", "policy", "replicas", "")
     for query in queries:

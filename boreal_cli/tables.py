@@ -1,4 +1,4 @@
-"""What commands print on stdout for people, when they are done."""
+"""The results of commands on stdout, as tables and text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def milliseconds(value: float | None) -> str:
-    """A duration, in the unit that suits it."""
+    """The text of a duration in milliseconds, with a suitable unit."""
     if value is None:
         return "-"
     if value < 1:
@@ -44,9 +44,9 @@ def show_run(outcome: Outcome, session: Session, out: Path) -> None:
     table.add_row("tentative", f"{count(report['n_tentative'])} tuples, {count(report['n_undone'])} undone")
     table.add_row("delay of new results", _delay(report))
     if report["n_dlq"]:
-        table.add_row("dead letters", f"{count(report['n_dlq'])} (dlq.jsonl says why)")
+        table.add_row("dead letters", f"{count(report['n_dlq'])} (see dlq.jsonl for the reasons)")
     if report["n_clamped"]:
-        table.add_row("late rows", f"{count(report['n_clamped'])} put at the last boundary")
+        table.add_row("late rows", f"{count(report['n_clamped'])} moved to the last boundary")
     for entry in report["reconciliations"]:
         where = f"{entry['fragment']}.{entry['replica']}.{entry['shard']}"
         told = f"at {milliseconds(entry['started_ms'])} for {milliseconds(entry['seconds'] * 1000)}, "
@@ -78,11 +78,11 @@ def show_comparison(comparison: Comparison, out: Path) -> None:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A row for each run, under its mode."""
+    """A table with a row for each run, grouped by mode."""
     x_ms = comparison.runs[0]["x_ms"]
     table = Table(
         title=f"{comparison.query}: {'; '.join(comparison.faults) or 'no faults'}",
-        caption=f"delay: of new results, the worst; X is {milliseconds(x_ms)}. settled: after the last fault's end",
+        caption=f"delay: the longest of a new result; X is {milliseconds(x_ms)}. settled: time since the end of the last fault",
         title_justify="left",
         caption_justify="left",
         box=SIMPLE_HEAD,
@@ -119,11 +119,11 @@ def _ms(seconds: float | None) -> float | None:
 def show_verdict(verdict: Verdict) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if verdict.first_difference is None:
-        console.print(Text(f"same: {count(verdict.rows)} stable rows, with the faults and without", style="green"))
+        console.print(Text(f"same: {count(verdict.rows)} stable rows, with and without the faults", style="green"))
     else:
         _show_difference(console, "the stable outputs differ", verdict.first_difference, "without faults", "with faults")
     for run, found in verdict.replay.items():
-        _show_difference(console, f"{run}, the changelog leads elsewhere", found, "replayed", "stable.jsonl")
+        _show_difference(console, f"{run}, the replayed changelog differs from stable.jsonl", found, "replayed", "stable.jsonl")
     if not verdict.is_stable:
         console.print(Text("not every replica ended STABLE", style="bold red"))
     faulted = verdict.runs[1]
@@ -132,7 +132,7 @@ def show_verdict(verdict: Verdict) -> None:
 
 
 def _show_difference(console: Console, what: str, found: Difference, left: str, right: str) -> None:
-    console.print(Text(f"{what}, first in line {found.line}:", style="bold red"))
+    console.print(Text(f"{what}; the first difference is in line {found.line}:", style="bold red"))
     width = max(len(left), len(right))
     for name, line in ((left, found.left), (right, found.right)):
         console.print(Text(f"  {name:<{width}}  {line if line is not None else '(no such line)'}"))
@@ -141,11 +141,11 @@ def _show_difference(console: Console, what: str, found: Difference, left: str, 
 def show_campaign(result: Mapping[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     struck = ", ".join(f"{kind} {number:,}" for kind, number in result["faults"].items())
-    seeds = f"{count(result['seeds'])} seeds from {result['first']} on"
+    seeds = f"{count(result['seeds'])} seeds, starting with {result['first']}"
     console.print(Text(f"{seeds}, in {result['seconds']:.1f}s; faults: {struck}"))
     for found in result["violations"]:
         console.print(Text(f"seed {found['seed']}: {found['invariant']}: {found['message']}", style="red"))
     if result["violations"]:
-        console.print(Text(f"replay one with: boreal simulate --seeds 1 --seed {result['violations'][0]['seed']}"))
+        console.print(Text(f"repeat the first one with: boreal simulate --seeds 1 --seed {result['violations'][0]['seed']}"))
     else:
         console.print(Text("no invariant was violated", style="green"))

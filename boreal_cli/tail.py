@@ -1,4 +1,4 @@
-"""`boreal tail`: what a query gives its clients, as it comes; what is taken back is shown struck through."""
+"""`boreal tail`: the results of a query as they arrive. Revoked results are repeated with a line through them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rich.text import Text
 from services.kafka.clusters import Cluster
 
 SHOWN_FIRST = 10
-"""So many records that were there before are shown, too."""
+"""The number of earlier records that are shown first."""
 
 Record = dict[str, Any]
 
 
 def stable_rows(cluster: Cluster, topic: str) -> Iterator[Record]:
-    """The rows of q.stable, from the last few on, for ever."""
+    """The last few rows of q.stable, then all new ones, without end."""
     for record, _ in _follow(cluster, topic, read_committed=True):
         yield json.loads(record.value)
 
 
 def changes(cluster: Cluster, topic: str, with_control: bool) -> Iterator[Record]:
-    """The records of q.out, from the last few on, for ever; with_control: boundaries and ends of corrections as well."""
+    """The last few records of q.out, then all new ones, without end. with_control: also boundaries and ends of corrections."""
     newest = (0, 0)
-    for record, made_anew in _follow(cluster, topic, read_committed=False):
-        # What an earlier life of the writer still says after a later one has begun is void (R25).
-        incarnation = made_anew, int(dict(record.headers)["incarnation"])
+    for record, recreations in _follow(cluster, topic, read_committed=False):
+        # Records of an earlier incarnation of the writer are void once a later one has begun (R25).
+        incarnation = recreations, int(dict(record.headers)["incarnation"])
         if incarnation < newest:
             continue
         newest = incarnation
@@ -42,24 +42,24 @@ def changes(cluster: Cluster, topic: str, with_control: bool) -> Iterator[Record
 
 
 def _follow(cluster: Cluster, topic: str, *, read_committed: bool) -> Iterator[tuple[ConsumerRecord, int]]:
-    """The records, each with how often the topic was made anew before it."""
+    """The records, each with the number of times that the topic was created again before it."""
     partition = TopicPartition(topic, 0)
-    made_anew = 0
+    recreations = 0
     with closing(cluster.make_consumer(read_committed=read_committed)) as consumer:
         consumer.assign([partition])
         first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
         consumer.seek(partition, max(first, end - SHOWN_FIRST))
         while True:
             try:
-                yield from ((record, made_anew) for record in consumer.poll(timeout_ms=200).get(partition, ()))
+                yield from ((record, recreations) for record in consumer.poll(timeout_ms=200).get(partition, ()))
             except OffsetOutOfRangeError:
-                # What we were about to read has been deleted by age, or with all of the topic.
-                made_anew += consumer.position(partition) > consumer.end_offsets([partition])[partition]
+                # The next record was deleted by age, or together with the whole topic.
+                recreations += consumer.position(partition) > consumer.end_offsets([partition])[partition]
                 consumer.seek_to_beginning(partition)
 
 
-class Tail:
-    """Prints changes for people."""
+class TailPrinter:
+    """Prints changes as coloured lines."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -84,7 +84,7 @@ class Tail:
                     self._print("undone", text, "red strike")
             case "boundary":
                 kind = "tentative" if record["tentative"] else "stable"
-                self._print("boundary", f"{kind}: nothing older than {record['through']} will come", "dim")
+                self._print("boundary", f"{kind}: no later result has a time before {record['through']}", "dim")
             case "rec_done":
                 self._print("rec_done", "the correction is complete", "cyan")
 

@@ -1,4 +1,4 @@
-"""Lets what is shown while a run lasts cost little: at most one frame, or one line, in so many seconds."""
+"""A limit on how often progress is shown, so that it takes little time from the run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ FRAME_EVERY_SECONDS = 0.1
 
 @dataclass(slots=True)
 class Throttle:
-    """Lets a thing happen at most once in so many seconds; not at once, so that a short run shows nothing."""
+    """Allows an action at most once per interval. The first interval must also pass, so that a short run shows nothing."""
 
     seconds: float
+    """The length of the interval, in seconds."""
     last: float
+    """The monotonic time of the last action, in seconds."""
 
     @staticmethod
     def every(seconds: float) -> Throttle:

@@ -1,4 +1,4 @@
-"""A run's faults and states over time, as lines of text: each state has a colour and a shape of its own."""
+"""The faults and states of a run over time, as lines of text. Each state has its own colour and shape."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STATE_STYLES = {
 WIDTH = 48
 LABEL_WIDTH = 30
 _SHAPES = {"STABLE": "━", "UP_FAILURE": "▒", "RECOVERING": "░", "STABILIZATION": "█", "FAILURE": "×"}
-"""By rising weight: where several states share a character of the line, the last of them is shown."""
+"""In order of priority: if several states share a character of the line, the last of them is shown."""
 
 
 def timeline(report: Mapping[str, Any], faults: Sequence[Fault], fault_texts: Sequence[str]) -> Table:
-    """A line for each fault, and one for each instance."""
+    """A table with a line for each fault and for each instance."""
     end_ms = max((span["to_ms"] for span in report["states"]), default=0.0) or 1.0
     table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
     table.add_column(max_width=LABEL_WIDTH)
@@ -57,7 +57,7 @@ def _states(spans: Sequence[Mapping[str, Any]], end_ms: float) -> Text:
 
 
 def _cells(from_ms: float, to_ms: float, end_ms: float) -> tuple[int, int]:
-    """The characters of the line that a span touches, at least one."""
+    """The first character of a span and the one after its last; a span has at least one."""
     first = min(int(from_ms / end_ms * WIDTH), WIDTH - 1)
     last = -int(-to_ms / end_ms * WIDTH // 1)
     return first, min(max(last, first + 1), WIDTH)

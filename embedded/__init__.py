@@ -1,5 +1,5 @@
-"""The embedded driver: whole queries in one process, over real, skipped or simulated time, with sources from
-files, scripted faults, and logs and checkpoints in memory or in files.
+"""The embedded driver: it runs whole queries in one process, in real, skipped or modelled time, with input from files,
+scripted faults, and logs and checkpoints in memory or in files.
 
 Touches files and the clock; no network.
 """

@@ -1,4 +1,4 @@
-"""`boreal compare`: the same input and faults under several modes and policies, side by side."""
+"""`boreal compare`: runs of the same input and faults with several modes and policies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from boreal.model.errors import UserError
 from boreal.query.spec import Hold, Mode, Policy
-from embedded import folder
-from embedded.html import page
+from embedded import run_folder
+from embedded.compare_page import page
 from embedded.run import Outcome
 from embedded.session import Session, Watch, parse_mode
 
@@ -23,7 +23,7 @@ ALL_POLICIES = tuple(
     for failure in (Hold.PROCESS, Hold.DELAY)
     for stabilization in (Hold.PROCESS, Hold.DELAY, Hold.SUSPEND)
 )
-"""The paper's six that keep the promise of X during a failure: there `suspend` would wait for the heal."""
+"""The six policies of the paper that keep X during a failure. With `suspend` during a failure, results wait for the heal."""
 
 COMPARE_FILES = ("compare.json", "compare.html")
 _PARTS = tuple(f"{mode}-{failure}-{after}" for mode in Mode for failure in Hold for after in Hold)
@@ -34,11 +34,13 @@ class Combination:
     """One run of a comparison."""
 
     mode: Mode
+    """The reconciliation mode of the run."""
     policy: Policy
+    """The policy of the run."""
 
     @property
     def name(self) -> str:
-        """Its folder: MODE-FAILURE-STABILIZATION."""
+        """The name of its folder: MODE-FAILURE-STABILIZATION."""
         return f"{self.mode}-{self.policy.failure}-{self.policy.stabilization}"
 
     def __str__(self) -> str:
@@ -47,16 +49,18 @@ class Combination:
 
 @dataclass(frozen=True)
 class Comparison:
-    """runs: the reports, one for each combination, in order. table: a row for each, of plain values (see `_row`).
-
-    notes: what was left out, and why.
-    """
+    """The result of `boreal compare`."""
 
     query: str
+    """The name of the query."""
     faults: tuple[str, ...]
+    """The texts of the faults."""
     runs: list[dict[str, Any]]
+    """The report of each run, in the order of the combinations."""
     table: list[dict[str, Any]]
+    """A row of figures for each run, in the same order; see `_row`."""
     notes: list[str]
+    """The combinations that were omitted, with the reason."""
 
     @property
     def is_stable(self) -> bool:
@@ -74,9 +78,9 @@ class Comparison:
 
 
 def combinations(session: Session, modes: str, policies: str) -> tuple[list[Combination], list[str]]:
-    """What to run, checked, and notes on what was left out. modes: "all" or "M,M"; policies: "all" or "F/S,F/S".
+    """The combinations to run, and notes on omitted modes. modes: "all" or "M,M"; policies: "all" or "F/S,F/S".
 
-    `all` leaves out a mode that the query does not allow; one that is named is refused with UserError.
+    `all` omits a mode that the query does not allow. For a mode that the user names, that is a UserError.
     """
     chosen_policies = ALL_POLICIES if policies == ALL else _listed(policies, lambda text: Policy.parse(text, "--policies"))
     notes: list[str] = []
@@ -88,12 +92,12 @@ def combinations(session: Session, modes: str, policies: str) -> tuple[list[Comb
         except UserError as error:
             if modes != ALL:
                 raise UserError("--modes", modes, error.problem, error.fix) from None
-            notes.append(f"{mode} is left out: {error.problem}")
+            notes.append(f"{mode} is omitted: {error.problem}")
     return [Combination(mode, policy) for mode in chosen_modes for policy in chosen_policies], notes
 
 
 def _listed(text: str, parse: Callable[[str], Entry]) -> list[Entry]:
-    """The entries of a list with commas, each once."""
+    """The parsed entries of a comma-separated list, without repetitions."""
     found: list[Entry] = []
     for part in text.split(","):
         entry = parse(part.strip())
@@ -102,9 +106,9 @@ def _listed(text: str, parse: Callable[[str], Entry]) -> list[Entry]:
     return found
 
 
-def make_folder(out: Path) -> None:
-    """Create the comparison's folder, or clear it of an older comparison; foreign files stay."""
-    folder.make(out, COMPARE_FILES, _PARTS)
+def prepare_folder(out: Path) -> None:
+    """Create the folder of a comparison, or remove an older comparison from it. Other files stay."""
+    run_folder.prepare(out, COMPARE_FILES, _PARTS)
 
 
 def compare(
@@ -114,26 +118,25 @@ def compare(
     out: Path,
     watch_for: Callable[[Combination], Watch | None] = lambda _: None,
 ) -> Comparison:
-    """Run every combination into a folder of its own, then write compare.html and compare.json into `out`."""
+    """Run each combination in its own folder, then write compare.html and compare.json to `out`."""
     runs, table = [], []
     for combination in chosen:
         part = out / combination.name
-        folder.make(part)
+        run_folder.prepare(part)
         outcome = session.run(part, mode=combination.mode, policy=combination.policy, watch=watch_for(combination))
         runs.append(outcome.report)
         table.append(_row(session, combination, outcome, part))
     done = Comparison(session.query.name, session.fault_texts, runs, table, list(notes))
-    folder.write_whole(out / "compare.html", page(done.query, session.faults, done.faults, runs, table))
-    folder.write_whole(out / "compare.json", done.to_json())
+    run_folder.write_whole(out / "compare.html", page(done.query, session.faults, done.faults, runs, table))
+    run_folder.write_whole(out / "compare.json", done.to_json())
     return done
 
 
 def _row(session: Session, combination: Combination, outcome: Outcome, part: Path) -> dict[str, Any]:
-    """A line of the table.
+    """A row of the table.
 
-    reconcile_seconds, checkpoint_bytes: the largest of any reconciliation. consistent_after_seconds: from the end of the
-    last fault to the last replica's return to STABLE or the client's last REC_DONE, whichever is later; None where
-    there was no fault or it did not heal.
+    reconcile_seconds, checkpoint_bytes: the largest of all reconciliations. consistent_after_seconds: from the end of the last
+    fault until all replicas are STABLE and the client has its last REC_DONE; None without faults, or if one did not heal.
     """
     report = outcome.report
     reconciliations = report["reconciliations"]
@@ -168,6 +171,6 @@ def _consistent_after(session: Session, outcome: Outcome, part: Path) -> float |
 
 
 def _corrected_at(changes: Path) -> Iterable[float]:
-    """When the client was given each REC_DONE, in milliseconds of run time."""
+    """The times of the client's REC_DONE records, in milliseconds of run time."""
     with changes.open(encoding="utf-8") as lines:
         return [json.loads(line)["emitted_ms"] for line in lines if line.startswith('{"v":1,"type":"rec_done"')]

@@ -87,25 +87,31 @@ _PATTERNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure to bring about. Names are '' where the fault has none; times in microseconds of run time.
-
-    kind: cut_stream (with to_replica: only from that replica, of `fragment` if that is given, else of each fragment
-    that reads the stream), cut_replica, crash, freeze, slow (either target) or stop. for_us None: it never heals.
-    """
+    """A scripted fault. Times are in microseconds of run time."""
 
     kind: str
+    """cut_stream, cut_replica, crash, freeze, slow or stop."""
     stream: str = ""
+    """The stream that is cut, slowed or stopped; '' if the target is a replica."""
     fragment: str = ""
+    """The fragment of the replica; '' if the fault names none."""
     replica: str = ""
+    """The replica that is cut, crashed, frozen or slowed; '' if the target is a stream."""
     to_replica: str = ""
+    """Of cut_stream: only this replica is cut from the stream, in `fragment` or, if that is '', in each fragment that reads the
+    stream. '' cuts all replicas."""
     by_us: int = 0
+    """Of slow: the additional delay."""
     at_us: int = 0
+    """The start of the fault, from the start of the run."""
     for_us: int | None = None
+    """The duration of the fault; None if it never heals."""
     losing_checkpoint: bool = False
+    """Of crash: whether the replica also loses its checkpoint."""
 
 
 def parse_fault(text: str) -> Fault:
-    """Read one fault. UserError, with the grammar of its verb, for text that is none."""
+    """Parse one fault. UserError, with the grammar of its verb, if the text is not valid."""
     words = " ".join(text.split())
     for kind, pattern in _PATTERNS:
         match = pattern.fullmatch(words)
@@ -114,7 +120,7 @@ def parse_fault(text: str) -> Fault:
     verb = words.partition(" ")[0]
     if verb not in FORMS:
         raise UserError(_FIELD, text, f"a fault begins with one of {', '.join(FORMS)}", f"write: {'; '.join(_TEXTS.values())}")
-    raise UserError(_FIELD, text, f"is not what `{verb}` takes", f"write: {_TEXTS[verb]} (T, D: 5s, 250ms)")
+    raise UserError(_FIELD, text, f"is not a valid `{verb}` fault", f"write: {_TEXTS[verb]} (T, D: 5s, 250ms)")
 
 
 def _fault(kind: str, parts: dict[str, str]) -> Fault:
@@ -132,7 +138,7 @@ def _fault(kind: str, parts: dict[str, str]) -> Fault:
 
 
 def check_faults(faults: Iterable[Fault], plan: Plan) -> None:
-    """UserError, naming the choices, for a fault whose target the plan lacks. The egress is no target."""
+    """UserError, with the choices, for a fault whose target is not in the plan. The egress cannot be a target."""
     streams = list(dict.fromkeys(edge.operator for edge in plan.sources))
     replicas = [
         f"{fragment.name}.{replica}"

@@ -1,8 +1,8 @@
-"""Recorded inputs: files, or the generator, as the tuples of a stream; and the order in which a replay feeds them.
+"""The tuples of files and of the generator, and the order in which a replay logs them.
 
-A file is read on a fast path, whole columns at a time. As soon as anything is amiss (a broken line, a value of the
-wrong type, a missing or late time) it is read again on an exact path, which knows lines: each line that cannot be used
-becomes a dead letter with its number, and every other line is kept. Both paths read the same values from the same text.
+The fast path parses whole columns of a file. If a record is not valid (a broken line, a value of the wrong type, a missing or
+late time), the file is read again on the exact path, line by line: each line that cannot be used becomes a dead letter with
+its number, and all other lines are kept. Both paths read the same values from the same text.
 """
 
 from __future__ import annotations
@@ -44,33 +44,41 @@ if TYPE_CHECKING:
 
 
 WITNESSES = 9
-"""So many of the next rows say whether one that is far ahead of those before it is to be believed."""
+"""The number of following rows that decide whether a row far ahead of the earlier ones is credible."""
 LEAST_WITNESSES = 2
+"""The number of these rows that must contradict it, at least, to reject it."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An input record that was refused: a line of dlq.jsonl. `record` is its text; `line` counts from 1."""
+class FileDeadLetter:
+    """A rejected input record: a line of dlq.jsonl."""
 
     source: str
+    """The name of the stream."""
     line: int
+    """The number of the record's first line in the file, from 1; in a Parquet file, the number of the row."""
     reason: str
+    """Why the record was rejected."""
     record: str
+    """The text of the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """What a source holds: tuples by (time, place in the file), the records refused, by line, and how many of the tuples
-    were late and clamped."""
+    """The contents of a source."""
 
     name: str
+    """The name of the stream."""
     batch: pa.RecordBatch
-    rejects: list[DeadLetter]
+    """The tuples, in the shape of `Schema.arrow`, by event time and then by their place in the file."""
+    rejects: list[FileDeadLetter]
+    """The rejected records, by line."""
     clamped: int = 0
+    """The number of late tuples whose time was raised (`late: clamp`)."""
 
     @property
     def times(self) -> np.ndarray:
-        """The event times, int64 microseconds, rising."""
+        """The event times: int64, microseconds since the Unix epoch, ascending."""
         times: np.ndarray = self.batch.column(0).to_numpy()
         return times
 
@@ -79,10 +87,10 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     """Read stream `name` from a .csv, .jsonl or .parquet file, or from `generate:RATE,SECONDS[,KEYS]`.
 
     The batch has the shape of `Schema.arrow`; columns that the schema does not name are ignored. Lateness is judged in
-    the order of the file (R29): a tuple older than the newest one before it by more than `disorder` is refused, or, under
-    `late: clamp`, put at the oldest time that is not. No clock says which tuples are far ahead, but the file does: one that
-    is more than `ahead` beyond the newest before it is refused where most of those that follow are back below it.
-    UserError: no such file, another kind of file, or a column that the whole file lacks.
+    the order of the file (R29): a tuple that is older than the newest earlier one by more than `disorder` is rejected or, with
+    `late: clamp`, moved to the oldest time allowed. A file has no clock to show which tuples are far ahead. Instead, a tuple
+    more than `ahead` after the newest earlier one is rejected if most of the following tuples are before it again.
+    UserError: the file does not exist, has an unknown type, or lacks a column.
     """
     schema = stream.attributes
     if where.startswith(PREFIX):
@@ -91,9 +99,9 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     source = _Source(name, Path(where), shape, stream.disorder, stream.ahead, stream.late == "clamp")
     readers = _READERS.get(source.path.suffix.lower())
     if readers is None:
-        raise source.error("is neither .csv, .jsonl nor .parquet", "convert the file, or give it the right ending")
+        raise source.error("is not a .csv, .jsonl or .parquet file", "convert the file, or correct the end of its name")
     if not source.path.is_file():
-        raise source.error("does not exist", "give the path of a file, or generate:RATE,SECONDS[,KEYS]")
+        raise source.error("does not exist", "write the path of a file, or generate:RATE,SECONDS[,KEYS]")
     fast, exact = readers
     columns = fast(source)
     clean = None if columns is None else _all_or_nothing(source, columns)
@@ -102,7 +110,7 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file to read, and what the stream wants of it."""
+    """A file to read, and the rules of its stream. Times in microseconds of event time."""
 
     name: str
     path: Path
@@ -115,31 +123,31 @@ class _Source:
         return UserError("--source", f"{self.name}={self.path}", f"{self.path} {problem}", fix)
 
     def require(self, present: list[str]) -> None:
-        """UserError for the first wanted column that is not among those present."""
+        """UserError for the first column of the stream that is not present."""
         for column in self.shape.wanted:
             if column not in present:
-                fix = f"its columns are {', '.join(present)}: correct the stream, or the file"
+                fix = f"its columns are {', '.join(present)}; correct the stream or the file"
                 raise self.error(f"has no column {column!r}", fix)
 
 
 @dataclass(slots=True)
 class _Records:
-    """The exact path's reading: raw columns of the records that could be split, with each one's line, and dead letters.
+    """The records that the exact path could split: raw columns, and the line of each record; and dead letters for the others.
 
-    text(i) is record i as the file has it.
+    text(i) is the text of record i in the file.
     """
 
     columns: dict[str, pa.Array]
     lines: np.ndarray
     text: Callable[[int], str]
-    rejects: list[DeadLetter] = field(default_factory=list)
+    rejects: list[FileDeadLetter] = field(default_factory=list)
 
 
 # Raw columns into a batch.
 
 
 def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> SourceRows | None:
-    """The rows, if every record can be used; else None."""
+    """The rows if all records can be used; else None."""
     rows = read_all(source.shape, columns)
     if rows is None or _ahead(rows.times, source):
         return None
@@ -151,7 +159,7 @@ def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> SourceRows
 
 
 def _sift(source: _Source, records: _Records) -> SourceRows:
-    """What can be used, and a dead letter for each record that cannot."""
+    """The rows that can be used, and a dead letter for each record that cannot."""
     rows = read_each(source.shape, records.columns)
     reasons = dict(rows.reasons)
     if ahead := _ahead(rows.times, source):
@@ -168,26 +176,27 @@ def _sift(source: _Source, records: _Records) -> SourceRows:
         for place, behind_us in zip(rows.places[late].tolist(), behind[late].tolist(), strict=True):
             reasons[place] = late_reason(behind_us, source.disorder_us)
     letters = [
-        DeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
+        FileDeadLetter(source.name, int(records.lines[row]), reason, records.text(row)) for row, reason in reasons.items()
     ]
     rejects = sorted(records.rejects + letters, key=lambda letter: letter.line)
     return _source_rows(source, kept, rejects, int(late.sum()) if source.clamps else 0)
 
 
-def _source_rows(source: _Source, rows: ParsedRows, rejects: list[DeadLetter], clamped: int) -> SourceRows:
+def _source_rows(source: _Source, rows: ParsedRows, rejects: list[FileDeadLetter], clamped: int) -> SourceRows:
     return SourceRows(source.name, _by_time(source.shape.schema, rows), rejects, clamped)
 
 
 def _newest_so_far(times: np.ndarray) -> np.ndarray:
-    # A late tuple is never the newest, so that the maximum over all is the maximum over those accepted.
+    # A late tuple is never the newest, so the maximum of all tuples is the maximum of the accepted ones.
     return np.maximum.accumulate(times) if len(times) else times
 
 
 def _ahead(times: np.ndarray, source: _Source) -> dict[int, int]:
-    """The rows that are not believed, each with how far it is beyond the newest that is, or for want of one the next.
+    """The rows that are not credible, each with how far it is ahead of the newest credible row before it, in microseconds. If
+    there is none: how far it is ahead of the rows after it.
 
-    A jump ahead may be a quiet night, or a wrong clock. After a night the rows go on from where it led; after a wrong clock
-    most of the next ones are back, by more than any disorder explains. A row that was merely late is alone among them.
+    A jump ahead can be a quiet night, or a wrong clock. After a night, the rows continue from the new time. After a wrong
+    clock, most of the next rows are back by more than `disorder` allows. A single late row is not most of the next rows.
     """
     if not len(times):
         return {}
@@ -207,7 +216,7 @@ def _ahead(times: np.ndarray, source: _Source) -> dict[int, int]:
 
 
 def _is_contradicted(times: np.ndarray, row: int, back_us: int) -> bool:
-    """Whether most of the rows that follow one, and at least two, are back below it by more than this."""
+    """Whether most of the following rows, and at least LEAST_WITNESSES, are before this row by more than `back_us`."""
     following = times[row + 1 : row + 1 + WITNESSES]
     back = int((following < times[row] - back_us).sum())
     return back >= LEAST_WITNESSES and back > len(following) - back
@@ -236,7 +245,7 @@ def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
         )
     except (pa.ArrowInvalid, KeyError):
         return None
-    # A record of several lines is either quoted with care or the work of a stray quote, which the exact path can tell.
+    # A record of several lines is either quoted correctly or caused by a stray quote. The exact path can distinguish them.
     return whole(table, names) if table.num_rows + 1 == _count_lines(data) else None
 
 
@@ -246,12 +255,12 @@ def _exact_csv(source: _Source) -> _Records:
         raise source.error("is empty", "its first line must name the columns")
     header, at = _split_csv(lines, 0)
     if header is None:
-        raise source.error("has a first line with a quote that is never closed", "its first line must name the columns")
+        raise source.error("has an unclosed quote in its first line", "its first line must name the columns")
     source.require(header)
     places = {name: header.index(name) for name in source.shape.wanted}
     values: dict[str, list[str]] = {name: [] for name in places}
     spans: list[tuple[int, int]] = []
-    rejects: list[DeadLetter] = []
+    rejects: list[FileDeadLetter] = []
     while at < len(lines):
         start = at
         if not lines[start].rstrip("\r\n"):
@@ -260,9 +269,9 @@ def _exact_csv(source: _Source) -> _Records:
         fields, at = _split_csv(lines, start)
         problem = _csv_problem(fields, len(header), lines[start])
         if fields is None or problem:
-            # A stray quote may have run over the lines that follow: only its own line is lost.
+            # A stray quote may have joined the following lines to this one: only this line is rejected.
             at = start + 1
-            rejects.append(DeadLetter(source.name, at, problem, printable(lines[start])))
+            rejects.append(FileDeadLetter(source.name, at, problem, printable(lines[start])))
             continue
         spans.append((start, at))
         for name, place in places.items():
@@ -276,10 +285,10 @@ def _exact_csv(source: _Source) -> _Records:
 
 
 def _split_csv(lines: list[str], at: int) -> tuple[list[str] | None, int]:
-    """The fields of the record that starts at lines[at] (None: an open quote), and where the next one starts."""
+    """The fields of the record that starts at lines[at] (None for an unclosed quote), and the index of the next record."""
     if '"' not in lines[at]:
         return lines[at].rstrip("\r\n").split(","), at + 1
-    # Within a line quotes are read as leniently as on the fast path; a record of several lines must have no stray ones.
+    # Within a line, quotes are read as leniently as on the fast path. A record of several lines must not have stray quotes.
     for end, strict in ((at + 1, False), (len(lines), True)):
         reader = csv.reader(_lines_between(lines, at, end), strict=strict)
         try:
@@ -291,15 +300,15 @@ def _split_csv(lines: list[str], at: int) -> tuple[list[str] | None, int]:
 
 def _lines_between(lines: list[str], at: int, end: int) -> Iterator[str]:
     yield from (lines[place] for place in range(at, end))
-    # The csv module would end an open quote here without a word.
+    # At the end of its input, the csv module would close an open quote silently.
     raise EOFError
 
 
 def _csv_problem(fields: list[str] | None, width: int, first_line: str) -> str:
     if fields is None:
-        return "a quote is never closed"
+        return "a quote is not closed"
     if len(fields) != width:
-        return f"{len(fields)} fields, the header has {width}"
+        return f"{len(fields)} fields, but the header has {width}"
     return "" if all(map(is_text, fields)) else "not UTF-8"
 
 
@@ -316,7 +325,7 @@ def _fast_jsonl(source: _Source) -> dict[str, pa.Array] | None:
         table = read_json(data, kinds)
         if table is not None:
             break
-    # Two objects on a line are not two lines; and a column of nulls may be one that is not there.
+    # Two objects on one line are not two records; and a column of nulls may be missing from the file.
     lines = _count_lines(data)
     if table is None or table.num_rows != lines or any(column.null_count == lines for column in table.columns):
         return None
@@ -327,7 +336,7 @@ def _exact_jsonl(source: _Source) -> _Records:
     lines = _text_lines(source.path)
     values: dict[str, list[str | None]] = {name: [] for name in source.shape.wanted}
     numbers: list[int] = []
-    rejects: list[DeadLetter] = []
+    rejects: list[FileDeadLetter] = []
     present: dict[str, None] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -337,7 +346,7 @@ def _exact_jsonl(source: _Source) -> _Records:
             present.update(dict.fromkeys(record))
             texts = json_texts(source.shape, record)
         except ValueError as problem:
-            rejects.append(DeadLetter(source.name, number, str(problem), printable(line)))
+            rejects.append(FileDeadLetter(source.name, number, str(problem), printable(line)))
             continue
         numbers.append(number)
         for column, text in zip(values.values(), texts, strict=True):
@@ -356,7 +365,7 @@ def _exact_jsonl(source: _Source) -> _Records:
 
 
 def _exact_parquet(source: _Source) -> _Records:
-    """Rows count from 1, as lines do; a record's text is its wanted columns as JSON."""
+    """Rows are numbered from 1, like lines. The text of a record is its columns of the stream, as JSON."""
     columns = _parquet_columns(source)
     rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     return _Records(
@@ -374,10 +383,10 @@ def _parquet_columns(source: _Source) -> dict[str, pa.Array]:
             for name in source.shape.wanted:
                 kind = shape.field(name).type
                 if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-                    raise source.error(f"has a column {name!r} of type {kind}", "a column must hold plain values")
+                    raise source.error(f"has a column {name!r} of type {kind}", "use a column of plain values")
             table = file.read(columns=source.shape.wanted)
     except pa.ArrowInvalid as error:
-        raise source.error(f"is not a Parquet file: {error}", "give a file that Parquet readers can open") from None
+        raise source.error(f"is not a Parquet file: {error}", "use a valid Parquet file") from None
     return whole(table, source.shape.wanted)
 
 
@@ -396,7 +405,7 @@ def _count_lines(data: bytes) -> int:
 
 
 def _text_lines(path: Path) -> list[str]:
-    """The file's lines with their ends. Bytes that are not UTF-8 become lone surrogates, which `is_text` finds."""
+    """The lines of a file with their line ends. Bytes that are not UTF-8 become lone surrogates, which `is_text` detects."""
     text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     return list(io.StringIO(text, newline=""))
 
@@ -406,26 +415,24 @@ def _text_lines(path: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The event-time order over all streams together; ties go by the order of the streams.
-
-    times: all event times, rising. index: per stream and row, the row's place in that order. Both rise, so that the
-    cut of each stream at a place or a time is found by bisection.
-    """
+    """The event-time order of the rows of all streams. The order of the streams settles ties."""
 
     times: np.ndarray
+    """All event times: int64, microseconds since the Unix epoch, ascending."""
     index: dict[str, np.ndarray]
+    """By stream: the place of each row in that order, int64, ascending."""
 
     def rows_within(self, name: str, count: int) -> int:
-        """How many rows of the stream are among the first `count` of all."""
+        """The number of rows of the stream among the first `count` rows of all streams."""
         return int(np.searchsorted(self.index[name], count, side="left"))
 
     def rows_before(self, name: str, time: int) -> int:
-        """How many rows of the stream have an event time before `time`."""
+        """The number of rows of the stream with an event time before `time`."""
         return self.rows_within(name, int(np.searchsorted(self.times, time, side="left")))
 
 
 def merge_schedule(sources: dict[str, SourceRows]) -> Schedule:
-    """One order for all rows of all sources, by (time, stream, row)."""
+    """The order of the rows of all sources, by (time, stream, row)."""
     times = np.concatenate([np.empty(0, dtype=np.int64), *(source.times for source in sources.values())])
     order = np.argsort(times, kind="stable")
     place = np.empty(len(order), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""The deterministic generator: `generate:RATE,SECONDS[,KEYS]` as a source without a file.
+"""The generator of input: `generate:RATE,SECONDS[,KEYS]` is a source without a file.
 
-RATE tuples for each second of event time, evenly spaced, for SECONDS from the start of 2026, with values drawn per
-column: a string is one of KEYS keys, an int is below KEYS, a double is from 0 to 100 with three decimals, a bool is
-fair, and a timestamp is the tuple's own time. The same text, seed and stream give the same tuples.
+It makes RATE tuples per second of event time, evenly spaced, for SECONDS from the start of 2026. Values are random: a string
+is one of KEYS keys, an int is less than KEYS, a double is between 0 and 100 with three decimals, a bool is true or false with
+equal probability, and a timestamp is the time of the tuple. The same text, seed and stream give the same tuples.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _DEFAULT_KEYS = 100
 
 
 def generate(name: str, schema: Schema, text: str, seed: int = 0) -> pa.RecordBatch:
-    """The rows of stream `name`, in order of time, in the shape of `schema.arrow`. UserError for another text."""
+    """The rows of stream `name`, in order of time, with the columns of `schema.arrow`. UserError if `text` is not valid."""
     match = _SHAPE.fullmatch(text)
     if match is None or int(match["rate"]) == 0 or float(match["seconds"]) == 0 or match["keys"] == "0":
         raise UserError(
             "--source",
             f"{name}={text}",
-            "is not a generator",
+            "is not a valid generator",
             "write generate:RATE,SECONDS[,KEYS], each above 0, such as generate:1000,60 or generate:1000,60,20",
         )
     rate, keys = int(match["rate"]), int(match["keys"] or _DEFAULT_KEYS)

@@ -1,7 +1,7 @@
-"""Who reaches whom: the links between places, as faults cut and slow them.
+"""The links between places, which faults can cut and slow down.
 
 A place is a name: a source stream ('jfk'), a replica ('main.r0'), or the egress ('egress.r0'). Data flows over links in
-order and nothing is lost: what a cut holds back arrives after the heal.
+order, and none is lost: data that a cut holds back arrives after the heal.
 """
 
 from __future__ import annotations
@@ -12,36 +12,43 @@ LATENCY_US = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """No data passes between `a` and `b`; '*' stands for every other place. control_only: just messages are lost. one_way:
-    what `a` sends does not arrive, while what is sent to it does."""
+class LinkCut:
+    """A cut between two places."""
 
     a: str
+    """One of the places."""
     b: str = "*"
+    """The other place; '*' stands for all other places."""
     control_only: bool = False
+    """Whether only messages are cut, and data passes."""
     one_way: bool = False
+    """Whether only the direction from `a` is cut."""
 
     def holds(self, here: str, there: str) -> bool:
-        """Whether nothing passes from here to there."""
+        """Whether the direction from `here` to `there` is cut."""
         if self.one_way:
             return self.a == here and self.b in ("*", there)
         return (self.a in (here, there)) and (self.b == "*" or self.b in (here, there))
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """What `place` sends takes this much longer."""
+class LinkDelay:
+    """An additional delay of all that a place sends."""
 
     place: str
+    """The sender."""
     by_us: int
+    """The delay, in microseconds of run time."""
 
 
 @dataclass(slots=True)
 class Network:
-    """The faults in force now."""
+    """The cuts and delays that are active at present."""
 
-    cuts: list[Cut] = field(default_factory=list)
-    slow: list[Slow] = field(default_factory=list)
+    cuts: list[LinkCut] = field(default_factory=list)
+    """The active cuts; several may overlap."""
+    slow: list[LinkDelay] = field(default_factory=list)
+    """The active delays; those of one place add up."""
 
     def passes_data(self, writer: str, reader: str) -> bool:
         return not any(cut.holds(writer, reader) and not cut.control_only for cut in self.cuts)

@@ -1,4 +1,4 @@
-"""`boreal run`: a query over files or generators, in one process, with scripted faults; what one client saw, and a report."""
+"""`boreal run`: runs a query over files or generators in one process, with scripted faults, and reports the results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from boreal.model.frames import INFINITY, Frame, LogId, State
 from boreal.query.plan import EGRESS, Fragment, Plan
 from embedded.faults import Fault
 from embedded.file_sources import SourceRows
-from embedded.network import Cut, Slow
-from embedded.sources import Pace, Sources
+from embedded.network import LinkCut, LinkDelay
+from embedded.paced_sources import Pace, PacedSources
 from embedded.world import Clock, World
 from formats.changelog import ClientLog
 from logs.checkpoints import CheckpointStore
@@ -19,35 +19,51 @@ from logs.log import LogStore
 from reconcile.events import InstanceId, Reconciled, StateChanged
 
 PATIENCE_US = 600_000_000
+"""How long a run waits after its last fault until it is stable, in microseconds of run time."""
 
 
 @dataclass
 class Outcome:
-    """How a run ended: the report (contract: report.json), and whether every replica ended STABLE with all input read."""
+    """The result of a run."""
 
     report: dict[str, Any]
+    """The contents of report.json."""
     is_stable: bool
+    """Whether every replica ended STABLE and had processed all input."""
 
 
 @dataclass
 class Run:
-    """One embedded run. `watch(run)` is called several times a boundary interval of run time, for progress."""
+    """An embedded run of a query."""
 
     plan: Plan
+    """The plan of the query."""
     rows: dict[str, SourceRows]
+    """The rows of each source stream."""
     pace: Pace
+    """How fast the rows are logged."""
     faults: Sequence[Fault]
+    """The faults, with times in microseconds of run time."""
     clock: Clock
+    """The run clock, in microseconds."""
     logs: LogStore
+    """The store of all logs."""
     store: CheckpointStore
+    """The store of checkpoints."""
     seed: int | None = None
+    """The seed, for the report; None if there is none."""
     changes: TextIO | None = None
+    """The file for changes.jsonl; None for no file."""
     stable: TextIO | None = None
+    """The file for stable.jsonl; None for no file."""
     watch: Callable[[Run], None] | None = None
+    """Called with the run several times per boundary interval of run time, to show progress."""
     world: World = field(init=False)
-    sources: Sources = field(init=False)
+    """The instances of the run and the network between them."""
+    sources: PacedSources = field(init=False)
+    """The source streams."""
     client: ClientLog = field(init=False)
-    held: dict[tuple[str, InstanceId], list[Fault]] = field(init=False, default_factory=dict)
+    active_faults: dict[tuple[str, InstanceId], list[Fault]] = field(init=False, default_factory=dict)
     faults_over_at: int = field(init=False)
     never_heals: bool = field(init=False)
 
@@ -57,12 +73,12 @@ class Run:
             plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
         )
         self.world = World(plan, self.clock, self.logs, self.store, self._on_append)
-        self.sources = Sources(plan, self.rows, self.pace, self.world.append)
+        self.sources = PacedSources(plan, self.rows, self.pace, self.world.append)
         self.faults_over_at = max((f.at_us + (f.for_us or 0) for f in self.faults), default=0)
         self.never_heals = any(f.for_us is None for f in self.faults)
 
     def go(self) -> Outcome:
-        """Run to the end: all input read, all faults over, all replicas settled."""
+        """Run until all input is read, all faults are over and all replicas are STABLE, or for PATIENCE_US at most."""
         world = self.world
         for who in world.processes:
             world.start(who)
@@ -118,7 +134,7 @@ class Run:
                 self._stop_processes(fault)
                 return
             case "slow":
-                rule = Slow(fault.stream or f"{fault.fragment}.{fault.replica}", fault.by_us)
+                rule = LinkDelay(fault.stream or f"{fault.fragment}.{fault.replica}", fault.by_us)
                 network.slow.append(rule)
                 undo: list[Callable[[], None]] = [lambda: network.slow.remove(rule)]
             case _:
@@ -138,20 +154,20 @@ class Run:
         world = self.world
         shards = self.plan.fragment(fault.fragment).shards
         for who in [InstanceId(fault.fragment, fault.replica, shard) for shard in range(shards)]:
-            held = self.held.setdefault((fault.kind, who), [])
+            active = self.active_faults.setdefault((fault.kind, who), [])
             if fault.kind == "freeze":
                 world.freeze(who)
             else:
                 world.crash(who, fault.losing_checkpoint)
-            held.append(fault)
+            active.append(fault)
             if fault.for_us is not None:
                 world.at(world.now + fault.for_us, lambda who=who: self._bring_back(fault, who))  # type: ignore[misc]
 
     def _bring_back(self, fault: Fault, who: InstanceId) -> None:
-        """A process comes back when the last of the faults that overlap on it is over."""
-        held = self.held[(fault.kind, who)]
-        held.remove(fault)
-        if held:
+        """End a fault of a process. The process returns when the last of its overlapping faults ends."""
+        active = self.active_faults[(fault.kind, who)]
+        active.remove(fault)
+        if active:
             return
         if fault.kind == "freeze":
             self.world.thaw(who)
@@ -219,15 +235,15 @@ class Run:
         return spans
 
 
-def _cuts(fault: Fault, plan: Plan) -> list[Cut]:
+def _cuts(fault: Fault, plan: Plan) -> list[LinkCut]:
     if fault.kind == "cut_replica":
-        return [Cut(f"{fault.fragment}.{fault.replica}")]
+        return [LinkCut(f"{fault.fragment}.{fault.replica}")]
     if not fault.to_replica:
-        return [Cut(fault.stream)]
+        return [LinkCut(fault.stream)]
     readers: list[Fragment] = [
         f
         for f in plan.fragments
         if any(edge.operator == fault.stream and edge.source for edge in f.edges)
         and (not fault.fragment or f.name == fault.fragment)
     ]
-    return [Cut(fault.stream, f"{fragment.name}.{fault.to_replica}") for fragment in readers]
+    return [LinkCut(fault.stream, f"{fragment.name}.{fault.to_replica}") for fragment in readers]

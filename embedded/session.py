@@ -1,7 +1,7 @@
-"""What `boreal run`, `compare` and `verify` share: a command's options, checked and read once, then run any number of times.
+"""The session of `boreal run`, `compare` and `verify`: options and input, checked and read once, for any number of runs.
 
-`prepare` takes everything as the user wrote it and refuses what cannot run, by the option's name, before anything is
-written. A `Session` then runs the same input and faults under any mode and policy.
+`make_session` takes the texts of the command line. Before anything is written, it refuses what cannot run, with the name of
+the option. The `Session` then runs the same input and faults with any mode and policy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from boreal.model.errors import UserError
 from boreal.query.plan import Plan
 from boreal.query.planner import Overrides, plan
 from boreal.query.spec import LEAST_SLACK_US, Engine, Mode, Policy, Query, did_you_mean, load_query
-from embedded import folder
+from embedded import run_folder
 from embedded.faults import Fault, check_faults, parse_fault
-from embedded.file_sources import DeadLetter, SourceRows, read_source
+from embedded.file_sources import FileDeadLetter, SourceRows, read_source
+from embedded.paced_sources import Pace
 from embedded.run import Outcome, Run
-from embedded.sources import Pace
 from embedded.world import Clock, ModelClock, RealClock, SkipClock
 
 ClockName = Literal["skip", "real"]
@@ -46,7 +46,7 @@ _OPTION_OF = {
     "shards": ("--shards", "shards"),
     "engine": ("--engine", "engine"),
 }
-"""Field of the query: the option that overrides it, and the planner's name for that."""
+"""For each field of the query: the option that overrides it, and the name of the planner's parameter."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,21 @@ class Session:
     query: Query
     overrides: Overrides
     notes: tuple[str, ...]
+    """Notes on the pace, for the report."""
     plan: Plan
+    """The plan with the overrides; `planned` makes plans with another mode or policy."""
     rows: dict[str, SourceRows]
+    """The rows of each source stream that reaches the output."""
     pace: Pace
+    """How fast the rows are logged."""
     faults: tuple[Fault, ...]
+    """The faults, with times in microseconds of run time."""
     fault_texts: tuple[str, ...]
+    """The faults, as the user wrote them."""
     clock: ClockName
+    """'real': run in real time; 'skip': jump over idle time."""
     seed: int | None
+    """The seed of the model of work and of generated input; None to measure the real time of work."""
 
     def planned(self, mode: Mode | None = None, policy: Policy | None = None) -> Plan:
         """The plan under another mode or policy, all else alike. UserError where the query does not allow the mode."""
@@ -82,7 +90,7 @@ class Session:
         return sum(rows.batch.num_rows for rows in self.rows.values())
 
     @property
-    def dead_letters(self) -> list[DeadLetter]:
+    def dead_letters(self) -> list[FileDeadLetter]:
         return [letter for rows in self.rows.values() for letter in rows.rejects]
 
     def run(
@@ -95,14 +103,14 @@ class Session:
         watch: Watch | None = None,
         tap: Tap | None = None,
     ) -> Outcome:
-        """Run to the end, and leave stable.jsonl, changes.jsonl, dlq.jsonl and, last, report.json in the folder `out`.
+        """Run to the end, and write stable.jsonl, changes.jsonl, dlq.jsonl and, last, report.json to the folder `out`.
 
-        The folder exists and holds none of these files. data: where logs and checkpoints are kept in files, and stay; None
-        for memory. UserError where it holds some already. `watch(run)` is called several times a boundary interval;
-        `tap(changes)` may put itself between the client and its changelog, to show what passes.
+        The folder must exist and not contain these files. data: the folder for the files of logs and checkpoints, which stay;
+        None to keep them in memory. UserError if it contains some. `watch(run)` is called several times per boundary
+        interval. `tap(changes)` can return a wrapper of the changelog file, to show its records.
         """
         with ExitStack() as files:
-            stable, changes, dead = (files.enter_context(folder.create(out / name)) for name in folder.STREAM_FILES)
+            stable, changes, dead = (files.enter_context(run_folder.create(out / name)) for name in run_folder.STREAM_FILES)
             for letter in self.dead_letters:
                 dead.write(json.dumps(asdict(letter)) + "\n")
             run = Run(
@@ -111,14 +119,14 @@ class Session:
                 self.pace,
                 self.faults,
                 self._new_clock(),
-                *files.enter_context(folder.stores(data)),
+                *files.enter_context(run_folder.stores(data)),
                 seed=self.seed,
                 changes=tap(changes) if tap else changes,
                 stable=stable,
                 watch=watch,
             )
             outcome = run.go()
-        folder.write_whole(out / folder.REPORT, json.dumps(outcome.report, indent=2) + "\n")
+        run_folder.write_whole(out / run_folder.REPORT, json.dumps(outcome.report, indent=2) + "\n")
         return outcome
 
     def _new_clock(self) -> Clock:
@@ -148,13 +156,13 @@ class RunOptions:
 PLAIN = RunOptions()
 
 
-def prepare(query_path: Path, sources: Sequence[str], options: RunOptions = PLAIN) -> Session:
+def make_session(query_path: Path, sources: Sequence[str], options: RunOptions = PLAIN) -> Session:
     """Check everything that a command was given, and read its sources, STREAM=PATH each. UserError for the first thing that
     is wrong."""
     query = load_query(query_path)
     rate, speed, clock, seed = options.rate, options.speed, options.clock, options.seed
     if rate is not None and speed is not None:
-        raise UserError("--speed", speed, f"cannot go with --rate {rate}", "give one of the two")
+        raise UserError("--speed", speed, f"cannot be used with --rate {rate}", "use only one of the two")
     pace = parse_pace(rate, speed)
     if clock not in _CLOCKS:
         raise UserError("--clock", clock, "is not a clock", f"write one of: {', '.join(_CLOCKS)}")
@@ -168,7 +176,7 @@ def prepare(query_path: Path, sources: Sequence[str], options: RunOptions = PLAI
     rows = _read_sources(query, planned, sources, seed or 0)
     bucket_us, notes = _fitted_to_rate(planned, rows, pace)
     if clock == "real" and seed is not None:
-        notes += ("the seed makes generated input only: real time passes, so a run does not repeat exactly",)
+        notes += ("the seed applies only to generated input: a run in real time does not repeat exactly",)
     return Session(
         query=query,
         overrides=overrides,
@@ -184,7 +192,7 @@ def prepare(query_path: Path, sources: Sequence[str], options: RunOptions = PLAI
 
 
 def parse_mode(text: str, field: str) -> Mode:
-    """The reconciliation mode of this name; UserError, naming `field`, for another text."""
+    """The reconciliation mode with this name. UserError, with `field`, for any other text."""
     try:
         return Mode(text)
     except ValueError:
@@ -204,10 +212,10 @@ def _overrides(options: RunOptions) -> Overrides:
     )
 
 
-def _blaming_options(make: Callable[[], Plan], overrides: Overrides) -> Plan:
-    """A plan; what the query refuses because of an option is blamed on the option."""
+def _blaming_options(make_plan: Callable[[], Plan], overrides: Overrides) -> Plan:
+    """Make a plan. If the query refuses the value of an option, the error names the option instead of the field."""
     try:
-        return make()
+        return make_plan()
     except UserError as error:
         option, override = _OPTION_OF.get(error.field, ("", ""))
         if not override or getattr(overrides, override) is None:
@@ -221,8 +229,8 @@ def _refuse_spark(planned: Plan) -> None:
             raise UserError(
                 "engine",
                 "spark",
-                f"an embedded run has no Spark, which {fragment.name} asks for",
-                "add --engine native, which gives the same results; or run the query on the stack: boreal query apply",
+                f"an embedded run has no Spark, but {fragment.name} uses it",
+                "add --engine native, which has the same results, or run the query on a stack with boreal query apply",
             )
 
 
@@ -230,24 +238,24 @@ def _refuse_spark(planned: Plan) -> None:
 
 
 def parse_pace(rate: str | None, speed: str | None) -> Pace:
-    """The pace that --rate or --speed asks for; DEFAULT_RATE where neither does."""
+    """The pace of --rate or --speed; without both, DEFAULT_RATE."""
     if speed is not None:
-        return Pace(speed=_positive(_SPEED, "--speed", speed, "write event time over run time, such as 60x"))
-    return Pace(rate=_positive(_RATE, "--rate", rate or DEFAULT_RATE, "write tuples a second, such as 10000/s"))
+        return Pace(speed=_positive(_SPEED, "--speed", speed, "write the ratio of event time to run time, such as 60x"))
+    return Pace(rate=_positive(_RATE, "--rate", rate or DEFAULT_RATE, "write tuples per second, such as 10000/s"))
 
 
 def _positive(shape: re.Pattern[str], field: str, text: str, fix: str) -> float:
     match = shape.fullmatch(text.strip())
     number = float(match["number"]) if match else 0.0
     if match is None or not math.isfinite(number):
-        raise UserError(field, text, "is not what the option takes", fix)
+        raise UserError(field, text, "is not a valid value", fix)
     if number == 0:
-        raise UserError(field, text, "is zero: the run would never end", fix)
+        raise UserError(field, text, "is zero; the run would never end", fix)
     return number
 
 
 def _bucket_at_speed(query: Query, pace: Pace, speed: str | None) -> int:
-    """The bucket in event time; under --speed the file gives it in run time, so that one file serves any speed."""
+    """The bucket in microseconds of event time. With --speed, the file has it in run time, so that it works at any speed."""
     if pace.speed is None:
         return query.tuning.bucket
     bucket = round(query.tuning.bucket * pace.speed)
@@ -258,10 +266,10 @@ def _bucket_at_speed(query: Query, pace: Pace, speed: str | None) -> int:
 
 
 def _fitted_to_rate(planned: Plan, rows: dict[str, SourceRows], pace: Pace) -> tuple[int, tuple[str, ...]]:
-    """The bucket to run with, and what to note about it.
+    """The bucket to run with, in microseconds of event time, and notes on it.
 
-    At a rate below the data's own, a bucket may take longer to fill than X leaves time for: then smaller ones serve.
-    Results do not depend on the bucket (R5). Rows of one event time cannot be parted; what they break is noted.
+    At a low rate, a bucket may take more time to fill than X allows; a smaller one is used then. Results do not depend on the
+    bucket (R5). Rows with the same event time cannot be divided; if these alone take too long, a note says so.
     """
     bucket = planned.bucket_us
     if pace.rate is None:
@@ -271,17 +279,17 @@ def _fitted_to_rate(planned: Plan, rows: dict[str, SourceRows], pace: Pace) -> t
     while _fill_us(times, bucket, pace.rate) > longest:
         if bucket == 1:
             took = _seconds(_fill_us(times, 1, pace.rate))
-            return planned.bucket_us, (f"rows of one event time take {took} at this rate, which is too long for X",)
+            return planned.bucket_us, (f"rows with the same event time take {took} at this rate, which is too long for X",)
         bucket //= 2
     if bucket == planned.bucket_us:
         return bucket, ()
     took = _seconds(_fill_us(times, planned.bucket_us, pace.rate))
     given = format_duration(planned.bucket_us)
-    return bucket, (f"bucket is {format_duration(bucket)}: one of {given} would take {took} to fill at this rate",)
+    return bucket, (f"the bucket is {format_duration(bucket)}: a bucket of {given} would take {took} to fill at this rate",)
 
 
 def _fill_us(times: np.ndarray, bucket_us: int, rate: float) -> float:
-    """The run time between the first and the last row of the bucket that takes longest."""
+    """The longest time from the first to the last row of a bucket, in microseconds of run time."""
     if not len(times):
         return 0
     edges = np.flatnonzero(np.diff(times // bucket_us)) + 1
@@ -297,7 +305,7 @@ def _seconds(us: float) -> str:
 
 
 def _read_sources(query: Query, planned: Plan, sources: Sequence[str], seed: int) -> dict[str, SourceRows]:
-    """The rows of every stream that reaches the output, in the order of the file, which settles ties."""
+    """The rows of each stream that reaches the output, in the order of the query file, which settles ties."""
     where: dict[str, str] = {}
     for text in sources:
         name, equals, path = text.partition("=")
@@ -306,7 +314,7 @@ def _read_sources(query: Query, planned: Plan, sources: Sequence[str], seed: int
         if name not in query.streams:
             raise UserError("--source", text, f"there is no stream {name}", did_you_mean(name, query.streams))
         if name in where:
-            raise UserError("--source", text, f"{name} already reads {where[name]}", f"give {name} one source")
+            raise UserError("--source", text, f"{name} already reads {where[name]}", f"write one source for {name}")
         where[name] = path
     reaching = {edge.operator for edge in planned.sources}
     needed = [name for name in query.streams if name in reaching]

@@ -1,4 +1,4 @@
-"""`boreal verify`: is the stable output, faults or not, the same to the byte (I1), and does the changelog lead to it?"""
+"""`boreal verify`: compares the stable output with and without faults, byte by byte (I1), and replays the changelogs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from embedded import folder
+from embedded import run_folder
 from embedded.session import Session, Watch
 
 CLEAN, FAULTED = "without faults", "with faults"
@@ -18,25 +18,30 @@ CLEAN, FAULTED = "without faults", "with faults"
 
 @dataclass(frozen=True)
 class Difference:
-    """The first line of two files that is not the same in both; None where a file has ended."""
+    """The first line that differs between two files."""
 
     line: int
+    """The number of the line, from 1."""
     left: str | None
+    """The line of the first file; None after its end."""
     right: str | None
+    """The line of the second file; None after its end."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """rows: of the stable output without faults. first_difference: left is without faults, right with them.
-
-    replay: the first line in which a run's replayed changelog (left) differs from its stable.jsonl (right), by run.
-    """
+    """The result of `boreal verify`."""
 
     rows: int
+    """The number of rows of the stable output without faults."""
     first_difference: Difference | None
+    """The first difference between the run without faults (left) and the run with faults (right); None if they are the same."""
     replay: dict[str, Difference]
+    """By run: the first difference between its replayed changelog (left) and its stable.jsonl (right)."""
     is_stable: bool
+    """Whether all replicas of both runs ended STABLE."""
     runs: list[dict[str, Any]]
+    """The reports of the runs, without and with faults."""
 
     @property
     def same(self) -> bool:
@@ -60,12 +65,12 @@ class Verdict:
 
 
 def verify(session: Session, watch_for: Callable[[str], Watch | None] = lambda _: None) -> Verdict:
-    """Run the session without its faults and with them, and compare what the two runs leave."""
+    """Run the session without and with its faults, and compare the results."""
     runs, replay, is_stable = [], {}, True
     with TemporaryDirectory(prefix="boreal-verify-") as scratch:
         parts = {CLEAN: Path(scratch, "clean"), FAULTED: Path(scratch, "faulted")}
         for name, part in parts.items():
-            folder.make(part)
+            run_folder.prepare(part)
             which = session if name == FAULTED else session.without_faults()
             outcome = which.run(part, watch=watch_for(name))
             runs.append(outcome.report)
@@ -79,7 +84,7 @@ def verify(session: Session, watch_for: Callable[[str], Watch | None] = lambda _
 
 
 def first_difference(left: Iterable[str], right: Iterable[str]) -> Difference | None:
-    """Where two files of lines part, or None where they are the same."""
+    """The first difference between two sequences of lines; None if they are the same."""
     for number, (one, other) in enumerate(zip_longest(left, right), start=1):
         if one != other:
             return Difference(number, one, other)
@@ -87,17 +92,17 @@ def first_difference(left: Iterable[str], right: Iterable[str]) -> Difference | 
 
 
 def replay_difference(part: Path, with_tentative: bool = True) -> Difference | None:
-    """Replay a run's changes.jsonl: where what is left differs from its stable.jsonl, line by line.
+    """Replay the changes.jsonl of a run, and return the first difference to its stable.jsonl, or None.
 
-    Rows are compared as values, since a record holds its row inside. Without `with_tentative`, what is still tentative
-    at the end is left out, as befits a run that never healed.
+    Rows are compared as JSON values, because a record contains its row. `with_tentative=False` ignores the rows that are
+    still tentative at the end, for a run that did not heal.
     """
     left = (json.dumps(row) for row in replayed(_lines(part / "changes.jsonl"), with_tentative))
     return first_difference(left, (json.dumps(json.loads(line)) for line in _lines(part / "stable.jsonl")))
 
 
 def replayed(changes: Iterable[str], with_tentative: bool = True) -> list[Any]:
-    """The rows that a changelog of one partition leaves: an undo takes back every row after its `after_seq`."""
+    """The rows that remain after a changelog of one partition: an undo revokes every row after its `after_seq`."""
     kept: list[dict[str, Any]] = []
     for line in changes:
         record = json.loads(line)

@@ -16,7 +16,7 @@ from random import Random
 
 from boreal.model.codec import encode
 from boreal.model.frames import INFINITY, Frame, LogId, State
-from embedded.network import Slow
+from embedded.network import LinkDelay
 from embedded.world import Conditions, ModelClock, Process
 from logs.memory_log import MemoryLogStore
 from reconcile.events import InstanceId, StateChanged
@@ -152,7 +152,7 @@ class Simulation:
             world.processes[who].clock = partial(add, skew_us)
         for who, walls_us in self.scenario.walls.items():
             world.clocks[who] = MachineClock(world, world.processes[who], walls_us)
-        world.network.slow += [Slow(place, by_us) for place, by_us in self.scenario.hops_us]
+        world.network.slow += [LinkDelay(place, by_us) for place, by_us in self.scenario.hops_us]
         self.saboteur.plan(self.scenario.strikes)
         for who in world.processes:
             world.start(who)

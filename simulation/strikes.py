@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from boreal.model.frames import Boundary, Data, State
-from embedded.network import Cut, Slow
+from embedded.network import LinkCut, LinkDelay
 from embedded.world import Process
 from reconcile.events import (
     Append,
@@ -111,11 +111,11 @@ class Saboteur:
         network = self.world.network
         match strike.kind:
             case "cut_stream" | "cut_stream_to_replica" | "cut_replica" | "partition":
-                self._hold(network.cuts, Cut(strike.place, strike.other), strike)
+                self._hold(network.cuts, LinkCut(strike.place, strike.other), strike)
             case "control_loss":
-                self._hold(network.cuts, Cut(strike.place, strike.other, control_only=True), strike)
+                self._hold(network.cuts, LinkCut(strike.place, strike.other, control_only=True), strike)
             case "cut_one_way":
-                self._hold(network.cuts, Cut(strike.place, strike.other, one_way=True), strike)
+                self._hold(network.cuts, LinkCut(strike.place, strike.other, one_way=True), strike)
             case "restart_source":
                 self._restart_source(strike)
             case "pause":
@@ -123,7 +123,7 @@ class Saboteur:
             case "replan":
                 self._replan(strike)
             case "slow":
-                self._hold(network.slow, Slow(strike.place, strike.amount), strike)
+                self._hold(network.slow, LinkDelay(strike.place, strike.amount), strike)
             case "threshold":
                 self._set_threshold(strike.amount)
             case "store_away" | "store_wipe":
@@ -132,11 +132,11 @@ class Saboteur:
                 assert strike.who is not None, f"{strike.kind} needs a target"
                 self._strike_instance(strike, strike.who)
 
-    def _hold(self, rules: list, rule: Cut | Slow, strike: Strike) -> None:  # type: ignore[type-arg]
+    def _hold(self, rules: list, rule: LinkCut | LinkDelay, strike: Strike) -> None:  # type: ignore[type-arg]
         rules.append(rule)
         self.world.at(strike.end_us, lambda: self._release(rules, rule))
 
-    def _release(self, rules: list, rule: Cut | Slow) -> None:  # type: ignore[type-arg]
+    def _release(self, rules: list, rule: LinkCut | LinkDelay) -> None:  # type: ignore[type-arg]
         rules.remove(rule)
         self.world.links_changed()
 

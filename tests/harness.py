@@ -26,8 +26,8 @@ from boreal.query.planner import plan as make_plan
 from boreal.query.spec import Hold, Policy, Query, load_query
 from embedded.faults import check_faults, parse_fault
 from embedded.file_sources import SourceRows, read_source
+from embedded.paced_sources import Pace
 from embedded.run import Run
-from embedded.sources import Pace
 from embedded.world import ModelClock, World
 from logs.checkpoints import CheckpointStore
 from logs.memory_checkpoints import MemoryCheckpointStore

@@ -1,10 +1,10 @@
-"""Reading a query's answers: see `CorrectedStream`.
+"""The client library, which reads the results of a query: see `CorrectedStream`.
 
-Touches Kafka; imports boreal.model only, so that an application needs no other room of this project.
+Touches Kafka. It imports only boreal.model, so that an application needs no other room of this project.
 """
 
 from boreal.client.changes import Boundary, Change, Missing, MissingRows, RecDone, Stable, Tentative, Undo
-from boreal.client.stream import CorrectedStream, Place
+from boreal.client.corrected_stream import CorrectedStream, Place
 from boreal.client.view import View
 
 __all__ = [

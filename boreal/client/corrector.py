@@ -1,15 +1,15 @@
-"""The protocol of a reader (DPC's client side): records of one or several sites in, one corrected stream out.
+"""The protocol of a reader (the client side of DPC): it merges the records of one or several sites into one corrected stream.
 
-Pure: it knows no socket and no clock; `now` is any time in seconds that never falls, and stands still while nobody reads.
+Pure: it uses no socket and no clock. `now` is a monotonic time in seconds, which stops while the application does not read.
 
-A stable row's id is the same at every site, so whoever has the next one can give it. What is tentative differs from site
-to site: the reader sees one site's, the live one's. When that falls silent, or another's stable rows wait for it as long
-as silence may last, the reader switches (R23, R28):
+A stable row has the same id at every site, so any site that has the next row can deliver it. Tentative rows differ between
+sites: the reader delivers those of one site, the live one. The reader switches to another site when the live site is silent,
+or when another site has had the next stable row for longer than the silence limit (R23, R28):
 
-    to a site that has stable rows for us, or nothing tentative    our tentative rows are undone, and that site's stream
-                                                                   follows from our next id on
-    to one that has only tentative rows                            ours stay, and of that site's those of a later t_max
-                                                                   are added; its undo will revoke them all
+    to a site with stable rows for us, or without tentative rows    our tentative rows are undone, and the stream of that
+                                                                    site follows from our next id
+    to a site with tentative rows only                              our tentative rows stay, and that site's rows with a
+                                                                    later t_max are added; its undo revokes all of them
 """
 
 from __future__ import annotations
@@ -28,85 +28,97 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One record of q.out, or of q.stable. id: a stable row's, else -1; incarnation: its writer's life; fields: the value
-    of a record of q.out, of one of q.stable its type and data; topic_id: of the topic that holds it."""
+class OutputRecord:
+    """A record of q.out or q.stable."""
 
     offset: int
+    """The Kafka offset of the record."""
     id: int
+    """The id of a stable row; -1 for any other record."""
     incarnation: int
+    """The incarnation of the writer, with the number of times that the topic was created again in the high bits."""
     fields: dict[str, Any]
+    """The value of a record of q.out; `type`, `data` and `key` of a record of q.stable."""
     topic_id: str = ""
+    """The id of the topic; '' if Kafka does not give one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """A place in one site's log: from `offset` on, where that log's next stable row is `next_id` (or a later one, where
-    that is only a lower bound). topic_id: of the topic in which that is so, and not in a later one of its name; '' where Kafka
-    does not tell them apart."""
+class LogPosition:
+    """A position in the log of one site."""
 
     offset: int
+    """The Kafka offset of the next record."""
     next_id: int
+    """The id of the next stable row from there on, or a lower bound of it."""
     topic_id: str = ""
+    """The id of the topic that the offset belongs to; '' if Kafka does not give one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given(Generic[T]):
-    """A change, and where a reader who has taken it would go on: at stable row `next_id`, in the log of `site` at `spot`."""
+class Delivery(Generic[T]):
+    """A change, and the place at which a reader continues after it."""
 
     change: Change[T]
+    """The change."""
     next_id: int | None
+    """The id of the next stable row; None before the first one."""
     site: str
-    spot: Spot
+    """The site that the change was read from."""
+    position: LogPosition
+    """The position after the change in the log of that site."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A stable row that was not given yet, and since when."""
+class _PendingRow:
+    """A stable row that was not delivered yet, and the time of its arrival in seconds."""
 
-    record: Record
+    record: OutputRecord
     since: float
 
 
 @dataclass(slots=True)
-class _Site:
-    """One site's log as far as it was read. waiting: stable rows from our next id on, or after a gap; tentative: rows after
-    its last stable one. spot: nothing that we still need lies before it."""
+class _SiteLog:
+    """The log of one site, as far as it was read.
+
+    heard: when its last batch arrived, in seconds. waiting: stable rows from our next id on, or after a gap. tentative: the
+    rows after the last stable one. position: no record before it is still needed.
+    """
 
     name: str
     heard: float
-    spot: Spot
+    position: LogPosition
     next_id: int
     incarnation: int = 0
-    waiting: deque[_Waiting] = field(default_factory=deque)
-    tentative: list[Record] = field(default_factory=list)
+    waiting: deque[_PendingRow] = field(default_factory=deque)
+    tentative: list[OutputRecord] = field(default_factory=list)
 
     @property
     def waiting_id(self) -> int | None:
-        """The first stable row that waits."""
+        """The id of the first stable row that is waiting."""
         return self.waiting[0].record.id if self.waiting else None
 
 
 class Corrector(Generic[T]):
-    """One reader. make: the reader's row from the data of a record. failure: what making the next row, or reading its record,
-    has raised; nothing more is given then."""
+    """One reader. failure: the error of parsing a record or of making its row; no more changes are delivered after it."""
 
     def __init__(
         self,
-        spots: dict[str, Spot],
-        make: Callable[[dict[str, Any]], T],
+        positions: dict[str, LogPosition],
+        make_row: Callable[[dict[str, Any]], T],
         now: float,
         next_id: int | None = None,
         stable_only: bool = False,
         silence_s: float = 1.0,
     ) -> None:
-        """spots: the sites, and where each is read from; next_id: the stable row to begin with, None for the first that
-        there is. stable_only: nothing but stable rows is given, and any site may give them."""
-        self.sites = {name: _Site(name, now, spot, spot.next_id) for name, spot in spots.items()}
+        """positions: where each site is read from. make_row: makes the reader's row from the data of a record. next_id: the
+        first stable row to deliver; None for the first available one. stable_only: deliver only stable rows, from any site.
+        silence_s: how long the live site may be silent, in seconds."""
+        self.sites = {name: _SiteLog(name, now, position, position.next_id) for name, position in positions.items()}
         self.live: str | None = None
         self.next_id = next_id
         self.failure: Exception | None = None
-        self._make = make
+        self._make_row = make_row
         self._stable_only = stable_only
         self._silence_s = silence_s
         self._visible: list[Tentative[T]] = []
@@ -116,17 +128,20 @@ class Corrector(Generic[T]):
         self._stable_t_max = ""
         self._through = {False: _BEGINNING, True: _BEGINNING}
 
-    def take(self, batches: Sequence[tuple[str, Sequence[Record]]], now: float) -> list[Given[T]]:
-        """The next records of some sites' logs, in order; none where only time has passed."""
-        given: list[Given[T]] = []
+    def take(self, batches: Sequence[tuple[str, Sequence[OutputRecord]]], now: float) -> list[Delivery[T]]:
+        """Take the next records of some logs, in order, and return the changes that result. Also called without records, when
+        only time has passed."""
+        deliveries: list[Delivery[T]] = []
         try:
-            self._take_all(batches, now, given)
+            self._take_all(batches, now, deliveries)
         except Exception as error:
-            # The reader is owed what came before.
+            # The changes before the error are still delivered.
             self.failure = error
-        return given
+        return deliveries
 
-    def _take_all(self, batches: Sequence[tuple[str, Sequence[Record]]], now: float, given: list[Given[T]]) -> None:
+    def _take_all(
+        self, batches: Sequence[tuple[str, Sequence[OutputRecord]]], now: float, deliveries: list[Delivery[T]]
+    ) -> None:
         for site, _ in batches:
             self.sites[site].heard = now
         for site, records in batches:
@@ -135,96 +150,96 @@ class Corrector(Generic[T]):
             for record in records:
                 if record.incarnation >= state.incarnation:
                     state.incarnation = record.incarnation
-                    self._take(state, record, given)
+                    self._take(state, record, deliveries)
         if self._stable_only:
-            self._give_waiting(self.sites.values(), given)
+            self._give_waiting(self.sites.values(), deliveries)
         elif (better := self._better_site(now)) is not None:
-            self._switch(better, given)
-        self._pass_over(now, given)
+            self._switch(better, deliveries)
+        self._pass_over(now, deliveries)
 
-    def spots(self) -> dict[str, Spot]:
-        """Where to read each site from, to go on with what was given last."""
-        return {name: state.spot for name, state in self.sites.items()}
+    def positions(self) -> dict[str, LogPosition]:
+        """The positions from which to read the sites, to continue after the last change delivered."""
+        return {name: state.position for name, state in self.sites.items()}
 
     # One record
 
-    def _take(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+    def _take(self, state: _SiteLog, record: OutputRecord, deliveries: list[Delivery[T]]) -> None:
         is_live = state.name == self.live
         match record.fields["type"]:
             case "stable":
-                self._take_stable(state, record, given)
+                self._take_stable(state, record, deliveries)
             case "tentative" if not self._stable_only:
                 state.tentative.append(record)
                 if is_live:
-                    self._give_tentative(state, record, given)
+                    self._give_tentative(state, record, deliveries)
             case "undo":
                 state.tentative.clear()
                 if is_live:
-                    self._revoke(state, record.fields["cause"], given)
+                    self._revoke(state, record.fields["cause"], deliveries)
                     self._floor = self._stable_t_max if self._is_behind(state) else ""
             case "boundary" if is_live and not self._stable_only:
-                self._give_boundary(state, record, given)
+                self._give_boundary(state, record, deliveries)
             case "rec_done" if is_live and self._is_correcting:
                 self._is_correcting = False
-                given.append(self._given(RecDone(record.fields["cause"]), state))
+                deliveries.append(self._delivery(RecDone(record.fields["cause"]), state))
 
-    def _take_stable(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+    def _take_stable(self, state: _SiteLog, record: OutputRecord, deliveries: list[Delivery[T]]) -> None:
         state.next_id = record.id + 1
         state.tentative.clear()
         if self.next_id is None and state.name == self.live:
             self.next_id = record.id
         if self.next_id is not None and record.id < self.next_id:
-            state.spot = _after(record)
+            state.position = _after(record)
             return
         if state.waiting and record.id <= state.waiting[-1].record.id:
-            return  # A later life of the writer says again what waits already.
-        state.waiting.append(_Waiting(record, state.heard))
+            return  # A later incarnation of the writer repeats a row that is already waiting.
+        state.waiting.append(_PendingRow(record, state.heard))
         if state.name == self.live or self._stable_only:
-            self._give_waiting([state], given)
+            self._give_waiting([state], deliveries)
 
-    # Giving
+    # Delivery
 
-    def _given(self, change: Change[T], state: _Site) -> Given[T]:
-        return Given(change, self.next_id, state.name, state.spot)
+    def _delivery(self, change: Change[T], state: _SiteLog) -> Delivery[T]:
+        return Delivery(change, self.next_id, state.name, state.position)
 
-    def _give_waiting(self, states: Iterable[_Site], given: list[Given[T]]) -> None:
-        """All stable rows of these sites that follow ours. What any site holds of them is let go."""
+    def _give_waiting(self, states: Iterable[_SiteLog], deliveries: list[Delivery[T]]) -> None:
+        """Deliver all stable rows of these sites that follow ours, and forget the copies of them that other sites hold."""
         for state in states:
             before = self.next_id
             while state.waiting_id is not None and state.waiting_id == self.next_id:
-                self._give_stable(state, state.waiting.popleft().record, given)
+                self._give_stable(state, state.waiting.popleft().record, deliveries)
             if self.next_id != before:
                 self._forget_given()
 
     def _forget_given(self) -> None:
         for state in self.sites.values():
             while state.waiting and state.waiting[0].record.id < (self.next_id or 0):
-                state.spot = _after(state.waiting.popleft().record)
+                state.position = _after(state.waiting.popleft().record)
 
-    def _give_stable(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+    def _give_stable(self, state: _SiteLog, record: OutputRecord, deliveries: list[Delivery[T]]) -> None:
         if self._visible:
-            self._revoke(state, None, given)
-        # From here on, and not before: the undo is given at the place from which this row will come again.
-        state.spot, self.next_id = _after(record), record.id + 1
+            self._revoke(state, None, deliveries)
+        # Only after the undo: a reader that continues at the undo must read this row again.
+        state.position, self.next_id = _after(record), record.id + 1
         fields = record.fields
         self._stable_t_max = max(self._stable_t_max, fields.get("t_max", ""))
         row = Stable(
             record.id,
-            self._make(fields["data"]),
+            self._make_row(fields["data"]),
             fields.get("key"),
             _moment(fields.get("event_time")),
             state.name,
             fields.get("ingest_ms", 0.0),
             fields.get("emitted_ms", 0.0),
         )
-        given.append(self._given(row, state))
+        deliveries.append(self._delivery(row, state))
 
-    def _give_tentative(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+    def _give_tentative(self, state: _SiteLog, record: OutputRecord, deliveries: list[Delivery[T]]) -> None:
         fields = record.fields
         if fields["t_max"] <= self._floor or self._is_history(state):
             return
         row = Tentative(
-            self._make(fields["data"]),
+            self._make_row(fields["data"]),
             fields["key"],
             _moment(fields["event_time"]),
             state.name,
@@ -235,48 +250,48 @@ class Corrector(Generic[T]):
         )
         self._visible.append(row)
         self._visible_t_max = max(self._visible_t_max, fields["t_max"])
-        given.append(self._given(row, state))
+        deliveries.append(self._delivery(row, state))
 
-    def _give_boundary(self, state: _Site, record: Record, given: list[Given[T]]) -> None:
+    def _give_boundary(self, state: _SiteLog, record: OutputRecord, deliveries: list[Delivery[T]]) -> None:
         fields = record.fields
         through, tentative = _moment(fields["through"]), fields["tentative"]
         if through > self._through[tentative] and not self._is_history(state):
             self._through[tentative] = through
             boundary = Boundary(through, tentative, tuple(fields["missing_inputs"]), fields["cause"])
-            given.append(self._given(boundary, state))
+            deliveries.append(self._delivery(boundary, state))
 
-    def _revoke(self, state: _Site, cause: str | None, given: list[Given[T]]) -> None:
+    def _revoke(self, state: _SiteLog, cause: str | None, deliveries: list[Delivery[T]]) -> None:
         self._through[True] = _BEGINNING
         if self._visible:
             undo = Undo(tuple(self._visible), cause)
             self._visible, self._visible_t_max = [], ""
             self._is_correcting = True
-            given.append(self._given(undo, state))
+            deliveries.append(self._delivery(undo, state))
 
-    # Where a site is
+    # State of a site
 
-    def _is_heard(self, state: _Site, now: float) -> bool:
+    def _is_heard(self, state: _SiteLog, now: float) -> bool:
         return now - state.heard <= self._silence_s
 
-    def _is_behind(self, state: _Site) -> bool:
+    def _is_behind(self, state: _SiteLog) -> bool:
         return state.next_id < (self.next_id or 0)
 
-    def _is_history(self, state: _Site) -> bool:
-        """We began in the midst of a log, and this site is read from before the row that we began with."""
+    def _is_history(self, state: _SiteLog) -> bool:
+        """Whether we began in the middle of the output, and this site is still before the first row that we want."""
         return not self._stable_t_max and self._is_behind(state)
 
-    def _lacks(self, state: _Site) -> bool:
-        """Whether a site goes on beyond the stable row that follows ours."""
+    def _lacks(self, state: _SiteLog) -> bool:
+        """Whether the log of a site has a gap: it lacks the next stable row but has a later one."""
         return state.waiting_id is not None and self.next_id is not None and state.waiting_id > self.next_id
 
-    def _has_long(self, state: _Site, now: float) -> bool:
-        """Whether a site has had the row that follows ours for as long as silence may last."""
+    def _has_long(self, state: _SiteLog, now: float) -> bool:
+        """Whether a site has had the next stable row for longer than the silence limit."""
         return bool(state.waiting) and not self._lacks(state) and now - state.waiting[0].since > self._silence_s
 
     # Other sites
 
-    def _better_site(self, now: float) -> _Site | None:
-        """Where to switch, if the live site is silent or late, or lacks the row that follows ours."""
+    def _better_site(self, now: float) -> _SiteLog | None:
+        """The site to switch to, if the live site is silent, late, or lacks the next stable row; else None."""
         if self.live is None:
             return None
         live = self.sites[self.live]
@@ -287,35 +302,35 @@ class Corrector(Generic[T]):
             others = [state for state in others if self._has_long(state, now)]
         return max(others, key=lambda state: (not state.tentative, state.next_id), default=None)
 
-    def _switch(self, to: _Site, given: list[Given[T]]) -> None:
+    def _switch(self, to: _SiteLog, deliveries: list[Delivery[T]]) -> None:
         self.live = to.name
         if self.next_id is None:
             self.next_id = to.waiting_id
-        self._give_waiting([to], given)
+        self._give_waiting([to], deliveries)
         if not to.tentative:
-            self._revoke(to, None, given)
+            self._revoke(to, None, deliveries)
         self._floor = max(self._visible_t_max, self._stable_t_max if self._is_behind(to) else "")
         for record in to.tentative:
-            self._give_tentative(to, record, given)
+            self._give_tentative(to, record, deliveries)
 
-    def _pass_over(self, now: float, given: list[Given[T]]) -> None:
-        """Rows that no site has which may still speak are missing."""
+    def _pass_over(self, now: float, deliveries: list[Delivery[T]]) -> None:
+        """Report the next stable rows as missing, if every site that is not silent lacks them."""
         lacking = {state.waiting_id: state for state in self.sites.values() if self._lacks(state)}
         if not lacking or any(self._is_heard(state, now) and not self._lacks(state) for state in self.sites.values()):
             return
         first_id, self.next_id = self.next_id or 0, min(id_ for id_ in lacking if id_ is not None)
         nearest = lacking[self.next_id]
-        given.append(self._given(Missing(first_id, self.next_id - 1), nearest))
+        deliveries.append(self._delivery(Missing(first_id, self.next_id - 1), nearest))
         if self._stable_only:
-            self._give_waiting(self.sites.values(), given)
+            self._give_waiting(self.sites.values(), deliveries)
         elif nearest.name == self.live:
-            self._give_waiting([nearest], given)
+            self._give_waiting([nearest], deliveries)
         else:
-            self._switch(nearest, given)
+            self._switch(nearest, deliveries)
 
 
-def _after(record: Record) -> Spot:
-    return Spot(record.offset + 1, record.id + 1, record.topic_id)
+def _after(record: OutputRecord) -> LogPosition:
+    return LogPosition(record.offset + 1, record.id + 1, record.topic_id)
 
 
 def _moment(text: str | None) -> datetime:

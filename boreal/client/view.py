@@ -1,4 +1,4 @@
-"""The current view of a corrected stream: for every key the newest row, final or not."""
+"""The current view of a corrected stream: the latest row of each key, stable or tentative."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class View(Mapping[Any, Stable[T] | Tentative[T]], Generic[T]):
-    """By key: a value where the query's output has one key column, a tuple of values for several, None without one.
+    """A mapping from keys to rows. A key is a value, a tuple of values for several key columns, or None without key columns.
 
-    It goes on changing as the stream does: `dict(view)` keeps a moment of it. change: what made it as it is.
+    The view changes with the stream; `dict(view)` is a copy of its present contents. change: the last change applied.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class View(Mapping[Any, Stable[T] | Tentative[T]], Generic[T]):
 
     @property
     def is_tentative(self) -> bool:
-        """Whether any row of it may yet be taken back."""
+        """Whether the view has rows that an Undo may still revoke."""
         return bool(self._tentative)
 
     def take(self, change: Change[T]) -> bool:
-        """Let a change take effect; False where it changes no row."""
+        """Apply a change. Returns False if it changes no row."""
         match change:
             case Stable():
                 self._stable[_hashable(change.key)] = change

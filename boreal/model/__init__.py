@@ -1,4 +1,4 @@
 """The model: frames and their encoding, schemas, partitions, durations, documents and errors.
 
-Pure; imports nothing of the project but itself.
+Pure; imports no other room of the project.
 """

@@ -1,13 +1,13 @@
-"""Frames as bytes: what a log file, a Kafka record or a socket carries (design: Frames; never pickle).
+"""The encoding of frames in log files, Kafka records and sockets (design: Frames; never pickle).
 
     prelude   magic 'bF', version u8, kind u8, size of the head u32, size of the body u64 (little-endian)
-    head      the frame's fields as compact JSON, padded with spaces so that the body is aligned to 8 bytes
-    checksum  CRC32 of prelude and head, so that `peek` can trust them without the body
+    head      the frame's fields as compact JSON, padded with spaces to align the body to 8 bytes
+    checksum  CRC32 of prelude and head, so that `peek` can check them without the body
     body      DATA only: an Arrow IPC stream (schema, one record batch), without the end-of-stream mark
     checksum  CRC32 of prelude, head and body
 
-Equal frames encode to equal bytes, however their batches came about (sliced, computed, decoded): replicas given the
-same streams must write the same bytes. `decode` copies no column; the batch keeps the bytes alive.
+Equal frames encode to equal bytes, whether their batches were sliced, computed or decoded: replicas with the same input
+must write the same bytes. `decode` copies no column; the batch holds a reference to the bytes.
 """
 
 from __future__ import annotations
@@ -36,30 +36,39 @@ _KINDS: dict[type, int] = {Data: 1, Boundary: 2, Undo: 3, RecDone: 4, Start: 5}
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 PRELUDE_SIZE = _PRELUDE.size
-"""How many bytes `head_size` needs."""
+"""The number of bytes that `head_size` needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataHead:
-    """All of a DATA frame but its rows, of which it has the number."""
+    """A DATA frame without its rows. Unless noted, the fields are those of `boreal.model.frames.Data`."""
 
     origin: Origin
+    """The writer of the frame."""
     epoch: int
+    """The revision of the tentative suffix."""
     first_id: int
+    """The id of the first row."""
     rows: int
+    """The number of rows, in place of the rows."""
     tentative: bool
+    """Whether an UNDO may still revoke the rows."""
     ingest: Ingest
+    """When the input was ingested: runs of event time and clock values, in microseconds."""
     t_max: int
+    """Event time in microseconds: the end of the bucket of input that caused the last row."""
     missing: tuple[str, ...]
+    """The names of the missing inputs."""
     cause: str
+    """The id of the failure; '' for stable rows."""
 
 
 Head = DataHead | Boundary | Undo | RecDone | Start
-"""What `peek` sees of a frame: a control frame is nothing but its head."""
+"""What `peek` returns. A control frame consists only of its head."""
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes. TypeError for a column that no `Schema` has, or a field that is not of its declared type."""
+    """The bytes of the frame. TypeError if a column has a type that no `Schema` has, or a field is not of its declared type."""
     body = _encode_batch(frame.batch) if isinstance(frame, Data) else ()
     fields = _JSON.encode(_fields(frame)).encode("ascii")
     fields += b" " * (-(_PRELUDE.size + len(fields) + _CHECKSUM.size) % _ALIGNMENT)
@@ -75,8 +84,8 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(data: bytes) -> Frame:
-    """The frame that `encode` wrote. CorruptError says whether the bytes are no frame, of an unknown version, cut
-    short, too long or damaged."""
+    """The frame that `encode` wrote. CorruptError if the bytes are not a frame, have an unknown version, or are truncated, too
+    long or damaged."""
     body = verify(data)
     head = peek(data)
     if not isinstance(head, DataHead):
@@ -91,13 +100,13 @@ def decode(data: bytes) -> Frame:
 
 
 def verify(data: bytes) -> range:
-    """Check all of a frame's bytes without decoding them; returns where the body lies. CorruptError as `decode`."""
+    """Check all bytes of a frame without decoding them, and return the range of the body. CorruptError as for `decode`."""
     start = head_size(data)
     head_checksum = _check_head(data)
     size: int = _PRELUDE.unpack_from(data)[4]
     end = start + size
     if len(data) < end + _CHECKSUM.size:
-        raise CorruptError(f"the frame is cut short: {len(data)} of {end + _CHECKSUM.size} bytes")
+        raise CorruptError(f"the frame is truncated: it has {len(data)} of {end + _CHECKSUM.size} bytes")
     if len(data) > end + _CHECKSUM.size:
         raise CorruptError(f"{len(data) - end - _CHECKSUM.size} bytes follow the end of the frame")
     if zlib.crc32(memoryview(data)[start:end], head_checksum) != _CHECKSUM.unpack_from(data, end)[0]:
@@ -106,8 +115,8 @@ def verify(data: bytes) -> range:
 
 
 def peek(data: bytes) -> Head:
-    """All but the rows, from the first `head_size` bytes of a frame or more; what follows them is neither needed nor
-    checked. CorruptError as `decode`."""
+    """All of a frame except its rows, from at least its first `head_size` bytes. Bytes after these are not checked.
+    CorruptError as for `decode`."""
     _check_head(data)
     _, _, kind, size, _ = _PRELUDE.unpack_from(data)
     build = _BUILDERS.get(kind)
@@ -120,31 +129,31 @@ def peek(data: bytes) -> Head:
 
 
 def head_size(data: bytes) -> int:
-    """How many bytes from a frame's start `peek` needs, given the first PRELUDE_SIZE of them or more."""
+    """The number of bytes that `peek` needs, from at least the first PRELUDE_SIZE bytes of a frame."""
     if len(data) < _PRELUDE.size:
-        raise CorruptError(f"the frame is cut short: {len(data)} bytes, less than its first {_PRELUDE.size}")
+        raise CorruptError(f"the frame is truncated: it has {len(data)} bytes, but its prelude alone has {_PRELUDE.size}")
     size: int = _PRELUDE.unpack_from(data)[3]
     return _PRELUDE.size + size + _CHECKSUM.size
 
 
 def _check_head(data: bytes) -> int:
-    """The checksum of prelude and head, once it is known to be right."""
+    """Check prelude and head; return their checksum."""
     end = head_size(data) - _CHECKSUM.size
     magic, version, _, _, _ = _PRELUDE.unpack_from(data)
     if magic != _MAGIC:
-        raise CorruptError(f"not a frame: it begins with {magic!r}, not {_MAGIC!r}")
-    # Before the checksum: how a later version lays out its head is not for us to guess.
+        raise CorruptError(f"the bytes are not a frame: they begin with {magic!r}, not with {_MAGIC!r}")
+    # Before the checksum, because a later version may lay out its head differently.
     if version != VERSION:
         raise CorruptError(f"unknown version of frame: {version}; this program reads version {VERSION}")
     if len(data) < end + _CHECKSUM.size:
-        raise CorruptError(f"the frame is cut short: {len(data)} bytes; its head alone has {end + _CHECKSUM.size}")
+        raise CorruptError(f"the frame is truncated: it has {len(data)} bytes, but its head alone has {end + _CHECKSUM.size}")
     checksum = zlib.crc32(memoryview(data)[:end])
     if checksum != _CHECKSUM.unpack_from(data, end)[0]:
         raise CorruptError("the checksum of the frame's head is wrong: its bytes were damaged")
     return checksum
 
 
-# Fields: JSON objects whose keys stand in one fixed order.
+# Fields: JSON objects with their keys in a fixed order.
 
 
 def _fields(frame: Frame) -> dict[str, Any]:
@@ -234,8 +243,8 @@ _BUILDERS: dict[int, Callable[[dict[str, Any]], Head]] = {
 }
 
 
-# Rows. Arrow leaves open what lies under a null, after the last bit of a bitmap and after the end of a slice, and its
-# IPC writer copies some of that out; so columns are rebuilt: buffers end where the rows do, and the rest is zeros.
+# Rows. Arrow does not define the bytes under a null, after the last bit of a bitmap and after the end of a slice, and its
+# IPC writer copies some of them. Columns are therefore rebuilt: buffers end with the rows, and undefined bytes are zero.
 
 
 def _encode_batch(batch: pa.RecordBatch) -> tuple[pa.Buffer, pa.Buffer]:
@@ -258,7 +267,7 @@ def _canonical(column: pa.Array) -> pa.Array:
 
 
 def _canonical_strings(column: pa.Array) -> pa.Array:
-    # fill_null makes a new array in which a null takes no bytes; without nulls it gives back the column.
+    # fill_null makes a new array in which a null takes no bytes. A column without nulls is returned unchanged.
     validity, size = _validity(column), len(column)
     _, offset_buffer, text = pc.fill_null(column, "").buffers()
     first = 0 if column.null_count else column.offset

@@ -1,7 +1,7 @@
-"""Text to plain mappings, lists and scalars, with two traps of YAML taken away.
+"""YAML and JSON text as plain mappings, lists and scalars.
 
-A key that is written twice is refused (a loader would let the last one win), and only true and false are booleans
-(YAML 1.1 reads `on` and `no` as booleans too, and the key of a join's `on: [origin]` is a word).
+Two rules differ from a usual YAML loader. A repeated key is refused; a loader would keep the last value. Only true and
+false are booleans; YAML 1.1 also reads `on` and `no` as booleans, but `on: [origin]` of a join has a key that is text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from boreal.model.errors import UserError
 
 
 def parse_document(name: str, text: str) -> object:
-    """What YAML or JSON text holds; UserError, with `name` as its field, for what is neither.
+    """The value of YAML or JSON text. UserError, with `name` as its field, if the text is neither.
 
-    JSON is tried first, since not all JSON is YAML (tabs) and flow YAML looks like JSON.
+    JSON is tried first: some JSON is not YAML (tabs), and YAML in flow style looks like JSON.
     """
     try:
         if text.lstrip().startswith("{"):
             try:
-                return _unpaired(json.loads(text, object_pairs_hook=_Pairs), ())
+                return _plain(json.loads(text, object_pairs_hook=_JsonObject), ())
             except json.JSONDecodeError:
                 pass
         _refuse_repeated_keys(yaml.compose(text, Loader=_Loader), (), set())
@@ -31,31 +31,31 @@ def parse_document(name: str, text: str) -> object:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = f"is not valid YAML: {place}{error.problem}"
-        raise UserError(name, None, problem, "mend the syntax there (indentation, quotes, brackets)") from None
+        raise UserError(name, None, problem, "correct the syntax there (indentation, quotes, brackets)") from None
     except (yaml.YAMLError, RecursionError):
         raise UserError(name, None, "is not valid YAML", "write plain YAML or JSON text") from None
 
 
-class _Pairs(tuple[tuple[str, object], ...]):
-    """A JSON object before its keys are known to be different."""
+class _JsonObject(tuple[tuple[str, object], ...]):
+    """A JSON object as pairs, before repeated keys are refused."""
 
 
-def _unpaired(value: object, place: tuple[str, ...]) -> object:
-    """The parsed JSON with its objects as mappings; refuses a key that an object has twice."""
+def _plain(value: object, place: tuple[str, ...]) -> object:
+    """The parsed JSON with its objects as mappings. UserError for a repeated key."""
     if isinstance(value, list):
-        return [_unpaired(entry, (*place, str(index))) for index, entry in enumerate(value)]
-    if not isinstance(value, _Pairs):
+        return [_plain(entry, (*place, str(index))) for index, entry in enumerate(value)]
+    if not isinstance(value, _JsonObject):
         return value
     result: dict[str, object] = {}
     for key, entry in value:
         if key in result:
             raise _repeated((*place, key), "")
-        result[key] = _unpaired(entry, (*place, key))
+        result[key] = _plain(entry, (*place, key))
     return result
 
 
 def _refuse_repeated_keys(node: yaml.Node | None, place: tuple[str, ...], visited: set[int]) -> None:
-    """YAML's loader would let the last one win. `visited` holds nodes seen already: an alias is the node itself."""
+    """UserError for a key that a mapping has twice. visited: ids of nodes checked before, since an alias is the same node."""
     if node is None or id(node) in visited:
         return
     visited.add(id(node))
@@ -77,7 +77,7 @@ def _repeated(place: tuple[str, ...], where: str) -> UserError:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain YAML in which only true and false are booleans, so that the key in `on: [origin]` is text."""
+    """Plain YAML in which only true and false are booleans."""
 
 
 _Loader.yaml_implicit_resolvers = {}

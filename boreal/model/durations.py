@@ -1,6 +1,6 @@
-"""Durations and sizes as people write them: "3s", "250ms", "1m30s", "PT3S"; "256MB".
+"""Durations and sizes as text: "3s", "250ms", "1m30s", "PT3S"; "256MB".
 
-Inside, a duration is a whole number of microseconds and a size a whole number of bytes.
+In the program, a duration is an int in microseconds and a size is an int in bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from boreal.model.errors import UserError
 _UNITS_US = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 _ISO_UNITS_US = (7 * _UNITS_US["d"], _UNITS_US["d"], _UNITS_US["h"], _UNITS_US["m"], _UNITS_US["s"])
 _LONGEST_US = 36_500 * _UNITS_US["d"]
-"""A hundred years: with it, sums and products with event times stay far inside int64."""
+"""A hundred years. With this limit, sums and products with event times fit in int64."""
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _TEXT_PATTERN = "".join(rf"(?:({_NUMBER}){unit})?" for unit in _UNITS_US)
@@ -37,17 +37,17 @@ _SIZE_FIX = 'write a number and a unit, such as "256MB" or "1GiB"'
 
 
 def parse_duration(value: object, field: str, *, allow_zero: bool = False) -> int:
-    """Microseconds of a duration: text ("3s", "1m30s", "1.5h", ISO 8601 "PT3S") or a `timedelta`.
+    """The microseconds of a duration: text ("3s", "1m30s", "1.5h", ISO 8601 "PT3S") or a `timedelta`.
 
-    Raises UserError, naming `field`, for anything else: no unit (a bare number could mean seconds as well as
-    milliseconds; only 0 needs none), a fraction of a microsecond, less than zero, more than a hundred years, and zero
-    unless `allow_zero`.
+    UserError, with `field`, for a number without a unit (it could mean seconds or milliseconds; 0 needs no unit), a
+    fraction of a microsecond, a negative duration, more than a hundred years, zero unless `allow_zero`, and any other
+    text or type.
     """
     microseconds = _exact_microseconds(value, field)
     if microseconds.denominator != 1:
         raise UserError(field, value, "is not a whole number of microseconds", "round it to the microsecond")
     if microseconds < 0:
-        raise UserError(field, value, "is less than zero", 'write a duration of at least zero, such as "3s"')
+        raise UserError(field, value, "is negative", 'write a duration of at least zero, such as "3s"')
     if microseconds == 0 and not allow_zero:
         raise UserError(field, value, "is zero", 'write a duration above zero, such as "3s" or "250ms"')
     if microseconds > _LONGEST_US:
@@ -81,7 +81,7 @@ def _exact_microseconds(value: object, field: str) -> Fraction:
 
 
 def format_duration(microseconds: int) -> str:
-    """The text that `parse_duration` reads back as this many microseconds (at least 0): 90_000_000 is "1m30s"."""
+    """The text of a duration (microseconds, at least 0), as `parse_duration` reads it: 90_000_000 is "1m30s"."""
     parts = []
     rest = microseconds
     for unit, size in _UNITS_US.items():
@@ -92,7 +92,7 @@ def format_duration(microseconds: int) -> str:
 
 
 def parse_bytes(value: object, field: str) -> int:
-    """Bytes of a size: "256MB" is 256 million, "256MiB" is 256 * 2**20. UserError for anything else, or for zero."""
+    """The bytes of a size: "256MB" is 256 million, "256MiB" is 256 * 2**20. UserError for zero and for any other text."""
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise UserError(field, value, "is not a size", _SIZE_FIX)
@@ -103,7 +103,7 @@ def parse_bytes(value: object, field: str) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """The shortest text with a unit that `parse_bytes` reads back as `size`: 256_000_000 is "256MB"."""
+    """The shortest text of a size (bytes), as `parse_bytes` reads it: 256_000_000 is "256MB"."""
     for unit, binary in (("T", 2**40), ("G", 2**30), ("M", 2**20), ("K", 2**10)):
         if size % _SIZES[f"{unit}B"] == 0:
             return f"{size // _SIZES[f'{unit}B']}{unit}B"
@@ -113,7 +113,7 @@ def format_bytes(size: int) -> str:
 
 
 def _in_model(parse: Callable[[object], int]) -> Callable[[object], int]:
-    """For a pydantic model: a UserError becomes pydantic's own kind, so that pydantic adds where it was."""
+    """A parser for a pydantic model: a UserError becomes a pydantic error, to which pydantic adds the path of the field."""
 
     def validate(value: object) -> int:
         try:

@@ -1,8 +1,8 @@
-"""Errors that say what is wrong, where, and how to mend it.
+"""Errors that say what is wrong, where, and how to correct it.
 
-Blame decides the class: the user's spec, option or data (`UserError`), the peer that sent us something which the
-protocol forbids (`ProtocolError`), or a stored thing that does not check out (`CorruptError`). A broken invariant of
-our own is an `AssertionError`, raised where it is noticed.
+The class says which side is at fault: the user's query, option or data (`UserError`), a peer that broke the protocol
+(`ProtocolError`), or stored bytes that are damaged (`CorruptError`). A broken invariant of this program is an
+`AssertionError`.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from dataclasses import dataclass
 
 
 class BorealError(Exception):
-    """Base of all errors that boreal raises on purpose."""
+    """Base class of all errors that boreal raises deliberately."""
 
 
 @dataclass
 class UserError(BorealError):
-    """A query, option or input that cannot be accepted.
-
-    field: dotted path of what is wrong, e.g. `operators.late.where` or `--rate`.
-    value: what was given there. problem: one sentence. fix: what to write instead.
-    """
+    """A query, option or input that cannot be accepted."""
 
     field: str
+    """The path of the wrong field, such as `operators.late.where`, or the option, such as `--rate`."""
     value: object
+    """The value of the field, as the user wrote it; None if there is none."""
     problem: str
+    """What is wrong, as the predicate of a sentence about the field."""
     fix: str
+    """What to write instead."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.problem} (got {self.value!r}); {self.fix}"
 
     def to_dict(self) -> dict[str, object]:
-        """The shape that `--json` and the API print: {field, value, problem, fix}."""
+        """The JSON object of the error, as `--json` and the API show it: {field, value, problem, fix}."""
         value = self.value if isinstance(self.value, (str, int, float, bool, type(None), list, dict)) else str(self.value)
         return {"field": self.field, "value": value, "problem": self.problem, "fix": self.fix}
 
 
 class ProtocolError(BorealError):
-    """A frame or message that a correct peer cannot have sent."""
+    """A frame or message that breaks the protocol."""
 
 
 class CorruptError(BorealError):

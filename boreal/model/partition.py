@@ -1,4 +1,4 @@
-"""Which partition a tuple goes to: a hash of its key that is the same in every process and version (R1)."""
+"""The partition of a tuple: a hash of its key, which is the same in every process and version (R1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 
 def partition_of(batch: pa.RecordBatch, key: Sequence[str], partitions: int) -> np.ndarray:
-    """The partition, 0 .. partitions - 1, of each row; rows with equal keys (null equals null) go together."""
+    """The partition of each row, int64 from 0 to partitions - 1. Rows with equal keys have the same one; null equals null."""
     mixed = np.zeros(batch.num_rows, dtype=np.uint64)
     for name in key:
         codes = _comparable(batch.column(name)).dictionary_encode(null_encoding="encode")
@@ -22,15 +22,15 @@ def partition_of(batch: pa.RecordBatch, key: Sequence[str], partitions: int) -> 
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """The column with one zero, as keys are compared, and timestamps as microseconds: how a datetime is written depends on
-    the version of what made it."""
+    """The column with values whose text is the same wherever keys are equal: -0.0 becomes 0.0, and timestamps become
+    microseconds, because the text of a datetime depends on library versions."""
     if pa.types.is_floating(column.type):
         return pc.add(column, 0.0)
     return column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
 def split(batch: pa.RecordBatch, key: Sequence[str], partitions: int) -> list[pa.RecordBatch]:
-    """The batch's rows by partition, each in its old order."""
+    """The rows of each partition, in their order in the batch."""
     if partitions == 1 or batch.num_rows == 0:
         return [batch, *(batch.slice(0, 0) for _ in range(partitions - 1))]
     homes = partition_of(batch, key, partitions)

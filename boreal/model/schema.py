@@ -1,9 +1,9 @@
-"""Column types and schemas: what a stream's tuples look like.
+"""Column types and schemas of streams.
 
 A tuple is (kind, id, time, attributes). In a record batch, column `time` (int64, event time in microseconds since the
-epoch) comes first, then the attributes in schema order; ids are implied by a frame's first id. A *windowed* stream
-(the output of a window operator, and what filters and maps make of it) has two more columns after `time`:
-`window_start` and `window_end` (exclusive), both int64 microseconds.
+epoch) comes first, then the attributes in schema order; ids follow from the first id of the frame. A *windowed* stream
+(the output of a window operator, also after filters and maps) has two more columns after `time`: `window_start` and
+`window_end` (exclusive), both int64 microseconds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ WINDOW = ("window_start", "window_end")
 RESERVED = (TIME, *WINDOW)
 
 FIRST_TIME_US = -62_135_596_800_000_000
-"""The year 1: what comes before it has no ISO 8601 text, and is a mistake in the unit."""
+"""The start of the year 1. An earlier time has no ISO 8601 text; usually its unit is wrong."""
 LAST_TIME_US = 253_402_300_799_999_999
-"""The last microsecond of the year 9999, likewise."""
+"""The last microsecond of the year 9999. A later time has no ISO 8601 text."""
 
 
 class Type(StrEnum):
@@ -49,10 +49,12 @@ _ARROW = {
 
 @dataclass(frozen=True)
 class Schema:
-    """Attribute names and types, in order; `windowed` streams carry window_start and window_end too."""
+    """The attributes of a stream."""
 
     columns: tuple[tuple[str, Type], ...]
+    """The name and type of each attribute, in order."""
     windowed: bool = False
+    """Whether the tuples also have the columns `window_start` and `window_end`."""
 
     @staticmethod
     def of(columns: dict[str, Type | str], windowed: bool = False) -> Schema:
@@ -68,7 +70,7 @@ class Schema:
 
     @property
     def visible(self) -> dict[str, Type]:
-        """What an expression may name: the attributes, and time and the window's edges as timestamps."""
+        """The columns that an expression may name: the attributes; and the time and the window's edges, as timestamps."""
         edges = WINDOW if self.windowed else ()
         return {TIME: Type.TIMESTAMP, **dict.fromkeys(edges, Type.TIMESTAMP), **self.types}
 
@@ -78,5 +80,5 @@ class Schema:
         return pa.schema([(TIME, pa.int64()), *edges, *((name, kind.arrow) for name, kind in self.columns)])
 
     def empty(self) -> pa.RecordBatch:
-        """A batch of this shape with no rows."""
+        """A batch of this schema without rows."""
         return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in self.arrow.types], schema=self.arrow)

@@ -1,4 +1,4 @@
-"""Queries in Python: the same spec as the file's, judged by the same rules."""
+"""Queries in Python: the same model as the query file, checked by the same rules."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ Span = str | timedelta
 
 @dataclass(frozen=True)
 class Ref:
-    """A stream or operator of the query being built, to be read by others."""
+    """A reference to a stream or operator of the query, from which operators read."""
 
     name: str
+    """The name of the stream or operator."""
 
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Windows of one size, end to end."""
+    """Windows of one size that follow one another without gaps or overlaps."""
 
     size: Span
+    """The length of a window, in event time."""
 
     def to_dict(self) -> dict[str, Span]:
         return {"tumbling": self.size}
@@ -34,10 +36,12 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of one size, a new one `every` so often."""
+    """Overlapping windows of one size."""
 
     size: Span
+    """The length of a window, in event time."""
     every: Span
+    """The interval between the starts of two windows, in event time."""
 
     def to_dict(self) -> dict[str, Span]:
         return {"sliding": self.size, "every": self.every}
@@ -47,10 +51,10 @@ WindowShape = Tumbling | Sliding
 
 
 class QueryBuilder:
-    """Collects streams, operators and fragments by name; `build` makes the query and judges it.
+    """Collects streams, operators and fragments by name; `build` makes and checks the query.
 
-    Each method returns a Ref that later ones read from. A name used twice is refused at once, all else by `build`; both
-    with UserError, by the field that the query file would have.
+    Each method returns a Ref, from which later operators read. A repeated name raises UserError immediately; `build` raises
+    it for all other errors. The error has the field that the query file would have.
 
         builder = QueryBuilder("departures")
         ewr = builder.stream("ewr", time="departed_at", schema={"carrier": "string", "dep_delay": "double"})
@@ -95,21 +99,21 @@ class QueryBuilder:
         return self._add("streams", self._streams, name, stream)
 
     def filter(self, name: str, source: Ref, where: str) -> Ref:
-        """The rows of `source` for which the condition is true."""
+        """The rows of `source` for which the SQL condition `where` is true."""
         return self._operator(name, {"filter": source.name, "where": where})
 
     def map(self, name: str, source: Ref, select: Mapping[str, str]) -> Ref:
-        """Each row made anew: output column -> expression."""
+        """A new row for each row of `source`. select: output column -> SQL expression."""
         return self._operator(name, {"map": source.name, "select": dict(select)})
 
     def union(self, name: str, *sources: Ref) -> Ref:
-        """Streams of one shape, merged."""
+        """The rows of several streams with the same schema, merged."""
         return self._operator(name, {"union": [source.name for source in sources]})
 
     def aggregate(
         self, name: str, source: Ref, *, window: WindowShape, compute: Mapping[str, str], by: Sequence[str] = ()
     ) -> Ref:
-        """One row for each window and group: output column -> aggregation."""
+        """One row for each window and group. compute: output column -> aggregation. by: the columns of a group."""
         spec = {"aggregate": source.name, "window": window.to_dict(), "by": list(by), "compute": dict(compute)}
         return self._operator(name, spec)
 
@@ -123,16 +127,16 @@ class QueryBuilder:
         within: Span,
         how: Literal["inner", "left"] = "inner",
     ) -> Ref:
-        """Pairs of rows that agree on the columns `on` and are at most `within` apart."""
+        """Pairs of rows with equal values in the columns `on` and event times at most `within` apart."""
         return self._operator(name, {"join": [left.name, right.name], "on": list(on), "within": within, "how": how})
 
     def distinct(self, name: str, source: Ref, *, on: Sequence[str], window: Tumbling | None = None) -> Ref:
-        """The first row for each value of the columns `on`, in each window, or ever."""
+        """The first row for each value of the columns `on`, in each window or, without a window, once."""
         spec: dict[str, object] = {"distinct": source.name, "on": list(on)}
         return self._operator(name, spec if window is None else {**spec, "window": window.to_dict()})
 
     def top(self, name: str, source: Ref, *, k: int, order_by: str, window: WindowShape, by: Sequence[str] = ()) -> Ref:
-        """The first k rows of each window and group, with their rank."""
+        """The first k rows of each window and group in the order `order_by`, with their rank."""
         spec = {"top": source.name, "k": k, "order_by": order_by, "window": window.to_dict(), "by": list(by)}
         return self._operator(name, spec)
 
@@ -144,7 +148,7 @@ class QueryBuilder:
         shards: int | None = None,
         engine: Engines | None = None,
     ) -> None:
-        """A part of the query that one replica set runs; what is None is as in the query."""
+        """A part of the query that one set of replicas runs. None stands for the value of the query."""
         spec = {
             "operators": [operator.name for operator in operators],
             "replicas": replicas,
@@ -165,7 +169,7 @@ class QueryBuilder:
         engine: Engines | None = None,
         tuning: Mapping[str, Any] | None = None,
     ) -> Query:
-        """The query, equal to the one that the same file would give. Raises UserError."""
+        """The query, equal to the query of a file with the same content. UserError if it is not valid."""
         return load_query(
             {
                 "name": self._name,
@@ -189,6 +193,6 @@ class QueryBuilder:
     @staticmethod
     def _add(group: str, entries: dict[str, object], name: str, spec: dict[str, Any]) -> Ref:
         if name in entries:
-            raise UserError(f"{group}.{name}", name, "is already in the query", "give it another name")
+            raise UserError(f"{group}.{name}", name, "is already in the query", "use another name")
         entries[name] = spec
         return Ref(name)

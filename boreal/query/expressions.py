@@ -1,10 +1,12 @@
-"""SQL expressions: read by sqlglot, checked against a schema, and turned into a small typed tree of our own.
+"""SQL expressions: parsed by sqlglot, checked against a schema, and converted to a small typed tree.
 
-The tree is all that the rest of the project sees: `operators.expressions` runs it. What the language holds is listed in
-FUNCTIONS, AGGREGATIONS and the tables below; anything else is refused, never guessed at. Types are those of the query
-file. Three rules differ from some databases: `/` always makes a double; what has no finite result (x / 0, sqrt(-1), an
-overflow, a sum of ints beyond them, a cast of text that is not a number, or of an int that is a time outside the years
-1 to 9999) is null, so that no tuple can stop a query; and text is turned into a timestamp only where a literal meets one.
+The rest of the project uses only this tree; `operators.expressions` evaluates it. FUNCTIONS, AGGREGATIONS and the tables
+below list the language; anything else is refused. Types are those of the query file. Three rules differ from some databases:
+
+    `/` always returns a double.
+    An operation without a finite result returns null, so that no tuple can stop a query: x / 0, sqrt(-1), an overflow, a
+    sum of ints beyond int64, a cast of text that is not a number, a cast of an int to a time outside the years 1 to 9999.
+    Text becomes a timestamp only in a literal that is compared or combined with a timestamp.
 """
 
 from __future__ import annotations
@@ -92,73 +94,78 @@ AGGREGATIONS = {
 """What an aggregate may compute, x being any expression."""
 
 DEEPEST = 250
-"""How deep an expression may nest: each term of an `or` is one deeper. What is read is also run, by recursion."""
+"""The maximum depth of an expression; each term of an `or` adds one level. Expressions are parsed and evaluated recursively."""
 
 MOST_DIGITS = 308
-"""`round` takes up to so many digits, before the point or after it: doubles have no more powers of ten."""
+"""The maximum number of digits for `round`, before or after the decimal point: doubles have no larger powers of ten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A node of a typed expression tree.
-
-    operation: `column` or `reserved` (value: its position in the batch; a reserved one is int64 there and a timestamp
-    here), `literal` (value: int, float, str, bool, or None for null; timestamps as microseconds), or what to do with
-    the arguments, some with a constant in `value`. type: None only of a bare null, before its neighbours give it one.
-    """
+    """A node of a typed expression tree."""
 
     operation: str
+    """`column`, `reserved` (a column that is int64 in the batch and a timestamp here), `literal`, or an operation on the
+    arguments."""
     type: Type | None
+    """The type of the result; None only for a null literal whose type is not known yet."""
     arguments: tuple[Term, ...] = ()
+    """The operands, in order."""
     value: object = None
+    """Of a column: its position in the batch. Of a literal: int, float, str, bool, or None for null; a timestamp is an int in
+    microseconds since the Unix epoch. Some operations have a constant here."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A checked expression. columns: the names that it reads, in the schema's order."""
+    """A checked expression."""
 
     sql: str
+    """The text of the expression."""
     type: Type
+    """The type of the result."""
     columns: tuple[str, ...]
+    """The names of the columns that it reads, in the order of the schema."""
     term: Term
+    """The typed tree."""
 
     @property
     def column(self) -> str | None:
-        """The column's name where the expression is just a column."""
+        """The name of the column, if the expression is only a column; else None."""
         return self.columns[0] if self.term.operation in ("column", "reserved") else None
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A checked aggregation. function: count, count_distinct, sum, avg, min, max, stddev, stddev_pop, first or last.
-
-    argument: None for count(*) alone. type: of the result.
-    """
+    """A checked aggregation."""
 
     function: str
+    """count, count_distinct, sum, avg, min, max, stddev, stddev_pop, first or last."""
     argument: Expression | None
+    """The expression that is aggregated; None only for count(*)."""
     type: Type
+    """The type of the result."""
 
 
 def parse(sql: str, schema: Schema, field: str) -> Expression:
-    """Read one expression over the columns of `schema.visible`; UserError, naming `field`, where it cannot be run."""
+    """Parse one expression over the columns of `schema.visible`. UserError, with `field`, if it is not valid."""
     with _deep_refused(sql, field):
-        return _Reader(sql, schema, field).expression(_tree(sql, field), sql)
+        return _ExpressionReader(sql, schema, field).expression(_tree(sql, field), sql)
 
 
 def parse_aggregation(sql: str, schema: Schema, field: str) -> Aggregation:
-    """Read one aggregation, such as `avg(dep_delay)`; UserError, naming `field`, for anything else."""
+    """Parse one aggregation, such as `avg(dep_delay)`. UserError, with `field`, for any other text."""
     with _deep_refused(sql, field):
-        return _aggregation(_tree(sql, field), _Reader(sql, schema, field))
+        return _aggregation(_tree(sql, field), _ExpressionReader(sql, schema, field))
 
 
 def parse_order(sql: str, schema: Schema, field: str) -> tuple[tuple[Expression, bool], ...]:
-    """Read `expression [asc | desc], ...` as (expression, descending) pairs; UserError, naming `field`, otherwise."""
+    """Parse `expression [asc | desc], ...` to (expression, descending) pairs. UserError, with `field`, for any other text."""
     with _deep_refused(sql, field):
-        return _order(_tree(f"select 1 order by {sql}", field, given=sql), _Reader(sql, schema, field))
+        return _order(_tree(f"select 1 order by {sql}", field, given=sql), _ExpressionReader(sql, schema, field))
 
 
-def _aggregation(tree: Node, reader: _Reader) -> Aggregation:
+def _aggregation(tree: Node, reader: _ExpressionReader) -> Aggregation:
     function = _AGGREGATE_CLASSES.get(type(tree))
     if isinstance(tree, exp.Anonymous) and str(tree.this).lower() == "mean":
         function = "avg"
@@ -171,10 +178,10 @@ def _aggregation(tree: Node, reader: _Reader) -> Aggregation:
     return reader.aggregation(function, operands[0])
 
 
-def _order(tree: Node, reader: _Reader) -> tuple[tuple[Expression, bool], ...]:
+def _order(tree: Node, reader: _ExpressionReader) -> tuple[tuple[Expression, bool], ...]:
     entries = tree.args["order"].expressions if isinstance(tree, exp.Select) and tree.args.get("order") else []
     extra = {name for name, value in tree.args.items() if value} - {"order", "expressions"}
-    # sqlglot fills in where nulls go even when the text does not say: only the words themselves tell.
+    # sqlglot sets the position of nulls even if the text does not; only the text shows whether it was written.
     if not entries or extra or _NULLS_FIRST.search(reader.sql):
         fix = 'write columns with asc or desc, such as "dep_delay desc, carrier"; nulls always come last'
         raise reader.refuse("is not an order", fix)
@@ -182,18 +189,18 @@ def _order(tree: Node, reader: _Reader) -> tuple[tuple[Expression, bool], ...]:
 
 
 def parse_timestamp(text: str) -> int | None:
-    """Microseconds since the epoch of an ISO 8601 text (without a zone: UTC); None if it is not one."""
+    """Microseconds since the Unix epoch of an ISO 8601 text; UTC if it has no zone. None for any other text."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         return None
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     time = (moment - _EPOCH) // timedelta(microseconds=1)
-    return time if FIRST_TIME_US <= time <= LAST_TIME_US else None  # a zone may have moved it out of all years
+    return time if FIRST_TIME_US <= time <= LAST_TIME_US else None  # the zone can move it out of the years 1 to 9999
 
 
 def format_timestamp(time: int) -> str:
-    """ISO 8601 in UTC, with as much of the second's fraction as there is: "2013-01-01T05:10:00Z"."""
+    """ISO 8601 in UTC, without trailing zeros in the fraction of the second: "2013-01-01T05:10:00Z"."""
     text = (_EPOCH + timedelta(microseconds=time)).replace(tzinfo=None).isoformat(timespec="microseconds")
     return text.rstrip("0").rstrip(".") + "Z"
 
@@ -211,13 +218,13 @@ def _deep_refused(sql: str, field: str) -> Iterator[None]:
 
 
 def _too_deep(sql: str, field: str) -> UserError:
-    fix = f"nest up to {DEEPEST} deep: use `in (...)` for many values, or spread it over several filters or maps"
-    return UserError(field, sql, "nests too deep", fix)
+    fix = f"use at most {DEEPEST} levels: write `in (...)` for many values, or divide it among several filters or maps"
+    return UserError(field, sql, "has too many nested levels", fix)
 
 
 @lru_cache(maxsize=256)
 def _tree(sql: str, field: str, given: str | None = None) -> Node:
-    """sqlglot's tree, which is only read: the same text is parsed for the plan, and again at each start of an operator."""
+    """The tree of sqlglot, which must not be changed. It is cached, because each start of an operator parses the same text."""
     shown = sql if given is None else given
     try:
         trees = sqlglot.parse(sql)
@@ -234,7 +241,7 @@ def _tree(sql: str, field: str, given: str | None = None) -> Node:
 # -- Reading one expression -------------------------------------------------------------------------------------------
 
 Node = Any
-"""A node of sqlglot's tree, whose base class has had more than one name."""
+"""A node of sqlglot's tree. The name of its base class depends on the version."""
 
 _Names = dict[type[Node], str]
 
@@ -267,16 +274,16 @@ _CASTS = {
     Type.BOOL: (Type.STRING, Type.INT),
     Type.TIMESTAMP: (Type.STRING, Type.INT),
 }
-"""What casts to what: a timestamp as an int is microseconds since the epoch, and a double loses its fraction."""
+"""The casts that are allowed. A timestamp becomes an int in microseconds since the epoch; a double loses its fraction."""
 
 _HARMLESS = {"typed", "safe", "coalesce", "ignore_nulls", "big_int", "_type"}
-"""Marks that sqlglot sets by itself; they say nothing that the text said."""
+"""Arguments that sqlglot sets itself, regardless of the text."""
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
 
-class _Reader:
-    """Turns sqlglot's tree into terms. `sql` and `field` are what a refusal names."""
+class _ExpressionReader:
+    """Converts sqlglot's tree to terms. `sql` and `field` are the value and the field of its errors."""
 
     def __init__(self, sql: str, schema: Schema, field: str) -> None:
         self.sql = sql
@@ -290,7 +297,7 @@ class _Reader:
     def expression(self, tree: Node, sql: str) -> Expression:
         term = self.term(tree)
         if term.type is None:
-            raise self.refuse("is null, of no type", "give it one, as in cast(null as double)")
+            raise self.refuse("is null without a type", "give it a type, as in cast(null as double)")
         if _depth(term) > DEEPEST:
             raise _too_deep(self.sql, self.field)
         names = tuple(self.visible)
@@ -303,18 +310,18 @@ class _Reader:
             return Aggregation("count", None, Type.INT)
         if isinstance(operand, exp.Distinct):
             if function != "count" or len(operand.expressions) != 1:
-                raise self.refuse("only count takes distinct, of one expression", "write count(distinct x)")
+                raise self.refuse("only count takes distinct, with one expression", "write count(distinct x)")
             function, operand = "count_distinct", operand.expressions[0]
         argument = self.expression(operand, operand.sql())
         if function in ("sum", "avg", "stddev", "stddev_pop") and argument.type not in _NUMERIC:
-            fix = f"give it one, as in {function}(cast(x as double))"
+            fix = f"convert it, as in {function}(cast(x as double))"
             raise self.refuse(f"{function} needs a number, not {argument.type}", fix)
         if function in ("count", "count_distinct"):
             return Aggregation(function, argument, Type.INT)
         exact = function in ("sum", "min", "max", "first", "last")
         return Aggregation(function, argument, argument.type if exact else Type.DOUBLE)
 
-    # Each method below reads one kind of node; `_METHODS` says which.
+    # Each method below reads one kind of node; see `_METHODS`.
 
     def term(self, node: Node) -> Term:
         method, allowed = _METHODS.get(type(node), (None, ()))
@@ -322,13 +329,13 @@ class _Reader:
             raise self._unknown(node)
         surplus = {name for name, value in node.args.items() if value} - _HARMLESS - set(allowed)
         if surplus:
-            raise self.refuse(f"{node.sql()} holds more than is supported", _supported())
+            raise self.refuse(f"{node.sql()} has parts that are not supported", _supported())
         return method(self, node)
 
     def _unknown(self, node: Node) -> UserError:
         if type(node) in _AGGREGATE_CLASSES:
             name = _AGGREGATE_CLASSES[type(node)]
-            return self.refuse(f"{name} is an aggregation", "compute it in an aggregate, and read its result here")
+            return self.refuse(f"{name} is an aggregation", "compute it in an aggregate operator, and use its result here")
         if isinstance(node, exp.Func):
             name = str(node.this) if isinstance(node, exp.Anonymous) else node.sql_name()
             return self.refuse(f"{name.lower()} is not a known function", did_you_mean(name.lower(), FUNCTIONS))
@@ -353,15 +360,15 @@ class _Reader:
         try:
             number = float(text)
         except ValueError:
-            raise self.refuse(f"{text} is not a number", "write such as 15, 1.5 or 1e3") from None
+            raise self.refuse(f"{text} is not a number", "write a number such as 15, 1.5 or 1e3") from None
         if not math.isfinite(number):
-            raise self.refuse(f"{text} is beyond the doubles", "write at most 1.7976931348623157e308")
+            raise self.refuse(f"{text} is too large for a double", "write at most 1.7976931348623157e308")
         if not text.isdigit():
             return Term("literal", Type.DOUBLE, value=number)
-        # By now it has few enough digits for an int, but for zeros that lead.
+        # It is finite as a double, so it has few digits, apart from leading zeros.
         value = sign * int(text.lstrip("0") or "0")
         if not _INT_MIN <= value <= _INT_MAX:
-            raise self.refuse(f"{value} is beyond the ints", f"write {value}.0 for a double")
+            raise self.refuse(f"{value} is too large for an int", f"write {value}.0 for a double")
         return Term("literal", Type.INT, value=value)
 
     def boolean(self, node: Node) -> Term:
@@ -411,10 +418,10 @@ class _Reader:
         return Term("and", Type.BOOL, (low, self._compare("less_equal", value, self.term(node.args["high"]))))
 
     def membership(self, node: Node) -> Term:
-        """`in` over constants is one look-up; over anything else it is a chain of comparisons."""
+        """`in` with constants is one look-up; with other expressions it is a chain of comparisons."""
         value, *choices = self._alike((self.term(node.this), *(self.term(entry) for entry in node.expressions)))
         if not choices:
-            raise self.refuse(f"{node.sql()} has no choices", "list them, as in carrier in ('UA', 'AA')")
+            raise self.refuse(f"{node.sql()} has no choices", "list the values, as in carrier in ('UA', 'AA')")
         if all(choice.operation == "literal" and choice.value is not None for choice in choices):
             return Term("in", Type.BOOL, (value,), tuple(choice.value for choice in choices))
         tests = [Term("equal", Type.BOOL, (value, choice)) for choice in choices]
@@ -426,7 +433,7 @@ class _Reader:
     def like(self, node: Node) -> Term:
         pattern = self.term(node.expression)
         if pattern.operation != "literal" or pattern.type is not Type.STRING:
-            raise self.refuse("like needs a pattern in quotes", "write it out, as in dest like 'S%'")
+            raise self.refuse("like needs a pattern in quotes", "write a literal, as in dest like 'S%'")
         matched = Term("like", Type.BOOL, (self._text(node.this),), pattern.value)
         return Term("not", Type.BOOL, (matched,)) if node.args.get("negate") else matched
 
@@ -460,7 +467,7 @@ class _Reader:
     def extreme(self, node: Node) -> Term:
         terms = self._alike([self.term(entry) for entry in (node.this, *node.expressions)])
         if terms[0].type is Type.BOOL:
-            raise self.refuse("greatest and least do not take bools", "use or, and")
+            raise self.refuse("greatest and least do not take bools", "use `or` and `and`")
         return Term(_EXTREMES[type(node)], terms[0].type, terms)
 
     def absolute(self, node: Node) -> Term:
@@ -472,7 +479,7 @@ class _Reader:
         if node.args.get("decimals") is not None:
             digits_term = self.term(node.args["decimals"])
             if digits_term.operation != "literal" or digits_term.type is not Type.INT:
-                raise self.refuse("round needs a whole number of digits", "write it out, as in round(x, 2)")
+                raise self.refuse("round needs a whole number of digits", "write a literal, as in round(x, 2)")
             assert isinstance(digits_term.value, int)
             digits = digits_term.value
             if abs(digits) > MOST_DIGITS:
@@ -502,7 +509,7 @@ class _Reader:
         start, *length = [number for number in numbers if isinstance(number, int)] or [0]
         if len(numbers) != len(bounds) or start < 1 or min(length, default=0) < 0:
             fix = "write whole numbers, the first from 1, as in substring(tailnum, 1, 2)"
-            raise self.refuse(f"{node.sql()} has no such part", fix)
+            raise self.refuse(f"{node.sql()} does not name a part of a text", fix)
         return Term("substring", Type.STRING, (self._text(node.this),), (start, *length))
 
     def concat(self, node: Node) -> Term:
@@ -525,7 +532,7 @@ class _Reader:
     # Types.
 
     def _typed(self, term: Term, wanted: Type) -> Term:
-        """The term as a `wanted`, by the conversions that need no cast in the text."""
+        """The term with the type `wanted`, by an implicit conversion if necessary. UserError if there is none."""
         if term.type is wanted:
             return term
         if term.type is None:
@@ -542,17 +549,17 @@ class _Reader:
         raise self.refuse(f"has type {term.type} where {wanted} is needed", f"try cast(... as {wanted})")
 
     def _alike(self, terms: Iterable[Term]) -> tuple[Term, ...]:
-        """The terms, of one type."""
+        """The terms, converted to one type."""
         given = tuple(terms)
         kinds = [kind for kind in Type if any(term.type is kind for term in given)]
         if not kinds:
-            raise self.refuse("has nulls of no type", "give one a type, as in cast(null as double)")
+            raise self.refuse("has only nulls without a type", "give one a type, as in cast(null as double)")
         if kinds == list(_NUMERIC):
             return tuple(self._typed(term, Type.DOUBLE) for term in given)
         if kinds == [Type.STRING, Type.TIMESTAMP]:
             return tuple(self._typed(term, Type.TIMESTAMP) for term in given)
         if len(kinds) > 1:
-            raise self.refuse(f"mixes {' and '.join(kinds)}", f"use cast(... as {kinds[0]}), or compare like with like")
+            raise self.refuse(f"mixes {' and '.join(kinds)}", f"use cast(... as {kinds[0]}), or use values of one type")
         return tuple(self._typed(term, kinds[0]) for term in given)
 
     def _number(self, node: Node) -> Term:
@@ -573,41 +580,41 @@ _ONE = ("this",)
 _TWO = ("this", "expression")
 _MANY = ("this", "expressions")
 
-_METHODS: dict[type[Node], tuple[Callable[[_Reader, Any], Term], tuple[str, ...]]] = {
-    exp.Column: (_Reader.column, _ONE),
-    exp.Literal: (_Reader.literal, ("this", "is_string")),
-    exp.Boolean: (_Reader.boolean, _ONE),
-    exp.Null: (_Reader.null, ()),
-    exp.Paren: (_Reader.parentheses, _ONE),
-    exp.Neg: (_Reader.negative, _ONE),
-    exp.Div: (_Reader.division, _TWO),
-    exp.And: (_Reader.connective, _TWO),
-    exp.Or: (_Reader.connective, _TWO),
-    exp.Not: (_Reader.negation, _ONE),
-    exp.Is: (_Reader.null_test, _TWO),
-    exp.Between: (_Reader.between, ("this", "low", "high")),
-    exp.In: (_Reader.membership, _MANY),
-    exp.Like: (_Reader.like, (*_TWO, "negate")),
-    exp.Case: (_Reader.case, ("this", "ifs", "default")),
-    exp.If: (_Reader.choice, ("this", "true", "false")),
-    exp.Coalesce: (_Reader.coalesce, _MANY),
-    exp.Nullif: (_Reader.nullif, _TWO),
-    exp.Abs: (_Reader.absolute, _ONE),
-    exp.Round: (_Reader.rounding, ("this", "decimals")),
-    exp.Pow: (_Reader.power, _TWO),
-    exp.Length: (_Reader.length, _ONE),
-    exp.Substring: (_Reader.substring, ("this", "start", "length")),
-    exp.Concat: (_Reader.concat, ("expressions",)),
-    exp.DPipe: (_Reader.concat, _TWO),
-    exp.Cast: (_Reader.cast, ("this", "to")),
-    **dict.fromkeys(_COMPARISONS, (_Reader.comparison, _TWO)),
-    **dict.fromkeys(_ARITHMETIC, (_Reader.arithmetic, _TWO)),
-    **dict.fromkeys(_REAL_FUNCTIONS, (_Reader.real_function, _ONE)),
-    **dict.fromkeys(_ROUNDINGS, (_Reader.whole, _ONE)),
-    **dict.fromkeys(_TEXT_FUNCTIONS, (_Reader.text_function, _ONE)),
-    **dict.fromkeys(_EXTREMES, (_Reader.extreme, _MANY)),
+_METHODS: dict[type[Node], tuple[Callable[[_ExpressionReader, Any], Term], tuple[str, ...]]] = {
+    exp.Column: (_ExpressionReader.column, _ONE),
+    exp.Literal: (_ExpressionReader.literal, ("this", "is_string")),
+    exp.Boolean: (_ExpressionReader.boolean, _ONE),
+    exp.Null: (_ExpressionReader.null, ()),
+    exp.Paren: (_ExpressionReader.parentheses, _ONE),
+    exp.Neg: (_ExpressionReader.negative, _ONE),
+    exp.Div: (_ExpressionReader.division, _TWO),
+    exp.And: (_ExpressionReader.connective, _TWO),
+    exp.Or: (_ExpressionReader.connective, _TWO),
+    exp.Not: (_ExpressionReader.negation, _ONE),
+    exp.Is: (_ExpressionReader.null_test, _TWO),
+    exp.Between: (_ExpressionReader.between, ("this", "low", "high")),
+    exp.In: (_ExpressionReader.membership, _MANY),
+    exp.Like: (_ExpressionReader.like, (*_TWO, "negate")),
+    exp.Case: (_ExpressionReader.case, ("this", "ifs", "default")),
+    exp.If: (_ExpressionReader.choice, ("this", "true", "false")),
+    exp.Coalesce: (_ExpressionReader.coalesce, _MANY),
+    exp.Nullif: (_ExpressionReader.nullif, _TWO),
+    exp.Abs: (_ExpressionReader.absolute, _ONE),
+    exp.Round: (_ExpressionReader.rounding, ("this", "decimals")),
+    exp.Pow: (_ExpressionReader.power, _TWO),
+    exp.Length: (_ExpressionReader.length, _ONE),
+    exp.Substring: (_ExpressionReader.substring, ("this", "start", "length")),
+    exp.Concat: (_ExpressionReader.concat, ("expressions",)),
+    exp.DPipe: (_ExpressionReader.concat, _TWO),
+    exp.Cast: (_ExpressionReader.cast, ("this", "to")),
+    **dict.fromkeys(_COMPARISONS, (_ExpressionReader.comparison, _TWO)),
+    **dict.fromkeys(_ARITHMETIC, (_ExpressionReader.arithmetic, _TWO)),
+    **dict.fromkeys(_REAL_FUNCTIONS, (_ExpressionReader.real_function, _ONE)),
+    **dict.fromkeys(_ROUNDINGS, (_ExpressionReader.whole, _ONE)),
+    **dict.fromkeys(_TEXT_FUNCTIONS, (_ExpressionReader.text_function, _ONE)),
+    **dict.fromkeys(_EXTREMES, (_ExpressionReader.extreme, _MANY)),
 }
-"""Each kind of node: the method that reads it, and all that such a node may hold."""
+"""For each kind of node: the method that reads it, and the arguments that the node may have."""
 
 
 def _positions(term: Term) -> set[int]:
@@ -618,7 +625,7 @@ def _positions(term: Term) -> set[int]:
 
 
 def _depth(term: Term) -> int:
-    """How many terms stand one in another; counted without recursion, which could be too deep."""
+    """The number of nested levels of terms, counted without recursion, which could be too deep."""
     depth, level = 0, [term]
     while level:
         depth, level = depth + 1, [argument for outer in level for argument in outer.arguments]

@@ -1,4 +1,4 @@
-"""The plan: what runs where. Made from a query by `boreal.query.planner.plan`; read by every driver."""
+"""The plan of a query: its fragments, replicas and logs. `boreal.query.planner.plan` makes it; every driver reads it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from boreal.model.schema import Schema
 from boreal.query.spec import Mode, OperatorSpec, Policy
 
 EGRESS = "egress"
-"""The name of the fragment that every plan ends in: it merges the output's partitions into the client's one stream."""
+"""The name of the last fragment of every plan, which merges the partitions of the output into one stream for clients."""
 
 SIGNS_OF_LIFE = 6
-"""How often an idle stream repeats its boundary, at most, within the time after which it would count as silent."""
+"""How often an idle stream repeats its boundary within one silence timeout, at most."""
 
 STABLE_LAG_FACTOR = 10
-"""`stable_lag_max` as a multiple of the delay threshold, where the query does not say (R16)."""
+"""The default of `stable_lag_max`, as a multiple of the delay threshold (R16)."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A stream that is logged: a source stream, or an operator's output, laid out for its readers (R1).
+    """A logged stream: a source stream, or the output of an operator, partitioned for its readers (R1).
 
-    name: the log stream's name. operator: the source stream or operator that makes it. producers: shards that write it
-    (1 for a source). partitions: shards that read it. key: the columns whose hash picks the partition. Shard q of the
-    producer writes for shard p of the reader to log partition q * partitions + p.
+    Shard q of the producer writes rows for shard p of the reader to log partition q * partitions + p.
     """
 
     name: str
+    """The name of the logged stream."""
     operator: str
+    """The name of the source stream or operator that makes it."""
     schema: Schema
+    """The columns of its tuples."""
     producers: int
+    """The number of shards that write it; 1 for a source."""
     partitions: int
+    """The number of shards that read it."""
     key: tuple[str, ...]
+    """The columns whose hash selects the partition."""
     source: bool
+    """Whether it is a source stream."""
 
     def partition(self, producer: int, reader: int) -> int:
         return producer * self.partitions + reader
@@ -40,47 +45,58 @@ class Edge:
 
 @dataclass(frozen=True)
 class Input:
-    """A named input of a fragment's DAG: the edges that SUnion merges, in this order, into one (a union of streams)."""
+    """An input of a fragment's DAG: a union of logged streams, which the SUnion merges."""
 
     name: str
+    """The name by which nodes read the input."""
     edges: tuple[Edge, ...]
+    """The streams that are merged, in the order that settles ties."""
     schema: Schema
+    """The columns of the merged tuples."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """An operator of a fragment's DAG: where it reads (names of inputs or of earlier nodes) and what it makes."""
+    """An operator of a fragment's DAG."""
 
     name: str
+    """The name of the operator in the query."""
     spec: OperatorSpec
+    """The operator's part of the query."""
     inputs: tuple[str, ...]
+    """The names of the inputs or earlier nodes that it reads."""
     input_schemas: tuple[Schema, ...]
+    """The columns of each input, in the same order."""
     schema: Schema
+    """The columns of its output."""
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """The part of a query that one replica set runs. `nodes` are in an order in which each reads only earlier ones.
-
-    replicas: names, e.g. ('r0', 'r1'); the egress has one. engines: where the operators of each replica run, in the same
-    order. outputs: edges that it writes; Edge.operator names a node or, where a fragment only merges, an input.
-    """
+    """The part of a query that one set of replicas runs."""
 
     name: str
+    """The name of the fragment; EGRESS for the last one."""
     inputs: tuple[Input, ...]
+    """The inputs of the DAG."""
     nodes: tuple[Node, ...]
+    """The operators, in topological order: each reads only inputs and earlier nodes."""
     outputs: tuple[Edge, ...]
+    """The streams that it writes. `Edge.operator` names a node, or an input if the fragment only merges."""
     replicas: tuple[str, ...]
+    """The names of the replicas, such as ('r0', 'r1'); the egress has one."""
     shards: int
+    """The number of shards of each replica."""
     engines: tuple[str, ...]
+    """The engine of each replica, in the order of `replicas`: 'native' or 'spark'."""
 
     def engine_of(self, replica: str) -> str:
-        """Where the operators of a replica run: 'native', beside the instance, or in a process elsewhere."""
+        """The engine of a replica: 'native' in the process of the instance, 'spark' in a Spark job."""
         return self.engines[self.replicas.index(replica)]
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """The logged streams that it reads, each once, in order: SUnion's ports are these, times their producers."""
+        """The logged streams that it reads, each once, in order. The SUnion has one port for each producer of each of them."""
         seen: dict[str, Edge] = {}
         for entry in self.inputs:
             for edge in entry.edges:
@@ -89,50 +105,69 @@ class Fragment:
 
     @property
     def has_several_producers(self) -> bool:
-        """Whether its input comes from several instances, which hold buckets back before."""
+        """Whether its input comes from more than one instance. Each of these may delay a bucket differently."""
         return sum(edge.producers for edge in self.edges if not edge.source) > 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole query, planned. Durations in microseconds of run time, but bucket_us and disorder_us, which are event time;
-    bucket_run_us is how long a bucket takes in run time. disorder_us: how far boundaries may be behind their rows. silence_us:
-    an input that says nothing for longer is missing (R10). stable_lag_max_us: None where it follows from X."""
+    """The plan of a whole query. Durations are in microseconds of run time, unless a field says event time."""
 
     query: str
+    """The name of the query."""
     fragments: tuple[Fragment, ...]
+    """The fragments, in topological order; the egress is the last."""
     sources: tuple[Edge, ...]
+    """The source streams that reach the output."""
     output: Edge
+    """The stream of results for clients."""
     output_key: tuple[str, ...]
+    """The key columns of the results; () if there are none."""
     mode: Mode
+    """How an instance restores its state and reprocesses its input after a failure."""
     policy: Policy
+    """When tentative results are released during a failure and during the stabilization."""
     delay_threshold_us: int
+    """X: the longest delay of a new result."""
     bucket_us: int
+    """The length of a bucket, in event time."""
     bucket_run_us: int
+    """The time that a bucket takes in run time."""
     boundary_interval_us: int
+    """The interval between the boundaries of a source."""
     heartbeat_us: int
+    """The interval between heartbeats."""
     silence_us: int
+    """The silence timeout: an input that is silent for longer counts as missing (R10)."""
     alpha_x_us: int | None
+    """How long one SUnion may delay a bucket, its share of X; None if it is measured at run time."""
     memory_bytes: int
+    """The amount of input that an instance keeps in memory, in bytes. It reads older input from the log again."""
     retention_us: int
+    """A reader that is silent for longer loses its claim on the logs, which are then trimmed (R27)."""
     stable_lag_max_us: int | None
+    """How far stable output may lag behind stable input (R16); None for STABLE_LAG_FACTOR times X."""
     checkpoint_interval_us: int | None
+    """The interval between background checkpoints (R26); None for the default, which depends on the operators."""
     notes: tuple[str, ...]
+    """Notes for the user, one sentence each."""
     latest: bool = False
+    """Whether the egress also writes the latest row of each key."""
     disorder_us: int = 0
+    """How far boundaries may be behind their rows, in event time."""
 
     @property
     def sign_of_life_us(self) -> int:
-        """So often a stream that makes no progress repeats its boundary: at the boundary interval, but no more than
-        SIGNS_OF_LIFE times in what counts as silence, since each repetition is a record for every reader."""
+        """The interval at which an idle stream repeats its boundary. It is the boundary interval, but long enough for at most
+        SIGNS_OF_LIFE repetitions per silence timeout, because each repetition is a record for every reader."""
         return max(self.boundary_interval_us, self.silence_us // SIGNS_OF_LIFE)
 
     def stable_lag_of(self, delay_threshold_us: int) -> int:
-        """How far stable output may trail what is stable already (R16), where X is this."""
+        """How far stable output may lag behind stable input (R16), for this X."""
         return self.stable_lag_max_us or STABLE_LAG_FACTOR * delay_threshold_us
 
     def event_time_of(self, run_us: int) -> int:
-        """How much event time passes in so much run time."""
+        """The event time that passes in a run time."""
         return run_us * self.bucket_us // self.bucket_run_us
 
     @property
@@ -142,8 +177,8 @@ class Plan:
         return self.bucket_run_us + self.boundary_interval_us
 
     def spread_us(self, fragment: Fragment) -> int:
-        """How much later a bucket may come to a fragment from one instance than from another, both having held it back for as
-        long as they may (R9): it counts from a row here, from the first boundary past its end there."""
+        """The largest difference between the arrival times of one bucket from two instances that both delay it as long as they
+        may (R9). One instance counts its delay from a row, the other from the first boundary after the bucket."""
         return self.completion_us if fragment.has_several_producers else 0
 
     def fragment(self, name: str) -> Fragment:

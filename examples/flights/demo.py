@@ -16,11 +16,10 @@ from prepare import prepare
 from rich.console import Console
 
 from boreal_cli.tables import comparison_table, show_run
-from embedded import folder
-from embedded.compare import Comparison, combinations, compare, make_folder
+from embedded import run_folder
+from embedded.compare import Comparison, combinations, compare, prepare_folder
 from embedded.run import Outcome
-from embedded.session import RunOptions, Session
-from embedded.session import prepare as prepare_session
+from embedded.session import RunOptions, Session, make_session
 
 HERE = Path(__file__).parent
 RATE = "5000/s"
@@ -50,11 +49,11 @@ def main(out: Path) -> None:
 
 def session_of(name: str, out: Path) -> Session:
     sources = [f"{stream}={out / 'data' / stream}.csv" for stream in QUERIES[name]]
-    return prepare_session(HERE / f"{name}.yaml", sources, RunOptions(faults=FAULTS, rate=RATE))
+    return make_session(HERE / f"{name}.yaml", sources, RunOptions(faults=FAULTS, rate=RATE))
 
 
 def run(name: str, out: Path) -> Outcome:
-    folder.make(out / name)
+    run_folder.prepare(out / name)
     return session_of(name, out).run(out / name)
 
 
@@ -65,7 +64,7 @@ def compared_folder(name: str, out: Path) -> Path:
 def compared(name: str, out: Path) -> Comparison:
     session, folder_of_all = session_of(name, out), compared_folder(name, out)
     chosen, notes = combinations(session, "all", POLICIES)
-    make_folder(folder_of_all)
+    prepare_folder(folder_of_all)
     return compare(session, chosen, notes, folder_of_all)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import AuthorizationError, KafkaTimeoutError, SaslAuthenticationFailedError
 
-from boreal.client.connections import make_client
+from boreal.client.kafka_clients import make_client
 from services.kafka.settings import ServiceSettings
 
 MAX_FRAME_BYTES = 64 << 20

@@ -21,7 +21,7 @@ from boreal.model.frames import INFINITY
 from boreal.model.schema import TIME
 from boreal.query.spec import Stream
 from embedded.file_sources import SourceRows, merge_schedule
-from embedded.sources import Pace
+from embedded.paced_sources import Pace
 from formats.json_text import column_texts, joined, key_parts, moment, object_parts
 from intake.intake import BOUNDARY_HEADER, END
 from services.kafka.clusters import Cluster, close_producer

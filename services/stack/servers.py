@@ -33,7 +33,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from boreal.client.connections import make_client
+from boreal.client.kafka_clients import make_client
 from boreal.model.errors import BorealError
 from services.hosting.fetch import java, kafka_jars, redis_server
 from services.stack.state import created, is_same

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from embedded.compare import combinations, compare, make_folder
-from embedded.session import RunOptions, prepare
+from embedded.compare import combinations, compare, prepare_folder
+from embedded.session import RunOptions, make_session
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Chromium (apt-get install chromium)")
@@ -66,8 +66,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of all eighteen runs."""
     folder = tmp_path_factory.mktemp("compared")
     (folder / "small.yaml").write_text(QUERY)
-    session = prepare(folder / "small.yaml", SOURCES, RunOptions(speed="1x", faults=FAULTS, seed=1))
-    make_folder(folder / "out")
+    session = make_session(folder / "small.yaml", SOURCES, RunOptions(speed="1x", faults=FAULTS, seed=1))
+    prepare_folder(folder / "out")
     compare(session, *combinations(session, "all", "all"), folder / "out")
     return folder / "out" / "compare.html"
 

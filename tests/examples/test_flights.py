@@ -14,8 +14,8 @@ from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Mode, Query, load_query
 from embedded.faults import check_faults, parse_fault
 from embedded.file_sources import SourceRows, read_source
+from embedded.paced_sources import Pace
 from embedded.run import Outcome, Run
-from embedded.sources import Pace
 from embedded.world import ModelClock
 from examples.flights.prepare import prepare
 from logs.memory_checkpoints import MemoryCheckpointStore

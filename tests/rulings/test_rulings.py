@@ -20,7 +20,7 @@ from boreal.model.schema import Schema
 from boreal.query.planner import plan as make_plan
 from boreal.query.spec import Hold, load_query
 from embedded.generate import START_US
-from embedded.network import Cut
+from embedded.network import LinkCut
 from embedded.run import Run
 from logs.checkpoints import Checkpoint
 from logs.memory_checkpoints import MemoryCheckpointStore
@@ -472,8 +472,8 @@ def test_r24_losing_the_control_path_alone_changes_no_state() -> None:
     """Liveness is judged by a stream's own log; and a live control path never hides a dead data path."""
 
     def deafen(played: Run) -> None:
-        played.world.network.cuts.append(Cut("main.r0", "main.r1", control_only=True))
-        played.world.network.cuts.append(Cut("egress.r0", control_only=True))
+        played.world.network.cuts.append(LinkCut("main.r0", "main.r1", control_only=True))
+        played.world.network.cuts.append(LinkCut("egress.r0", control_only=True))
 
     ran = run(query_of(), rows="generate:50,3", prepare=deafen)
     assert [state for state, _, _ in ran.states("main", "r0")] == ["STABLE"]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from boreal.model.frames import Data
-from embedded.network import Cut
+from embedded.network import LinkCut
 from reconcile.events import InstanceId
 from simulation.clocks import BROKER
 from simulation.drawing import instances, make_feeds
@@ -53,7 +53,7 @@ def test_a_life_that_begins_after_a_step_of_its_wall_agrees_with_the_others() ->
 
 def test_a_machine_that_cannot_ask_follows_its_wall_and_then_the_broker_without_a_jump() -> None:
     """All that main.r0 is cut off from is the broker."""
-    cut, who = Cut("main.r0", BROKER), InstanceId("main", "r0", 0)
+    cut, who = LinkCut("main.r0", BROKER), InstanceId("main", "r0", 0)
     ahead: dict[int, int] = {}
 
     def spy(simulation: Simulation) -> None:

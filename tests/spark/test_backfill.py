@@ -30,9 +30,9 @@ from boreal.model.frames import Boundary, LogId
 from boreal.query.spec import load_query
 from boreal_cli import main
 from boreal_cli.history import parse_time
-from boreal_cli.rows import json_lines
+from boreal_cli.result_files import json_lines
 from embedded.file_sources import read_source
-from embedded.sources import Pace
+from embedded.paced_sources import Pace
 from examples.flights.prepare import prepare
 from services.egress.history import ResultRange, SourceExtent, narrow_extent, read_source_extent, resolve_range
 from services.kafka.topics import TopicSpec, ensure, stable_topic
@@ -225,7 +225,7 @@ def test_backfilled_rows_go_to_a_file_of_any_kind(
     assert [row["origin"] for row in rows] == [row["origin"] for row in expected]
     assert [row["mean_wind"] for row in rows] == pytest.approx([row["mean_wind"] for row in expected], nan_ok=True)
     assert boreal("backfill", "weather_delays", "--out", out) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_without_a_java_one_line_says_so(

@@ -298,7 +298,7 @@ def test_a_topic_that_is_made_anew_is_read_on_though_its_writers_lives_begin_at_
         anew = Life(life.cluster, life.name)
         feeds = stream._feeds
         assert feeds is not None
-        wait_until(lambda: all(feed._made_anew for feed in feeds._feeds), "the reader sees that it is shorter now")
+        wait_until(lambda: all(feed._recreations for feed in feeds._feeds), "the reader sees that it is shorter now")
         anew.give(data(0, 6))
         anew.settle()
         assert [change.data["n"] for change in islice(changes, 2)] == [4, 5]

@@ -14,7 +14,7 @@ import pytest
 from bench.deployment import Deployment, wait_until
 from boreal.query.spec import load_query
 from embedded.file_sources import read_source
-from embedded.sources import Pace
+from embedded.paced_sources import Pace
 from examples.flights.prepare import prepare
 from services.kafka.topics import stable_topic
 from services.stack.feed import feed

@@ -28,7 +28,7 @@ from boreal.query.spec import Query, load_query
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from embedded.file_sources import read_source
-from embedded.sources import Pace
+from embedded.paced_sources import Pace
 from formats.control_messages import trim_item
 from logs.log import TrimmedError
 from services.hosting.process import EXIT_FENCED

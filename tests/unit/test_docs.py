@@ -161,7 +161,9 @@ def examples(command: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("part", QUERIES)
 def test_each_query_is_valid(part: dict[str, Any]) -> None:
-    example = dict(parse_document("example", EXAMPLE))
+    parsed = parse_document("example", EXAMPLE)
+    assert isinstance(parsed, dict)
+    example = dict(parsed)
     if "streams" in part:
         del example["operators"]
         example["output"] = next(iter(part["streams"]))

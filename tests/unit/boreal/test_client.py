@@ -22,9 +22,9 @@ from pydantic import BaseModel, ValidationError
 
 from boreal import CorrectedStream
 from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo, View
-from boreal.client.corrector import Corrector, Given, Record, Spot
-from boreal.client.feed import Feeds
-from boreal.client.stream import _maker
+from boreal.client.corrected_stream import _make_row_factory
+from boreal.client.corrector import Corrector, Delivery, LogPosition, OutputRecord
+from boreal.client.site_readers import SiteReaders
 from tests.foreign import NAMES, make_foreign_packages, run_python
 from tests.waiting import wait
 
@@ -39,12 +39,12 @@ class Site:
 
     name: str = "a"
     incarnation: int = 1
-    records: list[Record] = field(default_factory=list)
+    records: list[OutputRecord] = field(default_factory=list)
     taken: int = 0
 
     def write(self, kind: str, id_: int = -1, **fields: object) -> Site:
         common: dict[str, object] = {"type": kind, "missing_inputs": [], "cause": None, "ingest_ms": 1.0, "emitted_ms": 2.0}
-        self.records.append(Record(len(self.records), id_, self.incarnation, {**common, **fields}))
+        self.records.append(OutputRecord(len(self.records), id_, self.incarnation, {**common, **fields}))
         return self
 
     def stable(self, *ids: int) -> Site:
@@ -74,17 +74,17 @@ class Site:
     def boundary(self, second: int, tentative: bool = False) -> Site:
         return self.write("boundary", through=moment(second), tentative=tentative)
 
-    def news(self) -> tuple[str, list[Record]]:
+    def news(self) -> tuple[str, list[OutputRecord]]:
         """What was written since the last call."""
         new, self.taken = self.records[self.taken :], len(self.records)
         return self.name, new
 
 
 def reader(*sites: str, next_id: int | None = None, stable_only: bool = False) -> Corrector:
-    return Corrector(dict.fromkeys(sites, Spot(0, 0)), lambda data: data["n"], 0.0, next_id, stable_only)
+    return Corrector(dict.fromkeys(sites, LogPosition(0, 0)), lambda data: data["n"], 0.0, next_id, stable_only)
 
 
-def short(given: Sequence[Given]) -> list[object]:
+def short(given: Sequence[Delivery]) -> list[object]:
     """s3, t4, undo(t4), b5, done, missing(1-2)."""
     return [_short(one.change) for one in given]
 
@@ -123,8 +123,8 @@ def test_stable_rows_alone() -> None:
 def test_a_place_is_after_the_last_stable_row() -> None:
     a = Site().stable(0, 1).boundary(2).tentative(2)
     given = reader("a").take([a.news()], 0)
-    assert [(one.next_id, one.spot) for one in given] == [(1, Spot(1, 1)), *[(2, Spot(2, 2))] * 3]
-    again = Corrector({"a": Spot(2, 2)}, lambda data: data["n"], 0.0, next_id=2)
+    assert [(one.next_id, one.position) for one in given] == [(1, LogPosition(1, 1)), *[(2, LogPosition(2, 2))] * 3]
+    again = Corrector({"a": LogPosition(2, 2)}, lambda data: data["n"], 0.0, next_id=2)
     assert short(again.take([("a", a.undo().stable(2).records[2:])], 0)) == ["b2", "t2", "undo(t2)", "s2"]
 
 
@@ -135,7 +135,7 @@ def test_the_place_at_an_undo_is_before_the_row_that_it_makes_way_for() -> None:
     corrector.take([a.news(), b.news()], 0)
     undo, row, _ = corrector.take([b.boundary(2).news()], 1.1)
     assert short([undo, row]) == ["undo(t1)", "s1"]
-    assert (undo.next_id, undo.spot) == (1, Spot(1, 1)) and (row.next_id, row.spot) == (2, Spot(2, 2))
+    assert (undo.next_id, undo.position) == (1, LogPosition(1, 1)) and (row.next_id, row.position) == (2, LogPosition(2, 2))
 
 
 def test_what_lies_before_a_place_is_history() -> None:
@@ -301,28 +301,28 @@ class Row(BaseModel):
 
 
 def test_rows_are_of_the_readers_model() -> None:
-    assert _maker(Row)({"n": 1}) == Row(n=1)
-    assert _maker(None)({"n": 1}) == {"n": 1}
+    assert _make_row_factory(Row)({"n": 1}) == Row(n=1)
+    assert _make_row_factory(None)({"n": 1}) == {"n": 1}
 
 
-class Recorded(CorrectedStream[Row]):
+class RecordingFactory(CorrectedStream[Row]):
     """Reads these records of its one site, and then waits."""
 
-    def __init__(self, records: list[Record]) -> None:
+    def __init__(self, records: list[OutputRecord]) -> None:
         super().__init__("q", "127.0.0.1:1", model=Row)
         self.records = records
 
     @contextmanager
-    def _reading(self, topics: dict[str, str], spots: dict[str, Spot]) -> Iterator[Feeds]:
-        feeds = Feeds()
-        feeds._waiting[""] = deque([[record for record in self.records if record.offset >= spots[""].offset]])
+    def _reading(self, topics: dict[str, str], positions: dict[str, LogPosition]) -> Iterator[SiteReaders]:
+        feeds = SiteReaders()
+        feeds._waiting[""] = deque([[record for record in self.records if record.offset >= positions[""].offset]])
         yield feeds
 
 
 def test_a_row_that_is_not_of_the_model_is_an_error_after_all_rows_before_it() -> None:
     a = Site().stable(0, 1, 2, 3)
     a.records[2].fields["data"] = {"n": "two"}
-    stream = Recorded(a.records)
+    stream = RecordingFactory(a.records)
     rows = stream.stable()
     assert [row.n for row in islice(rows, 2)] == [0, 1]
     for again in (rows, stream.stable()):
@@ -475,13 +475,13 @@ def test_an_outage_is_waited_for_and_said_once(caplog: pytest.LogCaptureFixture)
     assert list(stream.stable()) == []
     ending.join()
     assert said() == [
-        "q.stable cannot be read now, and is tried again: KafkaTimeoutError('Unable to bootstrap from 127.0.0.1:1')"
+        "q.stable cannot be read at present; it is tried again: KafkaTimeoutError('Unable to bootstrap from 127.0.0.1:1')"
     ]
 
 
 def test_a_record_of_somebody_elses_is_an_error_after_what_came_before_it() -> None:
-    feeds = Feeds()
-    feeds._waiting["a"] = deque([[Record(0, 0, 1, {})]])
+    feeds = SiteReaders()
+    feeds._waiting["a"] = deque([[OutputRecord(0, 0, 1, {})]])
     feeds.fail(KeyError("incarnation"))
     assert len(feeds.take(0.1)) == 1
     with pytest.raises(KeyError):

@@ -15,7 +15,7 @@ from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal_cli import main
 from boreal_cli.history import is_deployed, parse_time
-from boreal_cli.rows import check, writing
+from boreal_cli.result_files import check, writing
 
 FILE, NAME = {"--source": None, "--seed": None}, {"--from": None}
 

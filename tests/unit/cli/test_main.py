@@ -58,7 +58,7 @@ def test_logs_are_kept_in_files_once(options: list[str], tmp_path: Path, capsys:
     capsys.readouterr()
     assert main([*run, str(tmp_path / "again")]) == 2
     error = error_of(capsys)
-    assert (error["field"], error["problem"]) == ("--data", "holds logs already")
+    assert (error["field"], error["problem"]) == ("--data", "already holds logs")
     assert not (tmp_path / "again").exists()
 
 
@@ -149,7 +149,7 @@ def test_compare_and_verify_print_json_alone(options: list[str], tmp_path: Path,
 
 def test_verify_prints_the_first_difference(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", *options, "--fault", "stop a at 1s"]) == 1
-    assert re.search(r"first in line \d+", capsys.readouterr().out)
+    assert re.search(r"the first difference is in line \d+", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("command", [command.callback.__name__ for command in app.app.registered_commands if command.callback])
@@ -208,7 +208,7 @@ def test_what_cannot_be_imported_is_told_with_its_cause(
     error = error_of(capsys)
     if where == "before ours":
         assert (error["field"], error["value"]) == ("PYTHONPATH", str(tmp_path / "services"))
-        assert error["fix"] == f"take {tmp_path} out of PYTHONPATH"
+        assert error["fix"] == f"remove {tmp_path} from PYTHONPATH"
     else:
         assert (error["value"], error["fix"]) == ("redis", "run pip install 'boreal[stack]'")
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from embedded.compare_page import page
 from embedded.faults import parse_fault
-from embedded.html import page
 
 ALL = tuple(
     (mode, f"{failure}/{after}")

@@ -19,7 +19,7 @@ from boreal.query.spec import json_schema, load_query
 from boreal_cli import reference
 from boreal_cli.reference import EXAMPLE, EXPRESSIONS_OVER, OPERATOR_EXAMPLES, pages
 from embedded.faults import FORMS, check_faults, parse_fault
-from services.kafka.settings import KafkaSettings, RedisSettings, Settings, SparkSettings
+from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, SparkSettings
 from services.source.options import SourceOptions
 
 
@@ -57,7 +57,7 @@ def test_defaults_in_the_schema_are_as_a_file_writes_them() -> None:
     assert load_query({**document(EXAMPLE), "tuning": schema["properties"]["tuning"]["default"]}) == load_query(EXAMPLE)
 
 
-@pytest.mark.parametrize("model", [Settings, KafkaSettings, RedisSettings, SparkSettings, SourceOptions])
+@pytest.mark.parametrize("model", [ServiceSettings, KafkaSettings, RedisSettings, SparkSettings, SourceOptions])
 def test_each_setting_is_described(model: type[BaseModel]) -> None:
     assert [name for name, field in model.model_fields.items() if not field.description] == []
 

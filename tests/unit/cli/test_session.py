@@ -11,10 +11,10 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.model.frames import LogId
 from boreal.query.spec import Mode, Policy
-from embedded import folder
+from embedded import run_folder
 from embedded.file_checkpoints import FileCheckpointStore
 from embedded.file_log import FileLogStore
-from embedded.session import RunOptions, Session, prepare
+from embedded.session import RunOptions, Session, make_session
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
 
@@ -53,19 +53,20 @@ SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
 )
 def test_what_cannot_run_is_refused_by_name(query: Path, field: str, changes: dict[str, Any]) -> None:
     with pytest.raises(UserError) as caught:
-        prepare(query, changes.pop("sources", SOURCES), RunOptions(**changes))
+        make_session(query, changes.pop("sources", SOURCES), RunOptions(**changes))
     assert caught.value.field == field
     assert caught.value.problem and caught.value.fix
 
 
 @pytest.mark.parametrize("faults", [("cut a at 1s for 2s",), ("cut b at 1s for 2s", "crash main.r1 at 2s losing checkpoint")])
 def test_logs_and_checkpoints_in_files_change_no_result(query: Path, tmp_path: Path, faults: tuple[str, ...]) -> None:
-    session = prepare(query, SOURCES, RunOptions(speed="1x", seed=1, faults=(*faults, "crash main.r0 at 3s500ms for 500ms")))
+    crash = "crash main.r0 at 3s500ms for 500ms"
+    session = make_session(query, SOURCES, RunOptions(speed="1x", seed=1, faults=(*faults, crash)))
     data = tmp_path / "data"
     for part, where in (("memory", None), ("files", data)):
-        folder.make(tmp_path / part)
+        run_folder.prepare(tmp_path / part)
         session.run(tmp_path / part, data=where)
-    for name in folder.RUN_FILES:
+    for name in run_folder.RUN_FILES:
         assert (tmp_path / "files" / name).read_bytes() == (tmp_path / "memory" / name).read_bytes()
     with closing(FileLogStore(data / "logs")) as logs:
         assert {log.stream for log in logs.ids()} > {"a", "b", "counted"}
@@ -74,38 +75,38 @@ def test_logs_and_checkpoints_in_files_change_no_result(query: Path, tmp_path: P
 
 
 def test_logs_of_another_run_are_not_written_to(query: Path, tmp_path: Path) -> None:
-    session = prepare(query, SOURCES, RunOptions(speed="1x", seed=1))
+    session = make_session(query, SOURCES, RunOptions(speed="1x", seed=1))
     used, file = tmp_path / "used", tmp_path / "file"
     (used / "logs").mkdir(parents=True)
     file.touch()
-    for data, problem in ((used, "holds logs already"), (file, "is not a directory"), (file / "in", "cannot be written")):
-        with pytest.raises(UserError, match=problem) as refused, folder.stores(data):
+    for data, problem in ((used, "already holds logs"), (file, "is not a directory"), (file / "in", "cannot be written")):
+        with pytest.raises(UserError, match=problem) as refused, run_folder.stores(data):
             pass
         assert (refused.value.field, refused.value.value) == ("--data", str(data))
-    with pytest.raises(UserError, match="holds logs already"):
+    with pytest.raises(UserError, match="already holds logs"):
         session.run(tmp_path, data=used)
 
 
 def test_a_query_for_spark_runs_natively_only_when_told_to(query: Path) -> None:
     query.write_text(query.read_text() + "engine: spark\n")
     with pytest.raises(UserError, match="--engine native"):
-        prepare(query, SOURCES)
-    assert prepare(query, SOURCES, RunOptions(engine="native")).plan.fragments[0].engines == ("native", "native")
+        make_session(query, SOURCES)
+    assert make_session(query, SOURCES, RunOptions(engine="native")).plan.fragments[0].engines == ("native", "native")
 
 
 def test_a_fault_of_the_file_is_not_blamed_on_an_option(query: Path) -> None:
     query.write_text(query.read_text().replace("replicas: 2", "replicas: 0"))
     with pytest.raises(UserError) as caught:
-        prepare(query, SOURCES, RunOptions(mode="undo_redo"))
+        make_session(query, SOURCES, RunOptions(mode="undo_redo"))
     assert caught.value.field == "replicas"
 
 
 def test_a_stream_that_does_not_reach_the_output_needs_no_source(query: Path) -> None:
-    assert list(prepare(query, [SOURCES[1], SOURCES[0], "unused=no/such.csv"]).rows) == ["a", "b"]
+    assert list(make_session(query, [SOURCES[1], SOURCES[0], "unused=no/such.csv"]).rows) == ["a", "b"]
 
 
 def test_under_speed_the_bucket_is_given_in_run_time(query: Path) -> None:
-    session = prepare(query, SOURCES, RunOptions(speed="60x"))
+    session = make_session(query, SOURCES, RunOptions(speed="60x"))
     assert session.plan.bucket_us == 6_000_000
     assert session.plan.boundary_interval_us == 50_000
     assert session.planned(Mode.UNDO_REDO).bucket_us == 6_000_000
@@ -113,8 +114,8 @@ def test_under_speed_the_bucket_is_given_in_run_time(query: Path) -> None:
 
 def test_at_a_rate_below_the_datas_own_the_bucket_shrinks_until_x_can_be_kept(query: Path) -> None:
     sources = ["a=generate:5000,2", "b=generate:5000,2"]  # 1,000 tuples a bucket
-    assert prepare(query, sources, RunOptions(rate="10000/s")).plan.bucket_us == 100_000
-    session = prepare(query, sources, RunOptions(rate="2000/s"))
+    assert make_session(query, sources, RunOptions(rate="10000/s")).plan.bucket_us == 100_000
+    session = make_session(query, sources, RunOptions(rate="2000/s"))
     assert session.plan.bucket_us == 50_000
     assert any("bucket is 50ms" in note for note in session.plan.notes)
     varied = session.planned(Mode.OVERLAY_REDO)
@@ -124,13 +125,13 @@ def test_at_a_rate_below_the_datas_own_the_bucket_shrinks_until_x_can_be_kept(qu
 def test_rows_of_one_time_that_take_longer_than_x_are_noted(query: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("time,k,v\n" + "2026-01-01,1,20\n" * 50)
-    session = prepare(query, [f"a={path}", SOURCES[1]], RunOptions(rate="10/s"))
+    session = make_session(query, [f"a={path}", SOURCES[1]], RunOptions(rate="10/s"))
     assert session.plan.bucket_us == 100_000
-    assert any("rows of one event time take" in note for note in session.plan.notes)
+    assert any("rows with the same event time take" in note for note in session.plan.notes)
 
 
 def test_planned_changes_mode_and_policy_and_keeps_all_else(query: Path) -> None:
-    session = prepare(query, SOURCES, RunOptions(delay_threshold="2s", replicas=3, policy="delay/suspend"))
+    session = make_session(query, SOURCES, RunOptions(delay_threshold="2s", replicas=3, policy="delay/suspend"))
     varied = session.planned(Mode.OVERLAY_REDO, Policy.parse("process/delay", ""))
     assert (varied.mode, str(varied.policy)) == (Mode.OVERLAY_REDO, "process/delay")
     assert (varied.delay_threshold_us, len(varied.fragments[0].replicas)) == (2_000_000, 3)
@@ -140,21 +141,21 @@ def test_planned_changes_mode_and_policy_and_keeps_all_else(query: Path) -> None
 def test_a_seeded_run_repeats_to_the_byte(query: Path, tmp_path: Path) -> None:
     def files(session: Session, name: str) -> dict[str, bytes]:
         out = tmp_path / name
-        folder.make(out)
+        run_folder.prepare(out)
         assert session.run(out).is_stable
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
-    session = prepare(query, SOURCES, RunOptions(speed="1x", faults=["cut a at 1s for 2s"], seed=7))
+    session = make_session(query, SOURCES, RunOptions(speed="1x", faults=["cut a at 1s for 2s"], seed=7))
     first = files(session, "first")
-    assert sorted(first) == sorted(folder.RUN_FILES)
+    assert sorted(first) == sorted(run_folder.RUN_FILES)
     assert first == files(session, "second")
     assert b'"type":"undo"' in first["changes.jsonl"]
 
 
 def test_the_real_clock_takes_the_time_that_the_run_takes(query: Path, tmp_path: Path) -> None:
-    session = prepare(query, ["a=generate:50,0.3", "b=generate:50,0.3"], RunOptions(speed="1x", clock="real", seed=1))
-    folder.make(tmp_path / "out")
+    session = make_session(query, ["a=generate:50,0.3", "b=generate:50,0.3"], RunOptions(speed="1x", clock="real", seed=1))
+    run_folder.prepare(tmp_path / "out")
     outcome = session.run(tmp_path / "out")
     assert outcome.is_stable
-    assert any("real time passes" in note for note in outcome.report["notes"])
+    assert any("a run in real time" in note for note in outcome.report["notes"])
     assert max(span["to_ms"] for span in outcome.report["states"]) >= 250

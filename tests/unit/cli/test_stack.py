@@ -22,7 +22,7 @@ from tests.described import assert_described
 from tests.harness import query_of
 
 
-class Paused:
+class PausedOperations:
     """The operations of an installation whose only query is paused."""
 
     def set(self, name: str, changes: dict[str, str]) -> QueryRecord:
@@ -38,7 +38,7 @@ class Paused:
 def test_a_paused_query_that_is_changed_is_said_to_be_paused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stack, "_operations", lambda data: Paused())
+    monkeypatch.setattr(stack, "_operations", lambda data: PausedOperations())
     monkeypatch.setattr(stack, "LIVE_WITHIN_S", 0.0)
     assert main(["query", "set", "q", "delay_threshold=1s"]) == 0
     assert capsys.readouterr() == ("q is paused, revision 2\n", "")
@@ -76,7 +76,7 @@ def test_all_that_a_query_is_shown_with_is_described(
     assert_described(shown, SHOWN_QUERY, may_lack={"spec"})
 
 
-class Closed(io.StringIO):
+class ClosedPipe(io.StringIO):
     """A pipe that nobody reads any more."""
 
     def write(self, text: str) -> int:
@@ -90,7 +90,7 @@ def test_whoever_stops_reading_what_tail_prints_hears_nothing_of_kafka(monkeypat
     monkeypatch.setattr(stack, "_operations", lambda data: operations)
     monkeypatch.setattr(tail, "stable_rows", lambda cluster, topic: iter([{"n": 1}]))
     with monkeypatch.context() as patched, pytest.raises(BrokenPipeError):
-        patched.setattr(sys, "stdout", Closed())
+        patched.setattr(sys, "stdout", ClosedPipe())
         stack.tail("q", stable=True, as_json=True)
 
     def cut_off(cluster: object, topic: str) -> Iterator[dict[str, int]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from boreal_cli.tail import Tail
+from boreal_cli.tail import TailPrinter
 
 
 def record(kind: str, seq: int, **fields: Any) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def record(kind: str, seq: int, **fields: Any) -> dict[str, Any]:
 def test_tentative_rows_name_what_is_missing_and_are_shown_again_when_they_are_taken_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tail = Tail()
+    tail = TailPrinter()
     for each in (
         record("stable", 1, data={"n": 1}),
         record("tentative", 2, data={"n": 2}, missing_inputs=["jfk"]),
@@ -39,5 +39,5 @@ def test_tentative_rows_name_what_is_missing_and_are_shown_again_when_they_are_t
         'tentative {"n": 4}  without lga, ewr',
         'undone    {"n": 4}',
         "rec_done  the correction is complete",
-        "boundary  stable: nothing older than 2013-01-01T00:00:00Z will come",
+        "boundary  stable: no later result has a time before 2013-01-01T00:00:00Z",
     ]

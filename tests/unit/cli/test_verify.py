@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embedded.session import RunOptions, prepare
+from embedded.session import RunOptions, make_session
 from embedded.verify import Difference, first_difference, replay_difference, replayed, verify
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
@@ -56,14 +56,14 @@ def test_a_changelog_that_leads_elsewhere_is_found(tmp_path: Path) -> None:
 
 
 def test_a_cut_changes_nothing_in_the_end(query: Path) -> None:
-    verdict = verify(prepare(query, SOURCES, RunOptions(speed="1x", faults=["cut a at 1s for 2s"], seed=1)))
+    verdict = verify(make_session(query, SOURCES, RunOptions(speed="1x", faults=["cut a at 1s for 2s"], seed=1)))
     assert verdict.same and verdict.holds
     assert [run["n_tentative"] > 0 for run in verdict.runs] == [False, True]
     assert verdict.rows == verdict.runs[0]["n_stable"] > 0
 
 
 def test_what_never_heals_ends_early(query: Path) -> None:
-    verdict = verify(prepare(query, SOURCES, RunOptions(speed="1x", faults=["stop a at 1s"], seed=1)))
+    verdict = verify(make_session(query, SOURCES, RunOptions(speed="1x", faults=["stop a at 1s"], seed=1)))
     assert not verdict.holds and not verdict.is_stable
     assert verdict.replay == {}
     assert verdict.first_difference is not None and verdict.first_difference.right is None

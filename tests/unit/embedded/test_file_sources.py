@@ -110,13 +110,13 @@ def test_each_broken_csv_line_is_a_dead_letter_and_nothing_else_is_lost(tmp_path
     source = read(tmp_path, "a.csv", text)
     assert [row["carrier"] for row in rows(source)] == ["UA", "two\nlines", "AA"]
     assert refused(source) == [
-        (3, "3 fields, the header has 7"),
+        (3, "3 fields, but the header has 7"),
         (7, "column flight: '5.5' is not an int"),
         (8, "column delay: 'abc' is not a double"),
         (9, "column late: 'maybe' is not a bool"),
         (10, "column at: 'yesterday' is not a time"),
         (11, "column at: no time"),
-        (12, "a quote is never closed"),
+        (12, "a quote is not closed"),
     ]
     assert source.rejects[0].record == "x,2013-01-01 05:00:00,UA"
 
@@ -143,13 +143,13 @@ def test_a_stray_quote_costs_its_own_line_only(tmp_path: Path) -> None:
     text = 'at,carrier\n1,"a\n2,b\n3,"c\n4,d\n'
     source = read(tmp_path, "a.csv", text, schema=shape)
     assert [row["carrier"] for row in rows(source)] == ["b", "d"]
-    assert refused(source) == [(2, "a quote is never closed"), (4, "a quote is never closed")]
+    assert refused(source) == [(2, "a quote is not closed"), (4, "a quote is not closed")]
     source = read(tmp_path, "b.csv", 'at,carrier\n1,"a\n2,b\n"3",c\n"4","d"\n5,"e"f\n', schema=shape)
     assert [row["carrier"] for row in rows(source)] == ["b", "c", "d", "ef"]
     assert [line for line, _ in refused(source)] == [2]
     source = read(tmp_path, "c.csv", 'at,carrier\n"1,a\n2",b,b\n3,c\n', schema=shape)
     assert [row["carrier"] for row in rows(source)] == ["c"]
-    assert refused(source) == [(2, "3 fields, the header has 2"), (3, "3 fields, the header has 2")]
+    assert refused(source) == [(2, "3 fields, but the header has 2"), (3, "3 fields, but the header has 2")]
 
 
 def test_two_objects_on_a_json_line_are_none(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_file_without_rows_is_an_empty_stream(tmp_path: Path) -> None:
         ("a.csv", "carrier\nUA\n", ["'at'"]),
         ("a.csv", "", ["is empty"]),
         ("a.jsonl", '{"at": 1}\n{"carrier": "UA"}\n', ["'flight'", "at, carrier"]),
-        ("a.txt", "", [".csv, .jsonl nor .parquet"]),
+        ("a.txt", "", [".csv, .jsonl or .parquet"]),
         ("a.parquet", "no", ["not a Parquet file"]),
     ],
 )

@@ -192,8 +192,8 @@ def test_an_expression_knows_its_columns() -> None:
         ("count(*)", "count is an aggregation", "compute it in an aggregate"),
         ("sum(a) over ()", "is not supported", "use arithmetic"),
         ("(select 1)", "is not supported", "use arithmetic"),
-        ("a in (select 1)", "more than is supported", "use arithmetic"),
-        ("x.a", "more than is supported", "use arithmetic"),
+        ("a in (select 1)", "parts that are not supported", "use arithmetic"),
+        ("x.a", "parts that are not supported", "use arithmetic"),
         ("a as b", "is not supported", "use arithmetic"),
         ("a; b", "not one expression", "one SQL expression"),
         ("", "not one expression", "one SQL expression"),
@@ -204,23 +204,23 @@ def test_an_expression_knows_its_columns() -> None:
         ("a and f", "has type int where bool is needed", "cast"),
         ("t - t", "has type timestamp where double is needed", "cast"),
         ("t > 'soon'", "'soon' is not a timestamp", "2013-01-01T05:10:00Z"),
-        ("s like s", "needs a pattern", "write it out"),
-        ("round(b, a)", "whole number of digits", "write it out"),
-        ("round(b, true)", "whole number of digits", "write it out"),
+        ("s like s", "needs a pattern", "write a literal"),
+        ("round(b, a)", "whole number of digits", "write a literal"),
+        ("round(b, true)", "whole number of digits", "write a literal"),
         ("round(b, 309)", "cannot be rounded to 309 digits", "from -308 to 308"),
         ("round(b, -309)", "cannot be rounded to -309 digits", "from -308 to 308"),
-        ("substring(s, 0)", "no such part", "from 1"),
-        ("b < 1e400", "1e400 is beyond the doubles", "at most 1.797"),
-        ("b < -1e400", "1e400 is beyond the doubles", "at most 1.797"),
-        (f"b < 1{'0' * 400}", "is beyond the doubles", "at most 1.797"),
-        (f"b < -1{'0' * 5_000}", "is beyond the doubles", "at most 1.797"),
+        ("substring(s, 0)", "does not name a part", "from 1"),
+        ("b < 1e400", "1e400 is too large for a double", "at most 1.797"),
+        ("b < -1e400", "1e400 is too large for a double", "at most 1.797"),
+        (f"b < 1{'0' * 400}", "is too large for a double", "at most 1.797"),
+        (f"b < -1{'0' * 5_000}", "is too large for a double", "at most 1.797"),
         ("b < 1e", "1e is not a number", "1e3"),
-        (f"{'(' * 1_000}b{')' * 1_000} > 1", "nests too deep", "in (...)"),
-        (f"a in ({', '.join(['a + 1'] * DEEPEST)})", "nests too deep", "in (...)"),
+        (f"{'(' * 1_000}b{')' * 1_000} > 1", "too many nested levels", "in (...)"),
+        (f"a in ({', '.join(['a + 1'] * DEEPEST)})", "too many nested levels", "in (...)"),
         ("cast(a as date)", "date is not a known type", "string, int, double, bool, timestamp"),
         ("cast(b as timestamp)", "double cannot be cast to timestamp", "string, int"),
-        ("9223372036854775808", "beyond the ints", "9223372036854775808.0"),
-        ("null", "of no type", "cast(null as double)"),
+        ("9223372036854775808", "too large for an int", "9223372036854775808.0"),
+        ("null", "without a type", "cast(null as double)"),
         ("a is true", "is not supported", "is null"),
     ],
 )
@@ -247,7 +247,7 @@ def chain(terms: int) -> str:
     ids=["expression", "aggregation", "order"],
 )
 def test_what_nests_too_deep_is_refused_wherever_it_is_read(read: Callable[[str], object], terms: int) -> None:
-    with pytest.raises(UserError, match="nests too deep") as caught:
+    with pytest.raises(UserError, match="too many nested levels") as caught:
         read(chain(terms))
     assert caught.value.field == "field" and "several filters" in caught.value.fix
 

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
 
-from boreal.client.connections import make_client
+from boreal.client.kafka_clients import make_client
 from services.kafka import clusters as clusters_module
 from services.kafka.clusters import FOR_EVER_MS, close_producer, log_retry
 from tests.waiting import wait

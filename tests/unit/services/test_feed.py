@@ -15,7 +15,7 @@ from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 import services.stack.feed
 from boreal.query.spec import Stream
 from embedded.file_sources import read_source
-from embedded.sources import Pace
+from embedded.paced_sources import Pace
 from formats.record_parsing import RecordShape, read_records
 from services.kafka.clusters import Cluster
 from services.stack.feed import json_records

@@ -1,8 +1,7 @@
-"""Sources of an embedded run: files and generators, logged at a pace.
+"""The sources of an embedded run: rows of files and generators, logged at a given pace.
 
-Rows are logged when they are due, several times a boundary interval. The owner of the data says how far it is: at every
-boundary interval each stream logs a BOUNDARY at the replay's event time, whether or not rows came; the end of its file is
-BOUNDARY(+infinity) (R29).
+Rows are logged when they are due, several times per boundary interval. At every boundary interval, each stream logs a BOUNDARY
+at the event time of the replay, with or without new rows. The end of its file is BOUNDARY(+infinity) (R29).
 """
 
 from __future__ import annotations
@@ -24,13 +23,15 @@ FRAME_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Either `rate`, tuples a second of run time over all streams, or `speed`, event time over run time."""
+    """The pace of a replay: either a rate or a speed."""
 
     rate: float | None = None
+    """Tuples per second of run time, over all streams together."""
     speed: float | None = None
+    """The ratio of event time to run time."""
 
     def cut(self, schedule: Schedule, now: int) -> tuple[int, int]:
-        """(rows due by `now`, the event time that the replay has reached)."""
+        """The number of rows due at `now`, in microseconds of run time, and the event time that the replay has reached."""
         times = schedule.times
         if not len(times):
             return 0, INFINITY
@@ -47,8 +48,8 @@ class Pace:
 TICKS_PER_BOUNDARY = 5
 
 
-class Sources:
-    """All source streams of a run. Call `tick` every `tick_us`; `append` logs a frame."""
+class PacedSources:
+    """All source streams of a run. The driver calls `tick` every `tick_us`; `append` logs a frame."""
 
     def __init__(self, plan: Plan, rows: dict[str, SourceRows], pace: Pace, append: Callable[[LogId, Frame], None]) -> None:
         self.plan = plan
@@ -72,7 +73,7 @@ class Sources:
         return self.ended_at is not None
 
     def tick(self, now: int) -> None:
-        """Log what is due, then the boundary if that is due; after the end, the boundary again, as a heartbeat."""
+        """Log the rows that are due, then the boundary if it is due. After the end, the boundary is repeated as a heartbeat."""
         count, reached = self.pace.cut(self.schedule, now)
         is_boundary_due = now >= self.boundary_at or (reached >= INFINITY and self.ended_at is None)
         if is_boundary_due:

@@ -1,4 +1,4 @@
-"""Threads that read one site's topic each, and hand batches of records over. An unreachable site is silence."""
+"""Threads that each read the topic of one site, and a queue of their batches. An unreachable site counts as silent."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from boreal.client.corrector import Record, Spot
+from boreal.client.corrector import LogPosition, OutputRecord
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
 
 BATCHES_WAITING = 4
-LIFE_BITS = 40
-"""No topic has had more lives of its writer than these count."""
+INCARNATION_BITS = 40
+"""The bits for the incarnation of a topic's writer; no topic has more incarnations than these can count."""
 _POLL_MS = 200
 _RETRY_S = 0.2
 
 _logger = logging.getLogger("boreal.client")
 
 
-class Feeds:
-    """The batches of all sites. A site whose reader has four waiting is read no further until they are taken."""
+class SiteReaders:
+    """The batches of all sites. The reader of a site pauses while BATCHES_WAITING of its batches are waiting."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[list[Record]]] = {}
+        self._waiting: dict[str, deque[list[OutputRecord]]] = {}
         self._changed = threading.Condition()
-        self._feeds: list[Feed] = []
+        self._feeds: list[SiteReader] = []
         self._failure: Exception | None = None
         self.is_closed = False
 
-    def add(self, site: str, topic: str, start: Spot, options: dict[str, Any]) -> None:
-        """Begin to read a site's topic from a place on, or where it now begins."""
+    def add(self, site: str, topic: str, start: LogPosition, options: dict[str, Any]) -> None:
+        """Start to read the topic of a site at a position, or at its first record if that is later."""
         self._waiting[site] = deque()
-        self._feeds.append(Feed(self, site, topic, start, options))
+        self._feeds.append(SiteReader(self, site, topic, start, options))
 
-    def put(self, site: str, records: list[Record]) -> None:
+    def put(self, site: str, records: list[OutputRecord]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting[site]) < BATCHES_WAITING or self.is_closed)
             self._waiting[site].append(records)
             self._changed.notify_all()
 
-    def take(self, timeout_s: float) -> list[tuple[str, list[Record]]]:
-        """All batches that wait, after waiting for the first of them; none when the time is up. Raises what a reader has failed
-        of, which is no outage, once what came before is taken."""
+    def take(self, timeout_s: float) -> list[tuple[str, list[OutputRecord]]]:
+        """Wait for a batch; return all batches that are waiting, with their sites. After the timeout, the list is empty. If a
+        reader failed for another reason than an outage, its error is raised after all earlier batches are taken."""
         with self._changed:
             self._changed.wait_for(lambda: any(self._waiting.values()) or self._failure or self.is_closed, timeout=timeout_s)
             if self._failure is not None and not any(self._waiting.values()):
@@ -62,12 +62,12 @@ class Feeds:
             self._changed.notify_all()
 
     def rest(self, seconds: float) -> None:
-        """Wait so long, or until all is closed."""
+        """Wait for this time, or until the readers are closed."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed, timeout=seconds)
 
     def stop(self) -> None:
-        """Nobody waits any more. Returns at once."""
+        """Stop all readers and all waiting. Returns immediately."""
         with self._changed:
             self.is_closed = True
             self._changed.notify_all()
@@ -78,15 +78,15 @@ class Feeds:
             feed.thread.join(timeout=2)
 
 
-class Feed:
-    """One site's topic."""
+class SiteReader:
+    """The thread that reads the topic of one site."""
 
-    def __init__(self, feeds: Feeds, site: str, topic: str, start: Spot, options: dict[str, Any]) -> None:
+    def __init__(self, feeds: SiteReaders, site: str, topic: str, start: LogPosition, options: dict[str, Any]) -> None:
         self._feeds = feeds
         self._site = site
         self._topic = topic
         self._offset, self._topic_id = start.offset, start.topic_id
-        self._made_anew = 0
+        self._recreations = 0
         self._options = options
         self.thread = threading.Thread(target=self._run, name=f"boreal-{topic}", daemon=True)
         self.thread.start()
@@ -101,10 +101,10 @@ class Feed:
             except (KafkaError, OSError) as error:
                 if isinstance(error, KafkaConfigurationError):
                     return self._feeds.fail(error)
-                # A name that is misspelt looks like an outage: say it, but not with every try.
+                # A misspelt topic name looks like an outage, so it is logged, but only once.
                 if repr(error) != said:
                     said = repr(error)
-                    _logger.warning("%s cannot be read now, and is tried again: %s", self._topic, said)
+                    _logger.warning("%s cannot be read at present; it is tried again: %s", self._topic, said)
                 self._feeds.rest(_RETRY_S)
             except Exception as error:
                 return self._feeds.fail(error)
@@ -112,7 +112,7 @@ class Feed:
     def _read(self) -> None:
         from kafka import KafkaConsumer, TopicPartition
 
-        from boreal.client.connections import make_client, topic_id
+        from boreal.client.kafka_clients import make_client, topic_id
 
         consumer: KafkaConsumer = make_client(KafkaConsumer, self._options)
         partition = TopicPartition(self._topic, 0)
@@ -122,29 +122,29 @@ class Feed:
             end = consumer.end_offsets([partition])[partition]
             found = topic_id(consumer, self._topic)
             if self._offset > end or (found and self._topic_id and found != self._topic_id):
-                # The topic was made anew. What we have of it already is told by its ids.
+                # The topic was deleted and created again. Ids show which of its rows we already have.
                 self._offset = first
-                self._made_anew += 1
+                self._recreations += 1
             self._offset = max(self._offset, first)
             self._topic_id = found
             consumer.seek(partition, self._offset)
             while not self._feeds.is_closed:
                 polled = consumer.poll(timeout_ms=_POLL_MS).get(partition, [])
                 if topic_id(consumer, self._topic) not in (found, ""):
-                    return  # And begin again: what there is now at this offset may be anything.
+                    return  # The topic was created again: start again, since this offset may now hold any record.
                 if polled:
-                    self._feeds.put(self._site, [_record(record, self._made_anew, found) for record in polled])
+                    self._feeds.put(self._site, [_record(record, self._recreations, found) for record in polled])
                     self._offset = polled[-1].offset + 1
         finally:
             consumer.close(autocommit=False)
 
 
-def _record(record: Any, made_anew: int, topic_id: str) -> Record:
-    """Of q.out, or of q.stable, whose values are plain rows. made_anew: how often the topic was: the lives of its writers begin
-    at 1 again, and yet come after all of the topic before."""
+def _record(record: Any, recreations: int, topic_id: str) -> OutputRecord:
+    """A record of q.out, or of q.stable, whose values are plain rows. recreations: how often the topic was created again. The
+    incarnations of its writers then start at 1 again, but must count as higher than all earlier ones."""
     headers = dict(record.headers)
     fields = json.loads(record.value)
     if "epoch" in headers:
         fields = {"type": "stable", "data": fields, "key": json.loads(record.key) if record.key else None}
-    incarnation = (made_anew << LIFE_BITS) + int(headers["incarnation"])
-    return Record(record.offset, int(headers.get("id", -1)), incarnation, fields, topic_id)
+    incarnation = (recreations << INCARNATION_BITS) + int(headers["incarnation"])
+    return OutputRecord(record.offset, int(headers.get("id", -1)), incarnation, fields, topic_id)

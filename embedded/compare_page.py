@@ -1,6 +1,6 @@
-"""compare.html: one self-contained page, light or dark as the reader's system is, with charts as inline SVG.
+"""compare.html: one self-contained page with charts as inline SVG, light or dark as the reader's system is set.
 
-It needs no script and loads nothing. What a colour says is also said by a shape, a word or a number.
+It has no scripts and loads no other files. Each colour is accompanied by a shape, a word or a number.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from embedded.faults import Fault
 Row = dict[str, Any]
 
 BAR_LEFT, BAR_WIDTH, VALUE_LEFT, PANEL_WIDTH, BAR_TOP, BAR_ROW, GROUP_ROW = 122, 140, 270, 340, 24, 22, 26
-"""Of a bar chart, in SVG units: where bars start, the longest bar, the column of numbers, the whole, and the heights of
-what is above the rows, a row, and a mode's heading."""
+"""Sizes of a bar chart, in SVG units: the x of bars, the length of the longest bar, the x of numbers, the width of the chart;
+the heights of the space above the rows, of a row, and of the heading of a mode."""
 LANE, STRIP_ROW, AXIS = 13, 20, 20
-"""Of a strip, in pixels: the heights of a lane of faults, an instance's row and the time axis. Widths are in percent, so
-that text keeps its size however wide the page is."""
+"""Heights in a strip, in pixels: a lane of faults, the row of an instance, and the time axis. Widths are in percent, so that
+text keeps its size at any width of the page."""
 LANE_GAP = 6.0
-"""The percent of a strip that two faults in a lane are apart at least, for the number in front of the second."""
+"""The least distance between two faults in a lane, in percent of the width: space for the number of the second fault."""
 STATES = {"STABLE": 6, "UP_FAILURE": 12, "STABILIZATION": 16, "RECOVERING": 12, "FAILURE": 12}
-"""How high each state is drawn. FAILURE, an instance that is down, is hollow too."""
+"""The height of each state, in pixels. FAILURE, an instance that is down, is also drawn hollow."""
 
 
 def page(query: str, faults: Sequence[Fault], fault_texts: Sequence[str], runs: Sequence[Row], table: Sequence[Row]) -> str:
-    """The page for reports `runs` and the rows of `table` that belong to them, in the same order, modes together."""
+    """The page for the reports `runs` and their rows `table`, in the same order, with the runs of a mode together."""
     x_ms = runs[0]["x_ms"]
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs over the same input"
     afflicted = ("without faults", "with this fault")[len(faults)] if len(faults) < 2 else "with these faults"
@@ -75,7 +75,7 @@ def page(query: str, faults: Sequence[Fault], fault_texts: Sequence[str], runs: 
 
 @dataclass(frozen=True)
 class _Panel:
-    """A bar for each run. `limit`: a line across all bars, which longer ones are marked for crossing."""
+    """A bar chart with a bar for each run. `limit`: a line across all bars; bars beyond it are marked."""
 
     title: str
     value: Callable[[Row], float | None]
@@ -112,7 +112,7 @@ def _panel(panel: _Panel, table: Sequence[Row]) -> str:
     height = y + 4
     if panel.limit is not None:
         x = BAR_LEFT + panel.limit * scale
-        # Twice, with a rim in the page's colour below, so that the line is seen on any bar.
+        # Drawn twice, first as a rim in the colour of the page, so that the line is visible on any bar.
         parts += [
             f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{BAR_TOP - 6}" y2="{height}"/>' for kind in ("rim", "limit")
         ]
@@ -126,8 +126,8 @@ def _panel(panel: _Panel, table: Sequence[Row]) -> str:
 
 
 def _bar(policy: str, text: str, length: float, kind: str, y: int) -> str:
-    """A row: the policy, a bar on its track, and the number in a column that no bar or line reaches."""
-    # What is not zero is still to be seen.
+    """A row: the policy, a bar on its track, and the number in a separate column."""
+    # Small values above zero stay visible.
     width = max(length, 1.5) if length else 0
     return (
         f'<text x="10" y="{y + 15}">{escape(policy)}</text>'
@@ -152,11 +152,11 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("Ended", lambda row: "stable" if row["is_stable"] else _flagged("not stable", True)),
 )
 _NOTES = (
-    "Delay: of a new result, which a correction is not, from the arrival of the last available input that it needed. "
-    "Late: new results that took longer than X. "
-    "Stable, tentative, undone: tuples that the client was given or told to undo. Reconciliation, checkpoint: the largest "
-    "of the run. Consistent after: from the end of the last fault until every replica is STABLE and the client has its "
-    "last correction. –: there was none."
+    "Delay: the time of a new result, from the arrival of the last available input that it needed. Corrections do not count. "
+    "Late: new results with a delay longer than X. "
+    "Stable, tentative, undone: tuples that the client received, and tuples that were revoked. Reconciliation, checkpoint: "
+    "the largest of the run. Consistent after: the time from the end of the last fault until every replica is STABLE and "
+    "the client has its last correction. –: none."
 )
 
 
@@ -169,7 +169,7 @@ def _table(table: Sequence[Row]) -> str:
             cells = "".join(f"<td>{text(row)}</td>" for _, text in _COLUMNS)
             lines.append(f'<tr><th scope="row">{escape(row["policy"])}</th>{cells}</tr>')
         groups.append(f"<tbody>{''.join(lines)}</tbody>")
-    # It takes the focus, so that the keyboard can scroll it where the page is narrow.
+    # The region can take the focus, so that the keyboard can scroll it on a narrow page.
     return (
         '<div class="wide" role="region" aria-labelledby="figures" tabindex="0">'
         f'<table aria-labelledby="figures" aria-describedby="notes"><thead><tr>{head}</tr></thead>{"".join(groups)}</table>'
@@ -185,7 +185,7 @@ def _flagged(text: str, is_bad: bool) -> str:
 
 
 def _legend(runs: Sequence[Row], faults: Sequence[Fault]) -> str:
-    """The states that any run was in, in their usual order."""
+    """The legend: all states that occur in the runs, in the order of STATES."""
     seen = {span["state"] for run in runs for span in run["states"]}
     entries = [f'<li><i class="{state.lower()}"></i>{_spoken(state)}</li>' for state in STATES if state in seen]
     if faults:
@@ -194,7 +194,7 @@ def _legend(runs: Sequence[Row], faults: Sequence[Fault]) -> str:
 
 
 def _strips(table: Sequence[Row], runs: Sequence[Row], faults: Sequence[Fault], fault_texts: Sequence[str]) -> str:
-    # One time axis for all, so that strips can be held against each other.
+    # All strips have the same time axis, so that they can be compared.
     end_ms = max((span["to_ms"] for run in runs for span in run["states"]), default=0.0) or 1.0
     marks = _marks(faults, fault_texts, end_ms)
     groups = []
@@ -205,12 +205,12 @@ def _strips(table: Sequence[Row], runs: Sequence[Row], faults: Sequence[Fault], 
 
 
 def _strip(row: Row, run: Row, marks: Sequence[_Mark], end_ms: float) -> str:
-    """A run's states over time: a row for each instance, below the faults."""
+    """The states of a run over time: the faults, then a row for each instance."""
     instances = list(dict.fromkeys(_instance(span) for span in run["states"]))
     top = max(((mark.lane + 1) * LANE + 2 for mark in marks), default=0)
     bottom = top + len(instances) * STRIP_ROW
     ticks = "".join(_tick(second, end_ms, top, bottom) for second in _ticks(end_ms / 1000))
-    # The longest first: what lasts a moment is drawn over what follows it.
+    # The longest first: short spans are drawn over the spans that follow them.
     spans = sorted(run["states"], key=lambda span: span["from_ms"] - span["to_ms"])
     drawn = "".join(_span(span, top + instances.index(_instance(span)) * STRIP_ROW, end_ms) for span in spans)
     faults = "".join(_drawn(mark, bottom) for mark in marks)
@@ -230,7 +230,7 @@ def _instance(span: Row) -> str:
 
 
 def _told(spans: Iterable[Row]) -> str:
-    """The states in words, in seconds of run time."""
+    """The text of the states, in seconds of run time."""
     return ". ".join(f"{name}: {', '.join(_told_span(span) for span in own)}" for name, own in groupby(spans, key=_instance))
 
 
@@ -244,7 +244,7 @@ def _spoken(state: str) -> str:
 
 def _span(span: Row, y: int, end_ms: float) -> str:
     share = 100 * (span["to_ms"] - span["from_ms"]) / end_ms
-    # What lasts a moment is still to be seen.
+    # Short spans stay visible.
     width = f"{share:.2f}%" if share > 1 else "3"
     height = STATES[span["state"]]
     return (
@@ -255,7 +255,7 @@ def _span(span: Row, y: int, end_ms: float) -> str:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A fault in the strips. start, stop: in percent of the width. lane: the first where no fault before it is in its way."""
+    """A fault in the strips. start, stop: in percent of the width. lane: the first lane without an earlier fault here."""
 
     number: int
     text: str
@@ -276,7 +276,7 @@ def _marks(faults: Sequence[Fault], texts: Sequence[str], end_ms: float) -> list
 
 
 def _drawn(mark: _Mark, bottom: int) -> str:
-    """The fault's number, its extent in its lane, and lines through the states below where it starts and ends."""
+    """The number of the fault, its bar in its lane, and lines through the states below at its start and end."""
     y = mark.lane * LANE
     share = mark.stop - mark.start
     width = f"{share:.2f}%" if share > 1 else "3"
@@ -298,7 +298,7 @@ def _tick(second: float, end_ms: float, top: int, bottom: int) -> str:
 
 
 def _ticks(end: float) -> list[float]:
-    """Round seconds from 0 on, about six of them."""
+    """About six round numbers of seconds, from 0."""
     rough = end / 6
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
@@ -313,7 +313,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _seconds(ms: float | None) -> str:
-    """A measured time, in about three digits; a column of them lines up."""
+    """The text of a time in milliseconds, with about three digits and a suitable unit."""
     if ms is None:
         return "–"
     if ms < 1:

@@ -1,4 +1,4 @@
-"""The folders that a run writes: which files are its own, and how an older run's make room without touching others'."""
+"""The folders of a run: their files, and how to remove those of an older run without touching other files."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ LOGS, CHECKPOINTS = "logs", "checkpoints"
 
 
 def check(out: Path, force: bool, field: str = "--out") -> None:
-    """UserError where `out` cannot be written to: it exists and `force` was not given, or it is no directory."""
+    """UserError if `out` exists and `force` is not set, or if it is not a directory."""
     if not os.path.lexists(out):
         return
     if not out.is_dir():
-        raise UserError(field, str(out), "is not a directory", "name a directory")
+        raise UserError(field, str(out), "is not a directory", "use the name of a directory")
     if not force:
-        raise UserError(field, str(out), "exists already", "add --force to replace what a run wrote there, or name another")
+        raise UserError(
+            field, str(out), "already exists", "add --force to replace the files of an earlier run, or use another name"
+        )
 
 
-def make(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = (), field: str = "--out") -> None:
-    """Create `out`, or clear it of `files` and of runs in its folders `parts`. Files of any other name are left alone."""
+def prepare(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = (), field: str = "--out") -> None:
+    """Create `out`, or remove `files` from it and the files of runs from its folders `parts`. Other files stay."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         _remove(out, files)
@@ -44,20 +46,20 @@ def make(out: Path, files: Iterable[str] = RUN_FILES, parts: Iterable[str] = (),
                     part.rmdir()
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
-        raise UserError(field, str(error.filename or out), problem, "name a directory that can be written") from None
+        raise UserError(field, str(error.filename or out), problem, "use a directory that you can write to") from None
 
 
 def check_data(data: Path, field: str = "--data") -> None:
-    """UserError where a run cannot keep its logs and checkpoints in `data`: another's are there, or it is no directory."""
+    """UserError if `data` holds the logs or checkpoints of another run, or is not a directory."""
     if os.path.lexists(data) and not data.is_dir():
-        raise UserError(field, str(data), "is not a directory", "name a directory")
+        raise UserError(field, str(data), "is not a directory", "use the name of a directory")
     if any((data / name).exists() for name in (LOGS, CHECKPOINTS)):
-        raise UserError(field, str(data), "holds logs already", "name a new directory, or remove that one")
+        raise UserError(field, str(data), "already holds logs", "use a new directory, or remove this one")
 
 
 @contextmanager
 def stores(data: Path | None, field: str = "--data") -> Iterator[tuple[LogStore, CheckpointStore]]:
-    """A run's logs and checkpoints: new files in `data`, which stay, or in memory where it is None."""
+    """The stores of a run's logs and checkpoints: in new files in `data`, which stay, or in memory if it is None."""
     logs: LogStore
     checkpoints: CheckpointStore
     if data is None:
@@ -68,7 +70,7 @@ def stores(data: Path | None, field: str = "--data") -> Iterator[tuple[LogStore,
             logs, checkpoints = FileLogStore(data / LOGS), FileCheckpointStore(data / CHECKPOINTS)
         except OSError as error:
             problem = f"cannot be written: {error.strerror}"
-            raise UserError(field, str(data), problem, "name a directory that can be written") from None
+            raise UserError(field, str(data), problem, "use a directory that you can write to") from None
     with closing(logs), closing(checkpoints):
         yield logs, checkpoints
 
@@ -79,12 +81,12 @@ def _remove(out: Path, names: Iterable[str]) -> None:
 
 
 def create(path: Path) -> TextIO:
-    """A new text file; FileExistsError if there is one."""
+    """Open a new text file. FileExistsError if it exists."""
     return path.open("x", encoding="utf-8", newline="\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file is there with all of `text`, or it is not there."""
+    """Write a file atomically: it appears with all of `text`, or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

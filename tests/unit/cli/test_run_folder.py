@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from boreal.model.errors import UserError
-from embedded import folder
+from embedded import run_folder
 
 
 def test_an_existing_folder_is_refused_without_force(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--force"):
-        folder.check(tmp_path, force=False)
-    folder.check(tmp_path, force=True)
-    folder.check(tmp_path / "new", force=False)
+        run_folder.check(tmp_path, force=False)
+    run_folder.check(tmp_path, force=True)
+    run_folder.check(tmp_path / "new", force=False)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -22,15 +22,16 @@ def test_a_file_is_no_folder(tmp_path: Path, force: bool) -> None:
     path = tmp_path / "out"
     path.write_text("mine")
     with pytest.raises(UserError, match="not a directory"):
-        folder.check(path, force)
+        run_folder.check(path, force)
     assert path.read_text() == "mine"
 
 
 def test_making_room_leaves_foreign_files_alone(tmp_path: Path) -> None:
-    for name in (*folder.RUN_FILES, "notes.txt", "part/stable.jsonl", "part/notes.txt", "old/report.json", "other/report.json"):
+    others = ("notes.txt", "part/stable.jsonl", "part/notes.txt", "old/report.json", "other/report.json")
+    for name in (*run_folder.RUN_FILES, *others):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("old")
-    folder.make(tmp_path, parts=("part", "old", "absent"))
+    run_folder.prepare(tmp_path, parts=("part", "old", "absent"))
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["notes.txt", "other", "other/report.json", "part", "part/notes.txt"]
 
@@ -42,7 +43,7 @@ def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path: Path) -> None:
     out.mkdir()
     (out / "stable.jsonl").symlink_to(tmp_path / "kept" / "stable.jsonl")
     (out / "part").symlink_to(tmp_path / "kept")
-    folder.make(out, parts=("part",))
+    run_folder.prepare(out, parts=("part",))
     assert (tmp_path / "kept" / "stable.jsonl").read_text() == "mine"
     assert not (out / "stable.jsonl").exists()
 
@@ -50,12 +51,12 @@ def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path: Path) -> None:
 def test_where_nothing_can_be_written_the_user_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError) as caught:
-        folder.make(tmp_path / "file" / "out")
+        run_folder.prepare(tmp_path / "file" / "out")
     assert caught.value.field == "--out"
 
 
 def test_a_folder_in_the_place_of_a_result_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "report.json").mkdir()
     with pytest.raises(UserError):
-        folder.make(tmp_path)
+        run_folder.prepare(tmp_path)
     assert (tmp_path / "report.json").is_dir()

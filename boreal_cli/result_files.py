@@ -1,4 +1,4 @@
-"""Stable results written to a file of the user's choice, or as JSON lines to stdout; a file is there whole, or not at all."""
+"""Writers of stable results: to a file, or as JSON lines to stdout. A file appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from boreal.model.schema import TIME, WINDOW, Schema, Type
 from formats.json_text import column_texts, joined, lines, moments, object_parts
 
 Write = Callable[[pa.RecordBatch], None]
-"""Takes a batch of the output's schema."""
+"""Writes a batch with the schema of the output."""
 
 KINDS = (".parquet", ".csv", ".jsonl")
 
 
 def check(out: Path | None, force: bool) -> None:
-    """UserError where such a file cannot be written."""
+    """UserError if the file has an unknown type, exists and `force` is not set, or is in a directory that does not exist."""
     if out is None:
         return
     if out.suffix.lower() not in KINDS:
-        raise UserError("--out", str(out), "is of no kind that can be written", f"end its name in {', '.join(KINDS)}")
+        raise UserError("--out", str(out), "has an unknown file type", f"end its name with one of {', '.join(KINDS)}")
     if out.exists() and not force:
-        raise UserError("--out", str(out), "exists already", "add --force to replace it, or name another")
+        raise UserError("--out", str(out), "already exists", "add --force to replace it, or use another name")
     if not out.absolute().parent.is_dir():
-        raise UserError("--out", str(out), "is in a directory that does not exist", "create it, or name another")
+        raise UserError("--out", str(out), "is in a directory that does not exist", "create the directory, or use another one")
 
 
 @contextmanager
 def writing(out: Path | None, schema: Schema) -> Iterator[Write]:
-    """For as long as it holds, results are written; None: to stdout. The file has its name once all are there."""
+    """A context that gives a writer to the file `out`, or to stdout for None. The file gets its name when the context ends."""
     if out is None:
         yield lambda batch: print(json_lines(schema, batch), end="")
         sys.stdout.flush()
@@ -50,7 +50,7 @@ def writing(out: Path | None, schema: Schema) -> Iterator[Write]:
 
 
 def json_lines(schema: Schema, batch: pa.RecordBatch) -> str:
-    """As stable.jsonl has them."""
+    """The rows as lines of JSON, in the format of stable.jsonl."""
     return lines(joined(object_parts(column_texts(schema, batch))))
 
 
@@ -85,7 +85,7 @@ _WRITERS = {".jsonl": _json, ".csv": _csv, ".parquet": _parquet}
 
 
 def _kinds(schema: Schema) -> dict[str, Type]:
-    """The columns that a client is given, as `column_texts` has them."""
+    """The columns of the output for clients, in the order of `column_texts`."""
     return {**dict.fromkeys(WINDOW if schema.windowed else (TIME,), Type.TIMESTAMP), **schema.types}
 
 

@@ -1,4 +1,4 @@
-"""`CorrectedStream`: a query's answers, whatever breaks between here and there."""
+"""`CorrectedStream`: the results of a query, read from one or several sites; outages and site failovers are handled inside."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
 from boreal.client.changes import Change, Missing, MissingRows, Stable
-from boreal.client.corrector import Corrector, Given, Spot
-from boreal.client.feed import Feeds
+from boreal.client.corrector import Corrector, Delivery, LogPosition
+from boreal.client.site_readers import SiteReaders
 from boreal.client.view import View
 from boreal.model.errors import UserError
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Place = dict[str, Any]
-"""Where a reader stands, as JSON can hold it: {"v": 1, "id": the next stable row, "topics": {TOPIC: SPOT}}, where SPOT is
-{"offset": N, "next_id": N, "topic_id": TEXT}."""
+"""The place of a reader, as a JSON object: {"v": 1, "id": the id of the next stable row, "topics": {TOPIC: POSITION}}. POSITION
+is {"offset": N, "next_id": N, "topic_id": TEXT}."""
 
 VERSION = 1
 HOME = ""
-"""The one site, where its name is not given."""
+"""The name of the only site, if the application does not name it."""
 
 _WAIT_S = 0.1
 
@@ -35,15 +35,17 @@ _WAIT_S = 0.1
 class CorrectedStream(Generic[T]):
     """The output of the query `query`.
 
-    bootstrap: one Kafka's address; or, where the deployment has several sites, those of all, by their names: then the stream
-    goes on as long as any of them is reached. model: a pydantic model (or dataclass, or TypedDict) of a row; without it
-    rows are dicts. place: where to go on, as `place()` gave it; group: where `commit(group)` has left off, unless a place
-    is given. silence_s: how long the site that is read may be silent, while another one speaks, before that one is read.
-    options: for kafka-python's consumer, such as security_protocol, ssl_cafile, sasl_mechanism, sasl_plain_username.
+    bootstrap: the address of Kafka. If the deployment has several sites: their addresses by site name; the stream then
+        continues as long as one of them is reachable.
+    model: a pydantic model, dataclass or TypedDict of a row. Without it, rows are dicts.
+    place: where to continue, as `place()` returned it.
+    group: continue at the place that `commit(group)` stored, unless `place` is set.
+    silence_s: seconds. If the live site is silent for longer and another site is not, the stream switches to that site.
+    options: options of kafka-python's consumer, such as security_protocol, ssl_cafile, sasl_mechanism, sasl_plain_username.
 
-    Iterate over one of `stable()`, `changes()` and `latest()` at a time; none ends before `close()`. A row counts as taken
-    when the next one is asked for or `place()` is called after it. What the model raises of a row is raised once all rows
-    before it are given, and again with each new iteration: the place stays before that row.
+    Use one of the iterators `stable()`, `changes()` and `latest()` at a time; they end only after `close()`. A row is consumed
+    when the application asks for the next one, or calls `place()` after it. If the model raises an error for a row, all rows
+    before it are returned first. Each new iteration raises the error again, because the place stays before that row.
     """
 
     @overload
@@ -87,40 +89,40 @@ class CorrectedStream(Generic[T]):
         self._bootstrap = {HOME: bootstrap} if isinstance(bootstrap, str) else dict(bootstrap)
         self._options = options
         self._silence_s = silence_s
-        self._make: Callable[[dict[str, Any]], T] = _maker(model)
+        self._make_row: Callable[[dict[str, Any]], T] = _make_row_factory(model)
         self._next_id: int | None = None
-        self._spots: dict[str, Spot] = {}
-        self._feeds: Feeds | None = None
+        self._positions: dict[str, LogPosition] = {}
+        self._feeds: SiteReaders | None = None
         self._is_closed = False
         if place is None and group is not None:
             place = self._committed(group)
         if place is not None:
             self._go_to(place)
 
-    # What to read
+    # Iterators
 
     def stable(self) -> Iterator[T]:
-        """Every final row, complete, in order, none twice. MissingRows where some are kept no longer."""
-        for given in self._given(stable_only=True):
-            if isinstance(given.change, Missing):
-                raise MissingRows(given.change.first_id, given.change.last_id)
-            if isinstance(given.change, Stable):
-                yield given.change.data
+        """All stable rows, in order, each exactly once. MissingRows if some are no longer kept."""
+        for delivery in self._deliveries(stable_only=True):
+            if isinstance(delivery.change, Missing):
+                raise MissingRows(delivery.change.first_id, delivery.change.last_id)
+            if isinstance(delivery.change, Stable):
+                yield delivery.change.data
 
     def changes(self) -> Iterator[Change[T]]:
-        """All that happens: rows as soon as there are any, what is taken back, and how far the stream has come."""
-        for given in self._given(stable_only=False):
-            yield given.change
+        """All changes: stable and tentative rows, revocations and boundaries."""
+        for delivery in self._deliveries(stable_only=False):
+            yield delivery.change
 
     def latest(self) -> Iterator[View[T]]:
-        """The view after each change of it, always the same object: the newest row of every key, final or not."""
+        """The latest row of each key, stable or tentative. Each step returns the same view object, after a change to it."""
         view: View[T] = View()
-        for given in self._given(stable_only=False):
-            if view.take(given.change):
+        for delivery in self._deliveries(stable_only=False):
+            if view.take(delivery.change):
                 yield view
 
     def astable(self) -> AsyncIterator[T]:
-        """`stable()` for `async for`; likewise the others. Cancelled, it has not taken a row that it did not give."""
+        """`stable()` for `async for`. After a cancellation, no row is lost: the place is that of the last row returned."""
         return self._in_threads(self.stable)
 
     def achanges(self) -> AsyncIterator[Change[T]]:
@@ -129,29 +131,30 @@ class CorrectedStream(Generic[T]):
     def alatest(self) -> AsyncIterator[View[T]]:
         return self._in_threads(self.latest)
 
-    # Where we are
+    # The place
 
     def place(self) -> Place:
-        """Where another stream goes on after what this one has given: at the next stable row. Tentative rows since the
-        last stable one are given again."""
-        return {"v": VERSION, "id": self._next_id, "topics": {topic: asdict(spot) for topic, spot in self._spots.items()}}
+        """The place at which another stream continues: at the next stable row. That stream returns the tentative rows since
+        the last stable row again."""
+        topics = {topic: asdict(position) for topic, position in self._positions.items()}
+        return {"v": VERSION, "id": self._next_id, "topics": topics}
 
     def commit(self, group: str) -> None:
-        """Keep the place in Kafka, as the committed offset of this consumer group (which nobody else may be a member of),
-        at every site that can be reached. KafkaError where none can. Kafka forgets it a week after the last commit, or as its
-        `offsets.retention.minutes` says."""
+        """Store the place in Kafka, as the committed offset of this consumer group, at every reachable site. No other program
+        may use the group. KafkaError if no site is reachable. Kafka keeps the place for `offsets.retention.minutes` after the
+        last commit, by default a week."""
         from kafka import OffsetAndMetadata, TopicPartition
 
         text = json.dumps(self.place(), separators=(",", ":"))
         self._at_sites(
             group,
             lambda consumer, topic: consumer.commit(
-                {TopicPartition(topic, 0): OffsetAndMetadata(self._spot(topic).offset, text, -1)}
+                {TopicPartition(topic, 0): OffsetAndMetadata(self._position(topic).offset, text, -1)}
             ),
         )
 
     def close(self) -> None:
-        """End the iteration, from any thread."""
+        """End the iteration. May be called from any thread."""
         self._is_closed = True
         if self._feeds is not None:
             self._feeds.close()
@@ -164,38 +167,38 @@ class CorrectedStream(Generic[T]):
 
     # Reading
 
-    def _given(self, stable_only: bool) -> Iterator[Given[T]]:
+    def _deliveries(self, stable_only: bool) -> Iterator[Delivery[T]]:
         topics = self._topics(stable_only)
-        spots = {site: self._spot(topic) for site, topic in topics.items()}
-        with self._reading(topics, spots) as feeds:
-            corrector = Corrector(spots, self._make, 0.0, self._next_id, stable_only, self._silence_s)
-            # Time in which nobody reads is nobody's silence.
+        positions = {site: self._position(topic) for site, topic in topics.items()}
+        with self._reading(topics, positions) as feeds:
+            corrector = Corrector(positions, self._make_row, 0.0, self._next_id, stable_only, self._silence_s)
+            # Time in which the application does not read must not count as the silence of a site.
             now, looked_at = 0.0, time.monotonic()
             while not feeds.is_closed:
                 batches = feeds.take(_WAIT_S)
                 now += min(time.monotonic() - looked_at, _WAIT_S)
                 looked_at = time.monotonic()
-                # What other sites have given is counted once the rows of this round are taken.
-                self._spots |= {topics[site]: spot for site, spot in corrector.spots().items()}
-                for given in corrector.take(batches, now):
-                    self._next_id = given.next_id
-                    self._spots[topics[given.site]] = given.spot
-                    yield given
+                # The progress of the other sites counts once the rows of this round are consumed.
+                self._positions |= {topics[site]: position for site, position in corrector.positions().items()}
+                for delivery in corrector.take(batches, now):
+                    self._next_id = delivery.next_id
+                    self._positions[topics[delivery.site]] = delivery.position
+                    yield delivery
                 if corrector.failure is not None:
                     raise corrector.failure
 
     @contextmanager
-    def _reading(self, topics: dict[str, str], spots: dict[str, Spot]) -> Iterator[Feeds]:
+    def _reading(self, topics: dict[str, str], positions: dict[str, LogPosition]) -> Iterator[SiteReaders]:
         if self._feeds is not None:
-            raise UserError("iteration", None, "another one of this stream is under way", "make a second CorrectedStream")
-        self._feeds = feeds = Feeds()
+            raise UserError("iteration", None, "another iteration of this stream is active", "create a second CorrectedStream")
+        self._feeds = feeds = SiteReaders()
         feeds.is_closed = self._is_closed
         for site, topic in topics.items():
             options = {
                 "isolation_level": "read_committed" if topic.endswith(".stable") else "read_uncommitted",
                 "max_poll_records": 2_000,
             }
-            feeds.add(site, topic, spots[site], {**self._consumer_options(site), **options})
+            feeds.add(site, topic, positions[site], {**self._consumer_options(site), **options})
         try:
             yield feeds
         finally:
@@ -203,7 +206,7 @@ class CorrectedStream(Generic[T]):
             self._feeds = None
 
     def _topics(self, stable_only: bool) -> dict[str, str]:
-        """By site. The stable rows of one site come from q.stable, which is the smaller."""
+        """The topic of each site. With one site, stable rows are read from q.stable, which is smaller than q.out."""
         if len(self._bootstrap) > 1:
             return {site: f"{self._query}.out.{site}" for site in self._bootstrap}
         site = next(iter(self._bootstrap))
@@ -225,20 +228,20 @@ class CorrectedStream(Generic[T]):
         }
 
     async def _in_threads(self, iterate: Callable[[], Iterator[U]]) -> AsyncIterator[U]:
-        """A blocking iteration whose steps are waited for in a thread of its own: the event loop has few, all of which a few
-        quiet streams would take for good."""
+        """Run each step of a blocking iteration in a dedicated thread. A few quiet streams would block all threads of the event
+        loop's own pool."""
         iterator, end = iterate(), object()
         thread = ThreadPoolExecutor(1, "boreal-steps")
         in_thread = asyncio.get_running_loop().run_in_executor
         try:
             while True:
-                next_id, spots = self._next_id, dict(self._spots)
+                next_id, positions = self._next_id, dict(self._positions)
                 step = in_thread(thread, next, iterator, end)
                 try:
                     item = await asyncio.shield(step)
                 except asyncio.CancelledError:
                     await self._end(step)
-                    self._next_id, self._spots = next_id, spots
+                    self._next_id, self._positions = next_id, positions
                     raise
                 if item is end:
                     return
@@ -249,7 +252,7 @@ class CorrectedStream(Generic[T]):
             await closing
 
     async def _end(self, step: asyncio.Future[object]) -> None:
-        """A thread is in the midst of a step that nobody waits for any more, and would be until the next row comes."""
+        """Stop a cancelled step, which would otherwise block its thread until the next row arrives."""
         while not step.done():
             if self._feeds is not None:
                 self._feeds.stop()
@@ -258,18 +261,19 @@ class CorrectedStream(Generic[T]):
 
     # Places
 
-    def _spot(self, topic: str) -> Spot:
-        """Where to read a topic from: where no place tells, at the offset of the row's id, for its own is never less."""
-        return self._spots.get(topic, Spot(self._next_id or 0, 0))
+    def _position(self, topic: str) -> LogPosition:
+        """The position to read a topic from. By default, the offset is the id of the next row: no row has an offset below its
+        id."""
+        return self._positions.get(topic, LogPosition(self._next_id or 0, 0))
 
     def _go_to(self, place: Place) -> None:
         if not isinstance(place, dict) or place.get("v") != VERSION:
-            raise UserError("place", place, "is not a place of a corrected stream", "give what place() gave")
+            raise UserError("place", place, "is not a place of a corrected stream", "pass a value that place() returned")
         self._next_id = place["id"]
-        self._spots = {topic: Spot(**spot) for topic, spot in place["topics"].items()}
+        self._positions = {topic: LogPosition(**position) for topic, position in place["topics"].items()}
 
     def _committed(self, group: str) -> Place | None:
-        """The furthest place that any site has for the group."""
+        """The latest place that any site has stored for the group; None if there is none."""
         from kafka import TopicPartition
 
         found: list[Place] = []
@@ -283,11 +287,11 @@ class CorrectedStream(Generic[T]):
         return max(found, key=lambda place: place["id"] or 0, default=None)
 
     def _at_sites(self, group: str, act: Callable[[Any, str], None]) -> None:
-        """Do it at every site, with a consumer of this group; the error, where no site can be reached."""
+        """Call `act` for every site, with a consumer of this group. Raises the first error if no site is reachable."""
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
 
-        from boreal.client.connections import make_client
+        from boreal.client.kafka_clients import make_client
 
         errors: list[Exception] = []
         for site, topic in self._topics(stable_only=True).items():
@@ -305,7 +309,7 @@ class CorrectedStream(Generic[T]):
             raise errors[0]
 
 
-def _maker(model: type[T] | None) -> Callable[[dict[str, Any]], T]:
+def _make_row_factory(model: type[T] | None) -> Callable[[dict[str, Any]], T]:
     if model is None:
         return lambda data: data  # type: ignore[return-value]
     from pydantic import TypeAdapter

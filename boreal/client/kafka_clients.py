@@ -1,6 +1,6 @@
-"""The little of Kafka that a reader needs: clients that are made quickly and leave nothing behind, and a topic's identity.
+"""Kafka clients that start quickly and release all their resources, and the id of a topic.
 
-Importing this module imports kafka-python; the client's other modules do so when they first read.
+This module imports kafka-python; the other modules of the client import it when they first read.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 
 METADATA_PAUSE_MS = 20
-"""A client's pause between two questions about the cluster. The first asks who is there, the second about a topic: for want
-of this setting, which kafka-python does not pass on, every client waits for 100 ms before it does anything."""
+"""A client's pause between two metadata requests. The first request asks for the brokers, the second for a topic. With
+kafka-python's default, which no option changes, every client would wait for 100 ms before its first action."""
 
 Client = TypeVar("Client")
 
 
 def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
-    """A client of this kind. One that cannot be made leaves its network thread and sockets behind: they are closed here."""
+    """A client of this class. If its construction fails, its network thread and sockets are closed here; kafka-python leaves
+    them open."""
     made: list[KafkaNetClient] = []
 
     def net_client(**settings: Any) -> KafkaNetClient:
@@ -37,6 +38,6 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
 
 
 def topic_id(consumer: KafkaConsumer, topic: str) -> str:
-    """What tells a topic from a later one of its name, as far as the consumer knows by now; '' where it does not know, or Kafka
-    (before 2.8) does not say."""
+    """The id of a topic: a later topic with the same name has another id. '' if the consumer does not know it yet, or Kafka is
+    older than 2.8."""
     return str(consumer._client.cluster.topic_id(topic) or "")
