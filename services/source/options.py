@@ -13,9 +13,13 @@ class SourceOptions(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", extra="ignore", frozen=True)
 
-    http_host: str = "127.0.0.1"
-    """The address to listen on."""
-    http_port: int | None = None
-    """The port for posts to /QUERY/STREAM/tuples; None: rows cannot be posted."""
-    spool_bytes: Bytes = Field(default=1_000_000_000, validate_default=False)
-    """The largest size of the spool on disk, in bytes; the variable is text such as "1GB"."""
+    http_host: str = Field(default="127.0.0.1", description="The address that a source listens on for rows over HTTP.")
+    http_port: int | None = Field(
+        default=None,
+        description="The port where rows may be posted to `/QUERY/STREAM/tuples`. Without it, rows come from Kafka alone.",
+    )
+    spool_bytes: Bytes = Field(
+        default=1_000_000_000,
+        validate_default=False,
+        description="The most that a source keeps on disk of posted rows while Kafka does not take them.",
+    )

@@ -12,14 +12,14 @@ from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, Origin,
 from boreal.model.schema import Schema
 from boreal.query.spec import Mode
 from formats.changelog import ChangelogPlace
+from formats.client_headers import encode_anchor, encode_place
 from formats.control_messages import acknowledge_item, message_item, trim_item
-from formats.headers import encode_anchor, encode_place
-from formats.wire import encode_record
+from formats.frame_records import encode_record
 from logs.checkpoints import Checkpoint, encode_checkpoint
 from operators.aggregate import AggregateOperator
-from operators.base import OperatorState
 from operators.distinct import DistinctOperator
 from operators.join import JoinOperator
+from operators.operator import OperatorState
 from operators.top import TopOperator
 from reconcile.events import Heartbeat, InstanceId, LeaseDenial, LeaseEnd, LeaseGrant, LeaseRequest, PathAfter
 from reconcile.orders import Answer, Begin, Copy, DropLive, Mark, Order, Redone, RollBack, encode_answer, encode_order

@@ -12,8 +12,8 @@ import pytest
 
 from boreal.model.codec import decode
 from deployment.query_record import QueryRecord, read_query_record
+from formats.client_headers import decode_anchor, decode_place
 from formats.control_messages import message_item, message_of
-from formats.headers import decode_anchor, decode_place
 from logs.checkpoints import decode_checkpoint
 from reconcile.orders import decode_answer, decode_order
 from tests.compatibility import samples as sample

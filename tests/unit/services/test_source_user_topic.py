@@ -34,7 +34,7 @@ def test_a_silent_leader_is_asked_seldom_and_briefly_and_the_other_as_ever(monke
     time_s = [0.0]
     monkeypatch.setattr(topic_module, "time", SimpleNamespace(monotonic=lambda: time_s[0]))
     consumer = Consumer()
-    topic = UserTopic(cast(Cluster, SimpleNamespace(consumer=lambda **_: consumer)), "in", 25)
+    topic = UserTopic(cast(Cluster, SimpleNamespace(make_consumer=lambda **_: consumer)), "in", 25)
     numbers = range(4)
     whole: dict[int, Any] = {0: 0, 1: 10, 2: 20, 3: 30}
     assert topic.ends(numbers) == whole
