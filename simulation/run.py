@@ -129,7 +129,7 @@ class Simulation:
             MemoryLogStore(),
             SimulatedStore(),
             self._on_append,
-            Conditions(scenario.limits, upload_us=scenario.upload_us),
+            Conditions(scenario.limits, scenario.poll_frames, scenario.upload_us),
             scenario.step_rows,
             scenario.batch_us,
         )
