@@ -66,7 +66,7 @@ def drive(stream: str, records: Sequence[Record], frozen: Sequence[Frozen] = (),
     edge = Edge("s", "s", spec.attributes, 1, 1, (), True)
     intake = Intake("s", spec, "topic", [edge], 100_000, Origin("", 1), SourcePlace({"s/0": 0}))
     topic = written([record for record in records if record.stream == stream], frozen)
-    intake.stream_progress.watch(range(PARTITIONS), START)
+    intake.progress.watch(range(PARTITIONS), START)
     taken = dict.fromkeys(range(PARTITIONS), 0)
     seen = Seen()
     promise = intake.boundary
@@ -92,7 +92,7 @@ def drive(stream: str, records: Sequence[Record], frozen: Sequence[Frozen] = (),
         promise = intake.boundary
         if tick % round(1 / TICK_S) == 0:
             seen.reach[round(at_s)] = (promise - START) / 1e6
-            seen.idle[round(at_s)] = intake.stream_progress.idle_partitions
+            seen.idle[round(at_s)] = intake.progress.idle_partitions
     return seen
 
 
