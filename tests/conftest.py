@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import subprocess
 import sys
 import uuid
@@ -19,24 +18,10 @@ if TYPE_CHECKING:
     from services.stack.servers import KafkaServer, RedisServer
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: for half of its time, a test of a deployment waits."""
-    return (os.cpu_count() or 1) + 1
-
-
-LONGEST_FIRST = ("spark", "faults", "stack", "sites", "egress", "flights", "clocks", "shop", "early", "monitor", "follow")
-"""Groups (xdist_group) whose tests share a deployment, or wait for minutes. What is short comes last, and keeps all workers
-busy to the end."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        group = item.get_closest_marker("xdist_group")
-        name = group.args[0] if group else ""
-        return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
-
-    items.sort(key=place)
+    """The tests on real servers come first: they are one group on one worker, since two at a time starve each other's
+    brokers on two cores, and the others keep the second worker busy."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ from spark_jobs.worker import WARM_UP
 from tests.servers import make_certificates
 from tests.spark.jobs import READY_S, ROOT, Script, SparkJob, environment_of, is_alive, jvm_of, query_named, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 SHARDS = 4
 NOT_A_REDIS = "http://127.0.0.1:1/0"

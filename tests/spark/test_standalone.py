@@ -19,7 +19,7 @@ from services.stack.servers import HOST, KafkaServer, RedisServer, free_port
 from spark_jobs.session import java_home
 from tests.spark.jobs import ROOT, Script, SparkJob, environment_of, query_named
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("spark"), pytest.mark.soak]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers"), pytest.mark.soak]
 
 PROGRAM = Path(pyspark.__file__).parent / "bin" / "spark-class"
 SHARDS = 2

@@ -12,7 +12,7 @@ import pytest
 from bench.deployment import Deployment, KafkaFeeder, wait_until
 from tests.stack.breaking import QUERY, Ear, flowing
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("backlogs")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
 
 STREAMS = 8
 AWAY_S = 15.0

@@ -17,7 +17,7 @@ from deployment.supervision import Child
 from services.kafka.topics import CLOCK
 from tests.stack.breaking import QUERY, Bench, Ear
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("clocks")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 CLOCKS: dict[str, Any] = {
     **QUERY,

@@ -52,7 +52,7 @@ from tests.stack.lives import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("egress")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 
 # The outlet by itself: frames in, records out, no instance.

@@ -15,7 +15,7 @@ from bench.deployment import wait_until
 from services.kafka.topics import control_topic, delete, ensure, query_topics
 from tests.stack.breaking import QUERY, X_S, Bench, flowing, report
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("faults")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 
 @pytest.fixture(scope="module")

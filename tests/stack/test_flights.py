@@ -20,7 +20,7 @@ from services.kafka.topics import stable_topic
 from services.stack.feed import feed
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("flights")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from services.monitor.reports import QueryReports
 from services.stack.servers import KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("monitor")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 PATIENCE_S = 90.0
 R0, R1, OUT = (instance_of(name) for name in ("main.r0.0", "main.r1.0", "egress.r0.0"))

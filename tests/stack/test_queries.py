@@ -21,7 +21,7 @@ from services.kafka.topics import QUERIES, STATUS, ensure, system_topics
 from services.stack.operations import Operations
 from services.stack.servers import KafkaServer
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("queries")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 SPEC = {
     "name": "departures",

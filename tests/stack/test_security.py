@@ -18,7 +18,7 @@ from services.stack.servers import KafkaSecurity, KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 from tests.servers import make_certificates, tls_before
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("security")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 SECRET = "tell-nobody-7f3a"
 

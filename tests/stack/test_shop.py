@@ -21,7 +21,7 @@ from services.kafka.topics import dead_letter_topic
 from sunion.port import EARLY
 from tests.examples.test_shop import ACTIVITY, EXAMPLES, REVENUE, lines, oracle
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("shop")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 SPEED = 10
 SECONDS = 200.0

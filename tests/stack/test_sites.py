@@ -11,7 +11,7 @@ import pytest
 from bench.deployment import Deployment, wait_until
 from tests.stack.breaking import QUERY, X_S, Bench, figures_of, flowing, replay, report
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("sites")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 
 @contextmanager

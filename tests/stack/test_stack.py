@@ -33,7 +33,7 @@ from services.monitor.reports import QueryReports
 from services.stack.launcher import reach
 from tests.described import assert_described
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 240.0
@@ -242,7 +242,7 @@ def test_up_returns_when_all_is_ready(boreal: Commands) -> None:
 
 def test_up_again_changes_nothing(boreal: Commands) -> None:
     before = boreal.json("status")
-    assert "up already" in boreal.run("up").stdout
+    assert "already up" in boreal.run("up").stdout
     assert boreal.json("status") == before
     assert boreal.refused("up", "--sites", "2")["field"] == "--sites"
 
