@@ -1,8 +1,10 @@
-"""The world of an embedded run: processes, logs and links, driven as discrete events.
+"""The world of an embedded run: processes, logs and links, driven by discrete events.
 
-The same loop serves three clocks: the simulator's (time jumps, work is charged by a model), `--clock skip` (time jumps,
-work is charged what it really took) and `--clock real` (time passes). Each instance is a machine of its own: it is busy
-while it works, and what arrives meanwhile waits.
+The same loop runs with three clocks. In the simulator, time jumps and a model says how long work takes. With `--clock skip`,
+time jumps and work takes as long as it really took. With `--clock real`, time passes. Each instance has a separate machine,
+which is busy while it works. Events that arrive meanwhile wait in its inbox.
+
+Times are run time in microseconds, counted from the start of the run, unless a field says otherwise.
 """
 
 from __future__ import annotations
@@ -49,23 +51,28 @@ from reconcile.limits import PRODUCTION, Limits
 from reconcile.recovery import Restart, Saved
 
 POLL_FRAMES = 256
+"""The default for the number of frames that a reader is given at a time."""
 UPLOAD_US = 5_000
+"""The default for the time that an upload to the checkpoint store takes, in microseconds."""
 
 
 class Clock(Protocol):
-    """Run time, in microseconds, and what work costs."""
+    """Run time, and how long work takes. Both are in microseconds."""
 
     def wait_until(self, at: int) -> int:
-        """Let run time reach `at`; returns the time that it is then."""
+        """Let run time reach `at`. Returns the run time then, which is `at` or later."""
         ...
 
     def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
-        """Do a piece of work; returns its effects, and how long the machine is busy with it."""
+        """Do a piece of work. Returns its effects, and how long the machine is busy with it.
+
+        event: the event that the work handles; None for the start of an incarnation.
+        """
         ...
 
 
 class SkipClock:
-    """Idle time is jumped over, work takes what it really takes: the time that passed, less what others had the core for."""
+    """Idle time is skipped. Work takes as long as it really took, without the time in which other programs ran."""
 
     def wait_until(self, at: int) -> int:
         return at
@@ -73,15 +80,16 @@ class SkipClock:
     def charge(self, work: Callable[[], list[Effect]], event: Event | None) -> tuple[list[Effect], int]:
         started, worked = wall.perf_counter_ns(), wall.process_time_ns()
         effects = work()
-        # Threads of a library make the processor time the longer of the two, other programs the time that passed.
+        # With threads in a library, processor time is the longer of the two. With other programs, elapsed time is.
         took = min(wall.perf_counter_ns() - started, wall.process_time_ns() - worked)
         return effects, took // 1_000
 
 
 class ModelClock:
-    """Time is all virtual: a run repeats exactly. copy_us: what each copy of a state takes, beside what its bytes do."""
+    """All time is virtual, so a run can be repeated exactly. Work takes a time that depends on its rows and copies alone."""
 
     def __init__(self, copy_us: int = 0) -> None:
+        """copy_us: the time of each copy of a state, in microseconds, in addition to the time for its bytes."""
         self.copy_us = copy_us
 
     def wait_until(self, at: int) -> int:
@@ -102,7 +110,7 @@ class ModelClock:
 
 
 class RealClock:
-    """Time passes as on the wall."""
+    """Run time passes as real time. Work takes as long as with `SkipClock`, but at least a microsecond."""
 
     def __init__(self) -> None:
         self.started = wall.monotonic_ns()
@@ -123,13 +131,19 @@ class RealClock:
 
 @dataclass(slots=True)
 class Reader:
-    """One followed log of a process: `offset` is None until the place to begin has been looked up."""
+    """The position of a process in a log that it follows."""
 
     log: LogId
+    """The log."""
     after_id: int
+    """Reading begins after this stable id."""
     offset: int | None = None
+    """The next offset to read; None until it has been looked up from `after_id`."""
     is_polling: bool = False
+    """Whether a read is scheduled, or its frames have not been processed yet. At most one read is in progress."""
     is_first: bool = True
+    """Whether nothing has been read yet. The first read delivers even if the log is empty, because the reader must learn its
+    end."""
 
 
 def _right(now: int) -> int:
@@ -138,32 +152,49 @@ def _right(now: int) -> int:
 
 @dataclass(slots=True)
 class Process:
-    """An instance on a machine of its own. clock: what it takes for the time, by run time; inbox: what has come, and when.
-    drag_us: how much longer than it should each piece of its work takes."""
+    """A process with one instance, on a separate machine."""
 
     id: InstanceId
+    """The instance that the process runs."""
     instance: Instance | None = None
+    """The machine of the present incarnation; None if the process is dead."""
     readers: dict[LogId, Reader] = field(default_factory=dict)
+    """The followed logs."""
     watched: dict[LogId, bool] = field(default_factory=dict)
+    """The watched logs. The value says whether a look at the newest frame is scheduled."""
     waiting_reads: list[Read] = field(default_factory=list)
+    """Reads that a cut of the network holds back."""
     inbox: deque[tuple[int, Event]] = field(default_factory=deque)
+    """The events that wait, each with the run time of its arrival in microseconds."""
     is_busy: bool = False
+    """Whether the process is at work on an event."""
     is_frozen: bool = False
+    """Whether the process is stopped. It keeps its state, and continues after `World.thaw`."""
     wake_at: int | None = None
+    """The run time of the next timer, in microseconds; None if no timer is set."""
     life: int = 0
+    """The number of the incarnation in this run. It grows at each start and crash, so that scheduled actions of an earlier
+    incarnation can be recognised and dropped."""
     clock: Callable[[int], int] = _right
+    """The clock of the machine: from run time to clock value, both in microseconds."""
     drag_us: int = 0
+    """How much longer than normal each piece of work takes, in microseconds."""
     lost_checkpoints: bool = False
+    """Whether the stored checkpoints are lost. The next stored one ends this."""
     held: list[Callable[[], None]] = field(default_factory=list)
+    """Actions that a frozen process performs when it is thawed, in order."""
     heard_at: int = 0
+    """The run time of the last acknowledgement, or of the start of the incarnation, in microseconds."""
     lost_claim: bool = False
+    """Whether the process has lost its claim on the logs that it reads (R27)."""
 
     @property
     def place(self) -> str:
+        """The place of the process in the network. Shards of one replica share it."""
         return f"{self.id.fragment}.{self.id.replica}"
 
     def forget(self) -> None:
-        """A life is over: what it read, awaited and was about to do goes with it."""
+        """End the incarnation: drop its readers, its inbox, and all that it waits for."""
         self.life += 1
         self.readers.clear()
         self.watched.clear()
@@ -175,36 +206,42 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the journal: what an instance reported, and when."""
+    """An entry of the journal: a report of an instance."""
 
     at: int
+    """The run time, in microseconds."""
     who: InstanceId
+    """The instance."""
     what: StateChanged | Reconciled
+    """The report; StateChanged(None) is a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a world's machines are like. limits: of every instance; poll_frames: how many frames a reader is given at a time;
-    upload_us: how long a checkpoint is on its way to the store."""
+    """The properties of the machines of a world."""
 
     limits: Limits = PRODUCTION
+    """The limits of every instance."""
     poll_frames: int = POLL_FRAMES
+    """The maximum number of frames that a reader is given at a time."""
     upload_us: int = UPLOAD_US
+    """The time that an upload to the checkpoint store takes, in microseconds."""
 
 
 USUAL = Conditions()
+"""The default conditions."""
 
 
 class World:
-    """All processes of one query. `on_append(log, frame, now)` is told of every frame that is logged.
+    """All processes of one query. `on_append(log, frame, now)` is called after every frame that is logged.
 
-    A subclass may look on, and strike, where one of these calls the next:
+    A subclass may observe a run, and inject faults, by overriding these methods. Each step calls or schedules the next:
 
-        start       a life begins, from `saved` checkpoints and `logs_of` its family
-        work        a process takes up an event; its effects wait for as long as that takes
-        finish      they take place, each by `perform`
-        stored      a checkpoint that was performed before has reached the store
-        poll_later  a reader is to look for frames at its offset
+        start       begins an incarnation, from `saved` checkpoints and the logs (`logs_of`) of all replicas
+        work        a process begins to handle an event; its effects wait for as long as that takes
+        finish      the process has handled the event: its effects are performed, each by `perform`
+        stored      a checkpoint of a performed effect has reached the store
+        poll_later  schedules that a reader reads at its offset
     """
 
     def __init__(
@@ -248,12 +285,12 @@ class World:
     # Time
 
     def at(self, when: int, action: Callable[[], None]) -> None:
-        """Do something at a time of the run clock; things of one time happen in the order in which they were asked for."""
+        """Perform an action at a run time in microseconds. Actions of one time are performed in the order of these calls."""
         self._sequence += 1
         heapq.heappush(self._events, (max(when, self.now), self._sequence, action))
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Let time pass until it is over."""
+        """Perform scheduled actions in time order, until `is_over` returns True or there are none."""
         while self._events and not is_over():
             when, _, action = heapq.heappop(self._events)
             self.now = max(self.clock.wait_until(when), self.now)
@@ -262,7 +299,10 @@ class World:
     # Processes
 
     def start(self, who: InstanceId) -> None:
-        """Begin a life of an instance: from what its own logs and the checkpoint store hold."""
+        """Begin an incarnation of an instance, from the logs and checkpoints of its own, or else of another replica (R26, R27).
+
+        If all its inputs are trimmed and no other replica can help, it stays dead and a breach is noted.
+        """
         process = self.processes[who]
         for restart in self._restarts(process):
             process.forget()
@@ -271,18 +311,21 @@ class World:
             try:
                 self.work(process, None)
             except CorruptError:
-                continue  # no checkpoint of this fragment's: the next place is as good, but for more to read again
+                continue  # not a checkpoint of this fragment: the next restart is also correct, but reads more again
             return
         process.forget()
         process.instance = None
         self.breaches.append(f"{who} cannot restart: its inputs are trimmed, and no partner can help")
 
     def plan_of(self, who: InstanceId) -> Plan:
-        """The plan as an instance sees it."""
+        """The plan that an instance is given."""
         return self.plan
 
     def crash(self, who: InstanceId, losing_checkpoint: bool = False) -> None:
-        """The process dies at once; what it had logged and stored stays, but for lost checkpoints."""
+        """Kill a process at once. What it has logged stays, and its stored checkpoints as well.
+
+        losing_checkpoint: whether its stored checkpoints are lost, too.
+        """
         process = self.processes[who]
         process.forget()
         process.instance = None
@@ -292,9 +335,11 @@ class World:
             readers.pop(who, None)
 
     def freeze(self, who: InstanceId) -> None:
+        """Stop a process. Events still arrive, and wait in its inbox."""
         self.processes[who].is_frozen = True
 
     def thaw(self, who: InstanceId) -> None:
+        """Continue a frozen process: first what it had begun, then the events that wait."""
         process = self.processes[who]
         if process.is_frozen:
             process.is_frozen = False
@@ -304,14 +349,14 @@ class World:
             self._wake(process)
 
     def deliver(self, who: InstanceId, event: Event) -> None:
-        """Put an event into a process's inbox; a dead one has none."""
+        """Put an event into the inbox of a process. An event for a dead process is lost."""
         process = self.processes[who]
         if process.instance is not None:
             process.inbox.append((self.now, event))
             self._wake(process)
 
     def links_changed(self) -> None:
-        """After a cut or a heal: whoever reads tries again."""
+        """Try all reads again. To be called after a change of the network."""
         for process in self.processes.values():
             for reader in list(process.readers.values()):
                 self.poll_later(process, reader)
@@ -322,7 +367,7 @@ class World:
                 self._read_later(process, read)
 
     def _restarts(self, process: Process) -> Iterator[Restart]:
-        """Where a new life may begin, best first: by the own logs and checkpoint, else by a partner's (R26, R27)."""
+        """The possible restarts, best first: by its own logs and checkpoint, else by those of another replica (R26, R27)."""
         who = process.id
         fragment = self.plan_of(who).fragment(who.fragment)
         family = [who, *(replace(who, replica=replica) for replica in fragment.replicas if replica != who.replica)]
@@ -345,7 +390,10 @@ class World:
         ]
 
     def saved(self, who: InstanceId) -> Saved | None:
-        """The newest good checkpoint of an instance, if there is one; asked for whenever a life of its family begins."""
+        """The newest valid checkpoint of an instance; None if there is none.
+
+        It is requested at each start of an instance of the same fragment and shard.
+        """
         return None if self.processes[who].lost_checkpoints else saved_by(self.store, who)
 
     def _wake(self, process: Process) -> None:
@@ -373,7 +421,7 @@ class World:
             self._wake(process)
 
     def work(self, process: Process, event: Event | None) -> None:
-        """A process that is at rest takes up an event; None: its begin. It is busy from now on, until `finish`."""
+        """Let an idle process begin to handle an event (None: the start of its incarnation). It is busy until `finish`."""
         instance = process.instance
         assert instance is not None
         clock = process.clock(self.now)
@@ -385,8 +433,10 @@ class World:
         self.at(self.now + max(took, 1) + process.drag_us, lambda: self.finish(process, life, effects, event))
 
     def finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
-        """A process has done what it took up, if that life still lasts: its effects take place now, or when it is thawed, and
-        then it takes up what has come meanwhile."""
+        """A process has handled an event: perform the effects, and begin with the next event.
+
+        If the process is frozen, this waits until it is thawed. If the incarnation `life` is over, the effects are lost.
+        """
         if process.life != life:
             return
         if process.is_frozen:
@@ -408,7 +458,7 @@ class World:
     # Effects
 
     def perform(self, process: Process, effect: Effect) -> None:
-        """One effect takes place, in the order of the list that it came in."""
+        """Perform one effect. The effects of an event are performed in the order of their list."""
         match effect:
             case Append(log, frame):
                 self.append(log, frame)
@@ -439,7 +489,7 @@ class World:
                 assert_never(effect)
 
     def append(self, log: LogId, frame: Frame) -> None:
-        """Log a frame, and let its readers know."""
+        """Log a frame, and schedule the reads of the processes that follow or watch the log."""
         self.logs.open(log).append(frame)
         self.on_append(log, frame, self.now)
         for who in self._listeners.get(log, ()):
@@ -456,7 +506,10 @@ class World:
             self.at(self.now + self.network.latency(process.place), lambda: self.deliver(to, event))
 
     def stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
-        """A checkpoint has reached the store, as long after its `perform` as uploads take, or is lost with its life."""
+        """A checkpoint has reached the store, `upload_us` after its `perform`: store it, and drop the ones before it.
+
+        If the incarnation `life` is over, the upload was broken off and the checkpoint is lost.
+        """
         if process.life != life:
             return
         assert effect.state is not None, "the host is beside the instance"
@@ -482,7 +535,7 @@ class World:
                     self.logs.open(LogId(stream, replica, int(partition))).trim(needed - 1)
 
     def has_claim(self, who: InstanceId) -> bool:
-        """R27: a reader silent for longer than `retention` loses its claim on the logs, until it begins anew."""
+        """R27: a reader that is silent for longer than `retention` loses its claim on the logs, until its next start."""
         process = self.processes[who]
         process.lost_claim = process.lost_claim or self.now - process.heard_at > self.plan.retention_us
         return not process.lost_claim
@@ -498,8 +551,10 @@ class World:
         return f"{home}.{log.replica}" if home else log.stream.split("@")[0]
 
     def poll_later(self, process: Process, reader: Reader) -> None:
-        """Have a reader look for frames at its offset, unless it is about to, or cut off, or nothing is there: called whenever
-        one of these may have changed."""
+        """Schedule a read at the offset of a reader, unless one is scheduled, the reader is cut off, or no frame is new.
+
+        To be called whenever one of these conditions may have changed.
+        """
         if reader.is_polling:
             return
         writer = self._home(reader.log)
@@ -576,8 +631,11 @@ class World:
         self.deliver(process.id, ReadDone(read.log, read.token, tuple(items)))
 
     def _refuse(self, process: Process, log: LogId, needed: int, trimmed: TrimmedError) -> None:
-        """The log lacks the stable rows from `needed` on. If no other has them, a reader that had lost its claim begins
-        anew."""
+        """The log no longer has the stable rows from the id `needed` on.
+
+        If the log of another replica has them, the process is notified and can switch. Otherwise the process is restarted.
+        That is right only if it had lost its claim (R27); with a valid claim it is a breach (I7).
+        """
         process.readers.pop(log, None)
         others = [self.logs.open(replace(log, replica=replica)) for replica in self._replicas_of(log.stream)]
         if any(holds(other, needed) for other in others):
@@ -588,17 +646,18 @@ class World:
         self.crash(process.id)
         self.start(process.id)
 
-    # What is so
+    # Present state
 
     def states(self) -> dict[InstanceId, State | None]:
-        """Each instance's state; None for a dead one."""
+        """The consistency state of each instance; None for a dead one."""
         return {who: p.instance.state if p.instance else None for who, p in self.processes.items()}
 
     def egress(self) -> Process:
+        """The process of the first replica of the egress."""
         return self.processes[InstanceId(EGRESS, "r0", 0)]
 
 
 def _next_id(process: Process, log: LogId) -> int:
-    """The stable id that a process needs next of a log."""
+    """The next stable id of a log that a process needs."""
     assert process.instance is not None
     return next(entry.next_id for entry in process.instance.status().inputs if entry.key == log.key)

@@ -1,4 +1,7 @@
-"""The embedded driver's world, with places for the simulator to look and to strike. What runs in it is production code."""
+"""The world of the simulator: that of the embedded driver, with hooks to observe a run and to inject faults.
+
+The instances, logs and links in it are production code. Times are run time in microseconds.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +42,27 @@ from simulation.engine import RESTART_US, MicroBatches
 from simulation.store import SimulatedStore
 
 COPY_TRIES = 20
+"""The number of further tries to fetch a copy of the state that a remote host has made. They are an upload time apart."""
 STORE_RETRY_US = 50_000
+"""The time between tries to store a checkpoint while the store cannot be reached, in microseconds."""
 
 
 class SimulatedWorld(World):
-    """A `World` that counts effects, stops a process between two effects, and holds back those of a frozen one.
+    """A `World` that counts effects, and can stop a process between two effects.
 
-    fenced_reads: frames that a dead life wrote after its successor's START, and that a reader was handed all the same.
-    overfull: who held more in its ports than its memory allows, when first; mute: who gave no sign of life for longer than
-    counts as silence, though it was neither dead nor frozen.
-    step_rows: about how many rows one SUnion step may hold, None for the instances' own choice. on_work is told of every
-    event that a process takes up (None: its begin), on_effect of every effect after it took place. batch_us: how long a
-    micro-batch takes of those hosts that are not beside their instances. Each replica of the egress is a site's: it shares
-    its work with no other (R28).
+    Each replica of the egress belongs to one site. So its plan names no other replica of the egress, and it shares no work with
+    them (R28).
+
+        on_work           called before a process handles an event (None: the start of its incarnation)
+        on_effect         called after an effect was performed
+        counts            the number of effects and faults, by name
+        longest_work_us   the longest work in one piece, in microseconds: a copy of the state
+        overfull          the instances whose ports held more bytes than their memory allows, with the first such moment
+        mute              the instances without a sign of life for longer than the silence timeout, though not dead or frozen
+        wrote_at          when each instance last wrote a frame, or was last dead or frozen, in microseconds
+        fenced_reads      frames of an earlier incarnation, written after the START of a later one, that a reader received
+        clocks            the clock of each machine that has a separate one
+        engines           the micro-batch engine of each instance whose operator host is in another process
     """
 
     def __init__(
@@ -65,6 +76,8 @@ class SimulatedWorld(World):
         step_rows: int | None,
         batch_us: int,
     ) -> None:
+        """As in `World`. step_rows: about how many rows one SUnion step may hold; None for the limit of the instances.
+        batch_us: about how long a micro-batch of a remote operator host takes, in microseconds."""
         super().__init__(plan, clock, logs, store, on_append, conditions)
         self.store: SimulatedStore = store
         self.step_rows = step_rows
@@ -111,7 +124,7 @@ class SimulatedWorld(World):
         process, known = self.processes[who], len(self.breaches)
         super().start(who)
         if process.instance is None and self.store.outages:
-            # It ends, and its supervisor begins it again and again, until the store can be asked.
+            # The process exits, and its supervisor restarts it until the store can be reached. That is no breach.
             del self.breaches[known:]
             self.at(self.now + RESTART_US, lambda: self._start_again(process))
 
@@ -129,12 +142,12 @@ class SimulatedWorld(World):
         super().append(log, frame)
 
     def has_begun_after(self, who: InstanceId, life: int) -> bool:
-        """Whether a later life has written its START."""
+        """Whether an incarnation after `life` has written its START."""
         return any(self._lives.get(log, 0) > life for log in self.logs_of(who))
 
     def at_next_finish(self, who: InstanceId, strike: Callable[[Process, list[Effect]], None]) -> None:
-        """When the process has next done a piece of work that writes several frames, or gives an order, `strike` takes its
-        effects' place."""
+        """Call `strike` with the process and its effects, instead of performing these, when the process has next finished work
+        that appends several frames or gives an order to its host."""
         self._dying[who] = strike
 
     def work(self, process: Process, event: Event | None) -> None:
@@ -150,14 +163,14 @@ class SimulatedWorld(World):
         try:
             super().work(process, event)
         except HostFailed:
-            # This life is over; its supervisor begins another.
+            # The host has failed, so this incarnation ends. The supervisor begins another.
             self.counts["engine lost"] += 1
             self.crash(process.id)
             self.at(self.now + RESTART_US, lambda: self._start_again(process))
         self._look_at_memory(process, event)
 
     def _look_at_memory(self, process: Process, event: Event | None) -> None:
-        """What a port caches of its stream is bounded; what one event brings may come on top, until it is looked at."""
+        """Note an instance that exceeds its memory. The rows of the event that it handles are added to the bound."""
         if process.instance is None:
             return
         held = process.instance.held_bytes
@@ -171,7 +184,10 @@ class SimulatedWorld(World):
             self.overfull.setdefault(process.id, f"{held} bytes at {self.now}, {allowed} allowed")
 
     def look_for_mute(self) -> None:
-        """To be called often: note who is silent, though nothing stops it. Nobody is heard in the midst of a copy."""
+        """Note the instances that are silent although nothing stops them. To be called often.
+
+        An instance cannot write during a copy of its state, so the time of a copy is added to the silence timeout.
+        """
         for who, process in self.processes.items():
             if process.instance is None or process.is_frozen:
                 self.wrote_at[who] = self.now
@@ -191,7 +207,10 @@ class SimulatedWorld(World):
         super().finish(process, life, effects, event)
 
     def _take_copy(self, process: Process, life: int, effect: StoreCheckpoint, tries: int) -> None:
-        """The copy that a host elsewhere has made becomes a checkpoint once it is there; one that does not come is absent."""
+        """Store the copy of the state that a remote host has made, once it has arrived.
+
+        A copy that does not arrive within `tries` further tries is not stored.
+        """
         state = self.engines[process.id].copies.get(effect.number)
         if process.life == life and state is not None:
             self._newest[process.id] = taken = replace(effect, state=state)
@@ -200,11 +219,11 @@ class SimulatedWorld(World):
             self.at(self.now + self.conditions.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
 
     def saved(self, who: InstanceId) -> Saved | None:
-        """Out of reach, it is as good as empty: the logs serve (R19)."""
+        """As in `World`. A store that cannot be reached counts as empty: the restart uses the logs alone (R19)."""
         return None if self.store.outages else super().saved(who)
 
     def stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
-        """Tried until the store takes it, or there is a newer one."""
+        """As in `World`. Tries again until the store accepts the checkpoint, or there is a newer one."""
         try:
             super().stored(process, life, effect)
         except StoreUnavailableError:

@@ -1,8 +1,10 @@
-"""A SUnion port: one input stream partition, as seen through whichever replica it is read from.
+"""A SUnion port: one input stream partition, independent of the replica from which it is read.
 
-It holds a stable prefix (the tape, which any replica of the stream may extend, since stable ids are the same in all)
-and a tentative suffix (from the visible branch only). By time, the stable prefix counts up to the stable boundary, and
-the suffix after it.
+A port holds a stable prefix and a tentative suffix. The prefix is a tape. Any replica of the stream may extend it, because
+stable ids are the same in all replicas. The suffix comes from the visible replica only, because tentative ids differ between
+replicas (R2). In event time, the prefix counts up to the stable boundary, and the suffix after it.
+
+Units, unless a field says otherwise: event time in microseconds; clock values in microseconds of the run clock.
 """
 
 from __future__ import annotations
@@ -19,95 +21,124 @@ from sunion.buckets import bucket_end, bucket_floor
 from sunion.tape import BEGINNING, Chunk, Tape, bounded
 
 EARLY = "early"
-"""The cause of a tentative answer for which no input is missing: it was due before all that may still come for it."""
+"""The cause of a tentative answer that lacks no input: it was due before its input was known to be complete."""
 
 
 class Arrival(NamedTuple):
-    """What has come for the buckets up to a time. ingest: what they count from; not_before: they are not overdue sooner (R8).
-    is_edge: rows, and none of the stream's had a later time. is_leap: they are far ahead of the rows before them, by more than
-    the time that has passed since these."""
+    """Input that has arrived for the buckets up to a time. It says when they are overdue (R8)."""
 
     upto: int
+    """Event time: the end (exclusive) of the last of these buckets."""
     ingest: int
+    """Clock value: the ingest time from which the deadline of the buckets counts."""
     not_before: int
+    """Clock value: the buckets are not overdue before it, whatever their ingest time."""
     is_edge: bool = False
+    """Whether rows arrived, and the stream had no earlier input for a later bucket."""
     is_leap: bool = False
+    """Whether rows arrived that are far ahead of the rows before them, even if the time that has passed since is taken off."""
 
     def takes_along(self, other: Arrival) -> bool:
-        """Whether the other is due as soon as this one is."""
+        """Whether the other arrival is merged into this one. Its buckets leave when this one is due, because buckets leave in
+        order. A leap is never merged, because its deadline is judged separately (see `Port.early`).
+        """
         is_sooner = self.ingest <= other.ingest and self.not_before <= other.not_before
         return is_sooner and self.upto >= other.upto and not (self.is_leap or other.is_leap)
 
 
 class Blame(NamedTuple):
-    """What tentative rows lack, from where the one before it ends up to a time."""
+    """The inputs that a range of tentative rows lacks. The range begins where that of the blame before it ends."""
 
     through: int
+    """Event time: the end of the range."""
     missing: tuple[str, ...]
+    """The names of the inputs."""
 
 
 @dataclass(slots=True)
 class Port:
-    """One input partition. `key`: 'stream/partition'; `name`: what tuples lacking it name as missing.
-
-    unreachable: nothing was heard for so long that its replica counts as silent. silent: the same, and more was to come.
-    failed: silent, or tentative, or its producer is not STABLE. corrected: stable rows come from another replica than the
-    visible, tentative ones (R17). t_max: the highest t_max taken (R23). data_end: the end of the last bucket known of;
-    reach: through where rows may have come as of reach_ingest; stable_reach, stable_reach_ingest: the same, of what is stable.
-    arrivals: what is overdue when (R8). Stable rows are never overdue sooner than grace_us after they arrived, so that a
-    backlog is not overdue at once; tentative ones have been held back already, by whoever sent them.
-    early: the buckets of arrivals that were overdue while far ahead of their time; ahead_us: how far is far, in event time, of
-    which a bucket takes bucket_run_us to pass.
-    blames: what the tentative suffix lacks.
-    boundaries: (time, ingest) of those that count and are not yet released; where there are many, more coarsely. ended:
-    (ingest, not before) of the end.
-    """
+    """One input partition."""
 
     key: str
+    """'stream/partition'."""
     name: str
+    """The name of the input, as tentative tuples that lack it give it in `missing`."""
     bucket_us: int
+    """The length of a bucket, in microseconds of event time."""
     grace_us: int
+    """The grace of stable input: it is not overdue sooner than this after its arrival, in microseconds of run time. So a
+    backlog is not overdue at once. Tentative input has no grace, because its producer has already delayed it."""
     tape: Tape = field(default_factory=Tape)
+    """The stable prefix."""
     suffix: list[Chunk] = field(default_factory=list)
+    """The rows of the tentative suffix, in order of arrival."""
     suffix_nbytes: int = 0
+    """The size of the suffix, in bytes."""
     suffix_boundary: int = BEGINNING
+    """Event time: the tentative boundary; BEGINNING if there is none."""
     t_max: int = BEGINNING
+    """Event time: the highest t_max of the tentative suffix. Tentative rows before it are not taken again (R23)."""
     corrected: bool = False
+    """Whether the stable rows come from another replica than the visible, tentative ones (R17)."""
     unreachable: bool = False
+    """Whether nothing was heard for longer than the silence timeout."""
     silent: bool = False
+    """Whether the port is unreachable, and the stream has not ended."""
     failed: bool = False
+    """Whether the stream has not ended, and the port is silent, its producer is not STABLE, or its newest rows are tentative.
+    Early answers do not count as a failure."""
     blames: deque[Blame] = field(default_factory=deque)
+    """The inputs that the tentative suffix lacks, in time order."""
     upstream_cause: str = ""
+    """The cause of the newest tentative frame; '' if there is no tentative suffix."""
     arrivals: deque[Arrival] = field(default_factory=deque)
+    """The arrivals whose buckets are not yet overdue, in the order of their buckets and of their deadlines (R8)."""
     early: list[int] = field(default_factory=list)
+    """Event times: bucket ends of arrivals whose deadline has passed while they were far ahead of all boundaries. These buckets
+    are overdue only alpha*X after their time has come."""
     ahead_us: int = INFINITY
+    """Rows are far ahead if they are ahead by more than this, in microseconds of event time."""
     bucket_run_us: int = 1
+    """The time that a bucket takes to pass, in microseconds of run time."""
     disorder_us: int = 0
+    """How far boundaries may be behind the rows, in microseconds of event time."""
     boundaries: deque[tuple[int, int]] = field(default_factory=deque)
+    """The boundaries whose buckets have not left yet, and bucket ends that the producer knew, as (event time, clock value of
+    the ingest). A long list is made coarser."""
     boundary_ingest: int = 0
+    """Clock value: the ingest time of the newest boundary."""
     ended: tuple[int, int] | None = None
+    """The end of the stream as (ingest, not before), both clock values; None if it has not ended. A tentative end counts."""
     data_end: int = BEGINNING
+    """Event time: the end of the last bucket for which a row or a boundary has arrived."""
     reach: int = BEGINNING
+    """Event time: how far the rows of the stream may have come by the ingest time `reach_ingest`."""
     reach_ingest: int = 0
+    """Clock value: the ingest time that belongs to `reach`."""
     stable_reach: int = BEGINNING
+    """Event time: `reach` by stable input alone. An UNDO restores it."""
     stable_reach_ingest: int = 0
+    """Clock value: the ingest time that belongs to `stable_reach`."""
 
     @property
     def is_early(self) -> bool:
-        """Whether what is tentative here was answered early, while nothing has failed."""
+        """Whether the tentative suffix consists of early answers, while no input of the producer has failed."""
         return self.upstream_cause == EARLY and self.suffix_boundary > self.tape.boundary
 
     @property
     def boundary(self) -> int:
-        """Through where this port's rows are known, be it tentatively."""
+        """Event time: the higher of the stable and the tentative boundary."""
         return max(self.tape.boundary, self.suffix_boundary)
 
     def expect(self, ahead_us: int, bucket_run_us: int, disorder_us: int) -> None:
-        """How the stream's rows are to be judged from now on; see `sunion.sunion.Settings`."""
+        """Set the parameters by which leaps are judged from now on; see `sunion.sunion.Settings`."""
         self.ahead_us, self.bucket_run_us, self.disorder_us = ahead_us, bucket_run_us, disorder_us
 
     def observe(self, unreachable: bool, corrected: bool, is_stable: bool) -> None:
-        """What is known now of the replicas that the stream is read from. is_stable: the visible one says that it is STABLE."""
+        """Update the flags from the state of the replicas that are read.
+
+        unreachable, corrected: see the fields. is_stable: whether the visible replica reports STABLE.
+        """
         is_over = self.tape.boundary >= INFINITY
         is_tentative = self.suffix_boundary > self.tape.boundary and not self.is_early
         self.unreachable, self.corrected = unreachable, corrected
@@ -115,12 +146,13 @@ class Port:
         self.failed = self.silent or ((is_tentative or not is_stable) and not is_over)
 
     def take_stable(self, frame: Data, now: int) -> None:
+        """Take stable rows at the clock value `now`. Raises ProtocolError as `Tape.append` does."""
         chunk = self.tape.append(frame.first_id, frame.batch, frame.ingest)
         if chunk is not None:
             self._arrived(chunk, False, now + self.grace_us)
 
     def take_tentative(self, frame: Data) -> None:
-        """Take rows of the visible branch whose t_max is new here (R23)."""
+        """Take tentative rows of the visible replica. Only rows that are not before the highest t_max taken are new (R23)."""
         chunk = Chunk.of(frame.first_id, frame.batch, BEGINNING, frame.ingest)
         rows = chunk.between(max(self.t_max, self.tape.boundary), INFINITY)
         if rows is None:
@@ -134,7 +166,7 @@ class Port:
         self._arrived(chunk, True, BEGINNING)
 
     def take_boundary(self, frame: Boundary, now: int) -> None:
-        """Take a boundary; a tentative one holds until it is revoked."""
+        """Take a boundary at the clock value `now`; one that does not rise is ignored. A tentative one holds until an UNDO."""
         if frame.tentative:
             if frame.time <= self.boundary:
                 return
@@ -153,14 +185,14 @@ class Port:
             upto = bucket_floor(frame.time, self.bucket_us)
             self.note(Arrival(upto, frame.ingest, not_before))
             self.data_end = max(self.data_end, upto)
-            # A stable boundary waits for what is out of order.
+            # A stable boundary is behind the rows by up to the disorder of the stream.
             self._reach(upto if frame.tentative else upto + self.disorder_us, frame.ingest, frame.tentative)
         self.boundaries.append((frame.time, frame.ingest))
         self.boundaries = bounded(self.boundaries, self.tape.most_notes)
         self.boundary_ingest = frame.ingest
 
     def revoke(self) -> None:
-        """The tentative suffix, rows and boundary, is undone."""
+        """UNDO: drop the tentative suffix, rows and boundary."""
         self.suffix.clear()
         self.suffix_nbytes = 0
         self.suffix_boundary = BEGINNING
@@ -168,7 +200,7 @@ class Port:
         self.boundaries = deque(known for known in self.boundaries if known[0] <= self.tape.boundary)
         self.data_end = self._stable_end()
         self.reach, self.reach_ingest = self.stable_reach, self.stable_reach_ingest
-        # What is undone is about to come again, or never will: no bucket is overdue for it meanwhile.
+        # Revoked input comes again soon, or never. Until then it makes no bucket overdue (R8).
         while self.arrivals and self.arrivals[-1].upto > self.data_end:
             undone = self.arrivals.pop()
             if not self.arrivals or self.arrivals[-1].upto < self.data_end:
@@ -180,7 +212,7 @@ class Port:
             self.ended = None
 
     def missing_in(self, since: int, upto: int) -> tuple[str, ...]:
-        """What the tentative rows of [since, upto) lack, by whoever sent them."""
+        """The names of the inputs that the tentative rows of [since, upto) lack, as their producer reported them."""
         since, names = max(since, self.tape.boundary), dict[str, None]()
         for blame in self.blames if since < upto else ():
             if blame.through > since:
@@ -190,38 +222,43 @@ class Port:
         return tuple(names)
 
     def blamed_through(self, since: int) -> int | None:
-        """Where what the tentative rows from a time on lack changes for the first time; None where it does not."""
+        """The first event time after `since` at which the inputs that tentative rows lack change; None if there is none."""
         since = max(since, self.tape.boundary)
         first = next((at for at, blame in enumerate(self.blames) if blame.through > since), len(self.blames))
         return self.blames[first].through if first + 1 < len(self.blames) else None
 
     def released(self, upto: int) -> None:
-        """Every row before `upto` has left: what waited for it waits no more."""
+        """Note that every row before `upto` has left: drop the arrivals and boundaries up to there."""
         self.forget_arrivals(upto)
         while self.boundaries and self.boundaries[0][0] <= upto:
             self.boundaries.popleft()
 
     def forget_arrivals(self, upto: int) -> None:
-        """What arrived for buckets up to this time is not overdue any more: they have been handed on."""
+        """Drop the arrivals of buckets up to `upto`. These buckets have left, so they are no longer overdue."""
         while self.arrivals and self.arrivals[0].upto <= upto:
             self.arrivals.popleft()
         if self.early:
             self.early = [early for early in self.early if early > upto]
 
     def suffix_from(self, time: int) -> list[Chunk]:
-        """The tentative chunks that may hold rows at or after a time. Released ones are kept until corrected: after a
-        partial heal (R16) they are handed on once more."""
+        """The tentative chunks that may hold rows at or after a time.
+
+        Rows that have left stay in the suffix until they are corrected, because they leave once more after a PREFIX heal (R16).
+        """
         return self.suffix[bisect_left(self.suffix, time, key=lambda chunk: chunk.high) :]
 
     def evict(self, limit: int, released: int) -> None:
-        """Forget the oldest rows in memory, down to a bound of bytes: stable ones (the log has them), and tentative ones
-        that were handed on before `released`."""
+        """Drop the oldest rows of the tape, and of the suffix, while it holds more than `limit` bytes.
+
+        Stable rows can be dropped because the log still has them. Tentative rows are dropped only if they are before the event
+        time `released`, that is, if they have already left.
+        """
         self.tape.evict(limit)
         while self.suffix_nbytes > limit and self.suffix[0].high < released:
             self.suffix_nbytes -= self.suffix.pop(0).nbytes
 
     def _stable_end(self) -> int:
-        """The end of the last bucket known of by what is stable."""
+        """The end of the last bucket for which stable input has arrived."""
         if not BEGINNING < self.tape.boundary < INFINITY:
             return self.data_end
         last = max((chunk.high for chunk in self.tape.chunks[-1:]), default=BEGINNING)
@@ -233,7 +270,7 @@ class Port:
         leaps_from = self._leaps_from(chunk, upto)
         if leaps_from is not None and leaps_from >= chunk.low:
             self.note(Arrival(bucket_end(leaps_from, self.bucket_us), ingest, not_before, is_edge))
-        # The producer's step may have passed buckets without rows of ours: they count from when it knew their ends.
+        # The step of the producer may have passed buckets that have no rows here. They count from when it knew their ends.
         known = self.boundaries[-1][0] if self.boundaries else self.tape.boundary
         passed = [run for run in chunk.ingest if known < run[0] < INFINITY]
         self.boundaries.extend(passed)
@@ -245,8 +282,11 @@ class Port:
         self._reach(upto, ingest_at(chunk.ingest, chunk.high), tentative)
 
     def note(self, arrival: Arrival) -> None:
-        """Arrivals lie in the order of their buckets and of their deadlines: where rows are out of order, what has come for
-        later buckets may be due sooner, and takes along what lies before."""
+        """Add an arrival. The list stays in the order of buckets and of deadlines.
+
+        If rows are out of order, input for a later bucket may be due sooner. It then replaces the arrivals before it, because
+        buckets leave in order.
+        """
         while self.arrivals and arrival.takes_along(self.arrivals[-1]):
             taken = self.arrivals.pop()
             arrival = arrival._replace(is_edge=arrival.is_edge or taken.is_edge)
@@ -262,8 +302,11 @@ class Port:
             self.stable_reach, self.stable_reach_ingest = upto, ingest
 
     def _leaps_from(self, chunk: Chunk, upto: int) -> int | None:
-        """The last time before a gap of more than ahead_us and what has passed meanwhile; None where there is no such gap, or
-        no row before it. A stream may be sparse: a row whose time has come is no leap, however long ago the last was."""
+        """The last event time before a leap; None if there is no leap, or no row before it.
+
+        A leap is a gap between rows of more than ahead_us plus the time that has passed between their ingest times. The passed
+        time is taken off because a stream may be sparse: a row whose time has come is no leap, however old the row before it.
+        """
         is_known = self.reach > BEGINNING
         ahead_us = self.ahead_us if is_known else self.ahead_us + self.disorder_us
         if upto - (self.reach if is_known else chunk.low) <= ahead_us:

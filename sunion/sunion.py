@@ -2,20 +2,24 @@
 
 Theory of operation (DPC, sections 'Stable state', 'Upstream failure', 'Stabilization'; rulings R8-R21):
 
-1. Time is cut into buckets. A bucket is stable once the stable boundary of every port has passed its end. Stable
-   buckets leave in order, and within a step rows are in (time, port, id) order, so replicas emit the same bytes.
-2. A *view* is how far the rows have been handed on: `base` is the stable one. It alone exists while all is well.
-3. A bucket may be held back for alpha*X from its ingest. When the deadline of one passes, MARK is emitted once, `live`
-   is forked off `base`, and what is there leaves as tentative steps on `live`, while `base` stands still at the mark.
-4. When the stable boundary has passed what was handed on tentatively, the failure has healed. At ROLLBACK `live` is
-   dropped (or kept beside, R21), and `base` hands on the same buckets again, now stable, reading again from the log
-   what memory no longer holds, until it has caught up: Redone. A new failure then makes a new mark, where `base` is.
-5. A bucket may be overdue although no input has failed: rows may come out of order for longer than alpha*X, a stream may be
-   idle, or behind another. It is answered early, by the same means (the mark is early), and corrected piece by piece as the
-   stable boundaries go on. Rows that come for a time that `live` has passed, from a stream that is not out of order, are
-   stranded: to answer them within X, `live` is given up, and they are due at their own deadline.
+1. Event time is divided into buckets. A bucket is stable once the stable boundary of every port has passed its end. Stable
+   buckets leave in order, and the rows of a step are in (time, port, id) order. So all replicas emit the same bytes.
+2. A *view* is a position in event time: all rows before it have left. The stable view is `base`. Without a failure there is no
+   other view.
+3. A bucket may be delayed for alpha*X from its ingest. When the first deadline passes, SUnion emits MARK once and forks the
+   view `live` off `base`. The rows that have arrived leave as tentative steps on `live`, and `base` stays at the mark.
+4. The failure has healed when the stable boundaries have passed all tentative steps. At ROLLBACK, `live` is dropped (or kept
+   beside the correction, R21). `base` then emits the same buckets again, now stable, until it has caught up: Redone. It reads
+   rows that have left the memory again from the log. A new failure makes a new mark at the position of `base`.
+5. A bucket may be overdue although no input has failed: rows may be out of order for longer than alpha*X, or a stream may be
+   idle or behind another one. The bucket is then answered early. The means are the same (the mark is early), and early answers
+   are corrected piece by piece as the stable boundaries rise. Rows are *stranded* if they arrive for a time that `live` has
+   passed, although their stream is in order. To answer them within X, `live` is dropped, and they are due at their own
+   deadline.
 
-The machine is pure: frames and the time go in, items come out; it never asks what time it is.
+The machine is pure: frames and clock values are its input, items are its output. It never reads a clock.
+
+Units, unless a field says otherwise: event time in microseconds; clock values and run time in microseconds of the run clock.
 """
 
 from __future__ import annotations
@@ -38,144 +42,194 @@ from sunion.steps import Item, Mark, Redone, Step
 from sunion.tape import BEGINNING, Chunk, Cursor
 
 STEP_ROWS = 131_072
+"""The default for the number of rows in a step, about."""
 
 MOST_AGAIN = 8
-"""What is handed on tentatively may be handed on again so many times on average, for the sake of early corrections."""
+"""How many times, on average, a tentative row may leave again so that corrections come early. It bounds their cost."""
 
 FEW_ROWS = 1_024
-"""So few rows may be handed on tentatively again at any rate."""
+"""So few rows may always leave tentatively again, because their cost does not matter."""
 
 NOTED_POSITIONS = 512
-"""Of the live view's positions, those of which it is known when they were reached."""
+"""The number of positions of the live view for which SUnion remembers when they were reached."""
 
 STEP_BYTES = 32 << 20
-"""Rows may be wide: a step for a host in another process is a message, of which several are under way."""
+"""The default for the size of a step, in bytes, about. Rows may be wide, and for a host in another process each step is a
+message, of which several are in transit."""
 
 REPLAY_BYTES = 8 << 20
+"""The default for the number of bytes per port that a view reads ahead from the log."""
 
 
 class Healed(Enum):
     """How a failure has healed (R16)."""
 
     FULL = "full"
+    """All tentative steps can be corrected."""
     PREFIX = "prefix"
+    """A prefix of the tentative steps can be corrected. The rest leaves tentatively again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """One input of the fragment's DAG: the union, in this order, of these ports, whose streams have the same columns;
-    `reordered` are the ports that have them in another order than the schema."""
+    """One input of the fragment's DAG: the union of some ports, whose streams have the same columns."""
 
     name: str
+    """The name of the input."""
     ports: tuple[int, ...]
+    """The indices of the ports. Rows of equal time are in this order."""
     schema: Schema
+    """The columns of the union."""
     reordered: frozenset[int] = frozenset()
+    """The indices of the ports whose columns are in another order than in the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """SUnion's constants. bucket_us is event time, the rest run time; memory_bytes bounds each port's cache; step_rows and
-    step_bytes are about how much one step may hold, so that no call takes long. grace_us: after a redo, what became overdue
-    in its midst waits so long at most, since what arrived meanwhile has not been looked at (R8). ahead_us: a row that is
-    more event time than this ahead of all boundaries is not overdue before its time has come; bucket_run_us: how long a
-    bucket takes in run time; disorder_us: how far boundaries may be behind their rows, in event time;
-    threshold_us: X.
-    """
+    """The parameters of SUnion."""
 
     bucket_us: int
+    """The length of a bucket, in microseconds of event time."""
     grace_us: int
+    """Buckets that became overdue during a redo wait for at most this after it, in microseconds of run time, because input that
+    arrived meanwhile has not been processed yet (R8)."""
     stable_lag_max_us: int
+    """How far stable output may lag behind stable input, in microseconds of run time. An older mark permits a PREFIX heal
+    (R16)."""
     memory_bytes: int
+    """The maximum size of the cache of each port, in bytes; it bounds the tape and the suffix separately."""
     step_rows: int = STEP_ROWS
+    """The number of rows that one step may hold, about. It is bounded so that no call takes long."""
     step_bytes: int = STEP_BYTES
+    """The bytes that one step may hold, about."""
     replay_bytes: int = REPLAY_BYTES
+    """A view reads on from the log of a port while fewer bytes than this are queued, or while they do not complete a bucket."""
     ahead_us: int = INFINITY
+    """A row that is more than this ahead of all boundaries, in microseconds of event time, is not overdue before its time has
+    come."""
     bucket_run_us: int = 1
+    """The time that a bucket takes to pass, in microseconds of run time."""
     disorder_us: int = 0
+    """How far boundaries may be behind the rows, in microseconds of event time."""
     threshold_us: int = 0
+    """X, in microseconds of run time."""
 
 
 @dataclass(slots=True)
 class View:
-    """How far rows have been handed on: all with time < position, on every port."""
+    """How far rows have left SUnion."""
 
     position: int
+    """Event time: exactly the rows before it have left, on every port."""
     cursors: list[Cursor]
+    """The cursor on the tape of each port, in the order of the ports."""
 
     def fork(self) -> View:
+        """An independent view at the same position."""
         return View(self.position, [cursor.fork() for cursor in self.cursors])
 
 
 @dataclass(slots=True)
 class SUnion:
-    """The machine. Feed its ports, then call `advance` until it returns nothing.
-
-    policy: for a failure, and for its stabilization. The second one holds for what goes on while a replica reconciles: a kept
-    live branch, or the peer that stands in for it (`standing_in`). eager_from: before this time `process` hands on only what is
-    overdue, since a correction is about to begin. most_rows: as settings.step_rows, for now. horizon: H (R16), the end of
-    what was handed on tentatively. is_early: nothing had failed when that was done, and mark_is_early: when the mark was made.
-    stranded_at: when rows that came behind the live view are overdue. fixed_alpha_x_us: what the user has
-    fixed, where others have held rows back for it before they came here: a bucket leaves once that is over, if every port
-    that is there has passed it; alpha_x_us is then how long the others are waited for (R9).
-    """
+    """The machine. Feed its ports, then call `advance` until it returns nothing."""
 
     ports: list[Port]
+    """The input partitions. Their order is part of the order of rows, so it is the same in all replicas."""
     merges: tuple[Merge, ...]
+    """The inputs of the fragment's DAG, as unions of ports."""
     settings: Settings
+    """The parameters."""
     name: str
+    """The name of the instance. The ids of failures begin with it."""
     policy: Policy
+    """The policies for a failure and for its stabilization (R11). The second one applies to tentative steps while a replica
+    reconciles: to a live branch beside the correction, and to the peer that stands in for the replica (`standing_in`)."""
     alpha_x_us: int
+    """alpha*X: how long a bucket may be delayed from its ingest, in microseconds of run time (R9)."""
     base: View = field(init=False)
+    """The stable view."""
     live: View | None = None
+    """The tentative view, ahead of `base`; None if there is no mark, or after a ROLLBACK that did not keep it."""
     mark_number: int = 0
+    """The number of the last mark; 0 before the first."""
     marked_at: int = 0
+    """Clock value at which the last mark was made."""
     fixed_alpha_x_us: int | None = None
+    """The alpha*X that the user has fixed, in microseconds of run time, if the fragments before this one have already delayed
+    the rows for so long; else None. A bucket then leaves tentatively once this time is over and every port that is not missing
+    has passed its end. alpha_x_us is how long SUnion waits for the other ports (R9)."""
     due: int = BEGINNING
+    """Event time: the end of the last bucket that is overdue."""
     muted_until: int = BEGINNING
+    """Event time: steps up to here are muted."""
     redoing: bool = False
+    """Whether a correction is in progress, from ROLLBACK to Redone."""
     standing_in: bool = False
+    """Whether this replica answers for a peer that reconciles (R22)."""
     eager_from: int = BEGINNING
+    """Clock value: before it, the policy `process` lets only overdue buckets leave, because a correction is about to begin."""
     most_rows: int = STEP_ROWS
+    """The limit of rows per step at present. `settings.step_rows` also applies."""
     rest: int = BEGINNING
+    """Event time: the end of what had left tentatively at the last ROLLBACK, and leaves again. Tentative rows up to it are not
+    counted as new. It is not after the input of a port that had stranded rows."""
     quiet_until: int = BEGINNING
+    """Clock value: until then, buckets that became overdue during a redo are delayed (R8)."""
     quiet_through: int = BEGINNING
+    """Event time: the end of the last of these buckets."""
     cause: str = ""
+    """The id of the current failure, or 'early'."""
     horizon: int = BEGINNING
+    """H (R16), event time: the end of the last tentative step, or of the last bucket for which input had arrived then."""
     is_early: bool = False
+    """Whether no input had failed when the tentative steps since the mark left."""
     mark_is_early: bool = False
+    """Whether no input had failed when the mark was made."""
     stranded_at: int = INFINITY
+    """Clock value at which the first stranded rows are overdue; INFINITY if there are none."""
     _stranded: dict[int, int] = field(default_factory=dict)
+    """The ingest time (clock value) of stranded rows, by port index."""
     _behind: dict[int, Arrival] = field(default_factory=dict)
+    """The arrivals of stranded rows, by port index. They are due again once the live view has ended."""
     _passed: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=NOTED_POSITIONS))
+    """The newest tentative steps as (end in event time, clock value at which it left, ingest time of its last bucket)."""
     _live_rows: int = 0
+    """The number of tentative rows since the mark."""
     _fresh_rows: int = 0
+    """The number of tentative rows since the mark that had not left before."""
     _kept_from: int = INFINITY
+    """Event time: the `replay_from` for which `_kept` was computed."""
     _kept: list[int] = field(default_factory=list)
+    """The first id of each port that a replay from `_kept_from` needs."""
     _empty: dict[str, pa.RecordBatch] = field(init=False)
+    """A batch without rows for each merge, by name."""
 
     def __post_init__(self) -> None:
         self.base = View(BEGINNING, [Cursor(port.tape.next_id) for port in self.ports])
         self._tell_ports()
         self._empty = {merge.name: merge.schema.empty() for merge in self.merges}
 
-    # What is known of the inputs
+    # Knowledge of the inputs
 
     @property
     def leading(self) -> View:
-        """The view that is ahead: what clients were given so far."""
+        """The view that is ahead. Clients have received results up to its position."""
         return self.live if self.live is not None else self.base
 
     @property
     def stable_through(self) -> int:
-        """S (R16): the smallest stable boundary over the ports, down to a bucket's start."""
+        """S (R16): the smallest stable boundary over the ports, rounded down to the start of a bucket. Event time."""
         return self._floor(min(port.tape.boundary for port in self.ports))
 
     def missing(self) -> tuple[str, ...]:
-        """Ports that a tentative step goes on without: silent ones, and failed ones behind what was already handed on (R11)."""
+        """The names of the ports that tentative steps omit: silent ones, and failed ones behind the leading view (R11)."""
         return tuple(port.name for port in self.ports if self._is_missing(port))
 
     def healed(self, now: int, replay_from: int) -> Healed | None:
-        """Whether what was handed on tentatively can now be corrected (R16), giving rows again from a time on."""
+        """How tentative steps can be corrected at the clock value `now` (R16); None if they cannot.
+
+        replay_from: the event time from which the correction must process rows again.
+        """
         if self.live is None or self.redoing or not self._can_redo(replay_from):
             return None
         stable, waited = self.stable_through, now - self.marked_at
@@ -191,20 +245,21 @@ class SUnion:
         return None
 
     def _horizon(self) -> int:
-        """H (R16), less what inputs have revoked since."""
+        """H (R16), lowered by what inputs have revoked since."""
         return min(self.horizon, max(port.data_end for port in self.ports))
 
     @property
     def _early_lag_us(self) -> int:
-        """How long early answers stand at least, lest those that come just before their final ones are undone one by one."""
+        """The shortest time for which early answers stay, in microseconds of run time. Otherwise answers that come just
+        before their final ones would be undone one by one."""
         return min(self.alpha_x_us, self.settings.stable_lag_max_us)
 
     def _is_cheap(self) -> bool:
-        """Whether handing on again what is tentative is in proportion to what was new in it."""
+        """Whether the rows that would leave tentatively again are in proportion to those that were new."""
         return self._live_rows <= max(MOST_AGAIN * self._fresh_rows, FEW_ROWS)
 
     def to_redo(self, replay_from: int) -> int:
-        """How many rows that are here a rollback would hand on, giving rows again from a time on."""
+        """The number of known rows that a rollback would process, if it replays rows from the event time `replay_from` on."""
         is_before = replay_from < self.base.position
         return sum(
             port.tape.next_id - (port.tape.place_of(replay_from) if is_before else cursor.next_id)
@@ -212,7 +267,7 @@ class SUnion:
         )
 
     def _can_redo(self, replay_from: int) -> bool:
-        """Whether all rows from a time on can be had: those that memory does not hold come from logs within reach."""
+        """Whether all rows from an event time on are available: in memory, or in a log that can be reached."""
         is_before = replay_from < self.base.position
         return all(
             not port.unreachable
@@ -223,7 +278,7 @@ class SUnion:
     # Orders from the consistency manager
 
     def set_threshold(self, threshold_us: int, stable_lag_max_us: int, ahead_us: int) -> None:
-        """A new X, and what follows from it."""
+        """Set X and the settings that depend on it; the units are those of `Settings`."""
         self.settings = replace(
             self.settings, threshold_us=threshold_us, stable_lag_max_us=stable_lag_max_us, ahead_us=ahead_us
         )
@@ -234,25 +289,25 @@ class SUnion:
             port.expect(self.settings.ahead_us, self.settings.bucket_run_us, self.settings.disorder_us)
 
     def begin_at(self, position: int, muted_until: int) -> None:
-        """Start at a place other than the beginning: rows from `position` on, output thrown away up to `muted_until`."""
+        """Start at a recovery point: with rows from the event time `position` on, muted up to `muted_until`."""
         self.base = View(position, [Cursor(port.tape.next_id) for port in self.ports])
         self.muted_until = muted_until
 
     def roll_back(self, now: int, replay_from: int, keep_live: bool) -> None:
-        """ROLLBACK: return to the mark, and hand on stable rows from there, until `Redone`.
+        """ROLLBACK: return to the mark, and emit stable steps from there, until `Redone`.
 
-        What was handed on tentatively stays due: after a partial heal the rest leaves again at once (R16).
+        Buckets that have left tentatively stay due: after a PREFIX heal the rest leaves again at once (R16).
 
-        replay_from: the time from which the host's restored state must be given rows again; where that is before the
-        mark, steps up to the mark are muted. keep_live: tentative steps go on beside them, on a branch of their own (R21).
+        replay_from: the event time from which the restored state of the host needs rows again. If it is before the mark, steps
+        up to the mark are muted. keep_live: whether tentative steps continue beside the correction, on a separate branch (R21).
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
         horizon, is_more_due = self._horizon(), self.due > self.live.position
         self.rest, self.due = horizon, max(self.due, horizon)
         if self._stranded:
-            # What is beyond the streams that are behind was given already; handed on at once, it would strand them again. What
-            # they have is due at its own deadline, and by then it may be stable. Where rows are out of order anyway, what they
-            # have leaves at once, and so does what a reader may have held back until now.
+            # Clients already have results beyond the streams that are behind. If these buckets left again at once, they would
+            # strand the next rows of these streams. Rows of these streams are due at their own deadline, and may be stable by
+            # then. With disorder their rows leave at once, and so do all buckets that a reader may have delayed until now.
             self.rest = min(horizon, *(self.ports[at].data_end for at in self._stranded))
             if not is_more_due:
                 held_back = min(max(self.rest, self._held_back_after(now)), horizon)
@@ -268,17 +323,17 @@ class SUnion:
         self.redoing = True
 
     def _held_back_after(self, now: int) -> int:
-        """Through where readers may hold back what was handed on tentatively: it came less than X ago."""
+        """The end (event time) of the last tentative bucket that readers may still delay: it was ingested less than X ago."""
         since = now - self.settings.threshold_us
         return max((upto for upto, _, ingest in self._passed if ingest > since), default=BEGINNING)
 
     def drop_live(self) -> None:
-        """Give up the live branch beside a correction: its output can no longer be held back."""
+        """End the live branch beside a correction, because the output of the correction can no longer be held back (R21)."""
         self._end_live()
         self._forget_stranded()
 
     def _end_live(self) -> None:
-        """From here on what came behind the live view waits for its own deadline."""
+        """End the live view. Stranded rows now wait for their own deadline."""
         self.live = None
         for at, arrival in self._behind.items():
             self.ports[at].note(arrival)
@@ -291,9 +346,9 @@ class SUnion:
     # The loop
 
     def advance(self, now: int, overdue_counts: bool) -> list[Item]:
-        """The next items: at most one step (with the MARK before it), or Redone. Empty when nothing may leave now.
+        """The next items: at most one step (after a MARK, if it needs one), or Redone. Empty if nothing may leave at `now`.
 
-        overdue_counts: False while the instance is catching up, when no deadline holds (R12).
+        now: a clock value. overdue_counts: False while the instance catches up, because no deadline applies then (R12).
         """
         if overdue_counts:
             self._collect_due(now)
@@ -312,7 +367,7 @@ class SUnion:
         return []
 
     def next_deadline(self) -> int | None:
-        """When the next held-back bucket becomes overdue, on the run clock; None where nothing is held back."""
+        """The clock value at which a bucket becomes overdue, or early answers may be corrected; None if there is none."""
         waits = [self._overdue_at(*port.arrivals[0][1:3]) for port in self.ports if port.arrivals]
         if self.live is not None and not self.redoing:
             waits.append(self.stranded_at)
@@ -328,7 +383,7 @@ class SUnion:
         return min(waits, default=None)
 
     def reads(self) -> Iterable[tuple[bool, int, int]]:
-        """(is live view, port, next id): places where a view must read on from the log, its replay queue being low."""
+        """(is live view, port index, next id): where a view must read on from the log, because its replay queue is low."""
         views = [(False, self.base)] if self.redoing or self.live is None else []
         if self.live is not None:
             views.append((True, self.live))
@@ -341,13 +396,16 @@ class SUnion:
                     yield is_live, at, cursor.replayed_to
 
     def trim(self, replay_from: int) -> None:
-        """Keep memory within its bound: forget rows that every view is past and that no rollback would want again, which
-        starts at `replay_from`; then, beyond the bound, the oldest."""
+        """Keep the memory within its bound.
+
+        First drop the rows that every view has passed and that no rollback needs; a rollback replays rows from the event time
+        `replay_from` on. Then, if the bound is still exceeded, drop the oldest rows.
+        """
         released = INFINITY if self.policy.failure is Hold.SUSPEND else self.leading.position
         needed = [cursor.next_id for cursor in self.base.cursors]
         if self.live is not None:
             for at, (cursor, port) in enumerate(zip(self.live.cursors, self.ports, strict=True)):
-                cursor.consume(port.tape, self.live.position)  # rows that came too late for it
+                cursor.consume(port.tape, self.live.position)  # the live view has passed rows that came too late
                 needed[at] = min(needed[at], cursor.next_id)
         if replay_from < self.base.position:
             if replay_from != self._kept_from:
@@ -378,7 +436,7 @@ class SUnion:
         self.quiet_through = self._due_through(now)
 
     def _has_caught_up(self) -> bool:
-        """Nothing stable is left to redo, or what is left lies in a log out of reach."""
+        """Whether no stable rows are left to redo, or only rows in logs that cannot be reached."""
         return all(
             cursor.is_joined(port.tape) or port.unreachable for cursor, port in zip(self.base.cursors, self.ports, strict=True)
         )
@@ -428,7 +486,7 @@ class SUnion:
         for at, port in enumerate(self.ports):
             if self.live is not None:
                 self._note_stranded(at, port)
-            port.forget_arrivals(self.leading.position)  # else their grace would hold back what came after them
+            port.forget_arrivals(self.leading.position)  # otherwise their grace would delay later arrivals
             while port.arrivals and self._overdue_at(*port.arrivals[0][1:3]) <= now:
                 arrival = port.arrivals.popleft()
                 if arrival.is_leap and self._is_ahead(arrival.upto):
@@ -439,8 +497,11 @@ class SUnion:
                 self.due = max([self.due, *(upto for upto in port.early if self._awaited_until(upto) <= now)])
 
     def _note_stranded(self, at: int, port: Port) -> None:
-        """Rows at a stream's edge that were ingested after the live view had passed their time are new, and nobody has spoken
-        for them (R14). They are due sooner than others, since what is due is then handed on once more."""
+        """Note the stranded rows of a port: rows at the edge of the stream, ingested after the live view had passed their time.
+
+        They are new, and no result has spoken for them (R14). They are due after half of alpha*X, sooner than other rows,
+        because what is due then leaves once more.
+        """
         for arrival in port.arrivals:
             if arrival.upto > self.leading.position:
                 break
@@ -449,23 +510,26 @@ class SUnion:
                 self.stranded_at = min(self.stranded_at, max(arrival.ingest + self.alpha_x_us // 2, arrival.not_before))
 
     def _passed_at(self, upto: int) -> int:
-        """When the live view handed on the bucket that ends here."""
+        """The clock value at which the bucket that ends at the event time `upto` left on the live view."""
         first = bisect_right(self._passed, upto - 1, key=lambda note: note[0])
         return self._passed[min(first, len(self._passed) - 1)][1] if self._passed else self.marked_at
 
     def _lead(self) -> Port | None:
-        """The port that is furthest, of those that have not ended; None where that says nothing of the time."""
+        """Of the ports that have not ended, the one with the highest boundary; None if no such port has a boundary."""
         lead = max((port for port in self.ports if port.boundary < INFINITY), key=lambda port: port.boundary, default=None)
         return lead if lead is not None and lead.boundary > BEGINNING else None
 
     def _is_ahead(self, upto: int) -> bool:
-        """Whether rows up to a time are far ahead of all boundaries. They would make all of their stream's due that are still
-        to come, and these would be too late for the live view."""
+        """Whether rows up to an event time are far ahead of all boundaries.
+
+        Such rows must not make their bucket due: buckets leave in order, so all earlier rows of the stream that are still to
+        come would be too late for the live view.
+        """
         lead = self._lead()
         return lead is not None and upto - lead.boundary > self.settings.ahead_us
 
     def _awaited_until(self, upto: int) -> int:
-        """When rows ahead are overdue: alpha*X after the inputs should have come there by themselves."""
+        """The clock value at which rows far ahead are overdue: alpha*X after the boundaries are expected to reach them."""
         lead = self._lead()
         if lead is None:
             return BEGINNING
@@ -476,17 +540,22 @@ class SUnion:
         return max(ingest + self.alpha_x_us, not_before)
 
     def _due_through(self, now: int) -> int:
-        """Through where what is held back is overdue, open windows with it."""
+        """The event time up to which delayed buckets are overdue; INFINITY if open windows are overdue, too."""
         return max(self.due, self._flush_through(now))
 
     def _is_quiet(self, now: int) -> bool:
-        """What became overdue in the midst of a redo is held back a little longer, for its input may be here by now; but
-        no longer than until the next deadline, which is met like any other (R8)."""
+        """Whether buckets that became overdue during a redo are delayed a little longer, because their input may have arrived.
+
+        The delay ends with the next deadline, which is met like any other (R8).
+        """
         return now < self.quiet_until and self._due_through(now) <= self.quiet_through
 
     def _flush_at(self) -> int | None:
-        """When the open windows are due: every port that is there has ended, though another is missing, or the end of one
-        is tentative."""
+        """The clock value at which open windows are due; None if they are not, or if they close by stable boundaries.
+
+        They are due if every port that is not missing has ended, while another port is missing, or the end of one is tentative
+        (R11).
+        """
         if all(port.ended is None for port in self.ports):
             return None
         present = [port for port in self.ports if not self._is_missing(port)]
@@ -502,19 +571,22 @@ class SUnion:
         return INFINITY if flush is not None and flush <= now else BEGINNING
 
     def _all_present_through(self, now: int) -> int:
-        """R11: through where every port that is not missing is known. One that is behind by less than alpha*X is waited for,
-        that its rows may join: buckets then leave at their deadlines."""
+        """R11: the event time up to which every port that is not missing has a boundary.
+
+        A port that is behind by at most alpha*X is waited for, so that its rows can be included. Buckets then leave at their
+        deadlines.
+        """
         position = self.leading.position
         known = [
             port.boundary
             for port in self.ports
             if not port.silent and (port.boundary >= position or now - port.boundary_ingest <= self.alpha_x_us)
         ]
-        # Open windows of streams that have ended wait for a missing one as long as any bucket does.
+        # Open windows of ended streams wait for a missing stream as long as any bucket: until their deadline (`_flush_at`).
         return self._floor(min(known)) if known and min(known) < INFINITY else BEGINNING
 
     def _complete_through(self, now: int) -> int:
-        """Through where the time that the user has fixed is over, and nobody else is waited for."""
+        """The event time up to which the fixed alpha*X is over, and no other port is waited for."""
         if self.fixed_alpha_x_us is None:
             return BEGINNING
         alpha_x_us = self.fixed_alpha_x_us
@@ -522,7 +594,7 @@ class SUnion:
         return min(max(over, default=BEGINNING), self._all_present_through(now))
 
     def _complete_at(self) -> list[int]:
-        """When that time is over, for what nobody else is waited for."""
+        """The clock values at which the fixed alpha*X is over, for buckets for which no other port is waited for."""
         if self.fixed_alpha_x_us is None:
             return []
         alpha_x_us, through = self.fixed_alpha_x_us, self._all_present_through(INFINITY)
@@ -532,7 +604,10 @@ class SUnion:
         return [max(at + alpha_x_us, least) for _, at, least, *_ in firsts]
 
     def _readable_through(self, view: View) -> int:
-        """A port within reach whose rows must be read again from the log is waited for: its rows are not missing."""
+        """The event time up to which all rows of reachable ports are in memory.
+
+        A port whose rows must be read again from a reachable log is waited for, because its rows are not missing.
+        """
         waits = [
             self._floor(cursor.boundary(port.tape))
             for cursor, port in zip(view.cursors, self.ports, strict=True)
@@ -541,7 +616,7 @@ class SUnion:
         return min(waits, default=INFINITY)
 
     def _is_missing(self, port: Port) -> bool:
-        """One that is merely behind what was answered early goes on."""
+        """Whether tentative steps do not wait for a port (R11). A port that is only behind early answers is not missing."""
         return port.silent or (port.failed and port.boundary < self.leading.position)
 
     # Making a step
@@ -562,8 +637,10 @@ class SUnion:
         return Step(batches, upto, tentative, muted, ingest, missing, cause)
 
     def _limited(self, view: View, through: int, tentative: bool) -> int:
-        """A bucket's end at which the step holds about step_rows, or step_bytes, each port having an equal share of them; a
-        tentative one ends where what its rows lack changes."""
+        """The bucket end, at most `through`, at which a step holds about step_rows or step_bytes. Each port has an equal share.
+
+        A tentative step also ends where the inputs that its rows lack change, so that each bucket names what it lacks (R11).
+        """
         if tentative:
             through = min([through, *self._changes(view.position)])
         share_rows = max(min(self.settings.step_rows, self.most_rows) // len(self.ports), 1)
@@ -579,8 +656,10 @@ class SUnion:
         return through
 
     def _changes(self, position: int) -> Iterator[int]:
-        """Buckets' ends after a position, at which what tentative rows lack may change: where what is known of a port ends, and
-        where its own rows begin to lack something else."""
+        """Bucket ends after a position at which the inputs that tentative rows lack may change.
+
+        These are the boundary of each port, and the point where the tentative rows of a port begin to lack something else.
+        """
         for port in self.ports:
             known = self._floor(port.boundary)
             if known > position:
@@ -607,7 +686,7 @@ class SUnion:
         return taken
 
     def _merge(self, merge: Merge, taken: Sequence[_Taken]) -> pa.RecordBatch:
-        """Rows of several ports in (time, port, id) order: runs in port order, put in order by a stable sort on time."""
+        """The rows of a merge in (time, port, id) order: joined in port order, then sorted on time by a stable sort."""
         batches = [
             batch.select(merge.schema.arrow.names) if at in merge.reordered else batch
             for at in merge.ports
@@ -625,8 +704,12 @@ class SUnion:
         return merged.take(pa.array(np.argsort(times, kind="stable")))
 
     def _ingest(self, taken: Sequence[_Taken], upto: int) -> Ingest:
-        """What each bucket of the step counts from (R8): its oldest row, or the first boundary past its end. One that is far
-        past it, or the end of a stream, does not say how far time is in the others: it counts where nothing else does."""
+        """The ingest time from which each bucket of a step counts (R8): the earlier of those of its oldest row and of the first
+        boundary past its end.
+
+        A boundary far past the bucket, or the end of a stream, does not say how far time has come in the other streams. It
+        counts only if there is nothing else.
+        """
         entries: list[tuple[int, int]] = []
         leaps: list[int] = []
         for port, part in zip(self.ports, taken, strict=True):
@@ -664,12 +747,16 @@ class SUnion:
 
 @dataclass(slots=True)
 class _Taken:
-    """Rows taken from one port: pieces with their times, and (highest time, ingest) of each."""
+    """The rows of one port for a step, in pieces."""
 
     batches: list[pa.RecordBatch]
+    """The rows of each piece, in id order."""
     times: list[np.ndarray]
+    """The event times of the rows of each piece, in microseconds: int64, shape (rows,)."""
     ordered: bool
+    """Whether the times within each piece never fall."""
     ingest: list[tuple[int, Ingest]]
+    """The highest event time and the ingest times of each piece."""
 
     def add(self, piece: tuple[pa.RecordBatch, np.ndarray] | None, ordered: bool, ingest: Ingest) -> None:
         if piece is None:

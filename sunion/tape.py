@@ -1,10 +1,13 @@
-"""A port's stable prefix, and places in it.
+"""The stable prefix of a port, and the positions of its readers.
 
-A *tape* is the stable part of one stream partition: a sequence of chunks with contiguous ids and the stable boundary.
-It is logically endless and lives in the log; memory caches its newest part within a bound. A *cursor* is one reader's
-place on a tape. Consumption is by time: a cursor at time t has consumed exactly the rows with time < t, wherever in
-the tape they stand, so (position, first chunk still needed) says all. A cursor whose next chunk has left the cache
-reads it again from the log (a failure of hours must not need memory of hours).
+A *tape* is the stable part of one stream partition: a sequence of chunks with contiguous ids, and the stable boundary.
+It is logically unbounded and stored in the log. Memory caches its newest part, within a bound of bytes.
+
+A *cursor* is the position of one reader on a tape. Consumption is by time: a cursor at time t has consumed exactly the rows
+with time < t, wherever they are on the tape. Therefore a time and the first chunk that is still needed describe it completely.
+If that chunk has left the cache, it is read again from the log, because a failure of hours must not need memory of hours.
+
+Times are event time, in microseconds. Ids are stable ids: contiguous in each partition, and equal in all replicas of a stream.
 """
 
 from __future__ import annotations
@@ -21,15 +24,18 @@ from boreal.model.errors import ProtocolError
 from boreal.model.frames import Ingest
 
 BEGINNING = -(1 << 62)
-"""The event time before which there is nothing."""
+"""An event time before all rows and boundaries, in microseconds."""
 
 MAX_NOTES = 4096
-"""Beyond so many, things are noted more coarsely: a failure of hours must not need memory of hours."""
+"""The maximum number of notes in a list. A longer list is made coarser: a failure of hours must not need memory of hours."""
 
 
 def bounded(notes: deque[tuple[int, int]], most: int) -> deque[tuple[int, int]]:
-    """(through which time, what holds from there back) in order: where there are too many, each two are made one, which
-    reaches as far as both and says what the first one said."""
+    """The notes, or a coarser version of them if there are more than `most`.
+
+    A note is (through, value): `value` holds up to the event time `through`, from where the note before it ends. The coarser
+    version merges each two neighbours into one note, with the later `through` and the value of the first.
+    """
     if len(notes) <= most:
         return notes
     listed = list(notes)
@@ -40,20 +46,30 @@ def bounded(notes: deque[tuple[int, int]], most: int) -> deque[tuple[int, int]]:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Rows of one stream as they came in one frame. `floor`: no row here or later in the stream has a smaller time."""
+    """The rows of one stream partition that arrived in one frame. There is at least one row."""
 
     first_id: int
+    """The id of the first row. The ids of the chunk are contiguous."""
     batch: pa.RecordBatch
+    """The rows, in id order; the first column holds their times."""
     times: np.ndarray
+    """The event times of the rows in microseconds: int64, shape (rows,)."""
     low: int
+    """The smallest event time, in microseconds."""
     high: int
+    """The largest event time, in microseconds."""
     ordered: bool
+    """Whether the times never fall from row to row."""
     floor: int
+    """Event time in microseconds. No row in this chunk, or later in the stream, has a smaller time."""
     ingest: Ingest
+    """The ingest times of the rows, in runs of event time and clock values."""
     nbytes: int
+    """The size of the batch, in bytes."""
 
     @staticmethod
     def of(first_id: int, batch: pa.RecordBatch, floor: int, ingest: Ingest) -> Chunk:
+        """A chunk of a batch that is not empty."""
         times = batch.column(0).to_numpy()
         low, high, ordered = int(times[0]), int(times[-1]), True
         if len(times) > 1 and not (times[1:] >= times[:-1]).all():
@@ -62,10 +78,14 @@ class Chunk:
 
     @property
     def next_id(self) -> int:
+        """The id after the last row."""
         return self.first_id + len(self.times)
 
     def fitting(self, since: int, room: int) -> tuple[int, int]:
-        """(the highest time through which rows from `since` on fit into so many bytes, about; how many are then left)."""
+        """How far rows from the event time `since` on, in time order, fit into `room` bytes: (time, bytes left).
+
+        `time` is that of the first row that does not fit, or the chunk's largest if all fit. The estimate takes all rows to be
+        equally large."""
         if self.nbytes <= room:
             return self.high, room - self.nbytes
         ahead = np.sort(self.times[self.times >= since])
@@ -75,8 +95,9 @@ class Chunk:
         return self.high, room - self.nbytes * len(ahead) // len(self.times)
 
     def between(self, since: int, upto: int) -> tuple[pa.RecordBatch, np.ndarray] | None:
-        """The rows with since <= time < upto, in id order, and their times; None where there are none, as where `since` is
-        beyond `upto`: a correction may have come further than the next tentative step will."""
+        """The rows with since <= time < upto, in id order, and their times; None if there are none.
+
+        `since` may be after `upto`, because a correction may already be beyond the end of the next tentative step."""
         if since >= upto:
             return None
         if self.low >= since and self.high < upto:
@@ -94,33 +115,43 @@ class Chunk:
 
 @dataclass(slots=True)
 class Tape:
-    """The stable prefix of a port: cached chunks, the next id to come, the stable boundary, and old chunks' places, at most
-    `most_notes` of them. acknowledged: no row below this id will be asked for."""
+    """The stable prefix of a port."""
 
     boundary: int = BEGINNING
+    """The stable boundary: no stable row that is still to come has an event time (in microseconds) before it."""
     next_id: int = 0
+    """The id of the next row to come."""
     nbytes: int = 0
+    """The size of the cached chunks, in bytes."""
     chunks: list[Chunk] = field(default_factory=list)
+    """The cached chunks, in id order and without gaps, up to `next_id`."""
     places: deque[tuple[int, int]] = field(default_factory=deque)
+    """Where chunks begin, cached or not, as (largest event time, first id) in id order."""
     most_notes: int = MAX_NOTES
+    """The maximum number of places; beyond it they are made coarser."""
     acknowledged: int = 0
+    """No row below this id will be needed again."""
 
     def begin(self, next_id: int, time: int = BEGINNING, first_id: int | None = None) -> None:
-        """Start at an id other than 0: a restarted instance goes on from an anchor, or from a checkpoint of a time. What is
-        needed from before that time begins at `first_id`, if it is needed."""
+        """Start at an id other than 0: a restarted instance continues from an anchor or a checkpoint.
+
+        time: the event time of the anchor or checkpoint, in microseconds. first_id: the id from which rows before that time are
+        still needed; None if none is.
+        """
         self.next_id = next_id
         if first_id is not None and first_id < next_id:
             self.places.append((time - 1, first_id))
 
     @property
     def cached_from(self) -> int:
-        """The id from which on everything up to next_id is in memory."""
+        """The id from which all rows up to next_id are in memory."""
         return self.chunks[0].first_id if self.chunks else self.next_id
 
     def append(self, first_id: int, batch: pa.RecordBatch, ingest: Ingest) -> Chunk | None:
-        """Take stable rows; those already here (by id) are dropped. None where nothing was new (I2, I6).
+        """Add stable rows, and return the new ones as a chunk; None if no row is new. Known ids are dropped (I2, I6).
 
-        Raises ProtocolError where ids are missing in between: a stable tuple would be lost.
+        Raises ProtocolError if ids are missing before the rows, because a stable tuple would be lost, or if a new row is before
+        the stable boundary, because the boundary promised that none would come.
         """
         if first_id > self.next_id:
             raise ProtocolError(f"stable ids {self.next_id}..{first_id - 1} are missing")
@@ -137,42 +168,45 @@ class Tape:
         return chunk
 
     def advance(self, boundary: int) -> bool:
-        """Take a stable boundary; only rising ones count (R3). True where it rose."""
+        """Take a stable boundary. Stable boundaries only rise, so a lower one is ignored (R3). True if it rose."""
         if boundary <= self.boundary:
             return False
         self.boundary = boundary
         return True
 
     def index_of(self, chunk_id: int) -> int:
-        """The position in `chunks` of the first chunk that starts at or after an id."""
+        """The index in `chunks` of the first chunk that starts at or after an id."""
         return bisect_left(self.chunks, chunk_id, key=lambda chunk: chunk.first_id)
 
     def drop_before(self, chunk_id: int) -> None:
-        """Forget cached chunks before the one that starts at an id."""
+        """Drop the cached chunks that start before an id."""
         count = self.index_of(chunk_id)
         if count:
             self.nbytes -= sum(chunk.nbytes for chunk in self.chunks[:count])
             del self.chunks[:count]
 
     def evict(self, limit: int) -> None:
-        """Forget the oldest cached chunks, needed or not, until the cache is within its bound of bytes."""
+        """Drop the oldest cached chunks, needed or not, until the cache is at most `limit` bytes. The log still has them."""
         while self.nbytes > limit and self.chunks:
             self.nbytes -= self.chunks.pop(0).nbytes
 
     def place_of(self, time: int) -> int:
-        """Where a cursor for a time begins: the first id of a chunk, with no row at or after that time before it. What was
-        acknowledged held no such row either, for a time that is asked for is never before one that was acknowledged for."""
+        """The id at which a cursor for an event time begins. It is the first id of a chunk, and no row before it is at or after
+        that time.
+
+        Acknowledged rows are not at or after that time either, because a requested time is never before the time for which rows
+        were acknowledged. So the cursor never begins below `acknowledged`."""
         for high, first_id in self.places:
             if high >= time:
                 return max(first_id, self.acknowledged)
         return self.next_id
 
     def acknowledge(self, first_id: int) -> None:
-        """Rows below this id are needed no more, and may be gone."""
+        """Rows below this id are no longer needed. They may have been trimmed from the log."""
         self.acknowledged = max(self.acknowledged, first_id)
 
     def forget_places(self, time: int) -> None:
-        """Places of chunks wholly before a time are not asked for again."""
+        """Drop the places of chunks that end before an event time: they are not requested again."""
         while self.places and self.places[0][0] < time:
             self.places.popleft()
 
@@ -183,29 +217,34 @@ class Tape:
 
 @dataclass(slots=True)
 class Cursor:
-    """A view's place on one tape. `replayed` are chunks read again from the log, which come before all cached ones."""
+    """The position of a view on one tape."""
 
     next_id: int
+    """The first id that the view may still need."""
     replayed: list[Chunk] = field(default_factory=list)
+    """Chunks that were read again from the log, in id order. They precede all cached chunks of the tape."""
     replay_boundary: int = BEGINNING
+    """The highest stable boundary that was read again from the log: event time in microseconds."""
 
     def fork(self) -> Cursor:
+        """An independent cursor at the same position. The chunks are shared."""
         return Cursor(self.next_id, list(self.replayed), self.replay_boundary)
 
     @property
     def replayed_to(self) -> int:
+        """The id after the rows that were read again: where reading from the log continues."""
         return self.replayed[-1].next_id if self.replayed else self.next_id
 
     def is_joined(self, tape: Tape) -> bool:
-        """Whether all that this cursor still needs is in memory."""
+        """Whether all rows that this cursor still needs are in memory."""
         return self.replayed_to >= tape.cached_from
 
     def boundary(self, tape: Tape) -> int:
-        """The stable boundary as far as this cursor can see."""
+        """The stable boundary up to which this cursor has all rows in memory: event time in microseconds."""
         return tape.boundary if self.is_joined(tape) else min(self.replay_boundary, tape.boundary)
 
     def pending(self, tape: Tape, upto: int) -> Iterator[Chunk]:
-        """The chunks that may hold rows before `upto`, in id order."""
+        """The chunks in memory that may hold unconsumed rows before the event time `upto`, in id order."""
         for chunk in self.replayed:
             if chunk.floor >= upto:
                 return
@@ -219,7 +258,7 @@ class Cursor:
             yield chunk
 
     def consume(self, tape: Tape, upto: int) -> None:
-        """All rows before `upto` are consumed: move past the leading chunks that hold nothing later."""
+        """Note that all rows before the event time `upto` are consumed: move past the leading chunks without a later row."""
         done = 0
         for chunk in self.replayed:
             if chunk.high >= upto:
@@ -235,7 +274,10 @@ class Cursor:
             self.next_id = tape.chunks[at].next_id
 
     def take_replayed(self, tape: Tape, first_id: int, batch: pa.RecordBatch, ingest: Ingest) -> None:
-        """Take stable rows read again from the log: those from the cursor's place up to where the cache begins."""
+        """Add stable rows that were read again from the log. Only those from `replayed_to` to the start of the cache are kept.
+
+        Raises ProtocolError if ids are missing before the rows.
+        """
         if first_id > self.replayed_to:
             raise ProtocolError(f"replay skips the stable ids {self.replayed_to}..{first_id - 1}")
         first = self.replayed_to
