@@ -148,8 +148,8 @@ class Engine:
 
     @property
     def latency_us(self) -> int:
-        """The worst latency of an order, from giving it to its answer, in microseconds. It is the largest sample and a half,
-        as for a hop, because few batches may have been measured. 0 for a host in this process."""
+        """The worst latency of an order, from giving it to its answer, in microseconds. It is one and a half times
+        the largest sample, as for a hop, because few batches may have been measured. 0 for a host in this process."""
         if self.host is not None:
             return 0
         is_known = len(self.latencies) >= LEAST_SAMPLES
