@@ -62,7 +62,8 @@ class LeaseGrant:
 
 @dataclass(frozen=True, slots=True)
 class LeaseDenial:
-    """The sender refuses a lease: it reconciles itself, holds a lease, or has the lower replica number of two crossing requests."""
+    """The sender refuses a lease: it reconciles itself, or holds a lease, or has the lower replica number of two crossing
+    requests."""
 
     sender: InstanceId
     """The instance that was asked."""

@@ -47,7 +47,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy the state. A rollback returns to this copy if checkpoints are periodic."""
+    """Copy the state. In the mode checkpoint_redo a rollback returns to the last copy."""
 
     number: int | None
     """The number of the copy in the store; None if it stays in memory only."""
