@@ -40,7 +40,7 @@ class Heartbeat:
     sender: InstanceId
     """The partner."""
     state: State
-    """Its state. A partner whose host has stopped sends RECOVERING during a correction, so that others do not wait for it
+    """Its state. A partner whose host has stopped sends RECOVERING, so that no peer waits for the end of its correction
     (R22)."""
 
 
