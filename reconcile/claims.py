@@ -131,7 +131,7 @@ class Claims:
         times = [self.strategy.copied_at] if self.strategy.periodic else []
         if not self.graph.unbounded:
             if self.made is None:
-                return  # the next anchor needs the begin of the open windows, and only the places give it
+                return  # the next anchor needs the start of the open windows, and only the places give it
             times.append(self.made.needs)
         for link in self.links:
             link.port.tape.forget_places(min(times, default=BEGINNING))

@@ -131,7 +131,7 @@ class Upstream:
     worse_since: int | None = None
     """Clock value since which another replica has lacked fewer inputs than the live one; None if none does."""
     live: Candidate = field(init=False)
-    """The visible replica, from which tentative rows are read."""
+    """The visible replica: its stable and its tentative rows are read."""
     correcting: Candidate | None = None
     """The replica that is also read, for its stable rows; None if there is none."""
     must_follow: bool = False
@@ -274,8 +274,8 @@ class Upstream:
         effects: list[Follow | Unfollow] = [Unfollow(log) for log in sorted(before - after)]
         for log in sorted(after - before):
             candidate = self.candidate(log)
-            # The needed rows may be older than its newest incarnation. So dead incarnations are told from the log alone, in
-            # its order (R25).
+            # The needed rows may be older than its newest incarnation. So dead incarnations are recognised in the order of the
+            # log, from its beginning (R25).
             candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
             effects.append(Follow(log, last_id))
         return revoke, effects
