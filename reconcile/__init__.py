@@ -1,5 +1,5 @@
-"""Reconciliation: the consistency machine, the operator host's strategies, SOutput, switching and recovery; `Instance` joins
-them.
+"""Reconciliation: the consistency machine, the strategies of the operator host, SOutput, switching between replicas, and
+recovery. `Instance` joins them.
 
-Pure; imports boreal, sunion and operators.
+The code is pure: it does no I/O and reads no clock. It imports boreal, sunion and operators only.
 """

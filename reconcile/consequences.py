@@ -1,4 +1,4 @@
-"""What is to follow from an order's answer, as data: what is pending can be printed, and compared."""
+"""What follows from the answer to an order, as data. Pending consequences can so be printed and compared."""
 
 from __future__ import annotations
 
@@ -9,31 +9,35 @@ from sunion.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class EmitRows:
-    """The answer's rows are this step's, and go out as its output. Its input rows are not kept."""
+    """Write the rows of the answer as the output of a step."""
 
     step: Step
+    """The step, without its input rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCopy:
-    """The copy of the state goes to the store under a number; all input before `time`, an event time, is in it."""
+    """Upload the copy of the state to the store."""
 
     number: int
+    """The number of the checkpoint."""
     time: int
+    """Event time. The copy contains all input rows before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UndoTentative:
-    """The state is back at the mark: the tentative results that came before the rollback are undone. cause: the failure's id;
-    keep_live: tentative output goes on beside the correction (R21)."""
+    """The state is back at the mark: undo the tentative results that were written before the rollback."""
 
     cause: str
+    """The id of the failure."""
     keep_live: bool
+    """Whether tentative output continues during the correction (R21)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndCorrection:
-    """The correction is complete."""
+    """Complete the correction: write REC_DONE."""
 
 
 Consequence = EmitRows | StoreCopy | UndoTentative | EndCorrection

@@ -1,13 +1,14 @@
 """The consistency machine of one instance (DPC, section 'Approach', the state machine; rulings R10, R12, R16-R22).
 
-Theory of operation. An instance is STABLE while every input is stable and flowing. At detection, when a port has missed
-two boundaries or turned tentative, it is in UP_FAILURE, and says so, that its readers may leave for a STABLE replica; it
-goes on holding buckets back up to alpha*X, so a short failure leaves no trace. If it has handed on tentative buckets, it
-reconciles once the input is corrected, and is in STABILIZATION until it has caught up; else it is simply STABLE again.
-An instance that was away (restarted, frozen, or cut from all its inputs) is RECOVERING until it has read what it missed:
-no deadline holds for it, and nobody reads from it who has another choice.
+Theory of operation. An instance is STABLE while every input is stable and flowing. A failure is detected when a port has
+missed two boundaries or turned tentative. The instance is then in UP_FAILURE. It announces this state, so that its readers
+can switch to a STABLE replica. It still holds buckets back up to alpha*X, so a short failure has no visible effect. If it has
+released tentative buckets, it reconciles once the input is corrected, and is in STABILIZATION until it has caught up. If it
+has released none, it returns to STABLE directly. An instance that was away (restarted, frozen, or cut off from all its inputs)
+is RECOVERING until it has read what it missed. No deadline holds for it meanwhile, and readers use it only if they have no
+other replica.
 
-`TRANSITIONS` is the whole machine; the diagram in docs/protocol.md is drawn from it.
+`TRANSITIONS` is the whole machine. The diagram in docs/protocol.md is generated from it.
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ TRANSITIONS: dict[tuple[State, State], str] = {
 
 
 class Facts(NamedTuple):
-    """What the state follows from. is_marked: tentative buckets were handed on and not yet corrected."""
+    """The facts that determine the state."""
 
     is_redoing: bool
+    """A correction is running."""
     is_away: bool
+    """The instance was away and has not caught up yet."""
     is_marked: bool
+    """Tentative buckets were released and are not corrected yet."""
     has_failed_input: bool
+    """At least one input has failed."""
 
 
 def state_of(facts: Facts) -> State:
-    """The state that the facts demand, the most specific first."""
+    """The state that follows from the facts. The first fact that holds decides, in the order of `Facts`."""
     if facts.is_redoing:
         return State.STABILIZATION
     if facts.is_away:
@@ -51,5 +56,5 @@ def state_of(facts: Facts) -> State:
 
 
 def check_transition(before: State, after: State) -> None:
-    """A move that the table does not have is a bug."""
+    """Assert that the table has this transition. Any other one is a bug."""
     assert (before, after) in TRANSITIONS, f"no transition from {before.value} to {after.value}"

@@ -1,4 +1,4 @@
-"""The consistency machine drawn: `python -m reconcile.diagram` prints what docs/protocol.md shows of it."""
+"""The table and the diagram of the consistency machine: `python -m reconcile.diagram` prints them for docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from reconcile.consistency import TRANSITIONS
 
 
 def table() -> str:
-    """The transitions as a Markdown table, in the machine's own order."""
+    """The transitions as a Markdown table, in the order of `TRANSITIONS`."""
     rows = [f"| {before.value} | {after.value} | {why} |" for (before, after), why in TRANSITIONS.items()]
     return "\n".join(["| from | to | when |", "|---|---|---|", *rows])
 
 
 def diagram() -> str:
-    """The same as a Mermaid state diagram. A colon ends a label's head in Mermaid, so labels have none."""
+    """The transitions as a Mermaid state diagram. Labels contain no colon, because Mermaid uses it as a separator."""
     arrows = [f"    {before.value} --> {after.value}: {_label(why)}" for (before, after), why in TRANSITIONS.items()]
     first, restarted = "STABLE", "RECOVERING"
     starts = [f"    [*] --> {first}: first life", f"    [*] --> {restarted}: a later life"]

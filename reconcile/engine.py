@@ -1,8 +1,8 @@
-"""The engine of one instance: gives orders to the operator host, and says what follows from each answer, in order.
+"""The engine of one instance. It gives orders to the operator host, and returns what follows from each answer, in order.
 
-A host beside us answers at once. One in another process answers later: until then orders are under way, no more of them
-than a bound of bytes, and how long they take counts in what alpha*X leaves for holding buckets back (R9: a tuple may come
-just after a batch began, so what is measured is up to two batches).
+A host in this process answers at once. A host in another process answers later. Until then its orders are under way, up to a
+bound in bytes. The time that they take is subtracted from X to get alpha*X, the time for which buckets may be held back (R9).
+A tuple may come just after a batch began, so the measured time is up to two batches.
 """
 
 from __future__ import annotations
@@ -20,56 +20,77 @@ from reconcile.orders import Answer, DropLive, Order, Place
 from sunion.steps import Step
 
 LATENCY_SAMPLES = 256
+"""The number of recent order latencies that are kept."""
 
 LATENCY_GUESS_US = 500_000
-"""What a host in another process is taken to need before it was measured."""
+"""The assumed latency of a host in another process before it is measured, in microseconds."""
 
 LEAST_SAMPLES = 8
-"""With fewer, the guess still counts: an order may take two batches, and the first few may all have met a short one."""
+"""With fewer samples, the guess is a lower bound of the latency. An order may take two batches, and the first few orders may
+all have met a short batch."""
 
 SLOWNESS = 4
-"""A host that says nothing for so many times its worst latency has stopped."""
+"""A host counts as stopped if it is silent for this many times its worst latency."""
 
 PATIENCE = 2
-"""It has stopped as well if it says nothing for half of X, and for so many times its usual latency: then there is just time to
-read from another. A few orders that took long, as when it began, do not change what is usual."""
+"""A host also counts as stopped if it is silent for half of X, and for this many times its median latency. Then readers still
+have time to switch to another replica. The median is used because a few slow orders, for example at the start, do not change
+it."""
 
 
 class HostFailed(BorealError):
-    """The host in another process cannot obey an order: its state is lost, or an operator raised what the text tells."""
+    """The host in another process cannot execute an order: its state is lost, or an operator raised an error. The text says
+    which, and names the rows of the order."""
 
 
 @dataclass(slots=True)
 class UnderWay:
-    """An order that is not yet answered. since: when it was given; nbytes: of its rows; what: which these are, for people;
-    is_live: a step of the live branch; is_timed: how long it takes is to be measured."""
+    """An order that is not answered yet."""
 
     number: int
+    """The number of the order in this incarnation."""
     since: int
+    """Clock value at which the order was given, in microseconds."""
     nbytes: int
+    """The size of its rows in bytes."""
     what: str
+    """A description of its rows, for error messages."""
     is_live: bool
+    """Whether it is a step of the live branch."""
     is_timed: bool
+    """Whether its latency is measured."""
     then: Consequence | None
+    """What follows from its answer; None if nothing does."""
 
 
 @dataclass(slots=True)
 class Engine:
-    """host: the one beside us, None for one in another process. limit_bytes: of steps under way. silence_us: the least
-    silence that counts as one. delay_threshold_us: X."""
+    """The connection of an instance to its operator host: the orders under way, and the latency of the host."""
 
     incarnation: int
+    """The number of this incarnation."""
     host: Host | None
+    """The host in this process; None for a host in another process."""
     limit_bytes: int
+    """The bound of the steps under way, in bytes of their rows."""
     silence_us: int
+    """A shorter wait, in microseconds, never counts as silence of the host."""
     delay_threshold_us: int
+    """X, in microseconds."""
     number: int = 0
+    """The number of the last order that was given to a host in another process."""
     nbytes: int = 0
+    """The size of the rows under way in bytes."""
     answered_at: int = 0
+    """Clock value of the last answer, in microseconds."""
     has_begun: bool = False
+    """Whether the host has answered in this incarnation."""
     copied_bytes: int = 0
+    """The size of the last copy of the state in bytes."""
     under_way: deque[UnderWay] = field(default_factory=deque)
+    """The orders that are not answered yet, oldest first."""
     latencies: deque[int] = field(default_factory=lambda: deque(maxlen=LATENCY_SAMPLES))
+    """The latest measured latencies of orders, in microseconds."""
 
     def hand(
         self,
@@ -80,9 +101,11 @@ class Engine:
         is_timed: bool = False,
         what: str = "",
     ) -> Answer | None:
-        """Give an order; its answer, where the host is beside us. Else `take` returns `then` once the answer has come.
+        """Give an order to the host.
 
-        is_timed: it is one of the usual kind, whose time is to be measured. what: the rows that it is about, for people.
+        A host in this process answers at once: the answer is returned. Otherwise the result is None, and `take` returns
+        `then` when the answer arrives. is_timed: the order is of the usual kind, so its latency is measured. what: a
+        description of its rows, for error messages.
         """
         if self.host is not None:
             return self._noted(self.host.obey(order))
@@ -95,8 +118,11 @@ class Engine:
         return None
 
     def take(self, place: Place, answer: Answer, now: int) -> Consequence | None:
-        """Hear an answer; what follows from it. Nothing does from one of another life, or heard before. ProtocolError where
-        one is missing, HostFailed where the host has given up: this life is over."""
+        """Take an answer, and return what follows from it; None for an answer to another incarnation, or a repeated one.
+
+        ProtocolError if an answer is missing before this one. HostFailed if the host could not execute the order. After both
+        errors this incarnation must end.
+        """
         if place.incarnation != self.incarnation or not self.under_way or place.number < self.under_way[0].number:
             return None
         if answer.failed is not None:
@@ -114,7 +140,7 @@ class Engine:
         return order.then
 
     def drop_live(self, now: int, effects: list[Effect]) -> None:
-        """Give up the live branch: what is under way of it will not be shown."""
+        """Drop the live branch. Its steps under way are executed, but their output is not written."""
         for order in self.under_way:
             if order.is_live:
                 order.then = None
@@ -122,8 +148,8 @@ class Engine:
 
     @property
     def latency_us(self) -> int:
-        """How long an order takes at worst, from our handing it over to its answer: half as much again as was seen, as for a
-        hop, since few batches may have been seen."""
+        """The worst latency of an order, from giving it to its answer, in microseconds. It is one and a half times
+        the largest sample, as for a hop, because few batches may have been measured. 0 for a host in this process."""
         if self.host is not None:
             return 0
         is_known = len(self.latencies) >= LEAST_SAMPLES
@@ -131,6 +157,7 @@ class Engine:
 
     @property
     def is_full(self) -> bool:
+        """Whether the steps under way have reached the bound in bytes, so that no other step is to be given."""
         return self.nbytes >= self.limit_bytes
 
     @property
@@ -145,25 +172,26 @@ class Engine:
         return wait_us > min(SLOWNESS * self._measured_us, worth_waiting_us)
 
     def is_silent(self, now: int) -> bool:
-        """Whether the host has stopped: nobody should wait for what we have given it."""
+        """Whether the host counts as stopped. Then peers should not wait for the orders under way."""
         if self.host is not None:
             return False
         return bool(self.under_way) and self._is_too_long(now - max(self.under_way[0].since, self.answered_at))
 
     def is_behind(self, now: int) -> bool:
-        """Whether the host has yet to begin, or to catch up."""
+        """Whether the host has not begun yet, or has not caught up with its orders yet."""
         if self.host is not None:
             return False
         return not self.has_begun or (bool(self.under_way) and self._is_too_long(now - self.under_way[0].since))
 
     def discount(self, late_us: int) -> None:
-        """For so long we could not listen: it is not the host's silence."""
+        """Exclude a time in which this instance could not receive answers: the host was not silent in it."""
         self.answered_at += late_us
         for order in self.under_way:
             order.since += late_us
 
     def _excuse_absence(self, now: int) -> None:
-        """For how long a host was away is not what an order takes: what waited for its return is not measured."""
+        """Do not measure the orders that waited for the return of a host that was away. This is not the latency of an
+        order."""
         if self.is_silent(now):
             for order in self.under_way:
                 order.is_timed = False
@@ -176,6 +204,7 @@ class Engine:
 
 
 def least_threshold_us(plan: Plan, taken_us: int) -> int:
-    """The smallest X that leaves time to hold a bucket back at all, where a host and the path after it take so long."""
+    """The smallest X that leaves time to hold a bucket back, in microseconds. `taken_us` is what the host and the path after
+    it take."""
     wait = plan.completion_us
     return taken_us + wait + max(wait, (taken_us + wait) // 9)

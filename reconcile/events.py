@@ -1,8 +1,10 @@
-"""What goes into an instance, and what comes out. Nothing else does.
+"""The events that an instance takes, and the effects that it returns. It has no other input or output.
 
-Events are handed to `Instance.handle(event, now)`; the effects it returns are performed by the driver in list order.
-Logs are read by their readers: `Follow` asks for a log from a stable id on, and the driver then delivers `Frames` as
-they come; a peer's `Watch`ed log delivers only its newest boundary, as `Tail`.
+The driver passes events to `Instance.handle(event, now)`, and performs the returned effects in list order. Readers pull from
+logs: `Follow` asks for a log from a stable id on, and the driver then delivers its `Frames` as they come. A log that is only
+`Watch`ed delivers its newest boundary, as `Tail`.
+
+Clock values are microseconds of the run clock. A partition of a stream is named 'stream/partition'.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from reconcile.orders import Answer, Order, Place
 
 @dataclass(frozen=True, slots=True, order=True)
 class InstanceId:
-    """One (fragment, replica, shard); it runs alone and shares nothing."""
+    """The name of an instance: one (fragment, replica, shard). Instances share no state."""
 
     fragment: str
+    """The name of the fragment."""
     replica: str
+    """The name of the replica, such as 'r0'."""
     shard: int
+    """The number of the shard, from 0."""
 
     def __str__(self) -> str:
         return f"{self.fragment}.{self.replica}.{self.shard}"
@@ -30,43 +35,58 @@ class InstanceId:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A partner's sign of life and its state, once every heartbeat interval and at each change of state."""
+    """A partner is alive, and in this state. It is sent once every heartbeat interval and at each change of state."""
 
     sender: InstanceId
+    """The partner."""
     state: State
+    """Its state. A partner whose host has stopped sends RECOVERING, so that no peer waits for the end of its correction
+    (R22)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """May I reconcile while you stay live? (R22)"""
+    """The sender asks the receiver to stay live while the sender reconciles (R22)."""
 
     sender: InstanceId
+    """The instance that wants to reconcile."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
+    """The sender promises to stay live until the receiver has reconciled."""
+
     sender: InstanceId
+    """The instance that stays live."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseDenial:
+    """The sender refuses a lease: it reconciles itself, or holds a lease, or has the lower replica number of two crossing
+    requests."""
+
     sender: InstanceId
+    """The instance that was asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnd:
-    """The holder has reconciled, or asks no longer: the lessor is free again."""
+    """The holder has reconciled, or has withdrawn its request. The lessor is free again."""
 
     sender: InstanceId
+    """The instance that held the lease, or asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathAfter:
-    """A reader tells its upstream what the rest of the path takes from the upstream's release on (R9), in microseconds."""
+    """A reader tells its producer the latency of the rest of the path, from the producer's release of a frame on (R9)."""
 
     sender: InstanceId
+    """The reader."""
     key: str
+    """The input partition that it reads, 'stream/partition'."""
     micros: int
+    """The latency, in microseconds."""
 
 
 Message = Heartbeat | LeaseRequest | LeaseGrant | LeaseDenial | LeaseEnd | PathAfter
@@ -76,11 +96,14 @@ Message = Heartbeat | LeaseRequest | LeaseGrant | LeaseDenial | LeaseEnd | PathA
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames of a followed log in order; `end`: the log's end (next offset) as known when they were read."""
+    """Frames of a followed log, in order."""
 
     log: LogId
+    """The log."""
     items: tuple[tuple[int, Frame], ...]
+    """(offset, frame), in rising order of offsets."""
     end: int
+    """The end of the log (its next offset), as known when the frames were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,58 +111,72 @@ class Tail:
     """The newest boundary of a watched log that is not followed."""
 
     log: LogId
+    """The log, which is watched and not followed."""
     frame: Frame
+    """Its newest boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadDone:
-    """The answer to a `Read`; empty where the log holds nothing further yet."""
+    """The answer to a `Read`."""
 
     log: LogId
+    """The log that was read."""
     token: int
+    """The token of the `Read`."""
     items: tuple[tuple[int, Frame], ...]
+    """(offset, frame), in rising order of offsets; empty if the log has no further frame yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A log cannot give what was asked of it: those rows were trimmed, or its writer skipped them (R27)."""
+    """A log does not have the rows that were asked for: they were trimmed, or its writer skipped them (R27)."""
 
     log: LogId
+    """The log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
+    """A control message of another instance has arrived."""
+
     message: Message
+    """The message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The user has set a new delay threshold X, in microseconds; it holds at once."""
+    """The user has set a new delay threshold X. It applies at once."""
 
     delay_threshold_us: int
+    """X, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStored:
-    """A checkpoint has safely arrived in the store; an upload that has not finished counts as absent (R19)."""
+    """The store has confirmed a checkpoint. An upload that has not finished counts as absent (R19)."""
 
     number: int
+    """The number of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The operator host in another process has obeyed an order; repeats are dropped."""
+    """The operator host in another process has executed an order. Repeated answers are dropped."""
 
     place: Place
+    """The place of the order."""
     answer: Answer
+    """The answer of the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; nothing else happened. heard_until: where events still wait to be handed over, when the first of them
-    came: all that had come before has been. None where nothing waits."""
+    """Time has passed. Only this event makes the instance process rows."""
 
     heard_until: int | None = None
+    """Clock value. If events still wait to be passed, the time when the first of them came: all earlier events were passed.
+    None if no event waits."""
 
 
 Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | CheckpointStored | Answered | Tick
@@ -149,87 +186,118 @@ Event = Frames | Tail | ReadDone | Unavailable | Received | Threshold | Checkpoi
 
 @dataclass(frozen=True, slots=True)
 class Append:
+    """Append a frame to an own output log."""
+
     log: LogId
+    """The log."""
     frame: Frame
+    """The frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Deliver this log from the frame that holds stable id after_id + 1 on, leaving out what an UNDO has revoked (R23)."""
+    """Deliver this log from the frame that holds the stable id after_id + 1 on, without what an UNDO has revoked (R23)."""
 
     log: LogId
+    """The log."""
     after_id: int
+    """The last stable id that the reader has; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfollow:
+    """Stop the delivery of a followed log."""
+
     log: LogId
+    """The log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
+    """Deliver the newest boundary of a log, as `Tail`, while the log is not followed."""
+
     log: LogId
+    """The log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read about max_bytes of a log's stable frames once, from the frame that holds stable id after_id + 1 on."""
+    """Read the stable frames of a log once, from the frame that holds the stable id after_id + 1 on."""
 
     log: LogId
+    """The log."""
     after_id: int
+    """The last stable id that the reader has; -1 for none."""
     max_bytes: int
+    """About how much to read, in bytes."""
     token: int
+    """The number of this request. `ReadDone` repeats it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
+    """Send a control message to another instance."""
+
     to: InstanceId
+    """The receiver."""
     message: Message
+    """The message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Of these stream partitions, ids below the given ones are needed here no more (R26)."""
+    """This instance no longer needs the rows below these ids (R26)."""
 
     positions: tuple[tuple[str, int], ...]
+    """For each input: 'stream/partition', and the first id that is still needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Upload in the background; answer with `CheckpointStored` when it is safe. The state after all input before `time`, made
-    with the outputs up to `next_ids`; a life that begins with it reads `inputs` on, from the event time `needs`. state: None
-    where the host is in another process, which brings the copy to the store itself, under this number."""
+    """Upload a checkpoint in the background. The driver answers with `CheckpointStored` once the store has confirmed it."""
 
     number: int
+    """The number of the checkpoint. Newer checkpoints of an instance have higher numbers."""
     time: int
+    """Event time. The state contains all input rows before it."""
     needs: int
+    """Event time. An incarnation that begins with this checkpoint processes input rows from here on."""
     next_ids: tuple[tuple[str, int], ...]
+    """For each output: 'stream/partition', and the next stable id of the state."""
     inputs: tuple[tuple[str, int], ...]
+    """For each input: 'stream/partition', and the first id that such an incarnation must read."""
     state: bytes | None
+    """The encoded state. None for a host in another process, which uploads the copy itself under this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obey:
-    """Log an order for the operator host in another process; its answer comes as `Answered`."""
+    """Log an order for the operator host in another process. Its answer arrives as `Answered`."""
 
     place: Place
+    """The place of the order."""
     order: Order
+    """The order."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """For the journal: the instance has entered a state; None: it is dead, which readers call silence."""
+    """For the journal: the instance has entered a state."""
 
     state: State | None
+    """The new state; None if the instance is dead. Readers notice that as silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """For the journal: a correction is complete. Tuples counted are input rows handed on again."""
+    """For the journal: a correction is complete."""
 
     started: int
+    """Clock value at which the correction began, in microseconds."""
     tuples: int
+    """The number of input rows that were processed again."""
     checkpoint_bytes: int
+    """The size of the last copy of the state in bytes."""
 
 
 Effect = Append | Follow | Unfollow | Watch | Read | Send | Acknowledge | StoreCheckpoint | Obey | StateChanged | Reconciled

@@ -1,10 +1,12 @@
-"""The operator host: runs a fragment's DAG step by step, and obeys MARK and ROLLBACK by one of three strategies.
+"""The operator host. It runs the DAG of a fragment step by step, and executes MARK and ROLLBACK by one of three strategies.
 
-checkpoint_redo copies all state at MARK and copies it back at ROLLBACK (DPC, 'Checkpoint/redo'); with a periodic
-checkpoint the last one serves instead, and what came since is redone with its output thrown away. undo_redo notes
-nothing; at ROLLBACK it clears the state, which is rebuilt from the oldest input that it still depended on (DPC,
-'Undo/redo': stream markers). overlay_redo lets tentative steps write to an overlay on the frozen state, and drops it.
-From where rows must be given again is for `reconcile.strategy` to say, which needs no state.
+- checkpoint_redo copies all state at MARK and restores the copy at ROLLBACK (DPC, 'Checkpoint/redo'). With periodic
+  checkpoints it restores the last one instead, and the rows since then are processed again with their output suppressed.
+- undo_redo saves nothing at MARK. At ROLLBACK it clears the state, which is rebuilt from the oldest input that the state
+  depends on (DPC, 'Undo/redo': stream markers).
+- overlay_redo makes tentative steps write to an overlay on the frozen state, and drops the overlay at ROLLBACK.
+
+`reconcile.strategy` says from where rows must be processed again. It needs no state for that.
 """
 
 from __future__ import annotations
@@ -23,22 +25,28 @@ from sunion.steps import Step
 
 @dataclass(slots=True)
 class Host:
-    """State of one instance: `state` is the one that the next stable step works on, `live` that of tentative steps;
-    is_overlaid: that is an overlay on `state`."""
+    """The operator state of one instance."""
 
     graph: Graph
+    """The DAG of the fragment."""
     mode: Mode
+    """The strategy."""
     state: GraphState = field(init=False)
+    """The state that stable steps work on. While `redo` exists it stays as it was at the mark."""
     live: GraphState | None = None
+    """The state that tentative steps work on; None if there is no live branch."""
     redo: GraphState | None = None
+    """The state of a correction that runs beside the live branch, an overlay on `state` (R21); None otherwise."""
     copy: bytes = b""
+    """The last copy of the state, encoded; empty if there is none."""
     is_overlaid: bool = False
+    """Whether `live` is an overlay on `state`."""
 
     def __post_init__(self) -> None:
         self.state = self.graph.empty()
 
     def obey(self, order: Order) -> Answer:
-        """Do what an order says. CorruptError where a life is to begin from bytes that are not a state of this fragment."""
+        """Execute an order. CorruptError if a `Begin` has bytes that are not a state of this fragment."""
         match order:
             case Step():
                 return Answer(self.step(order))
@@ -63,32 +71,32 @@ class Host:
         return Answer()
 
     def begin(self, state: bytes | None) -> None:
-        """Start from a stored state, or from nothing."""
+        """Start from a stored state, or from the empty state if there is none."""
         self.state = self.graph.empty() if state is None else self.graph.decode(state)
         self.live = self.redo = None
         self.copy = b""
 
     def step(self, step: Step) -> Mapping[str, pa.RecordBatch]:
-        """Run one step on the branch that it belongs to; output rows by the name of what made them."""
+        """Run one step on its branch, and return the output rows by the name of the operator that made them."""
         if step.tentative:
             assert self.live is not None, "a tentative step comes after a MARK"
             return self.graph.step(self.live, step.batches, step.upto)
         return self.graph.step(self.redo or self.state, step.batches, step.upto)
 
     def checkpoint(self) -> bytes:
-        """Copy all state; the copy is kept in memory, and returned for the checkpoint store."""
+        """Copy all state. The copy stays in memory, and is returned for the checkpoint store."""
         self.copy = self.state.encode()
         return self.copy
 
     @property
     def held_bytes(self) -> tuple[int, int]:
-        """About how much memory the state takes, and what is kept beside it to return to, or to be thrown away: a copy, and
-        what was written to overlays."""
+        """(state, extra), estimates in bytes: the memory of the state, and of all that is kept beside it, which is the copy
+        and the overlays."""
         overlays = [layer for layer in (self.live, self.redo) if layer is not None and layer is not self.state]
         return self.state.nbytes(), len(self.copy) + sum(layer.nbytes() for layer in overlays)
 
     def mark(self, copies: bool, overlaid: bool = False) -> None:
-        """MARK: the state as it is now can be returned to."""
+        """MARK: make it possible to return to the current state."""
         if copies:
             self.checkpoint()
         self.is_overlaid = overlaid or self.mode is Mode.OVERLAY_REDO
@@ -108,7 +116,7 @@ class Host:
             self.state = self.graph.empty()
 
     def redone(self) -> None:
-        """The correction is complete: the redone state is the state, and the live branch is gone."""
+        """The correction is complete: adopt the redone state, and drop the live branch."""
         if self.redo is not None:
             self.state.absorb(self.redo)
             self.redo = None

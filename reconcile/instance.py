@@ -1,7 +1,7 @@
 """One instance: SUnion, operator host and SOutput under the consistency machine, as one pure object.
 
-`handle(event, now)` returns effects, to be performed in order; `next_deadline()` says when it wants a Tick. One call does
-a bounded amount of work; where more is left, the next deadline is now. Clocks, sockets and logs belong to the driver.
+`handle(event, now)` returns effects, which the driver performs in order. `next_deadline()` is the time of the next Tick. One
+call does a bounded amount of work; if work is left, the next deadline is now. Clocks, sockets and logs belong to the driver.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ from sunion.tape import BEGINNING
 
 
 class Instance:
-    """See the module's header. `restart` is where this life begins; StateChanged and Reconciled are for the journal."""
+    """See the header of the module. `restart` is the place where this incarnation begins. Times are clock values in
+    microseconds, unless they are called event times."""
 
     def __init__(self, plan: Plan, me: InstanceId, restart: Restart, limits: Limits = PRODUCTION) -> None:
         fragment = plan.fragment(me.fragment)
@@ -139,7 +140,7 @@ class Instance:
     # The four calls
 
     def begin(self, now: int) -> list[Effect]:
-        """The first call: where the state comes from a checkpoint, CorruptError if that is damaged."""
+        """The first call. CorruptError if the state comes from a checkpoint that is damaged."""
         restart, effects = self.restart, list[Effect]()
         if restart.state is not None and self.engine.host is None:
             self.graph.decode(restart.state)
@@ -167,12 +168,13 @@ class Instance:
         return effects
 
     def handle(self, event: Event, now: int) -> list[Effect]:
-        """Take one event at this time (microseconds, never falling); what to do, in order.
+        """Take one event at this clock value (microseconds, never falling). Returns the effects, in order.
 
-        Only a Tick moves tuples on: all that has come is taken in first, so that none of it waits behind a long round of
-        work. Where that would take too long (`is_starving`), a Tick comes while events wait, and says since when the first of
-        them does. Silence, deadlines, corrections and the return of who was away are then judged as of that time, when
-        nothing was waiting: what is still unheard is nobody's silence, and no bucket is overdue whose input may lie there.
+        Only a Tick processes rows. The driver passes all other events first, so that none of them waits behind a long round
+        of work. If that would take too long (`is_starving`), the driver passes a Tick while events wait. This Tick says since
+        when the first of them waits. Silence, deadlines, corrections and the end of RECOVERING are then judged as of that
+        time, when no event was waiting. So unread events are not taken for silence, and no bucket becomes overdue whose input
+        may be among them.
         """
         effects: list[Effect] = []
         self._discount(now - self.wanted_at, now)
@@ -214,20 +216,21 @@ class Instance:
         return effects
 
     def is_starving(self, now: int) -> bool:
-        """Whether a Tick must come before the next event that waits: because none has come for so long that we would be taken
-        for silent, or because the ports hold more than memory allows."""
+        """Whether a Tick must come before the next waiting event. This is so if the last Tick was so long ago that readers
+        would soon take this instance for silent, or if the ports hold more than memory allows."""
         if not self.has_heard:
-            return False  # a Tick has just been: with another one nothing would be gained
+            return False  # no event has come since the last Tick, so another Tick would change nothing
         patience_us = min(self.plan.heartbeat_us // 2, self.silence_us // 4)
         is_late = now >= self.wanted_at and now - self.ticked_at > patience_us
         return is_late or self.held_bytes > self.plan.memory_bytes
 
     def next_deadline(self) -> int:
-        """When to call `handle(Tick())` at the latest."""
+        """The latest clock value for the next `handle(Tick())`."""
         return self.wanted_at
 
     def status(self) -> Status:
-        """The instance as it is now. Other threads may ask too: in the midst of a call, fields may be of different moments."""
+        """The instance as it is now. Other threads may call this. During a call of `handle` the fields may be of different
+        moments."""
         return Status(
             state=self.state,
             incarnation=self.restart.incarnation,
@@ -247,33 +250,34 @@ class Instance:
         )
 
     def can_correct(self, now: int) -> bool:
-        """Whether all that was handed on tentatively can be corrected by now, whether or not it is our turn (R16, R22)."""
+        """Whether all tentative output can be corrected now, whether or not this instance has the permission (R16, R22)."""
         return self.sunion.healed(now, self.strategy.replay_from(self.sunion.base.position)) is Healed.FULL
 
     @property
     def held_bytes(self) -> int:
-        """What the ports hold of their stable rows."""
+        """The size of the stable rows that the ports hold in memory, in bytes."""
         return sum(link.port.tape.nbytes for link in self.links)
 
     @property
     def delay_threshold_us(self) -> int:
-        """X, as it is now."""
+        """The current X, in microseconds."""
         return self.engine.delay_threshold_us
 
     @property
     def least_threshold_us(self) -> int:
-        """The smallest X that leaves time to hold a bucket back at all, by what our host and the path after us were
-        measured to take, and by what our clock was seen to be behind."""
+        """The smallest X that leaves time to hold a bucket back, in microseconds. It follows from the measured latency of the
+        host and of the path after this instance, and from the skew of its clock."""
         return least_threshold_us(self.plan, self.engine.latency_us + self._path_after() + self.skew_us)
 
     @property
     def skew_us(self) -> int:
-        """How far our clock is behind those that stamped what we read lately, as far as that shows."""
+        """How far our clock is behind the clocks that stamped the recent input, in microseconds, as far as the stamps show
+        it."""
         return max((link.skew_us for link in self.links), default=0)
 
     def _stamp(self, now: int) -> int:
-        """What a boundary says it was sent at: by the clock that is the furthest ahead of those we know of. Deadlines count
-        from such a clock, and whoever reads us may see of it nothing but this (R9)."""
+        """The time of sending for a boundary, by the known clock that is the furthest ahead. Deadlines may count from this
+        clock, and a reader of this instance can notice its lead by these stamps only (R9)."""
         return now + self.skew_us
 
     def _next_deadline(self) -> int:
@@ -311,7 +315,8 @@ class Instance:
                 self._take_correction(link.port, frame, now)
 
     def _turn_away(self, log: LogId, now: int, effects: list[Effect]) -> None:
-        """This replica's log lacks rows that we need, for it came back by its partner's anchor: read another's (R27)."""
+        """Read another replica (R27): this one's log lacks rows that we need, for example because it restarted by the anchor
+        of a partner."""
         link = self.by_log[log]
         candidate = link.upstream.candidate(log)
         candidate.lacking_until = now + self.limits.lacking_heartbeats * self.plan.heartbeat_us
@@ -320,10 +325,10 @@ class Instance:
         link.upstream.drop(candidate)
 
     def _note_return(self, link: Link, candidate: Candidate, end: int, now: int) -> None:
-        """A log is read for the first time, or again: what it holds already is a backlog (R12)."""
+        """Note that a log is read for the first time, or again. What it holds already is a backlog (R12)."""
         candidate.target = end
         if all(other.port.silent for other in self.links) and not self.is_away:
-            # All inputs were gone, so it was we who were cut off; if there are several, the others are about to return.
+            # All inputs were silent, so this instance was cut off. If there are several inputs, the others return soon.
             self.is_away, self.away_until = True, now + (self.grace_us if len(self.links) > 1 else 0)
 
     def _take_visible(self, link: Link, candidate: Candidate, frame: Frame, now: int) -> None:
@@ -371,7 +376,8 @@ class Instance:
         self.sunion.trim(self.strategy.replay_from(self.sunion.base.position))
 
     def _hand_on(self, now: int, effects: list[Effect]) -> bool:
-        """Let SUnion's items through the host and out; a bounded round of work. True where more is left, and can be done."""
+        """Pass the items of SUnion to the host and write the output, for a bounded amount of work. True if more work is left
+        and can be done now."""
         self.sunion.standing_in = bool(self.stagger.promised)
         rows = 0
         for _ in range(self.limits.steps_per_call):
@@ -388,8 +394,8 @@ class Instance:
         return True
 
     def _pace(self, took_us: int) -> None:
-        """After a call that was full of work: the next ones take as much of it as leaves us heard in time, for heartbeats
-        leave between calls."""
+        """Adapt the rows of one call to the duration of the last full call. Heartbeats are sent between calls, so a call must
+        not take longer than a heartbeat interval."""
         if not self.was_full:
             return
         self.was_full = False
@@ -409,7 +415,7 @@ class Instance:
             port.observe(now - live.seen > self.silence_us, upstream.correcting is not None, live.state is State.STABLE)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
-        """Give an item to the host; returns how many input rows it held."""
+        """Give an item to the host. Returns the number of its input rows."""
         match item:
             case Step():
                 rows: int = sum(batch.num_rows for batch in item.batches.values())
@@ -435,7 +441,7 @@ class Instance:
         return 0
 
     def _rows_of(self, step: Step) -> str:
-        """Which rows a step has just taken, for whoever must look for one that an operator cannot take."""
+        """The ids of the rows that a step has just taken, as text. It helps to find a row on which an operator fails."""
         view = self.sunion.live if step.tentative else self.sunion.base
         assert view is not None
         ids = []
@@ -455,7 +461,7 @@ class Instance:
         is_timed: bool = False,
         what: str = "",
     ) -> None:
-        """Give an order to the host; see `Engine.hand`."""
+        """Give an order to the host, and do what follows if the answer comes at once; see `Engine.hand`."""
         answer = self.engine.hand(order, now, effects, then, is_timed, what)
         if answer is not None:
             self._follow(then, answer, now, effects)
@@ -481,20 +487,23 @@ class Instance:
             answer.outputs, step, self.state, self._stamp(now), lambda next_ids: self.claims.anchor(step.upto, next_ids)
         )
         effects += written
-        if written:  # what is held back beside a live branch is no sign of life
+        if written:  # frames that are held back for a live branch are no heartbeat for readers
             self.boundary_at = now + self.plan.sign_of_life_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
-            # Corrections no longer fit in memory beside a live branch: show them now, and go on without it. REC_DONE waits
-            # for the rest.
+            # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch. REC_DONE
+            # follows after the rest of the corrections.
             effects += self.soutput.show_deferred()
             self.claims.show()
             self.sunion.drop_live()
             self.engine.drop_live(now, effects)
 
     def _maybe_copy_ahead(self, now: int, effects: list[Effect]) -> None:
-        """Copy the state for a MARK that is likely to come, while the first bucket that is held back waits anyhow (DPC,
-        'Checkpoint/redo': on entering UP_FAILURE). Not before half of the wait is over, so that a short failure costs nothing;
-        and once for a failure, since whoever moves on has only to copy again at MARK."""
+        """Copy the state for a MARK that is likely to come (DPC, 'Checkpoint/redo': on entering UP_FAILURE).
+
+        The first bucket that is held back waits anyway, so the copy costs no time. It is not made before half of the wait is
+        over, so that a short failure costs nothing. It is made once for each failure: if stable rows are processed after it,
+        the state must be copied again at MARK in any case.
+        """
         due = self._copy_ahead_at()
         if due is None or now < due:
             return
@@ -507,15 +516,16 @@ class Instance:
         self._order(orders.Copy(number), now, effects, StoreCopy(number, time))
 
     def _copy_ahead_at(self) -> int | None:
-        """When the copy for a MARK that may come is to be made; None where none is."""
+        """Clock value at which the copy for a likely MARK must be made; None if none must be made."""
         is_waiting = self.state is State.UP_FAILURE and self.sunion.live is None and not self.sunion.redoing
         if not is_waiting or self.has_copied_ahead or not self.strategy.copies_at_mark:
             return None
         if self.plan.policy.failure is Hold.SUSPEND or self.sunion.base.position < self.sunion.muted_until:
             return None
         if self.sunion.base.position <= BEGINNING:
-            return None  # there is no state yet
-        # Further down the path nothing may have come to be held back before the tentative rows do, when there is no time left.
+            return None  # the state is still empty
+        # Further down the path the first row to be held back may be a tentative one. There is no time left for a copy then, so
+        # the wait counts from the start of the failure, too.
         wait_us = self.sunion.alpha_x_us
         overdue = self.sunion.next_deadline()
         waits = [self.unwell_since + wait_us, *([overdue] if overdue is not None else [])]
@@ -524,16 +534,18 @@ class Instance:
     # Failure and healing
 
     def _maybe_reconcile(self, now: int, effects: list[Effect]) -> bool:
-        """Healed (R16): roll back, as soon as a peer covers for us or none can (R22). True where a redo has begun; its
-        first step is left to the next call, so that readers learn of it at once. Peers are judged as of the time up to which
-        we have heard them."""
+        """Roll back once the failure has healed (R16), and a peer stays live meanwhile or no peer can (R22).
+
+        True if a redo has begun. Its first step is left to the next call, so that readers get the new state at once. Peers
+        are judged as of the time up to which their messages were read.
+        """
         if self.sunion.live is None and not self.healing:
-            return False  # nothing was handed on tentatively
+            return False  # there is no tentative output
         mark = self.sunion.base.position
         replay_from = mark if self.sunion.mark_is_early else self.strategy.replay_from(mark)
         is_healed = self.healing or self.sunion.healed(self.heard_until, replay_from) is not None
         if is_healed and self.sunion.is_early and self.state is State.STABLE:
-            # Nothing has failed, and it is soon done: nobody need stay live meanwhile, or read from another.
+            # No input has failed, and the correction is short. So no peer has to stay live, and no reader has to switch.
             self._roll_back(replay_from, False, now, effects)
             return True
         if is_healed and not self.healing:
@@ -543,7 +555,7 @@ class Instance:
             return False
         is_new = self.heard_until - self.unwell_since < self.plan.heartbeat_us
         if self.stagger.peers and is_new and not self._is_soon_corrected(mark):
-            return False  # what befell us may have befallen a peer, which says so just now
+            return False  # a peer may have the same failure, and its heartbeat that says so may still be under way
         if self.plan.policy.stabilization is Hold.SUSPEND:
             permission = Permission.COVERED
         else:
@@ -563,8 +575,8 @@ class Instance:
         self._order(orders.RollBack(keep_live), now, effects, UndoTentative(self.sunion.cause, keep_live))
 
     def _is_soon_corrected(self, mark: int) -> bool:
-        """After a cut of all its inputs an instance finds a backlog. Where one step takes that, taking turns would only make
-        the other replica answer it tentatively first."""
+        """Whether one step is enough to correct the backlog after a cut of all inputs. Then the replicas do not take turns:
+        otherwise the replica that stays live would first process the same backlog as tentative."""
         return self.was_away and self.sunion.to_redo(self.strategy.replay_from(mark)) <= self.limits.step_rows
 
     def _finish_redo(self, now: int, effects: list[Effect]) -> None:
@@ -602,16 +614,16 @@ class Instance:
         effects += self._tell_peers()
 
     def _tell_peers(self) -> list[Effect]:
-        """Our state, as partners should take it: a correction whose host is gone cannot end, and nobody should wait for it
-        (R22)."""
+        """Send the state to all peers. It is RECOVERING if the host has stopped: a correction cannot end then, and no peer
+        should wait for it (R22)."""
         state = State.RECOVERING if self.engine.is_silent(self.heard_until) else self.state
         return [Send(peer, Heartbeat(self.me, state)) for peer in self.stagger.peers]
 
     # Away and back
 
     def _discount(self, late_us: int, now: int) -> None:
-        """We are called later than we asked for: we were busy, or stopped. That time is nobody else's silence; and if it
-        was long, what arrives now is a backlog."""
+        """Exclude the time by which this call is late. The instance was busy or stopped in it, so others were not silent. If
+        the time was long, the instance was away, and what arrives now is a backlog."""
         if late_us <= self.plan.boundary_interval_us:
             return
         for link in self.links:
@@ -631,7 +643,7 @@ class Instance:
             present = [link.upstream.live for link in self.links if not link.port.silent]
             self.is_away = any(candidate.target is None or candidate.is_behind for candidate in present)
 
-    # Checkpoints, and signs of life
+    # Checkpoints, boundaries and heartbeats
 
     def _maybe_checkpoint(self, now: int, effects: list[Effect]) -> None:
         interval = self.plan.checkpoint_interval_us
@@ -639,8 +651,9 @@ class Instance:
             return
         time = self.sunion.base.position
         if time < self.sunion.muted_until or (time == self.strategy.copied_at and not self.claims.saved):
-            return  # nothing has been handed on since the last copy, which is where it should be
-        # The interval is from one copy's end to the next one's begin: a host that takes longer would never be done.
+            return  # no rows were processed since the last copy, and no upload is unconfirmed
+        # The interval is from the end of one copy to the start of the next. Otherwise a host that needs longer than the
+        # interval for a copy would do nothing else.
         self.checkpoint_at, number = INFINITY, self.claims.next_checkpoint()
         self.claims.copy(time)
         self._order(orders.Copy(number), now, effects, StoreCopy(number, time))
@@ -659,23 +672,24 @@ class Instance:
         acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
         if acknowledged:
             effects.append(Acknowledge(acknowledged))
-        # What others hold back for as long as they may must be here before it is overdue by our clock.
+        # Producers may hold a bucket back for their whole alpha*X. It must still arrive here before it is overdue by our clock.
         rest = self.engine.latency_us + self._path_after() + self.skew_us + self.plan.spread_us(self.fragment)
         for link in self.links:
             hop = max(link.hops, default=0) * 3 // 2
             effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
 
     def _set_alpha(self, at_once: bool = False) -> None:
-        """R9: alpha*X is X less what our host and all after us take, less what our clock is behind, less a reserve; frozen
-        while not STABLE, but for a new X.
+        """R9: alpha*X is X, minus the latency of the host and of the path after it, minus the skew of our clock, minus a
+        reserve. It is frozen while the instance is not STABLE, so that a failure does not measure itself. Only a new X
+        changes it then.
 
-        A deadline is ingest by the source's clock, and alpha*X: a clock that is behind meets it that much late. The reserve
-        is a tenth of X, or a bucket and a boundary interval where that is more: a window's end inside a bucket counts from
-        the first boundary past it, the bucket from the first past its own end.
+        A deadline is the ingest time by the source's clock, plus alpha*X. A clock that is behind meets it late by its skew. The
+        reserve is a tenth of X, or a bucket and a boundary interval if that is more: a window that ends inside a bucket counts
+        from the first boundary past its end, and the bucket counts from the first boundary past its own end.
 
-        One that the user has fixed is what whoever reads nothing but sources holds back. All further down the path count
-        from the same ingest, and their input comes when that is over already: they pass on what is complete, and have the
-        rest of X for what else is to come, as another shard's rows.
+        An alpha*X that the user has fixed applies to the instances that read sources only. All instances further down the path
+        count from the same ingest time, and their input arrives when that time is over already. They release what is complete,
+        and have the rest of X to wait for other input, such as the rows of another shard.
         """
         if at_once or self.state is State.STABLE:
             left = self.delay_threshold_us - self.engine.latency_us - self._path_after() - self.skew_us - self._reserve_us
@@ -686,7 +700,7 @@ class Instance:
                 self.sunion.alpha_x_us, self.sunion.fixed_alpha_x_us = max(alpha_x_us, fixed or 0), fixed
         for link in self.links:
             link.upstream.stable_slack_us = self.sunion.alpha_x_us // 2
-            # What a replica in UP_FAILURE gives has been held back for alpha*X already: the reserve is all that is left.
+            # A replica in UP_FAILURE has held its output back for alpha*X already. Only the reserve is left.
             link.upstream.slack_us = max(self._reserve_us // 2, self.plan.boundary_interval_us)
 
     @property
@@ -694,11 +708,11 @@ class Instance:
         return max(self.delay_threshold_us // 10, self.plan.completion_us)
 
     def _path_after(self) -> int:
-        """The longest way from here to a client, as the readers told it last."""
-        told = tuple(self.path_after.values())  # at once, for other threads ask too
+        """The largest latency from here to a client, in microseconds, by the last messages of the readers."""
+        told = tuple(self.path_after.values())  # a copy, because other threads call this, too
         return max((micros for micros, _ in told), default=0)
 
     def _forget_readers(self) -> None:
-        """Who has not been heard of for long reads no more: its path is nobody's."""
+        """Forget the path latencies of readers that were not heard for long. They no longer read this instance."""
         oldest = self.heard_until - self.limits.forgotten_heartbeats * self.plan.heartbeat_us
         self.path_after = {reader: told for reader, told in self.path_after.items() if told[1] >= oldest}

@@ -1,5 +1,5 @@
-"""How much an instance does, keeps or waits for at most, apart from what the query says: one record, so that the simulator
-can draw all of it small and meet in seconds what else takes hours."""
+"""The bounds of an instance that the query does not set: on its work, its memory and its waits. They are one record, so that
+the simulator can draw small values for all of them, and reach in seconds what otherwise takes hours."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from sunion.tape import MAX_NOTES
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The defaults are for production.
-
-    notes: places and boundaries that a port remembers exactly, before it notes them more coarsely. step_rows, step_bytes:
-    about how much one step of SUnion holds. first_rows: what a call takes until it is known how long that takes;
-    least_rows: what it takes even on a slow machine. steps_per_call: the steps of one call. replay_bytes: about how much
-    is read from a log at once when rows are read again. frame_bytes: rows of a step that take more are several frames.
-    lacking_heartbeats: a replica whose log lacks what we need is not asked again for so long, since we may have it from
-    another. forgotten_heartbeats: a reader that has not said for so long how long the path after us takes is gone. It may
-    be cut off from us alone, and the path is part of what X is measured by: hence far longer than what counts as dead.
-    """
+    """The bounds of an instance. The defaults are for production."""
 
     notes: int = MAX_NOTES
+    """How many places and boundaries a port keeps exactly. Beyond this number it merges neighbouring ones."""
     step_rows: int = STEP_ROWS
+    """About how many rows one step of SUnion holds at most."""
     step_bytes: int = STEP_BYTES
+    """About how many bytes one step of SUnion holds at most."""
     first_rows: int = STEP_ROWS // 8
+    """How many rows one call processes at first, before the speed of the machine is known."""
     least_rows: int = 1_024
+    """The smallest number of rows for one call, on a slow machine."""
     steps_per_call: int = 4
+    """The largest number of steps in one call."""
     replay_bytes: int = REPLAY_BYTES
+    """About how many bytes one read of a log asks for when rows are read again."""
     frame_bytes: int = FRAME_BYTES
+    """The largest size of the rows of one frame, in bytes. More rows of a step are split into several frames."""
     lacking_heartbeats: int = 20
+    """A replica whose log lacks rows that this instance needs is not read for so many heartbeat intervals. Another replica may
+    deliver the rows meanwhile."""
     forgotten_heartbeats: int = 100
+    """A reader that has sent no `PathAfter` for so many heartbeat intervals counts as gone. This is far longer than the time
+    after which a peer counts as dead: the reader may be cut off from this instance alone, and alpha*X must still leave time for
+    its path."""
 
 
 PRODUCTION = Limits()

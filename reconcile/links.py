@@ -1,4 +1,4 @@
-"""The links of an instance: each port with the replicas of its stream, and the inputs that the ports are merged into."""
+"""The links of an instance: each port with the replicas of its stream, and the inputs into which the ports are merged."""
 
 from __future__ import annotations
 
@@ -15,36 +15,44 @@ from sunion.sunion import Merge
 from sunion.tape import MAX_NOTES, Tape
 
 HOP_SAMPLES = 256
+"""The number of recent boundaries whose latency and clock lead are kept, for each port."""
 
 
 @dataclass(slots=True)
 class Link:
-    """A port and the replicas of its stream. producers: the instances to tell how long the path after them takes; hops: how
-    long frames took from them to here, in microseconds; leads: how far the clocks that stamped them were ahead of ours, at
-    least; skew_us: the largest of these, how far our clock is behind one that stamped what we read, as far as that shows: 0 is
-    no proof that it is right; read_turn: counts the replicas that had nothing to read again."""
+    """A port and the replicas of its stream."""
 
     port: Port
+    """The port."""
     upstream: Upstream
+    """The replicas of its stream, and which of them is read."""
     producers: tuple[InstanceId, ...]
+    """The instances that write the stream. They are sent the latency of the path after them; none for a source."""
     read_turn: int = 0
+    """How many answers to reads were empty or unavailable. It selects the replica for the next read."""
     hops: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
+    """The latest latencies from the producer's sending of a boundary to its arrival here, in microseconds."""
     leads: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
+    """How far the stamps of the latest boundaries were ahead of our clock, in microseconds; 0 if they were not."""
     skew_us: int = 0
+    """The largest of `leads`: how far our clock is behind at least, in microseconds. 0 does not prove that the clock is
+    right."""
 
     def compare_clocks(self, boundary: Boundary, now: int) -> None:
-        """R9: what was stamped before it came here bears no later time than ours, unless our clock is behind. The stamps are
-        the producer's and, as ingest, the source's, from which deadlines count."""
+        """R9: note how far the stamps of a boundary are ahead of our clock. A boundary was stamped before it arrived, so a
+        later stamp shows that our clock is behind. The stamps are the producer's time of sending, and the source's time of
+        ingest, from which deadlines count."""
         self.leads.append(max(boundary.sent - now, boundary.ingest - now, 0))
         self.skew_us = max(self.leads)
 
     def lacks(self, frame: Frame) -> bool:
-        """Whether the log that this frame is of goes on beyond the stable row that we need next."""
+        """Whether the log of this frame skips the next stable row that the port needs."""
         if isinstance(frame, Start):
             return frame.next_id > self.port.tape.next_id
         return isinstance(frame, Data) and not frame.tentative and frame.first_id > self.port.tape.next_id
 
     def status(self) -> InputStatus:
+        """The input partition as it is now."""
         port, live = self.port, self.upstream.live
         return InputStatus(
             key=port.key,
@@ -59,7 +67,8 @@ class Link:
         )
 
     def log_to_read(self, now: int) -> LogId:
-        """A replica's log that reaches us, for reading again; each turn moves on to the next one."""
+        """The log to read rows again from, of a replica that is not silent if there is one. Each turn moves on to the next
+        log."""
         upstream = self.upstream
         reachable = [c for c in upstream.candidates if now - c.seen <= upstream.silence_us] or upstream.candidates
         preferred = upstream.correcting or upstream.live
@@ -68,7 +77,7 @@ class Link:
 
 
 def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int, most_notes: int = MAX_NOTES) -> list[Link]:
-    """The ports, in the order of the fragment's input streams and, within one, of the producer's shards."""
+    """The links, in the order of the fragment's input streams and, within a stream, of the producer's shards."""
     makers = {edge.name: producer for producer in plan.fragments for edge in producer.outputs}
     links = []
     for edge in fragment.edges:
@@ -85,7 +94,7 @@ def links_of(plan: Plan, fragment: Fragment, me: InstanceId, silence_us: int, mo
 
 
 def merges_of(fragment: Fragment, links: list[Link]) -> tuple[Merge, ...]:
-    """The inputs of the fragment's DAG, each as the union of its ports."""
+    """The inputs of the fragment's DAG. Each is the union of its ports."""
     ports: dict[str, list[int]] = {}
     for at, link in enumerate(links):
         ports.setdefault(link.port.key.rsplit("/", 1)[0], []).append(at)

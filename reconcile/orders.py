@@ -1,14 +1,14 @@
-"""What an instance has the host of its operators do: orders in one numbered sequence, each answered once, in order (R31).
+"""Orders from an instance to its operator host: one numbered sequence, each order answered once, in order (R31).
 
-Steps, MARK and ROLLBACK travel in it in band, so an order finds the state that all before it have left. The host may be
-beside the instance (engine: native), or in another process, which reads the orders from a log and writes its answers to
-another; then both are bytes:
+Steps, MARK and ROLLBACK travel in band in this sequence, so each order finds the state that all earlier orders have left. The
+host may be in the same process (engine: native), or in another process, which reads the orders from a log and writes its
+answers to another log. In the second case orders and answers are encoded as bytes:
 
-    magic, version, checksum     as any state's (operators.encoding)
-    facts                        life (incarnation), place (the order's number in it), kind, and what the kind needs
-    parts                        one Arrow IPC stream for each batch; none at all for an empty one
+    magic, version, checksum     as for any encoded state (operators.encoding)
+    facts                        life (the incarnation), place (the number of the order in it), the kind and its arguments
+    parts                        one Arrow IPC stream for each batch; no bytes for an empty batch
 
-The same order gives the same answer, byte for byte, in every process that obeys it.
+The same sequence of orders gives the same answers, byte for byte, in every process that executes it.
 """
 
 from __future__ import annotations
@@ -33,37 +33,43 @@ _NO_INGEST: Ingest = ()
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A life begins: forget all, and start from a checkpoint, or empty. mode: how this life reconciles. checkpoint: the owner
-    and the number under which the store has it; state: the same as bytes, for a host that is beside us."""
+    """An incarnation begins: discard all state, and start from a checkpoint, or from the empty state."""
 
     incarnation: int
+    """The number of the incarnation."""
     mode: Mode
+    """The strategy of this incarnation."""
     checkpoint: tuple[str, int] | None
+    """The owner and the number of the checkpoint in the store; None for the empty state."""
     state: bytes | None
+    """The state of that checkpoint, for a host in this process; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy the state as what a rollback returns to. number: what the store is to call it; None keeps it in memory alone."""
+    """Copy the state. In the mode checkpoint_redo a rollback returns to the last copy."""
 
     number: int | None
+    """The number of the copy in the store; None if it stays in memory only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """MARK: tentative steps follow. number: what the store is to call the copy that is made now; None where the strategy makes
-    none. overlaid: tentative steps write to an overlay, whatever the mode, which ROLLBACK drops: for early answers, which are
-    corrected again and again."""
+    """MARK: tentative steps follow."""
 
     number: int | None
+    """The number in the store of the copy that is made now; None if no copy is made."""
     overlaid: bool = False
+    """Whether tentative steps write to an overlay in every mode, which ROLLBACK drops. It is used for early answers: they are
+    corrected often, so a copy or a rebuild each time would cost too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """ROLLBACK to the mark: stable steps follow; with keep_live tentative ones go on beside them."""
+    """ROLLBACK to the mark: stable steps follow."""
 
     keep_live: bool
+    """Whether tentative steps continue beside the stable ones (R21)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class Redone:
 
 @dataclass(frozen=True, slots=True)
 class DropLive:
-    """The live branch beside a correction is given up."""
+    """Drop the live branch that runs beside a correction."""
 
 
 Order = Begin | Step | Copy | Mark | RollBack | Redone | DropLive
@@ -81,21 +87,26 @@ Order = Begin | Step | Copy | Mark | RollBack | Redone | DropLive
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an order has made: a step's output rows, by the name of what made them; the size of a copy of the state, and the
-    copy itself where its host is beside us; failed: why a host in another process cannot obey, which ends this life."""
+    """The result of an order."""
 
     outputs: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
+    """The output rows of a step, by the name of the operator that made them."""
     copied: int | None = None
+    """The size of a copy of the state in bytes; None if none was made."""
     state: bytes | None = None
+    """The copy, from a host in this process; None otherwise."""
     failed: str | None = None
+    """Why a host in another process could not execute the order, which ends this incarnation; None if it did."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Which order of which life; they rise."""
+    """The place of an order. Places rise, first by incarnation and then by number."""
 
     incarnation: int
+    """The number of the incarnation."""
     number: int
+    """The number of the order in it, counted from 1. (0, 0) is before all orders."""
 
 
 _PLAIN = {"copy": Copy, "mark": Mark, "roll_back": RollBack, "redone": Redone, "drop_live": DropLive}
@@ -103,7 +114,7 @@ _NAMES = {kind: name for name, kind in _PLAIN.items()}
 
 
 def encode_order(place: Place, order: Order) -> bytes:
-    """The order as it is logged for a host in another process."""
+    """The bytes of an order, as it is logged for a host in another process."""
     facts: dict[str, object] = {"life": place.incarnation, "place": place.number}
     match order:
         case Step(batches, upto, tentative):
@@ -119,8 +130,10 @@ def encode_order(place: Place, order: Order) -> bytes:
 
 
 def decode_order(data: bytes, inputs: Mapping[str, Schema]) -> tuple[Place, Order]:
-    """What `encode_order` wrote, for a fragment with these inputs; CorruptError for anything else. A step's order holds no
-    more than its host needs: not what it counts from, or lacks."""
+    """The order that `encode_order` wrote, for a fragment with these inputs. CorruptError for any other bytes.
+
+    The bytes of a step hold only what its host needs. So `ingest`, `missing`, `cause` and `muted` have their empty values.
+    """
     facts, parts = unpack(data, _KIND)
     try:
         place, order = _place(facts), facts.pop("order")
@@ -137,7 +150,8 @@ def decode_order(data: bytes, inputs: Mapping[str, Schema]) -> tuple[Place, Orde
 
 
 def encode_answer(place: Place, answer: Answer) -> bytes:
-    """The answer as its host logs it, without the copy of a state, which goes to the store."""
+    """The bytes of an answer, as its host logs it. The copy of a state is left out, because the host uploads it to the
+    store."""
     facts: dict[str, object] = {
         "life": place.incarnation,
         "place": place.number,
@@ -149,7 +163,7 @@ def encode_answer(place: Place, answer: Answer) -> bytes:
 
 
 def decode_answer(data: bytes, outputs: Mapping[str, Schema]) -> tuple[Place, Answer]:
-    """What `encode_answer` wrote, for a fragment with these outputs; CorruptError for anything else."""
+    """The answer that `encode_answer` wrote, for a fragment with these outputs. CorruptError for any other bytes."""
     facts, parts = unpack(data, _ANSWER)
     try:
         names: Any = facts["outputs"]

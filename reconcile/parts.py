@@ -1,10 +1,10 @@
-"""Orders and answers that are too large for one record of a log travel in several: parts, each with its place.
+"""Orders and answers that are too large for one record of a log are split into several records, called parts.
 
     magic
-    facts      life (incarnation), place (the order's number), part, parts
-    part       a piece of the bytes, all but the last of the same size
+    facts      life (the incarnation), place (the number of the order), part (from 0), parts (how many)
+    part       a piece of the bytes; all but the last have the same size
 
-Who writes a log writes the parts of one order, or answer, in their order; parts of another writer may stand between them.
+A writer writes the parts of one order, or answer, in order. Parts of another writer may stand between them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from operators.encoding import pack, unpack
 from reconcile.orders import Place
 
 PART_BYTES = 16 << 20
-"""A quarter of what a record may hold: what is larger is hard on whoever holds several at once."""
+"""A quarter of what a record may hold. Larger parts would cost too much memory in a process that holds several at once."""
 
 _MAGIC = b"boreal part 1\n"
 _KIND = "part"
 
 
 def in_parts(place: Place, data: bytes, part_bytes: int = PART_BYTES) -> list[bytes]:
-    """The records that an order, or the answer to it, travels in: itself, if it is not too large."""
+    """The records of an order, or of an answer: the bytes themselves if they fit, otherwise their parts."""
     if len(data) <= part_bytes:
         return [data]
     pieces = [data[begin : begin + part_bytes] for begin in range(0, len(data), part_bytes)]
@@ -29,7 +29,7 @@ def in_parts(place: Place, data: bytes, part_bytes: int = PART_BYTES) -> list[by
 
 
 def is_part(data: bytes) -> bool:
-    """CorruptError for a part that is damaged."""
+    """Whether a record is a part. CorruptError if it is a damaged part."""
     if not data.startswith(_MAGIC):
         return False
     unpack(data[len(_MAGIC) :], _KIND)
@@ -37,15 +37,18 @@ def is_part(data: bytes) -> bool:
 
 
 class Parts:
-    """Puts together what one log holds in parts. place: of what is not whole yet; life 0 is none at all."""
+    """Joins the parts that one log holds.
+
+    `place` is the place of the newest order or answer in parts; incarnation 0 if there was none.
+    """
 
     def __init__(self) -> None:
         self.place = Place(0, 0)
         self._pieces: dict[int, bytes] = {}
 
     def take(self, data: bytes) -> bytes | None:
-        """What is whole with this record; None where more is to come, or for a part of what is over: of an earlier life, or
-        given again by somebody who is behind. CorruptError for a part that is damaged."""
+        """The bytes that are complete with this record. None if parts are missing, or if the part belongs to an earlier place:
+        an earlier incarnation, or an order that a slow writer has repeated. CorruptError for a damaged part."""
         if not data.startswith(_MAGIC):
             return data
         facts, (piece,) = unpack(data[len(_MAGIC) :], _KIND)

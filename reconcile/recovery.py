@@ -1,8 +1,8 @@
-"""Where an instance begins a new life (DPC, 'Failed node recovery'; rulings R25, R26).
+"""Where an instance begins a new incarnation (DPC, 'Failed node recovery'; rulings R25, R26).
 
-It finds its place in its own output log: the last stable boundary's anchor says which inputs to read again, from where,
-so that the state at the anchor is rebuilt with its output thrown away. A checkpoint that is newer than the anchor's
-inputs spares that; what it makes again is dropped by id.
+The place is in its own output log. The anchor of the last stable boundary says from which id each input must be read again, to
+rebuild the state at the anchor with its output suppressed. A checkpoint that is newer than these inputs makes the rebuild
+unnecessary. The output that is made again from the checkpoint on is dropped by id.
 """
 
 from __future__ import annotations
@@ -15,47 +15,62 @@ from sunion.tape import BEGINNING
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A place to begin. position: input rows from here on are processed; muted_until: output before it is thrown away.
-
-    made: stable ids that the state at `position` has made, by 'stream/partition' of the outputs; written: those that the
-    own logs hold, and written_to a time up to which they have all of them; inputs: first ids to read, by 'stream/partition'
-    of the inputs; state: a checkpoint's, or empty; checkpoint: whose in the store, and its number. anchored_to: the logs
-    have anchors up to this time; opened: by input, the first id that windows still need which are open at `position`, as
-    the last of these anchors says: read again only if it has to be.
-    """
+    """A place where an incarnation may begin. Positions and times are event times, in microseconds. Dictionaries are keyed by
+    'stream/partition'."""
 
     incarnation: int
+    """The number of the new incarnation, counted from 1."""
     epoch: int = 0
+    """The last epoch in the own logs."""
     position: int = BEGINNING
+    """Input rows from this time on are processed."""
     muted_until: int = BEGINNING
+    """Output before this time is suppressed."""
     made: dict[str, int] = field(default_factory=dict)
+    """For each output, the next stable id of the state at `position`."""
     written: dict[str, int] = field(default_factory=dict)
+    """For each output, the next stable id of the own log."""
     inputs: dict[str, int] = field(default_factory=dict)
+    """For each input, the first id to read."""
     state: bytes | None = None
+    """The state of a checkpoint, encoded; None for the empty state."""
     checkpoint: tuple[str, int] | None = None
+    """The owner and the number of this checkpoint in the store; None without one."""
     written_to: dict[str, int] = field(default_factory=dict)
+    """For each output, a time up to which the own log has all stable rows."""
     anchored_to: int = BEGINNING
+    """The own logs have anchors up to this time."""
     opened: dict[str, int] = field(default_factory=dict)
+    """For each input, the first id that the windows open at `position` still need, by the last anchor. These rows are read
+    again only if necessary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint as the store gave it back, already verified. needs: the event time from which inputs are read again. place:
-    whose it is, and its number."""
+    """A checkpoint from the store, already verified. Times are event times, in microseconds."""
 
     time: int
+    """The state contains all input rows before this time."""
     needs: int
+    """Inputs are read again from this time on."""
     next_ids: tuple[tuple[str, int], ...]
+    """For each output: 'stream/partition', and the next stable id of the state."""
     inputs: tuple[tuple[str, int], ...]
+    """For each input: 'stream/partition', and the first id to read."""
     state: bytes
+    """The encoded state."""
     place: tuple[str, int]
+    """The owner and the number of the checkpoint."""
 
 
 def plan_restart(
     incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: Saved | None
 ) -> list[Restart]:
-    """The places to begin by an instance's anchor and its newest good checkpoint, the one that leaves less to read again
-    first; without an anchor, the beginning is one."""
+    """The places where an instance may begin: by its anchor, and by its newest valid checkpoint.
+
+    The place that leaves less input to read again comes first. Without an anchor, the beginning of the inputs is a place.
+    `written` has the next stable id of each own log; `epoch` is the last one in the logs.
+    """
     places: list[tuple[int, Restart]] = []
     if saved is not None:
         made, inputs = dict(saved.next_ids), dict(saved.inputs)

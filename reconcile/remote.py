@@ -1,9 +1,10 @@
-"""The operator host in a process of its own: obeys a log of orders, by offset, and answers each (R31).
+"""The operator host in a separate process. It executes a log of orders, by offset, and answers each order (R31).
 
-The log is the truth, and the host's state a function of it, from a BEGIN on; so a process that has lost the state, or has
-one that is further than the orders it is given again, makes it anew from the last snapshot and the orders after it, with
-their answers thrown away. What it then answers is what it answered before, byte for byte: whoever listens drops repeats
-by their number. Where the log no longer reaches back far enough, the host says that it is lost, and a new life begins.
+The state of the host is a function of the log, from a BEGIN on. So a process rebuilds the state if it has lost it, or if its
+state is newer than the orders that it is given. It restores the last snapshot and executes the orders after it, without
+sending their answers. Its later answers then equal the earlier ones, byte for byte, and the receiver drops repeated answers by
+their number. If the log no longer reaches back far enough, the host answers that its state is lost, and a new incarnation
+begins.
 """
 
 from __future__ import annotations
@@ -27,66 +28,71 @@ from sunion.steps import Step
 _KIND = "host"
 
 SNAPSHOT_BYTES = 32 << 20
-"""Snapshots are made after so many bytes of orders, or four times the last snapshot where that is more: what they cost is
-then at most a quarter of what the orders cost, and what is obeyed again after a loss stays bounded."""
+"""A snapshot is made after this many bytes of orders, or after four times the size of the last snapshot if that is more. So
+snapshots cost at most a quarter of what the orders cost, and the number of orders to repeat after a loss stays bounded."""
 
 
 class Unreachable(BorealError):
-    """A checkpoint cannot be asked for now: the same order is to be given again."""
+    """The checkpoint store does not answer now. The same order must be given again."""
 
 
 class Cause(StrEnum):
-    """Why a state was not here, and had to be made anew."""
+    """Why a state had to be rebuilt."""
 
     NEW = "new worker"
-    """This process has had none yet: a job has begun, or a worker or its executor was lost."""
+    """This process had no state yet: a job has begun, or a worker or its executor was lost."""
     REPEATED = "orders given again"
-    """It was further than the orders: Spark has repeated a batch."""
+    """The state was newer than the orders: Spark has repeated a batch."""
     MISSED = "orders missed"
-    """It was not as far as the orders: those between were obeyed by another worker."""
+    """The state was older than the orders: another worker has executed the orders between."""
     BROKEN_OFF = "batch broken off"
-    """It was nowhere: the last orders could not be obeyed to the end."""
+    """The state was at no known offset: the last orders were not executed to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """A state was made anew. orders: how many were obeyed again for it, after a snapshot or from the beginning."""
+    """A state was rebuilt."""
 
     cause: Cause
+    """Why it was rebuilt."""
     orders: int
+    """How many orders were executed for it, after the snapshot or from the beginning of the log."""
 
 
 class OrderLog(Protocol):
-    """The log that the orders come from."""
+    """The log of the orders."""
 
     def read(self, first: int, end: int) -> Iterable[tuple[int, bytes]]:
-        """(offset, order) from the first offset on that is still there, up to `end` (exclusive)."""
+        """(offset, order) from `first` on, or from the first offset that the log still has, up to `end` (exclusive)."""
         ...
 
 
 class Snapshots(Protocol):
-    """Where a host's whole state is kept, by the offset of the first order that is not in it."""
+    """A store for snapshots: the whole state of a host, by the offset of the first order that is not in it."""
 
     def latest(self, offset: int) -> tuple[int, bytes] | None:
-        """The last one at an offset or before it; None where there is none, or none can be had."""
+        """(offset, snapshot): the last one at this offset or before it. None if there is none, or the store is unavailable."""
         ...
 
     def keep(self, offset: int, snapshot: bytes) -> None:
-        """Keep one; it may arrive later, or never."""
+        """Store a snapshot. It may arrive later, or never."""
         ...
 
 
 Fetch = Callable[[str, int], bytes]
-"""fetch(owner, number): the state of a stored checkpoint; KeyError where there is none (any more), CorruptError where it is
-damaged, Unreachable where the store does not answer."""
+"""fetch(owner, number): the state of a stored checkpoint. KeyError if there is none or it was deleted, CorruptError if it is
+damaged, Unreachable if the store does not answer."""
 
 KeepCopy = Callable[[int, bytes], None]
-"""keep(number, state): bring a copy of the state to the store; it may arrive later, or never (R19)."""
+"""keep(number, state): upload a copy of the state to the store. It may arrive later, or never (R19)."""
 
 
 class RemoteHost:
-    """A host that is told its orders as bytes. place: the last order that it obeyed; life 0 is none at all. rows: how many
-    steps have brought."""
+    """A host that takes orders as bytes.
+
+    `place` is the place of the last order that it executed; incarnation 0 if there was none. `rows` counts the input rows of
+    all steps. `has_failed`: the last order failed, so only a new incarnation can follow.
+    """
 
     def __init__(self, fragment: Fragment, fetch: Fetch) -> None:
         self.host = Host(Graph(fragment), Mode.OVERLAY_REDO)
@@ -98,8 +104,11 @@ class RemoteHost:
         self._fetch = fetch
 
     def take(self, data: bytes, keep: KeepCopy | None) -> bytes | None:
-        """Obey an order; the answer as bytes, or None for an order that was obeyed before, is of a life that is over, or is not
-        whole yet. keep: None where copies need not go to the store, having gone there before."""
+        """Execute an order, and return the answer as bytes.
+
+        None if the order was executed before, is of an earlier incarnation, or is not complete yet. `keep` uploads copies of
+        the state; None if they were uploaded before.
+        """
         whole = self._parts.take(data)
         return self._take_whole(whole, keep) if whole is not None else None
 
@@ -122,8 +131,11 @@ class RemoteHost:
         return encode_answer(place, answer)
 
     def save(self) -> bytes | None:
-        """All that the next orders build on, as bytes; None while that is more than one state, or nothing, or an order in parts
-        is not whole yet."""
+        """A snapshot of all that the next orders depend on, as bytes.
+
+        None while there is no state, the last order failed, there is more than one state (a live branch, a correction beside
+        it), or an order in parts is not complete yet.
+        """
         host = self.host
         if host.live is not None or host.redo is not None or self.has_failed or not self.place.incarnation:
             return None
@@ -134,7 +146,7 @@ class RemoteHost:
         return pack(_KIND, facts, [host.state.encode(), host.copy])
 
     def restore(self, snapshot: bytes) -> None:
-        """Be what `save` saved; CorruptError if the bytes are no snapshot of this fragment's host."""
+        """Restore what `save` returned. CorruptError if the bytes are not a snapshot of this fragment's host."""
         facts, (state, copy) = unpack(snapshot, _KIND)
         self.host.begin(state)
         self.host.copy, self.host.mode = copy, Mode(str(facts["mode"]))
@@ -142,7 +154,8 @@ class RemoteHost:
         self.has_failed = False
 
     def _obey(self, order: Order) -> Answer:
-        """What an operator raises is told to whoever gave the order, as text: it ends that life, and not this process."""
+        """Execute an order. An error of an operator becomes the text of the answer, because it must end the incarnation that
+        gave the order, and not this process."""
         try:
             if isinstance(order, Begin) and order.checkpoint:
                 order = replace(order, state=self._fetch(*order.checkpoint))
@@ -154,8 +167,11 @@ class RemoteHost:
 
 
 class OrderedHost:
-    """A `RemoteHost` at a place in its log of orders. rebuilt: how often its state was made anew; rows: how many it was given,
-    without those that it was given again for that."""
+    """A `RemoteHost` at an offset of its log of orders.
+
+    `next_offset` is the offset of the next order that its state can take; None if the state is at no known offset. `rebuilt`
+    counts the rebuilds of the state. `rows` counts the input rows of all orders, without those repeated for rebuilds.
+    """
 
     def __init__(
         self,
@@ -179,16 +195,16 @@ class OrderedHost:
         self._since = self._last_size = 0
 
     def obey(self, orders: Sequence[tuple[int, bytes]], keep: KeepCopy) -> list[bytes]:
-        """Obey (offset, order) in their order; the records of the answers (reconcile.parts). What was obeyed before is obeyed
-        again, and answered alike."""
+        """Execute orders, given as (offset, order) in rising order, and return the records of the answers (reconcile.parts).
+        Orders that were executed before are executed again, with the same answers."""
         if not orders:
             return []
         self.seek(orders[0][0])
-        self.next_offset = None  # where the store cannot be asked in the midst of it, we are nowhere
+        self.next_offset = None  # until all orders are done: an unreachable store leaves the state at no known offset
         rows = self.host.rows
         answers: list[bytes] = []
-        # One for each batch, at the first place that has one: early answers leave such places only between a ROLLBACK and the
-        # next MARK. A batch that is done again begins no earlier than the snapshot before.
+        # At most one snapshot for each batch, at the first offset where one is possible. During early answers this is only
+        # between a ROLLBACK and the next MARK. A repeated batch begins no earlier than the snapshot before it.
         has_saved = False
         for offset, data in orders:
             answers += self._answer(data, keep)
@@ -203,12 +219,12 @@ class OrderedHost:
         return in_parts(self.host.place, answer, self._part_bytes) if answer is not None else []
 
     def skip(self, offset: int) -> None:
-        """Pass over what is no order: the state is then the one before the next offset."""
+        """Skip a record that is not an order. The state is then the one before the next offset."""
         self.seek(offset)
         self.next_offset = offset + 1
 
     def seek(self, offset: int) -> Rebuild | None:
-        """Have the state that the orders before an offset have left; None where it is here."""
+        """Move to the state that the orders before this offset have left. Returns the rebuild, or None if none was needed."""
         if self.next_offset == offset:
             return None
         cause = self._cause(offset)
@@ -219,13 +235,14 @@ class OrderedHost:
         return Rebuild(cause, orders)
 
     def _rebuild(self, offset: int) -> int:
-        """Make the state anew; how many orders were obeyed for it."""
+        """Rebuild the state before an offset. Returns the number of orders that were executed for it."""
         self.host = RemoteHost(self.fragment, self._fetch)
         self._since = self._last_size = 0
         orders = 0
         for _, data in self._log.read(self._restored(offset), offset):
             self.host.take(data, None)
-            # They count as any: a process that never lives to obey SNAPSHOT_BYTES would leave no snapshot, and all to the next.
+            # Repeated orders count for the next snapshot, too. Otherwise processes that each end before SNAPSHOT_BYTES of new
+            # orders would never make a snapshot, and each next process would have more orders to repeat.
             self._since += len(data)
             orders += 1
         return orders
@@ -236,14 +253,14 @@ class OrderedHost:
         return Cause.REPEATED if offset < self.next_offset else Cause.MISSED
 
     def _restored(self, offset: int) -> int:
-        """Begin with the last snapshot that can be used; the offset of the first order that is not in it."""
+        """Restore the last usable snapshot. Returns the offset of the first order that is not in it; 0 without a snapshot."""
         found = self._snapshots.latest(offset)
         if found is None:
             return 0
         try:
             self.host.restore(found[1])
         except CorruptError:
-            return 0  # of another query under the same name: the log tells all that there is to know
+            return 0  # of another query with the same name: the log alone is enough for the rebuild
         self._last_size = len(found[1])
         return found[0]
 

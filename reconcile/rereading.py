@@ -1,5 +1,5 @@
-"""Reading again: rows that a view still needs and memory no longer holds come from the log once more (DPC, 'Stabilization';
-a failure of hours must not need memory of hours)."""
+"""Reading again: rows that a view still needs, but that memory no longer holds, are read from the log again (DPC,
+'Stabilization'). Memory is bounded, because a failure of hours must not need the memory of hours."""
 
 from __future__ import annotations
 
@@ -12,22 +12,28 @@ from sunion.sunion import SUnion, View
 from sunion.tape import Cursor
 
 Slot = tuple[bool, int]
-"""(is the live view, port)."""
+"""(is_live, port): whether it is the live view, and the index of the port."""
 
 
 @dataclass(slots=True)
 class Rereading:
-    """The reads under way, at most one for each view of a port. retry_us: how long after an empty answer to ask again."""
+    """The reads under way, at most one for each view of a port."""
 
     links: list[Link]
+    """The ports, with the replicas of their streams."""
     sunion: SUnion
+    """The SUnion whose views need the rows."""
     retry_us: int
+    """The wait after an empty answer before the same rows are asked for again, in microseconds."""
     under_way: dict[Slot, tuple[int, LogId, Cursor]] = field(default_factory=dict)
+    """For each view of a port: the token of the read, the log, and the cursor that needs the rows."""
     again_at: dict[Slot, int] = field(default_factory=dict)
+    """For each view of a port: no read before this clock value, in microseconds."""
     asked: int = 0
+    """The token of the last read."""
 
     def ask(self, now: int) -> list[Read]:
-        """What the views must be given next, but for what is under way already."""
+        """The reads of the rows that the views need next, without those that are under way already."""
         reads: list[Read] = []
         for is_live, at, next_id in self.sunion.reads():
             slot = (is_live, at)
@@ -45,7 +51,7 @@ class Rereading:
         return reads
 
     def take(self, answer: ReadDone, now: int) -> None:
-        """Rows have come; those of a view that is gone, or has been moved, are of no use any more."""
+        """Pass the rows of an answer to their view. They are ignored if the view is gone or was moved."""
         slot = next((slot for slot, (number, _, _) in self.under_way.items() if number == answer.token), None)
         if slot is None:
             return
@@ -68,7 +74,7 @@ class Rereading:
                 cursor.replay_boundary = max(cursor.replay_boundary, frame.time)
 
     def turn_away(self, link: Link, log: LogId) -> None:
-        """This log cannot give what was asked of it: it is another's turn."""
+        """Note that a log does not have the rows that were asked for. The next read goes to another replica."""
         link.read_turn += 1
         self.under_way = {slot: read for slot, read in self.under_way.items() if read[1] != log}
 

@@ -1,9 +1,10 @@
-"""SOutput: numbers a fragment's output, drops repeats, and undoes (DPC, 'Stabilizing output streams'; R1-R4, R18, R25).
+"""SOutput: numbers the output of a fragment, drops repeats, and writes UNDO (DPC, 'Stabilizing output streams'; R1-R4, R18,
+R25).
 
-Per output edge and partition it counts stable ids, which are the same in every replica, and gives tentative tuples the
-ids after them. ROLLBACK becomes one UNDO in every partition; what the rolled-back state makes again, up to the last
-stable tuple already written, is dropped by id, even over a second MARK and ROLLBACK; the end of the correction, or the
-first tentative tuple after it, becomes REC_DONE.
+For each output edge and partition it counts stable ids, which are the same in every replica. Tentative tuples get the ids
+after the last stable one. ROLLBACK becomes one UNDO in every partition. The tuples that the restored state makes again, up to
+the last stable tuple already written, are dropped by id, even over a second MARK and ROLLBACK. REC_DONE is written at the end
+of the correction, or before the first tentative tuple after it.
 """
 
 from __future__ import annotations
@@ -23,21 +24,25 @@ from sunion.steps import Step
 from sunion.tape import BEGINNING
 
 FRAME_BYTES = 32 << 20
-"""Rows of a step that take more memory are written as several frames: half of what a record of a log may hold."""
+"""The largest size of the rows of one frame, half of what a record of a log may hold. More rows of a step are split into
+several frames."""
 
 
 @dataclass(slots=True)
 class _Track:
-    """One output log: `next_id` counts the stable ids that the current state has made, `written` those that were written
-    or are held back for the end of a correction, `visible` those in the log; `tentative` counts the rows after them.
-    `written_to`: the time up to which a life before wrote all stable rows, which this one may not yet have made again."""
+    """The counters of one output log."""
 
     log: LogId
     next_id: int = 0
+    """The next stable id of the current state."""
     written: int = 0
+    """The next stable id to write: all before it are in the log, or held back until the end of a correction."""
     visible: int = 0
+    """The next stable id of the log itself."""
     tentative: int = 0
+    """The number of tentative rows after the stable ones."""
     written_to: int = BEGINNING
+    """Event time. Up to it an earlier incarnation wrote all stable rows, which this one may not have made again yet."""
 
 
 @dataclass(slots=True)
@@ -45,19 +50,33 @@ class SOutput:
     """All output logs of one instance."""
 
     edges: tuple[Edge, ...]
+    """The output edges of the fragment."""
     shard: int
+    """The shard of the instance."""
     origin: Origin
+    """The writer that all frames name."""
     bucket_us: int
+    """The length of a bucket, in microseconds of event time."""
     frame_bytes: int = FRAME_BYTES
+    """The largest size of the rows of one frame, in bytes."""
     epoch: int = 0
+    """The revision of the tentative suffix. It grows by one at each UNDO and START."""
     tracks: dict[str, list[_Track]] = field(init=False)
+    """The output logs, by the name of the edge, in the order of the partitions."""
     stable_through: int = BEGINNING
+    """The event time of the last stable boundary in the logs."""
     stable_ingest: int = 0
+    """The ingest time of this boundary, a clock value in microseconds."""
     is_provisional: bool = False
+    """Whether the logs have a tentative suffix that is not revoked yet."""
     correcting: bool = False
+    """Whether a correction has begun and REC_DONE is not written yet."""
     deferred: list[tuple[_Track, Data | Boundary]] | None = None
+    """The stable frames that are held back for a live branch (R21); None if none is held back."""
     deferred_bytes: int = 0
+    """About the size of these frames in bytes."""
     cause: str = ""
+    """The id of the failure that is being corrected, or was corrected last."""
 
     def __post_init__(self) -> None:
         self.tracks = {
@@ -72,15 +91,19 @@ class SOutput:
         return [track for tracks in self.tracks.values() for track in tracks]
 
     def next_ids(self) -> tuple[tuple[str, int], ...]:
-        """The next stable id of each output log, as the current state counts them."""
+        """For each output log: 'stream/partition', and the next stable id of the current state."""
         return tuple((track.log.key, track.next_id) for track in self._all())
 
     def start(
         self, made: Mapping[str, int], written: Mapping[str, int], epoch: int, written_to: Mapping[str, int]
     ) -> list[Append]:
-        """Begin a life (R25): `made`, the ids that the restored state has made; `written`, those the logs hold; `epoch`,
-        the last one in the logs. A state taken from a partner may have made more than the own logs hold: they then skip
-        ids, and readers who need those turn to another replica (R27)."""
+        """Begin an incarnation (R25): write START to each output log.
+
+        By 'stream/partition': `made` has the next stable ids of the restored state, `written` those of the logs, and
+        `written_to` the event times up to which the logs have all stable rows. `epoch` is the last one in the logs. A state
+        that was restored from a partner's checkpoint may be ahead of the own logs. The logs then skip ids, and readers that
+        need these rows switch to another replica (R27).
+        """
         for track in self._all():
             track.next_id = made.get(track.log.key, 0)
             track.written = track.visible = max(written.get(track.log.key, 0), track.next_id)
@@ -96,8 +119,11 @@ class SOutput:
         now: int,
         make_anchor: Callable[[tuple[tuple[str, int], ...]], Anchor | None],
     ) -> list[Append]:
-        """Write a step's output rows and its boundary; a stable one carries the anchor that `make_anchor` gives for the
-        next ids. Muted steps write nothing."""
+        """Write the output rows of a step, and its boundary. A muted step writes nothing.
+
+        `outputs` has the rows by the name of the operator; `now` is the clock value with which the boundary is stamped. A
+        stable boundary carries the anchor that `make_anchor` returns for the next stable ids.
+        """
         effects: list[Append] = []
         if step.muted:
             return effects
@@ -130,7 +156,7 @@ class SOutput:
         return effects
 
     def undo(self, cause: str, keep_live: bool) -> list[Append]:
-        """ROLLBACK: revoke what is tentative; with keep_live only later, when the correction is complete."""
+        """ROLLBACK: revoke the tentative suffix. With `keep_live` this waits until the correction is complete (R21)."""
         self.cause = cause
         self.correcting = True
         if keep_live:
@@ -139,7 +165,7 @@ class SOutput:
         return self._revoke()
 
     def end_correction(self) -> list[Append]:
-        """REC_DONE, with the UNDO and the corrections before it if they were held back for a live branch."""
+        """Write REC_DONE. If the corrections were held back for a live branch, write the UNDO and the corrections first."""
         effects = self.show_deferred()
         if self.correcting:
             self.correcting = False
@@ -147,7 +173,8 @@ class SOutput:
         return effects
 
     def show_deferred(self) -> list[Append]:
-        """The UNDO and the corrections so far, if they were held back for a live branch; what follows is written at once."""
+        """Write the UNDO and the corrections so far, if they were held back for a live branch. Later corrections are written
+        at once."""
         if self.deferred is None:
             return []
         held, self.deferred = self.deferred, None
@@ -159,7 +186,7 @@ class SOutput:
         return effects
 
     def heartbeat(self, state: State, now: int) -> list[Append]:
-        """Repeat the stable boundary: the stream's own sign of life, carrying the state (R24)."""
+        """Repeat the stable boundary, with the state of the instance. This is the heartbeat of the stream (R24)."""
         return self._broadcast(
             lambda: Boundary(self.origin, self.epoch, self.stable_through, False, self.stable_ingest, now, state)
         )
@@ -179,8 +206,9 @@ class SOutput:
         return [effect for piece in self._pieces(rows, step.tentative) for effect in self._write_piece(track, piece, step)]
 
     def _pieces(self, rows: pa.RecordBatch, whole_buckets: bool) -> Iterator[pa.RecordBatch]:
-        """The rows as batches of FRAME_BYTES at most, as far as they can be cut. whole_buckets: tentative rows of one bucket
-        are in one frame, since a reader that changes to another replica asks by t_max for what it lacks (R23)."""
+        """The rows as batches of at most `frame_bytes`, as far as they can be split. whole_buckets: the rows of one bucket
+        stay in one frame. Tentative rows need this, because a reader that switches to another replica continues by t_max
+        (R23), which is the same for all rows of a bucket."""
         if rows.nbytes <= self.frame_bytes:
             yield rows
             return
@@ -199,7 +227,7 @@ class SOutput:
     def _write_piece(self, track: _Track, rows: pa.RecordBatch, step: Step) -> list[Append]:
         t_max = bucket_end(rows.column(0)[-1].as_py(), self.bucket_us)
         if step.tentative:
-            # The log has the stable rows up to this time already, from the life before.
+            # An earlier incarnation has already written the stable rows up to this time.
             rows = rows.slice(int(np.searchsorted(rows.column(0).to_numpy(), track.written_to, side="right")))
             if not rows.num_rows:
                 return []

@@ -1,9 +1,9 @@
-"""Staggering: replicas of one (fragment, shard) take turns to reconcile, so that one stays live (DPC, 'Processing new
-tuples during reconciliation'; R22).
+"""Staggering: the replicas of one (fragment, shard) take turns to reconcile, so that one of them stays live (DPC, 'Processing
+new tuples during reconciliation'; R22).
 
-Before it reconciles, a replica gets a lease from one peer that stays live meanwhile. None is needed where a peer is
-STABLE, and nobody waits for a dead one: a peer not heard of for three heartbeats counts as dead, and so does one that
-does not answer for as long. Of two crossing requests the lower replica number wins.
+Before a replica reconciles, it gets a lease from one peer, which stays live meanwhile. No lease is needed if a peer is STABLE.
+No replica waits for a dead peer: a peer counts as dead if it sends nothing for three heartbeat intervals, or does not answer a
+request for as long. Of two crossing requests the one of the lower replica number wins.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from reconcile.events import (
 )
 
 HEARTBEATS_TO_DEATH = 3
+"""A peer counts as dead if it sends nothing for this many heartbeat intervals."""
 
 
 class Permission(Enum):
-    """The answer to 'may I reconcile now?'. ALONE: yes, but no peer stays live meanwhile."""
+    """Whether a replica may reconcile now."""
 
     WAIT = "wait"
+    """Not yet."""
     COVERED = "covered"
+    """Yes, and a peer stays live meanwhile."""
     ALONE = "alone"
+    """Yes, but no peer stays live meanwhile."""
 
 
 @dataclass(slots=True)
@@ -42,40 +46,52 @@ class _Peer:
 
 @dataclass(slots=True)
 class _Promise:
-    """When it was given, and whether its holder was heard to reconcile since."""
+    """A lease that was given to a peer."""
 
     since: int
+    """Clock value at which it was given, in microseconds."""
     is_used: bool = False
+    """Whether the holder has reported STABILIZATION since then."""
 
 
 @dataclass(slots=True)
 class Stagger:
-    """One replica's side of the leases. `promised`: peers to whom we stay live; `lessor`: who stays live for us."""
+    """The leases of one replica. Clock values and durations are in microseconds."""
 
     me: InstanceId
+    """The replica."""
     peers: dict[InstanceId, _Peer]
+    """Its peers: the other replicas of the same fragment and shard."""
     heartbeat_us: int
+    """The heartbeat interval."""
     promised: dict[InstanceId, _Promise] = field(default_factory=dict)
+    """The leases that this replica has given: the peers for which it stays live."""
     asked: InstanceId | None = None
+    """The peer that was asked for a lease and has not answered; None without a request."""
     asked_at: int = 0
+    """When it was asked, or when its denial arrived."""
     lessor: InstanceId | None = None
+    """The peer that stays live for this replica; None without a lease."""
     reconciling: bool = False
+    """Whether this replica reconciles."""
 
     @staticmethod
     def of(me: InstanceId, others: list[InstanceId], heartbeat_us: int) -> Stagger:
+        """The leases of a replica with these peers, none of which was heard yet."""
         return Stagger(me, {other: _Peer(-(1 << 62)) for other in others}, heartbeat_us)
 
     def begin(self, now: int) -> None:
-        """Give the peers a moment to be heard."""
+        """Count all peers as heard now, so that each has the usual time to send its first heartbeat."""
         for peer in self.peers.values():
             peer.heard = now
 
     def discount(self, late_us: int) -> None:
-        """For so long we could not listen: it is not the peers' silence."""
+        """Exclude a time in which this instance could not receive messages: the peers were not silent in it."""
         for peer in self.peers.values():
             peer.heard += late_us
 
     def receive(self, message: Heartbeat | LeaseRequest | LeaseGrant | LeaseDenial | LeaseEnd, now: int) -> list[Send]:
+        """Take a message of a peer, and return the answers to send."""
         peer = self.peers[message.sender]
         peer.heard = now
         match message:
@@ -83,7 +99,7 @@ class Stagger:
                 peer.state = state
                 self._judge_promise(sender, state, now)
                 if sender == self.lessor and state is not State.UP_FAILURE and not self.reconciling:
-                    self.lessor = None  # it was free to go on: it took our lease for ended
+                    self.lessor = None  # the lessor has left UP_FAILURE, so it regards the lease as ended
             case LeaseRequest(sender):
                 return self._answer(sender, now)
             case LeaseGrant(sender):
@@ -103,7 +119,7 @@ class Stagger:
         return []
 
     def request(self, now: int) -> tuple[Permission, list[Send]]:
-        """Ask for leave to reconcile; call again until it is not WAIT."""
+        """Ask for permission to reconcile, and return the messages to send. Call again until the answer is not WAIT."""
         self.forget_dead(now)
         if self.promised:
             return Permission.WAIT, []
@@ -125,24 +141,24 @@ class Stagger:
         return self._go(Permission.ALONE)
 
     def done(self) -> list[Send]:
-        """The correction is complete: the lessor is free."""
+        """The correction is complete: end the lease, so that the lessor is free."""
         self.reconciling = False
         lessor, self.lessor = self.lessor, None
         return [Send(lessor, LeaseEnd(self.me))] if lessor is not None else []
 
     def lose_lease(self) -> None:
-        """We were away: whoever covered us, or was asked to, waits for us no longer."""
+        """Forget the own lease and request. This instance was away, so the peers regard both as ended."""
         self.asked = self.lessor = None
 
     def forget_dead(self, now: int) -> None:
-        """A lease dies with missed heartbeats on either side."""
+        """End the leases of dead peers, both those given and the own one."""
         for who in [who for who in self.promised if not self._is_alive(self.peers[who], now)]:
             del self.promised[who]
         if self.lessor is not None and not self._is_alive(self.peers[self.lessor], now):
             self.lessor = None
 
     def next_deadline(self) -> int | None:
-        """When an unanswered request is given up, or a peer that we wait for counts as dead."""
+        """Clock value at which an unanswered request is given up; None without a request."""
         if self.asked is not None:
             return self.asked_at + HEARTBEATS_TO_DEATH * self.heartbeat_us + 1
         return None
@@ -161,8 +177,11 @@ class Stagger:
         return [*effects, Send(sender, LeaseGrant(self.me))]
 
     def _judge_promise(self, holder: InstanceId, state: State, now: int) -> None:
-        """What the holder says of itself ends a promise too, since the message that does may be lost: it has reconciled, or
-        has failed anew since, or cannot; or it has made no use of the promise in as long as an answer may take."""
+        """End a promise by the state in the holder's heartbeat, because the message that ends it may be lost.
+
+        It ends if the holder has reconciled, has failed again since, or cannot reconcile. It also ends if the holder has not
+        used it for as long as an answer may take.
+        """
         promise = self.promised.get(holder)
         if promise is None:
             return
@@ -175,7 +194,7 @@ class Stagger:
         return now - peer.heard <= HEARTBEATS_TO_DEATH * self.heartbeat_us
 
     def _go(self, permission: Permission) -> tuple[Permission, list[Send]]:
-        """Take leave; who was asked and has not answered need not stay live for us."""
+        """Begin to reconcile. A peer that was asked and has not answered is freed, because its lease is not needed."""
         self.reconciling = True
         asked, self.asked = self.asked, None
         return permission, [Send(asked, LeaseEnd(self.me))] if asked is not None else []

@@ -1,4 +1,4 @@
-"""What an instance says of itself: all that its driver, its process's status and its tests may know of it."""
+"""The status of an instance: all that its driver, the status of its process and its tests may read of it."""
 
 from __future__ import annotations
 
@@ -10,49 +10,59 @@ from reconcile.events import InstanceId
 
 @dataclass(frozen=True, slots=True)
 class InputStatus:
-    """One input partition.
-
-    key: 'stream/partition'. boundary: its stable boundary, in event time; next_id: the stable id that it needs next.
-    silent, failed: see `sunion.port.Port`. read_from: the replica whose log is the visible one, '' for a source's; heard_at:
-    when that log was last heard, in run time. skew_us: how far the instance's clock is behind those that stamped what it
-    read. producers: the instances that write its logs, none for a source.
-    """
+    """One input partition."""
 
     key: str
+    """The input partition, 'stream/partition'."""
     boundary: int
+    """The event time of its stable boundary, in microseconds."""
     next_id: int
+    """The next stable id that the port needs."""
     silent: bool
+    """Whether its replica is silent, and more input was to come; see `sunion.port.Port`."""
     failed: bool
+    """Whether it is silent, or tentative, or its producer is not STABLE; see `sunion.port.Port`."""
     read_from: str
+    """The replica whose log is the visible one; '' for a source."""
     heard_at: int
+    """Clock value at which this log was last heard, in microseconds."""
     skew_us: int
+    """How far the clock of the instance is behind the clocks that stamped this input, in microseconds."""
     producers: tuple[InstanceId, ...]
+    """The instances that write the logs of this input; none for a source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An instance as it is now; durations in microseconds of run time.
-
-    incarnation: of this life. delay_threshold_us: X; least_threshold_us: the smallest X that leaves time to hold a bucket
-    back; alpha_x_us: alpha*X. skew_us: how far its clock is behind the others; engine_latency_us: how long its operator host
-    takes for an order at worst; is_engine_busy: orders wait for their answers. missing: the inputs that tentative output
-    lacks. position: all rows before this event time are processed, as stable ones; stable_through: through where all inputs
-    are stable, down to a bucket's start. is_tentative: tentative output is not yet corrected; is_redoing: it is being
-    corrected; redo_tuples: how many input rows the last correction has handed on again.
-    """
+    """An instance as it is now. Durations are in microseconds of the run clock, event times in microseconds."""
 
     state: State
+    """The consistency state."""
     incarnation: int
+    """The number of this incarnation, counted from 1."""
     delay_threshold_us: int
+    """X."""
     least_threshold_us: int
+    """The smallest X that leaves time to hold a bucket back."""
     alpha_x_us: int
+    """alpha*X: how long a bucket may be held back."""
     skew_us: int
+    """How far its clock is behind the clocks that stamped its inputs."""
     engine_latency_us: int
+    """The worst latency of an order to the operator host."""
     is_engine_busy: bool
+    """Whether orders wait for their answers."""
     missing: tuple[str, ...]
+    """The names of the inputs that tentative output lacks."""
     position: int
+    """Event time. All rows before it were processed as stable rows."""
     stable_through: int
+    """Event time. All inputs are stable up to it. It is rounded down to the start of a bucket."""
     is_tentative: bool
+    """Whether tentative output is not corrected yet."""
     is_redoing: bool
+    """Whether a correction is running."""
     redo_tuples: int
+    """The number of input rows that the last correction has processed again."""
     inputs: tuple[InputStatus, ...]
+    """The input partitions."""

@@ -1,4 +1,7 @@
-"""What a mode means for places in the input: known where the orders are given, without the state (R19, R20)."""
+"""From where input rows must be processed again after a rollback, for each mode (R19, R20).
+
+The instance that gives the orders computes this without the state, because the state may be in another process.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,24 @@ from operators.graph import Graph
 
 @dataclass(slots=True)
 class Strategy:
-    """periodic: copies are made on a schedule, and not at MARK. copied_at: the input time of the last copy."""
+    """The mode of an instance, and the place of its last copy."""
 
     graph: Graph
+    """The DAG of the fragment."""
     mode: Mode
+    """The way to carry out MARK and ROLLBACK."""
     periodic: bool = False
+    """Whether copies are made periodically, and not at MARK."""
     copied_at: int = 0
+    """Event time. The last copy contains all input rows before it."""
 
     @property
     def copies_at_mark(self) -> bool:
+        """Whether the state is copied at MARK."""
         return self.mode is Mode.CHECKPOINT_REDO and not self.periodic
 
     def replay_from(self, mark: int) -> int:
-        """From which input time on rows must be given again after a rollback to the mark."""
+        """The event time from which rows must be processed again after a rollback to the mark."""
         if self.mode is Mode.UNDO_REDO:
             return min(self.graph.needs(mark), mark)
         return self.copied_at if self.mode is Mode.CHECKPOINT_REDO and self.periodic else mark

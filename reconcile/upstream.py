@@ -1,15 +1,16 @@
 """Which replica of an input stream a port reads (DPC, 'Upstream failure', switching between neighbours; R10, R12, R23).
 
-A STABLE replica is preferred, then one in UP_FAILURE, then one in STABILIZATION; one that lags, or is still RECOVERING, only
-where no other answers. Switching is the reader's act: it follows the new log from its own last stable id, so nothing stable
-is repeated or lost, and takes tentative rows only beyond the highest t_max that it already has. Beside a live replica in
-UP_FAILURE, one in STABILIZATION is read as a correction: its stable rows extend the port's stable prefix (R17).
+A STABLE replica is preferred, then one in UP_FAILURE, then one in STABILIZATION. A replica that lags, or is still RECOVERING,
+is read only if no other one answers. The reader switches without any action of the replicas. It follows the new log from its
+own last stable id, so no stable row is repeated or lost. It takes tentative rows only beyond the highest t_max that it already
+has. While the live replica is in UP_FAILURE, a replica in STABILIZATION is also read, as a correction: its stable rows extend
+the stable prefix of the port (R17).
 
-A state says what a replica lacks, not what it gives. So replicas are compared by how far their boundaries have come, too. A
-replica lags for as long as another has been ahead of where it stands. A STABLE one whose stable boundary lags by more than
-the reader can hold back ranks as one in UP_FAILURE; one whose newest boundary, stable or tentative, lags by more than the
-path can afford ranks below all that move on. Of several in UP_FAILURE one that lacks fewer inputs is better, once that has
-lasted for as long as counts as silence.
+A state says what a replica lacks, not what it delivers. So replicas are also compared by their boundaries. The lag of a
+replica is the time for which another one has been ahead of its boundary. A STABLE replica whose stable boundary lags by more
+than the reader can hold back ranks as one in UP_FAILURE. A replica whose newest boundary, stable or tentative, lags by more
+than the path can afford ranks below all replicas that make progress. Of several replicas in UP_FAILURE the one that lacks
+fewer inputs is preferred, once this has lasted for the silence timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sunion.tape import BEGINNING
 
 
 class Rank(IntEnum):
-    """How good a replica is to read from, worst first."""
+    """How good a replica is to read from; a higher rank is better."""
 
     DEAD = 0
     RECOVERING = 1
@@ -43,25 +44,29 @@ _RANKS = {
 
 
 MOST_STEPS = 256
-"""Of a replica's progress, the steps that are remembered."""
+"""The number of recent boundaries of a replica that are kept to compare its progress."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a replica's boundaries were heard to be: (event time, when heard), both rising."""
+    """The boundaries of a replica, and when they were heard."""
 
     steps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
+    """(event time of a boundary in microseconds, clock value when it was heard), both rising."""
 
     @property
     def reached(self) -> int:
+        """The event time of the newest boundary."""
         return self.steps[-1][0] if self.steps else BEGINNING
 
     def note(self, time: int, now: int) -> None:
+        """Note a boundary that is heard now."""
         if time > self.reached:
             self.steps.append((time, now))
 
     def passed_at(self, time: int) -> int | None:
-        """When it was first known to be beyond a time; None if it is not. Those who are compared are close to each other."""
+        """Clock value of the first boundary beyond an event time; None if there is none. The search goes backwards, because
+        the replicas that are compared are close to each other."""
         passed = None
         for reached, heard in reversed(self.steps):
             if reached <= time:
@@ -70,67 +75,84 @@ class Progress:
         return passed
 
     def discount(self, late_us: int) -> None:
+        """Exclude a time in which this instance could not read."""
         self.steps = deque(((time, heard + late_us) for time, heard in self.steps), MOST_STEPS)
 
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """One replica's log of the stream. seen: when it was last heard; heard_since: from when on without falling silent between.
-    target: the log's end as noted when we began to read, or to read again (R12). lacking_until: its log lacks rows that we
-    need, and is not asked again before then. incarnation: of its newest life, as far as we have read the log; newest_heard:
-    as its tail told, which may be far ahead of that. epoch: of the newest boundary heard; stable, visible: how far its stable
-    and its newest boundaries have come. missing: the inputs that its newest tentative boundary lacks."""
+    """The log of the stream that one replica writes. Clock values are in microseconds."""
 
     log: LogId
+    """The log."""
     seen: int
+    """Clock value when it was last heard."""
     heard_since: int = 0
+    """Clock value since which it was heard without a silence."""
     lacking_until: int = -1
+    """The log lacks rows that this instance needs. It is not read again before this clock value."""
     state: State = State.STABLE
+    """The state of the replica in its newest boundary."""
     incarnation: int = 0
+    """The newest incarnation of the replica, as far as the log was read."""
     newest_heard: int = 0
+    """The newest incarnation that its tail has shown. It may be far ahead of `incarnation`."""
     next_offset: int = 0
+    """The next offset to read."""
     target: int | None = None
+    """The end of the log, as noted when reading began, or began again (R12); None before it is noted."""
     epoch: int = -1
+    """The epoch of the newest boundary."""
     stable: Progress = field(default_factory=Progress)
+    """The progress of its stable boundaries."""
     visible: Progress = field(default_factory=Progress)
+    """The progress of all its boundaries, stable or tentative."""
     missing: tuple[str, ...] = ()
+    """The inputs that its newest tentative boundary lacks."""
 
     @property
     def is_behind(self) -> bool:
+        """Whether the backlog of its log is not read yet."""
         return self.target is not None and self.next_offset < self.target
 
 
 @dataclass(slots=True)
 class Upstream:
-    """The replicas of one port's stream; `live` is the visible one, `correcting` the one that is read beside it.
-
-    stable_slack_us, slack_us: how much a STABLE replica, or any, may lag another. worse_since:
-    since when another has lacked fewer inputs than the live one.
-    """
+    """The replicas of one port's stream. Clock values and durations are in microseconds."""
 
     candidates: list[Candidate]
+    """The replicas."""
     silence_us: int
+    """The silence timeout: a replica that was not heard for longer counts as silent."""
     stable_slack_us: int = 0
+    """By how much the stable boundary of a STABLE replica may lag."""
     slack_us: int = 0
+    """By how much the newest boundary of any replica may lag."""
     worse_since: int | None = None
+    """Clock value since which another replica has lacked fewer inputs than the live one; None if none does."""
     live: Candidate = field(init=False)
+    """The visible replica: its stable and its tentative rows are read."""
     correcting: Candidate | None = None
+    """The replica that is also read, for its stable rows; None if there is none."""
     must_follow: bool = False
+    """Whether the log of the live replica is not followed at present, so that one must be followed again."""
 
     def __post_init__(self) -> None:
         self.live = self.candidates[0]
 
     def begin(self, now: int, after_id: int) -> list[Follow | Watch]:
+        """Follow the first replica from its stable id after_id + 1 on, and watch all replicas if there are several."""
         for candidate in self.candidates:
             candidate.seen = candidate.heard_since = now
         watches: list[Follow | Watch] = [Watch(c.log) for c in self.candidates if len(self.candidates) > 1]
         return [*watches, Follow(self.live.log, after_id)]
 
     def candidate(self, log: LogId) -> Candidate:
+        """The candidate with this log."""
         return next(c for c in self.candidates if c.log == log)
 
     def discount(self, late_us: int) -> None:
-        """For so long we could not listen: it is not the others' silence."""
+        """Exclude a time in which this instance could not read: the replicas were not silent in it."""
         for candidate in self.candidates:
             candidate.seen += late_us
             candidate.heard_since += late_us
@@ -140,13 +162,13 @@ class Upstream:
             self.worse_since += late_us
 
     def forget_targets(self) -> None:
-        """We were away ourselves: what each log holds by now is a backlog, to be noted anew."""
+        """This instance was away, so each log has a backlog now. Its end is noted at the next frames."""
         for candidate in self.candidates:
             candidate.target = None
 
     def hear(self, candidate: Candidate, frame: Frame, now: int) -> bool:
-        """Note a frame of a followed log; False where a dead incarnation wrote it (R25). What a backlog says of its
-        writer's state is past."""
+        """Note a frame of a followed log. False if a dead incarnation wrote it (R25). The states in a backlog are ignored,
+        because they are out of date."""
         if frame.origin.incarnation < candidate.incarnation:
             return False
         candidate.incarnation = frame.origin.incarnation
@@ -166,7 +188,8 @@ class Upstream:
         candidate.seen = now
 
     def _note_progress(self, candidate: Candidate, frame: Boundary, now: int) -> None:
-        """What an UNDO has revoked, or a life that is over had given, is no progress any more."""
+        """Note a boundary. Boundaries that an UNDO has revoked, or that an earlier incarnation wrote as tentative, no longer
+        count as progress."""
         if len(self.candidates) == 1:
             return
         if frame.epoch != candidate.epoch:
@@ -179,7 +202,8 @@ class Upstream:
             candidate.stable.note(frame.time, now)
 
     def hear_tail(self, log: LogId, frame: Frame, now: int) -> None:
-        """Note the newest boundary of a watched log: what was left unread of it when it was followed is no backlog now."""
+        """Note the newest boundary of a watched log. The log is not followed, so its unread rest does not count as a
+        backlog."""
         candidate = self.candidate(log)
         candidate.target = None
         if frame.origin.incarnation >= max(candidate.incarnation, candidate.newest_heard):
@@ -187,17 +211,18 @@ class Upstream:
             self._note(candidate, frame, now)
 
     def is_read(self, candidate: Candidate) -> bool:
-        """Whether its rows are wanted; of a log that was left, some may still be under way."""
+        """Whether its frames are used. Frames of a log that is no longer followed may still arrive."""
         return candidate is self.live or candidate is self.correcting
 
     def drop(self, candidate: Candidate) -> None:
-        """A candidate is no longer read; if it was the visible one, the next `choose` must follow one anew."""
+        """Note that a candidate is no longer read. If it was the live one, the next `choose` must follow a log again."""
         if self.correcting is candidate:
             self.correcting = None
         candidate.target = None
         self.must_follow = self.must_follow or candidate is self.live
 
     def rank(self, candidate: Candidate, now: int) -> Rank:
+        """The rank of a candidate; see the header of the module."""
         if now - candidate.seen > self.silence_us or now < candidate.lacking_until:
             return Rank.DEAD
         rank = _RANKS[candidate.state]
@@ -213,8 +238,11 @@ class Upstream:
         return rank
 
     def choose(self, now: int, last_id: int) -> tuple[bool, list[Follow | Unfollow]]:
-        """Switch if another replica is better. Returns whether the visible suffix is to be revoked first (a switch to a
-        STABLE replica, which will give the stable version), and the effects."""
+        """Switch if another replica is better.
+
+        `last_id` is the last stable id of the port. Returns whether the tentative suffix must be revoked first, and the
+        effects. It is revoked at a switch to a STABLE replica, because this replica delivers the stable version.
+        """
         if len(self.candidates) == 1 and not self.must_follow:
             return False, []
         before = {self.correcting.log} if self.correcting else set()
@@ -246,13 +274,15 @@ class Upstream:
         effects: list[Follow | Unfollow] = [Unfollow(log) for log in sorted(before - after)]
         for log in sorted(after - before):
             candidate = self.candidate(log)
-            # What we need may lie before its newest life began: who is dead is told by the log, in its order (R25).
+            # The needed rows may be older than its newest incarnation. So dead incarnations are recognised in the order of the
+            # log, from its beginning (R25).
             candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
             effects.append(Follow(log, last_id))
         return revoke, effects
 
     def _least_missing(self, ranks: dict[Candidate, Rank], now: int) -> Candidate:
-        """Of the replicas in UP_FAILURE one that lacks fewer inputs than the live one, if that has lasted."""
+        """The replica in UP_FAILURE to read: one that lacks fewer inputs than the live one, if this has lasted for the silence
+        timeout, otherwise the live one."""
         equals = [c for c in self.candidates if ranks[c] is Rank.UP_FAILURE]
         best = min(equals, key=lambda c: (len(set(c.missing)), c is not self.live))
         if best is self.live:
@@ -266,8 +296,11 @@ class Upstream:
         return best
 
     def _is_survived(self) -> bool:
-        """Whether another spoke on while the live one was silent. A broker that stalls, or a cut of our own, silences all at
-        once, some a moment before the others: that is nobody's death, nor is it when one is heard again before the rest."""
+        """Whether another replica was heard while the live one was silent.
+
+        If a broker stalls, or this instance is cut off, all replicas fall silent, some a moment before the others. Then no
+        replica is dead. One that is heard again before the others does not show that they are dead, either.
+        """
         return any(c.seen - max(self.live.seen, c.heard_since) >= self.silence_us // 2 for c in self.candidates)
 
     def _choose_correcting(self, ranks: dict[Candidate, Rank]) -> None:
@@ -284,6 +317,6 @@ class Upstream:
 
 
 def _lag(others: list[Progress], reached: int, now: int) -> int:
-    """For how long one of the others has been ahead of a time."""
+    """For how long at least one of the others has been ahead of an event time, in microseconds; 0 if none is."""
     passed = (other.passed_at(reached) for other in others)
     return max((now - at for at in passed if at is not None), default=0)
