@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from boreal.model.durations import parse_duration
@@ -67,22 +67,31 @@ FORMS = {
 """By the verb that a fault begins with."""
 
 _TEXTS = {verb: ", or ".join(form.text for form in forms) for verb, forms in FORMS.items()}
+_TEXTS_AT_ONCE = {
+    verb: text.replace(" at T", "").replace("[for D]", "for D") for verb, text in _TEXTS.items() if verb != "stop"
+}
 
 _STREAM = r"(?P<stream>[^\s.]+)"
 _REPLICA = r"(?P<fragment>[^\s.]+)\.(?P<replica>[^\s.]+)"
 _AT = r" at (?P<at>\S+)"
 _FOR = r" for (?P<for>\S+)"
-_PATTERNS = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("cut_replica", rf"cut {_REPLICA}{_AT}{_FOR}"),
-        ("cut_stream", rf"cut {_STREAM}(?: to (?:(?P<fragment>[^\s.]+)\.)?(?P<to_replica>[^\s.]+))?{_AT}{_FOR}"),
-        ("crash", rf"crash {_REPLICA}{_AT}(?:{_FOR})?(?P<losing> losing checkpoint)?"),
-        ("freeze", rf"freeze {_REPLICA}{_AT}{_FOR}"),
-        ("slow", rf"slow (?:{_REPLICA}|{_STREAM}) by (?P<by>\S+){_AT}{_FOR}"),
-        ("stop", rf"stop {_STREAM}{_AT}"),
-    )
-)
+
+
+def _patterns(at: str) -> dict[str, re.Pattern[str]]:
+    """How each kind of fault is written, by its kind. at: how the time of the start is written."""
+    forms = {
+        "cut_replica": rf"cut {_REPLICA}{at}{_FOR}",
+        "cut_stream": rf"cut {_STREAM}(?: to (?:(?P<fragment>[^\s.]+)\.)?(?P<to_replica>[^\s.]+))?{at}{_FOR}",
+        "crash": rf"crash {_REPLICA}{at}(?:{_FOR})?(?P<losing> losing checkpoint)?",
+        "freeze": rf"freeze {_REPLICA}{at}{_FOR}",
+        "slow": rf"slow (?:{_REPLICA}|{_STREAM}) by (?P<by>\S+){at}{_FOR}",
+        "stop": rf"stop {_STREAM}{at}",
+    }
+    return {kind: re.compile(form) for kind, form in forms.items()}
+
+
+_SCRIPTED = _patterns(_AT)
+_AT_ONCE = {kind: pattern for kind, pattern in _patterns("").items() if kind != "stop"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +121,40 @@ class Fault:
 
 def parse_fault(text: str) -> Fault:
     """Parse one fault. UserError, with the grammar of its verb, if the text is not valid."""
+    return _parsed(text, _SCRIPTED, _TEXTS, _FIELD)
+
+
+def parse_fault_at_once(text: str) -> Fault:
+    """Parse a fault that begins at once, as `FORMS` write it without `at T`. It must end by itself: `stop`, and `crash` without
+    a duration, are not valid. UserError, for the field `fault`, if the text is not valid."""
+    fault = _parsed(text, _AT_ONCE, _TEXTS_AT_ONCE, "fault")
+    if fault.for_us is None:
+        raise UserError("fault", text, "would never end", f"write: {_TEXTS_AT_ONCE[fault.kind]} (D: 5s, 250ms)")
+    return fault
+
+
+def _parsed(text: str, patterns: Mapping[str, re.Pattern[str]], texts: Mapping[str, str], field: str) -> Fault:
     words = " ".join(text.split())
-    for kind, pattern in _PATTERNS:
+    for kind, pattern in patterns.items():
         match = pattern.fullmatch(words)
         if match:
-            return _fault(kind, {name: part or "" for name, part in match.groupdict().items()})
+            return _fault(kind, {name: part or "" for name, part in match.groupdict().items()}, field)
     verb = words.partition(" ")[0]
-    if verb not in FORMS:
-        raise UserError(_FIELD, text, f"a fault begins with one of {', '.join(FORMS)}", f"write: {'; '.join(_TEXTS.values())}")
-    raise UserError(_FIELD, text, f"is not a valid `{verb}` fault", f"write: {_TEXTS[verb]} (T, D: 5s, 250ms)")
+    if verb not in texts:
+        raise UserError(field, text, f"a fault begins with one of {', '.join(texts)}", f"write: {'; '.join(texts.values())}")
+    raise UserError(field, text, f"is not a valid `{verb}` fault", f"write: {texts[verb]} (T, D: 5s, 250ms)")
 
 
-def _fault(kind: str, parts: dict[str, str]) -> Fault:
+def _fault(kind: str, parts: dict[str, str], field: str) -> Fault:
     return Fault(
         kind=kind,
         stream=parts.get("stream", ""),
         fragment=parts.get("fragment", ""),
         replica=parts.get("replica", ""),
         to_replica=parts.get("to_replica", ""),
-        by_us=parse_duration(parts["by"], _FIELD) if "by" in parts else 0,
-        at_us=parse_duration(parts["at"], _FIELD, allow_zero=True),
-        for_us=parse_duration(parts["for"], _FIELD) if parts.get("for") else None,
+        by_us=parse_duration(parts["by"], field) if "by" in parts else 0,
+        at_us=parse_duration(parts["at"], field, allow_zero=True) if "at" in parts else 0,
+        for_us=parse_duration(parts["for"], field) if parts.get("for") else None,
         losing_checkpoint=bool(parts.get("losing")),
     )
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TextIO
 
 from boreal.model.frames import INFINITY, Frame, LogId, State
-from boreal.query.plan import EGRESS, Fragment, Plan
+from boreal.query.plan import EGRESS, Plan
 from embedded.faults import Fault
 from embedded.file_sources import SourceRows
-from embedded.network import LinkCut, LinkDelay
+from embedded.injection import FaultInjector
 from embedded.paced_sources import Pace, PacedSources
 from embedded.world import Clock, World
 from formats.changelog import ClientLog
 from logs.checkpoints import CheckpointStore
 from logs.log import LogStore
-from reconcile.events import InstanceId, Reconciled, StateChanged
+from reconcile.events import Reconciled, StateChanged
 
 PATIENCE_US = 600_000_000
 """How long a run waits after its last fault until it is stable, in microseconds of run time."""
@@ -63,7 +64,6 @@ class Run:
     sources: PacedSources = field(init=False)
     """The source streams."""
     client: ClientLog = field(init=False)
-    active_faults: dict[tuple[str, InstanceId], list[Fault]] = field(init=False, default_factory=dict)
     faults_over_at: int = field(init=False)
     never_heals: bool = field(init=False)
 
@@ -79,11 +79,11 @@ class Run:
 
     def go(self) -> Outcome:
         """Run until all input is read, all faults are over and all replicas are STABLE, or for PATIENCE_US at most."""
-        world = self.world
+        world, injector = self.world, FaultInjector(self.world)
         for who in world.processes:
             world.start(who)
         for fault in self.faults:
-            world.at(fault.at_us, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+            world.at(fault.at_us, partial(injector.strike, fault))
         self._tick()
         world.run(self._is_over)
         return Outcome(self._report(), self._is_settled(include_dead=True))
@@ -124,55 +124,6 @@ class Run:
             if process.is_busy or instance.state is not State.STABLE or instance.status().position < INFINITY:
                 return False
         return True
-
-    # Faults
-
-    def _strike(self, fault: Fault) -> None:
-        world, network = self.world, self.world.network
-        match fault.kind:
-            case "crash" | "freeze":
-                self._stop_processes(fault)
-                return
-            case "slow":
-                rule = LinkDelay(fault.stream or f"{fault.fragment}.{fault.replica}", fault.by_us)
-                network.slow.append(rule)
-                undo: list[Callable[[], None]] = [lambda: network.slow.remove(rule)]
-            case _:
-                undo = []
-                for cut in _cuts(fault, self.plan):
-                    network.cuts.append(cut)
-                    undo.append(lambda cut=cut: network.cuts.remove(cut))  # type: ignore[misc]
-        if fault.for_us is not None:
-            world.at(world.now + fault.for_us, lambda: self._heal(undo))
-
-    def _heal(self, undo: list[Callable[[], None]]) -> None:
-        for action in undo:
-            action()
-        self.world.links_changed()
-
-    def _stop_processes(self, fault: Fault) -> None:
-        world = self.world
-        shards = self.plan.fragment(fault.fragment).shards
-        for who in [InstanceId(fault.fragment, fault.replica, shard) for shard in range(shards)]:
-            active = self.active_faults.setdefault((fault.kind, who), [])
-            if fault.kind == "freeze":
-                world.freeze(who)
-            else:
-                world.crash(who, fault.losing_checkpoint)
-            active.append(fault)
-            if fault.for_us is not None:
-                world.at(world.now + fault.for_us, lambda who=who: self._bring_back(fault, who))  # type: ignore[misc]
-
-    def _bring_back(self, fault: Fault, who: InstanceId) -> None:
-        """End a fault of a process. The process returns when the last of its overlapping faults ends."""
-        active = self.active_faults[(fault.kind, who)]
-        active.remove(fault)
-        if active:
-            return
-        if fault.kind == "freeze":
-            self.world.thaw(who)
-        else:
-            self.world.start(who)
 
     # The report
 
@@ -233,17 +184,3 @@ class Run:
                     }
                 )
         return spans
-
-
-def _cuts(fault: Fault, plan: Plan) -> list[LinkCut]:
-    if fault.kind == "cut_replica":
-        return [LinkCut(f"{fault.fragment}.{fault.replica}")]
-    if not fault.to_replica:
-        return [LinkCut(fault.stream)]
-    readers: list[Fragment] = [
-        f
-        for f in plan.fragments
-        if any(edge.operator == fault.stream and edge.source for edge in f.edges)
-        and (not fault.fragment or f.name == fault.fragment)
-    ]
-    return [LinkCut(fault.stream, f"{fragment.name}.{fault.to_replica}") for fragment in readers]

@@ -241,6 +241,7 @@ class World:
         work        a process begins to handle an event; its effects wait for as long as that takes
         finish      the process has handled the event: its effects are performed, each by `perform`
         stored      a checkpoint of a performed effect has reached the store
+        report      an instance reports a change of state or the end of a correction
         poll_later  schedules that a reader reads at its offset
     """
 
@@ -265,7 +266,7 @@ class World:
         self.processes: dict[InstanceId, Process] = {}
         self.claims: dict[str, dict[InstanceId, int]] = {}
         self.breaches: list[str] = []
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[tuple[int, int, Callable[[], object]]] = []
         self._sequence = 0
         self._homes = {edge.name: fragment.name for fragment in plan.fragments for edge in fragment.outputs}
         self._listeners: dict[LogId, dict[InstanceId, None]] = {}
@@ -284,7 +285,7 @@ class World:
 
     # Time
 
-    def at(self, when: int, action: Callable[[], None]) -> None:
+    def at(self, when: int, action: Callable[[], object]) -> None:
         """Perform an action at a run time in microseconds. Actions of one time are performed in the order of these calls."""
         self._sequence += 1
         heapq.heappush(self._events, (max(when, self.now), self._sequence, action))
@@ -292,9 +293,18 @@ class World:
     def run(self, is_over: Callable[[], bool]) -> None:
         """Perform scheduled actions in time order, until `is_over` returns True or there are none."""
         while self._events and not is_over():
-            when, _, action = heapq.heappop(self._events)
-            self.now = max(self.clock.wait_until(when), self.now)
-            action()
+            self.turn(self.clock.wait_until(self._events[0][0]))
+
+    @property
+    def next_at(self) -> int | None:
+        """The run time of the next scheduled action, in microseconds; None if there is none."""
+        return self._events[0][0] if self._events else None
+
+    def turn(self, now: int) -> None:
+        """Perform the next scheduled action, at the run time `now`, which is not before the time of the action."""
+        _, _, action = heapq.heappop(self._events)
+        self.now = max(now, self.now)
+        action()
 
     # Processes
 
@@ -330,7 +340,7 @@ class World:
         process.forget()
         process.instance = None
         process.lost_checkpoints = process.lost_checkpoints or losing_checkpoint
-        self.journal.append(Entry(self.now, who, StateChanged(None)))
+        self.report(who, StateChanged(None))
         for readers in self._listeners.values():
             readers.pop(who, None)
 
@@ -484,9 +494,13 @@ class World:
             case Obey():
                 raise AssertionError("the host is beside the instance")
             case StateChanged() | Reconciled():
-                self.journal.append(Entry(self.now, process.id, effect))
+                self.report(process.id, effect)
             case _:
                 assert_never(effect)
+
+    def report(self, who: InstanceId, what: StateChanged | Reconciled) -> None:
+        """An instance reports: it is entered in the journal."""
+        self.journal.append(Entry(self.now, who, what))
 
     def append(self, log: LogId, frame: Frame) -> None:
         """Log a frame, and schedule the reads of the processes that follow or watch the log."""

@@ -62,6 +62,19 @@ class ChangelogPlace:
     """Number of stable rows that were trimmed before they could be delivered (R27)."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChangelogState:
+    """All that decides the numbers of the following records. A changelog that takes the same frames from here on writes the
+    same records again."""
+
+    place: ChangelogPlace
+    """The position."""
+    is_correcting: bool = False
+    """Whether an undo was written, and its correction is not complete."""
+    tentative_through: int | None = None
+    """Event time (us) of the last tentative boundary that is not revoked; None if there is none."""
+
+
 @dataclass(frozen=True)
 class ControlRecord:
     """A record that holds no row."""
@@ -229,6 +242,24 @@ class Changelog:
             self._n_undone,
             self._n_skipped,
         )
+
+    @property
+    def state(self) -> ChangelogState:
+        """The present state, to be restored by `restore`."""
+        return ChangelogState(self.place, self._correcting, self._through[True])
+
+    def restore(self, state: ChangelogState) -> None:
+        """Return to a state of this changelog. Unlike after a start at a `place`, the same writer continues: a START has an
+        undo only if there are tentative rows."""
+        place = state.place
+        self._is_resumed = False
+        self._seq, self._stable_seq, self._epoch = place.seq, place.stable_seq, place.epoch
+        self._next_stable_id, self._outstanding = place.next_stable_id, place.outstanding
+        self._correcting = state.is_correcting
+        self._through = {False: place.through, True: state.tentative_through}
+        self._history = ResultHistory(place.highest_t_max)
+        self._n_stable, self._n_tentative = place.n_stable, place.n_tentative
+        self._n_undone, self._n_skipped = place.n_undone, place.n_skipped
 
     def take(self, frame: Frame, emitted_us: int, replica: str = "r0") -> RowRecords | ControlRecord | None:
         """Take the next frame of the egress; returns its records, None if it has none.

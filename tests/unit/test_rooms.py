@@ -29,7 +29,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "intake": ("formats",),
     "logs": ("intake",),
     "deployment": ("logs",),
-    "embedded": ("logs",),
+    "embedded": ("deployment",),
     "services.kafka": ("deployment", "boreal.client"),
     "services.storage": ("services.kafka",),
     "services.hosting": ("services.storage",),

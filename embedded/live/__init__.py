@@ -1,0 +1,1 @@
+"""Queries that run for good in one process: `LiveEngine`, a machine without a thread, and `LiveThread`, which drives it."""

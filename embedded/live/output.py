@@ -1,0 +1,245 @@
+"""The output of a live query: the records that its clients see, the newest of which are kept in memory.
+
+The frames are in the egress's log; which records they become follows from them alone. Every MARK_FRAMES frames the state of the
+changelog is noted, and the note before it is written to a file. The log is then trimmed to that note. So a restart reads the
+file and the frames after it, and continues with the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boreal.model.frames import Boundary, Data, Frame, LogId
+from boreal.query.plan import Plan
+from embedded.run_folder import write_whole
+from formats.changelog import Changelog, ChangelogPlace, ChangelogState, RowRecords
+from logs.log import LogStore
+
+KEPT_RECORDS = 20_000
+"""How many records with rows, undos and ends of corrections are kept."""
+KEPT_BOUNDARIES = 512
+"""How many boundaries are kept beside them: an idle query has many, and a later one takes the place of an earlier one."""
+MARK_FRAMES = 10_000
+KEPT_DELAYS_US = 60_000_000
+READ_FRAMES = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRecord:
+    """A record of changes.jsonl."""
+
+    seq: int
+    """Its number, from 1."""
+    kind: str
+    """`stable`, `tentative`, `undo`, `boundary` or `rec_done`."""
+    record: str
+    """The record as JSON."""
+    data: str | None
+    """The row of a stable record as JSON, as in stable.jsonl; None for other records."""
+
+
+class OutputRing:
+    """The newest records of a query, for any number of readers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: deque[OutputRecord] = deque(maxlen=KEPT_RECORDS)
+        self._boundaries: deque[OutputRecord] = deque(maxlen=KEPT_BOUNDARIES)
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._lost_to = 0
+        self._last = 0
+        self._next_listener = 0
+
+    @property
+    def lost_to(self) -> int:
+        """The number of the last record that is no longer kept, boundaries apart; 0 if all are."""
+        return self._lost_to
+
+    @property
+    def last(self) -> int:
+        """The number of the newest record; 0 if there was none."""
+        return self._last
+
+    def begin(self, lost_to: int) -> None:
+        """The records up to this number are not kept."""
+        with self._lock:
+            self._rows.clear()
+            self._boundaries.clear()
+            self._lost_to, self._last = lost_to, max(self._last, lost_to)
+
+    def add(self, records: list[OutputRecord]) -> None:
+        """Add the next records, and tell the listeners."""
+        with self._lock:
+            for record in records:
+                kept = self._boundaries if record.kind == "boundary" else self._rows
+                if kept is self._rows and len(kept) == KEPT_RECORDS:
+                    self._lost_to = kept[0].seq
+                kept.append(record)
+                self._last = record.seq
+            listeners = list(self._listeners.values())
+        for notify in listeners:
+            notify()
+
+    def read(self, after: int, limit: int, only_stable: bool) -> list[OutputRecord]:
+        """At most `limit` records after a number, in order. only_stable: only stable rows."""
+        with self._lock:
+            found = list(takewhile(lambda record: record.seq > after, reversed(self._rows)))
+            if not only_stable:
+                found += takewhile(lambda record: record.seq > after, reversed(self._boundaries))
+        if only_stable:
+            found = [record for record in found if record.kind == "stable"]
+        found.sort(key=lambda record: record.seq)
+        return found[:limit]
+
+    def before_last(self, count: int, only_stable: bool) -> int:
+        """The number after which `count` records with rows, undos or ends of corrections follow, or as many as are kept."""
+        with self._lock:
+            newest = (record for record in reversed(self._rows) if not only_stable or record.kind == "stable")
+            first = next(islice(newest, count, None), None)
+            return self._lost_to if first is None else first.seq
+
+    def listen(self, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call `notify` whenever records were added, until the returned function is called."""
+        with self._lock:
+            self._next_listener += 1
+            number = self._next_listener
+            self._listeners[number] = notify
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners.pop(number, None)
+
+        return stop
+
+
+class Delays:
+    """The delays of new rows within the last minute, and how often they exceeded X (R14)."""
+
+    def __init__(self, x_us: int) -> None:
+        self.x_us = x_us
+        self.violations = 0
+        self._kept: deque[tuple[int, np.ndarray]] = deque()
+
+    def add(self, now: int, delays_us: np.ndarray) -> None:
+        """Add the delays of rows that are delivered now, int64 in microseconds."""
+        self.violations += int((delays_us > self.x_us).sum())
+        if len(delays_us):
+            self._kept.append((now, delays_us))
+        self._forget(now)
+
+    def summary_ms(self, now: int) -> dict[str, float | None]:
+        """p50, p99 and max in milliseconds; None if there was no new row in the last minute."""
+        self._forget(now)
+        if not self._kept:
+            return {"p50": None, "p99": None, "max": None}
+        delays = np.concatenate([delays for _, delays in self._kept])
+        p50, p99 = np.percentile(delays, (50, 99))
+        return {name: round(float(us) / 1_000, 3) for name, us in (("p50", p50), ("p99", p99), ("max", delays.max()))}
+
+    def _forget(self, now: int) -> None:
+        while self._kept and self._kept[0][0] < now - KEPT_DELAYS_US:
+            self._kept.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The state of the changelog before the frame at an offset of the log."""
+
+    offset: int
+    state: ChangelogState
+
+
+class Output:
+    """The changelog of a query, from the mark in `path` on, if that file exists. CorruptError if the log lacks its frames."""
+
+    def __init__(self, plan: Plan, logs: LogStore, path: Path, ring: OutputRing) -> None:
+        self.ring = ring
+        self.delays = Delays(plan.delay_threshold_us)
+        self.tentative_since: int | None = None
+        self.cause = ""
+        self._path = path
+        self._log = logs.open(LogId(plan.output.name, "r0", 0))
+        self._changelog = Changelog(plan.query, plan.output.schema, plan.output_key, plan.bucket_us)
+        self._mark = _read_mark(path)
+        if self._mark is not None:
+            self._changelog.restore(self._mark.state)
+        else:
+            self._mark = _Mark(self._log.start, self._changelog.state)
+        self._replay(self._mark)
+        self._newer = _Mark(self._log.end, self._changelog.state)
+
+    @property
+    def place(self) -> ChangelogPlace:
+        """The present position of the changelog."""
+        return self._changelog.place
+
+    def take(self, frame: Frame, now: int, replica: str) -> None:
+        """A frame was appended to the log, as the last one."""
+        delays = self._take(frame, now, replica)
+        if delays is not None:
+            self.delays.add(now, delays)
+        if self._log.end - self._newer.offset >= MARK_FRAMES:
+            self._move_on()
+
+    def _take(self, frame: Frame, now: int, replica: str) -> np.ndarray | None:
+        """The delays of new rows; None if the frame has no rows."""
+        first = self._changelog.place.seq + 1
+        taken = self._changelog.take(frame, now, replica)
+        if isinstance(taken, RowRecords):
+            kind = "tentative" if taken.frame.tentative else "stable"
+            data = [None] * len(taken.records) if taken.frame.tentative else taken.data.to_pylist()
+            texts = zip(taken.records.to_pylist(), data, strict=True)
+            self.ring.add([OutputRecord(first + place, kind, text, row) for place, (text, row) in enumerate(texts)])
+        elif taken is not None:
+            self.ring.add([OutputRecord(first, taken.kind, taken.record, None)])
+        outstanding = self._changelog.place.outstanding
+        if not outstanding:
+            self.tentative_since, self.cause = None, ""
+        elif self.tentative_since is None and isinstance(frame, Data):
+            self.tentative_since, self.cause = now, frame.cause
+        return taken.delays_us if isinstance(taken, RowRecords) else None
+
+    def _replay(self, mark: _Mark) -> None:
+        """Take the frames of the log from a mark on. When they were delivered is not known exactly: their boundaries tell."""
+        self.ring.begin(mark.state.place.seq)
+        offset, at = mark.offset, 0
+        while offset < self._log.end:
+            for place, frame in self._log.read(offset, READ_FRAMES):
+                at = max(at, frame.sent) if isinstance(frame, Boundary) else at
+                self._take(frame, max(at, _ingested(frame)), "r0")
+                offset = place + 1
+
+    def _move_on(self) -> None:
+        """Write the newer mark, trim the log to it, and make a new one."""
+        mark, self._newer = self._newer, _Mark(self._log.end, self._changelog.state)
+        if self._newer.state.place.next_stable_id == mark.state.place.next_stable_id:
+            # Only boundaries since then: nothing is lost if a restart begins here, and all of them can be removed.
+            mark, last_id = self._newer, self._newer.state.place.next_stable_id - 1
+        else:
+            # The frame with the last row before the mark stays, and with it all control frames after it.
+            last_id = mark.state.place.next_stable_id - 2
+        self._log.sync()
+        write_whole(self._path, json.dumps({"offset": mark.offset, **asdict(mark.state)}))
+        if last_id >= 0:
+            self._log.trim(last_id)
+
+
+def _ingested(frame: Frame) -> int:
+    return max(at for _, at in frame.ingest) if isinstance(frame, Data) else 0
+
+
+def _read_mark(path: Path) -> _Mark | None:
+    if not path.is_file():
+        return None
+    fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    offset, place = fields.pop("offset"), ChangelogPlace(**fields.pop("place"))
+    return _Mark(int(offset), ChangelogState(place, **fields))

@@ -1,0 +1,157 @@
+"""One stream of a live query: takes the records of its topic, and logs rows and boundaries.
+
+The rules are those of a source of the services (`intake`), and so is the order: a batch is announced in the stream's logs
+before its rows, and after a restart the batch that was announced last is completed from the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from boreal.model.frames import INFINITY, Frame, LogId, Origin, Start
+from boreal.query.plan import Plan
+from boreal.query.spec import Stream
+from embedded.live.topic import Topic
+from formats.dead_letter import DeadLetterRecord
+from formats.json_text import moment
+from intake.intake import Intake, rows_not_held
+from intake.place import PartitionPlace
+from logs.log import LogStore
+from logs.source_restart import SourceRestart, source_restart
+from sunion.tape import BEGINNING
+
+BATCH_RECORDS = 8_192
+"""The largest number of records in a batch."""
+TICKS_PER_BOUNDARY = 5
+"""How often a source looks for records within a boundary interval."""
+TRIM_EVERY_US = 10_000_000
+
+_PARTITION = 0
+
+
+class LiveSource:
+    """A new incarnation of a source. Call `tick` at `next_tick`, and earlier when records have come."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: Stream,
+        plan: Plan,
+        topic: Topic,
+        logs: LogStore,
+        append: Callable[[LogId, Frame], None],
+        refuse: Callable[[DeadLetterRecord], None],
+        now: int,
+    ) -> None:
+        """append: logs a frame. refuse: takes a dead letter."""
+        edges = [edge for edge in plan.sources if edge.operator == name]
+        ids = [LogId(edge.name, "", partition) for edge in edges for partition in range(edge.partitions)]
+        former = source_restart([logs.open(log) for log in ids], name)
+        origin = Origin("", former.incarnation + 1)
+        self.name = name
+        self.topic = topic
+        self.rows = self.letters = self.clamped = self.ahead = 0
+        self.last_ingest_us: int | None = None
+        self.interval_us = plan.boundary_interval_us
+        self.sign_of_life_us = plan.sign_of_life_us
+        self.next_tick = now
+        self._append, self._refuse = append, refuse
+        self._logs = [logs.open(log) for log in ids]
+        self._boundary_at = now
+        self._trim_at = now + TRIM_EVERY_US
+        self.intake = Intake(
+            *(name, stream, name, edges, plan.bucket_us, origin, former.place),
+            delay_threshold_us=plan.delay_threshold_us,
+            boundary_interval_us=plan.boundary_interval_us,
+        )
+        for log in ids:
+            append(log, Start(origin, 0, former.written[log.key]))
+        if former.until:
+            self._complete(former, now)
+        place = self.intake.place
+        place.promise = max(place.promise, former.promise)
+        self.intake.expect(_PARTITION, 0)
+        self.intake.progress.watch([_PARTITION], now)
+        self.intake.progress.begin(place.newest, place.promise, now)
+        self._batch_from = self.next_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record of the topic."""
+        return self.intake.place.partitions.get(_PARTITION, PartitionPlace()).next_offset
+
+    def tick(self, now: int) -> None:
+        """Log a batch of the records that have come, and a boundary if one is due."""
+        self.next_tick = now + max(self.interval_us // TICKS_PER_BOUNDARY, 1)
+        end = self.topic.end(now)
+        has_rows = self.next_offset < end
+        if has_rows:
+            self._log_batch(end, now)
+        if self.next_offset >= end:
+            # The topic is at hand: all that was written to it by now has been taken.
+            self.intake.answer(_PARTITION, self.intake.ask(now), now)
+        else:
+            self.next_tick = now
+        moves = self.intake.boundary > self.intake.place.promise
+        if has_rows or now >= self._boundary_at + (self.interval_us if moves else self.sign_of_life_us):
+            self._boundary_at = now
+            self._log(self.intake.heartbeat(now))
+        if now >= self._trim_at:
+            self._trim_at = now + TRIM_EVERY_US
+            self._trim()
+
+    def status(self, now: int) -> dict[str, Any]:
+        """The fields of `deployment.status_fields.INPUT`."""
+        boundary = self.intake.place.promise
+        age_us = None if self.last_ingest_us is None else max(now - self.last_ingest_us, 0)
+        return {
+            "name": self.name,
+            "state": "live" if self.intake.progress.brings(now) else "idle",
+            "last_boundary": "end" if boundary >= INFINITY else moment(boundary) if boundary > BEGINNING else None,
+            "last_ingest_age_ms": None if age_us is None else age_us / 1_000,
+            "rows": self.rows,
+            "dlq": self.letters,
+            "clamped": self.clamped,
+            "ahead": self.ahead,
+            "idle_partitions": self.intake.progress.idle_partitions,
+            "spooled_bytes": 0,
+        }
+
+    def _complete(self, former: SourceRestart, now: int) -> None:
+        """Complete the batch that was announced last: each log gets the rows that it lacks."""
+        place, end = self.intake.place, former.until[_PARTITION]
+        records = []
+        offset = place.partitions[_PARTITION].next_offset
+        while offset < end and (found := self.topic.read(offset, end)):
+            records += found
+            offset = found[-1].offset + 1
+        batch = self.intake.take_again({_PARTITION: records}, now)
+        self.intake.skip(_PARTITION, end)
+        missing = rows_not_held(batch.frames, former.written)
+        place.next_ids.update({key: max(place.next_ids[key], next_id) for key, next_id in former.written.items()})
+        self._log(missing)
+
+    def _log_batch(self, end: int, now: int) -> None:
+        self._batch_from = self.next_offset
+        records = self.topic.read(self._batch_from, min(end, self._batch_from + BATCH_RECORDS))
+        batch = self.intake.take({_PARTITION: records}, now)
+        for letter in batch.letters:
+            self._refuse(letter)
+        self._log(batch.frames)
+        self.letters += len(batch.letters)
+        self.clamped += batch.clamped
+        self.ahead += batch.ahead
+        if batch.rows:
+            self.rows += batch.rows
+            self.last_ingest_us = now
+
+    def _log(self, frames: list[tuple[LogId, Frame]]) -> None:
+        for log, frame in frames:
+            self._append(log, frame)
+
+    def _trim(self) -> None:
+        """Let the topic forget what a restart cannot need: all before the last batch, once the logs hold it for good."""
+        for log in self._logs:
+            log.sync()
+        self.topic.trim(self._batch_from)
