@@ -412,7 +412,7 @@ class Instance:
                 port.revoke()
             effects += switched
             live = upstream.live
-            port.observe(now - live.seen > self.silence_us, upstream.correcting is not None, live.state is State.STABLE)
+            port.observe(now - live.seen > self.silence_us, live.state is State.STABLE)
 
     def _perform(self, item: Item, now: int, effects: list[Effect]) -> int:
         """Give an item to the host. Returns the number of its input rows."""

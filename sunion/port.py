@@ -78,8 +78,6 @@ class Port:
     """Event time: the tentative boundary; BEGINNING if there is none."""
     t_max: int = BEGINNING
     """Event time: the highest t_max of the tentative suffix. Tentative rows before it are not taken again (R23)."""
-    corrected: bool = False
-    """Whether the stable rows come from another replica than the visible, tentative ones (R17)."""
     unreachable: bool = False
     """Whether nothing was heard for longer than the silence timeout."""
     silent: bool = False
@@ -130,18 +128,27 @@ class Port:
         """Event time: the higher of the stable and the tentative boundary."""
         return max(self.tape.boundary, self.suffix_boundary)
 
+    @property
+    def stable_counts_until(self) -> int:
+        """Event time: the end of the stable rows that count in a tentative step.
+
+        Stable rows beyond the stable boundary may come from another replica than the tentative ones: from one that is read for
+        its corrections (R17), or that was read until now (R23). Both may then hold a version of the same bucket, and only the
+        tentative one counts. A replica never has two versions of a bucket, so stable rows before the tentative ones count.
+        """
+        if not self.suffix:
+            return INFINITY
+        return max(self.tape.boundary, bucket_floor(self.suffix[0].low, self.bucket_us))
+
     def expect(self, ahead_us: int, bucket_run_us: int, disorder_us: int) -> None:
         """Set the parameters by which leaps are judged from now on; see `sunion.sunion.Settings`."""
         self.ahead_us, self.bucket_run_us, self.disorder_us = ahead_us, bucket_run_us, disorder_us
 
-    def observe(self, unreachable: bool, corrected: bool, is_stable: bool) -> None:
-        """Update the flags from the state of the replicas that are read.
-
-        unreachable, corrected: see the fields. is_stable: whether the visible replica reports STABLE.
-        """
+    def observe(self, unreachable: bool, is_stable: bool) -> None:
+        """Update the flags from the state of the visible replica: whether it is out of reach, and whether it reports STABLE."""
         is_over = self.tape.boundary >= INFINITY
         is_tentative = self.suffix_boundary > self.tape.boundary and not self.is_early
-        self.unreachable, self.corrected = unreachable, corrected
+        self.unreachable = unreachable
         self.silent = unreachable and not is_over
         self.failed = self.silent or ((is_tentative or not is_stable) and not is_over)
 
@@ -222,9 +229,12 @@ class Port:
         return tuple(names)
 
     def blamed_through(self, since: int) -> int | None:
-        """The first event time after `since` at which the inputs that tentative rows lack change; None if there is none."""
-        since = max(since, self.tape.boundary)
-        first = next((at for at, blame in enumerate(self.blames) if blame.through > since), len(self.blames))
+        """The first event time after `since` at which the inputs that the rows lack change; None if there is none. Stable rows
+        lack none."""
+        stable = self.tape.boundary
+        first = next((at for at, blame in enumerate(self.blames) if blame.through > max(since, stable)), len(self.blames))
+        if since < stable and first < len(self.blames) and self.blames[first].missing:
+            return stable
         return self.blames[first].through if first + 1 < len(self.blames) else None
 
     def released(self, upto: int) -> None:

@@ -676,7 +676,7 @@ class SUnion:
     def _take(self, view: View, at: int, since: int, upto: int, tentative: bool) -> _Taken:
         """The rows of one port in [since, upto), in id order: the stable prefix, then the tentative suffix."""
         port = self.ports[at]
-        stable_upto = min(upto, port.tape.boundary) if tentative and port.corrected else upto
+        stable_upto = min(upto, port.stable_counts_until) if tentative else upto
         taken = _Taken([], [], True, [])
         for chunk in view.cursors[at].pending(port.tape, stable_upto):
             taken.add(chunk.between(since, stable_upto), chunk.ordered, chunk.ingest)

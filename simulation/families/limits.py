@@ -8,7 +8,7 @@ from random import Random
 from boreal.query.plan import Plan
 from boreal.query.spec import Mode
 from reconcile.limits import Limits
-from simulation.drawing import PlanOptions, cut_stream, instances, make_plan, settle, skews
+from simulation.drawing import PlanOptions, cut_stream, instances, make_plan, poll_frames, settle, skews
 from simulation.queries import Menu
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Families, Scenario
 from simulation.strikes import Strike
@@ -30,7 +30,8 @@ def small_limits(rng: Random) -> Limits:
 
 
 def with_small_limits(rng: Random, scenario: Scenario) -> Scenario:
-    return replace(scenario, limits=small_limits(rng), poll_frames=rng.choice((2, 5, 30)))
+    limits, few = small_limits(rng), rng.choice((2, 5, 30))
+    return replace(scenario, limits=limits, poll_frames=poll_frames(few, scenario.hops_us))
 
 
 def _long(seed: int, family: str, rng: Random) -> Scenario:
@@ -60,7 +61,9 @@ def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     wish = PlanOptions(replicas=(1, 2, 2), streams=(5, 8), seconds=(2.0, 3.0), menu=Menu(unbounded=False), x_ms=(600, 1500))
     query = make_plan(rng, wish)
     query = replace(query, memory_bytes=rng.choice((2_000, 6_000, 20_000, query.memory_bytes)))
-    scenario = replace(settle(seed, family, rng, query, wish), limits=small_limits(rng), poll_frames=rng.choice((1, 1, 2, 4)))
+    scenario = settle(seed, family, rng, query, wish)
+    limits, few = small_limits(rng), rng.choice((1, 1, 2, 4))
+    scenario = replace(scenario, limits=limits, poll_frames=poll_frames(few, scenario.hops_us))
     readers = [who for who in instances(query) if any(edge.source for edge in query.fragment(who.fragment).edges)]
     who, at, length = rng.choice(readers), rng.randrange(200_000, 600_000), rng.randint(600, 1_500) * MILLISECOND
     kind = rng.choice(("crash", "freeze", "cut_replica"))

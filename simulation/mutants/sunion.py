@@ -396,6 +396,19 @@ def name_for_all_what_the_last_bucket_lacks(patch: Patch) -> None:
     patch(SUnion, "_changes", lambda _: lambda self, position: ())
 
 
+@caught_by(
+    "sunion/test_port.py",
+    "test_where_stable_rows_end_and_the_tentative_ones_after_them_lack_an_input_what_is_lacked_changes",
+)
+def name_for_stable_rows_what_those_after_them_lack(patch: Patch) -> None:
+    """A tentative step does not end where the stable rows of an upstream end: they name what the rows after them lack."""
+
+    def make(original: Any) -> Any:
+        return lambda self, since: original(self, max(since, self.tape.boundary))
+
+    patch(Port, "blamed_through", make)
+
+
 @caught_by("sunion/test_port.py", "test_buckets_that_a_step_has_passed_before_its_rows_are_due_from_when_their_ends_were_known")
 def let_empty_buckets_wait_for_rows(patch: Patch) -> None:
     """Buckets that a producer's step has passed without rows are due only with the rows after them (R8)."""

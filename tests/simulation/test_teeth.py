@@ -25,7 +25,8 @@ NAMED = [mutant.name for mutant in MUTANTS.values() if mutant.caught_by is not N
 
 @pytest.mark.parametrize("catch", CATCHES.values(), ids=lambda catch: catch.mutant)
 def test_the_mutant_is_caught(catch: Catch) -> None:
-    assert run_seed(catch.seed, catch.mutant).violations
+    found = run_seed(catch.seed, catch.mutant).violations
+    assert found and not any(str(violation).startswith(MISTAKES) for violation in found)
 
 
 def test_the_named_tests_catch_their_mutants() -> None:

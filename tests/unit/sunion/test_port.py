@@ -172,6 +172,17 @@ def test_of_each_bucket_that_is_named_which_its_own_rows_lack() -> None:
     assert port.missing_in(20, 40) == ()
 
 
+def test_where_stable_rows_end_and_the_tentative_ones_after_them_lack_an_input_what_is_lacked_changes() -> None:
+    """Rows that an upstream gave as stable lack nothing, although they leave late, together with tentative ones."""
+    port = SUnionDriver("a").ports["a"]
+    port.take_boundary(Boundary(Origin("r0", 1), 0, 30, False, 0, 0), 0)
+    port.take_boundary(Boundary(Origin("r0", 1), 0, 50, True, 0, 0, State.UP_FAILURE, missing=("b",), cause="x"), 0)
+    assert [port.blamed_through(since) for since in (10, 30)] == [30, None]
+    port.revoke()
+    port.take_boundary(Boundary(Origin("r0", 1), 0, 50, True, 0, 0, cause="early"), 0)
+    assert port.blamed_through(10) is None
+
+
 def test_buckets_that_a_step_has_passed_before_its_rows_are_due_from_when_their_ends_were_known() -> None:
     """R8: a long step's boundary tells of its own end only, as of the end of the stream."""
     one = SUnionDriver("a")
@@ -227,12 +238,12 @@ def test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken() -> 
 def test_what_is_known_of_the_replicas_says_what_a_port_lacks() -> None:
     one = SUnionDriver("a")
     port = one.ports["a"]
-    port.observe(unreachable=False, corrected=False, is_stable=True)
+    port.observe(unreachable=False, is_stable=True)
     assert not (port.unreachable or port.silent or port.failed)
-    port.observe(unreachable=False, corrected=True, is_stable=False)
-    assert port.corrected and port.failed and not port.silent
-    port.observe(unreachable=True, corrected=False, is_stable=True)
-    assert port.unreachable and port.silent and port.failed and not port.corrected
+    port.observe(unreachable=False, is_stable=False)
+    assert port.failed and not port.silent
+    port.observe(unreachable=True, is_stable=True)
+    assert port.unreachable and port.silent and port.failed
     one.boundary("a", INFINITY)
-    port.observe(unreachable=True, corrected=False, is_stable=False)
+    port.observe(unreachable=True, is_stable=False)
     assert port.unreachable and not (port.silent or port.failed), "nothing more was to come"

@@ -308,8 +308,18 @@ def test_what_a_correction_has_ahead_of_its_boundary_is_not_answered_beside_its_
     one.rows("a", 11, v=[7], ingest=0)
     one.tentative("a", 11, v=[7], ingest=0)
     one.boundary("a", 20, tentative=True)
-    one.ports["a"].corrected = True
     assert one.at(1000)[-1] == ("tentative", [(11, 7)], 20)
+
+
+def test_stable_rows_ahead_of_their_boundary_are_not_answered_beside_another_replicas_version_of_them() -> None:
+    """R23: the reader switched between the stable rows of a bucket and their boundary. The other replica gives this bucket as
+    tentative rows. Stable rows before those count: the replica in view gave them itself."""
+    one = SUnionDriver("a")
+    one.boundaries(10)
+    one.rows("a", 11, 23, v=[7, 8], ingest=0)
+    one.tentative("a", 23, v=[8], ingest=0)
+    one.boundary("a", 30, tentative=True)
+    assert one.at(1000)[-1] == ("tentative", [(11, 7), (23, 8)], 30)
 
 
 # Healing (R16)
