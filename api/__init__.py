@@ -1,0 +1,4 @@
+"""The REST control plane: `create_app`, a router for each resource, over an `Installation` that runs the queries.
+
+Touches HTTP; what it knows and changes goes through `api.installation`, which a stack implements in `api.stack`.
+"""
