@@ -19,6 +19,7 @@ COPY services services
 COPY spark_jobs spark_jobs
 COPY simulation simulation
 COPY bench bench
+COPY api api
 COPY boreal_cli boreal_cli
 RUN pip install --no-cache-dir '.[stack]'
 

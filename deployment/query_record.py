@@ -1,6 +1,8 @@
 """The current version of a query: the record of boreal.queries with key NAME; no value after it is deleted.
 
     {"v": 1, "name": NAME, "spec": {...}, "revision": 3, "paused": false}
+
+`restarts` is there where it is not 0.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class QueryRecord:
     """Rises with every change."""
     paused: bool = False
     """Whether the query's processes are stopped."""
+    restarts: int = 0
+    """How often its replicas were asked to restart."""
 
     @property
     def query(self) -> Query:
@@ -39,6 +43,7 @@ class QueryRecord:
             "spec": self.spec,
             "revision": self.revision,
             "paused": self.paused,
+            **({"restarts": self.restarts} if self.restarts else {}),
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -51,4 +56,5 @@ def read_query_record(key: bytes, value: bytes | None) -> tuple[str, QueryRecord
     fields = json.loads(value)
     if fields["v"] != VERSION:
         raise ValueError(f"unknown version of query record: {fields['v']}; this program reads version {VERSION}")
-    return name, QueryRecord(name, dict(fields["spec"]), int(fields["revision"]), bool(fields["paused"]))
+    revision, paused, restarts = int(fields["revision"]), bool(fields["paused"]), int(fields.get("restarts", 0))
+    return name, QueryRecord(name, dict(fields["spec"]), revision, paused, restarts)

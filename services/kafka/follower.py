@@ -32,18 +32,20 @@ class TopicFollower:
         take: Callable[[ConsumerRecord], None],
         from_end: bool = False,
         gather_ms: int | None = None,
+        read_committed: bool = False,
     ) -> None:
         """take: called with each record. from_end: skip records written earlier, or while the cluster was unreachable.
-        gather_ms: the broker collects records for this time, since one record costs as much as many; None: no delay."""
+        gather_ms: the broker collects records for this time, since one record costs as much as many; None: no delay.
+        read_committed: leave out records of transactions that were not committed."""
         self.is_current = threading.Event()
         """Set once all records that the topic held when it was reached have been passed on."""
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
         self._take = take
         self._from_end = from_end
-        self._options: dict[str, Any] = {}
+        self._options: dict[str, Any] = {"read_committed": read_committed}
         if gather_ms is not None:
-            self._options = {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
+            self._options |= {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
         self._next = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"follow-{topic}-{cluster.site}", daemon=True)

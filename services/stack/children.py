@@ -41,7 +41,7 @@ def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[
     query = load_query(record.spec)
     layout = make_layout(query, sites)
     structure = _digest(record, (*CHANGED_LIVE, *CHANGED_IN_TURN))
-    manner = _digest(record, CHANGED_LIVE)
+    manner = _digest(record, CHANGED_LIVE) + (f"-{record.restarts}" if record.restarts else "")
     operators = _digest(record, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))
 
     def child(kind: str, part: str, turn: str) -> Child:

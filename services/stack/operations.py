@@ -43,11 +43,14 @@ from services.storage.redis_checkpoints import RedisCheckpointStore, connect_red
 DEFAULT_ENGINE = "spark"
 """The engine of a query that names none."""
 
-SETTABLE = ("delay_threshold", "reconcile", "policy")
-"""The fields of a running query that `set` changes."""
+SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tuning", "latest")
+"""The fields of a running query that `set` changes. STRUCTURE and the name stay."""
 
 STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
 """The fields that determine a query's logs: they cannot change."""
+
+Check = Callable[[QueryRecord | None], None]
+"""Called with the newest record of a query, or None, where no other change can come before this one; an error refuses it."""
 
 SILENT_AFTER_S = 5.0
 """A process whose last status is older than this is not running; statuses come every second."""
@@ -86,6 +89,14 @@ class Liveness:
         return self.is_ready and all(state == "STABLE" for state in self.states.values())
 
 
+class OutOfReach(UserError):
+    """A server does not answer. What was asked for may have been done nevertheless."""
+
+
+def accept_any(record: QueryRecord | None) -> None:
+    """A check that refuses nothing."""
+
+
 class Operations:
     """The operations on one installation. UserError if an operation is not possible, or a site is out of reach. `close` ends
     its clients."""
@@ -115,53 +126,73 @@ class Operations:
                         raise
 
     def query(self, name: str) -> QueryRecord:
-        records = self.queries()
-        if name not in records:
-            fix = did_you_mean(name, records) if records else "apply one first: boreal query apply FILE"
-            raise UserError("NAME", name, "there is no such query", fix)
-        return records[name]
+        return _known(name, self.queries())
 
-    def apply(self, query: Query) -> QueryRecord:
+    def apply(self, query: Query, check: Check = accept_any) -> QueryRecord:
         """Create a query's topics, and write its record for the supervisors. To apply the same query again changes nothing."""
-        query = with_default_engine(query)
-        layout = self.layout(query)
-        inputs = input_topics(query)
-        _refuse_short_threshold(query)
-        old = self.queries().get(query.name)
-        if old is not None:
-            _refuse_other_structure(old.query, query)
-        with reaching(self.settings):
-            ensure(self.home, system_topics())
-            for site in self.clusters:
-                self._create_inputs(site, [topic for stream, topic in inputs.items() if layout.site_of_stream(stream) == site])
-            for site, specs in query_topics(layout).items():
-                ensure(self.clusters[site], specs)
-        return self._put(QueryRecord(query.name, query.dump(), 1), old)
+        query = self.check(query)
 
-    def set(self, name: str, changes: Mapping[str, str]) -> QueryRecord:
-        """Change some fields of SETTABLE; the values are written as in the query file."""
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            check(old)
+            if old is not None:
+                _refuse_other_structure(old.query, query)
+            return _follow(old, QueryRecord(query.name, query.dump(), 1))
+
+        # Before anything is made for it, and then again when its turn to write has come.
+        decide(self.queries().get(query.name))
+        self._create_topics(query)
+        return self._update(query.name, decide)
+
+    def check(self, query: Query) -> Query:
+        """The query as `apply` would run it. UserError if it would not."""
+        query = with_default_engine(query)
+        self.layout(query)
+        input_topics(query)
+        _refuse_short_threshold(query)
+        return query
+
+    def set(self, name: str, changes: Mapping[str, object], check: Check = accept_any) -> QueryRecord:
+        """Change some fields of SETTABLE, all or none; the values are written as in the query file. Of `policy` and `tuning` as
+        mappings, the parts that are named change; None stands for the default."""
         for key in changes:
             if key not in SETTABLE:
                 raise UserError(key, changes[key], "cannot be set while the query runs", did_you_mean(key, SETTABLE))
-        old = self.query(name)
-        changed = old.query.changed(**changes)
-        _refuse_short_threshold(changed)
-        return self._put(replace(old, spec=changed.dump()), old)
 
-    def pause(self, name: str, paused: bool) -> QueryRecord:
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            record = self._checked(name, old, check)
+            return _follow(record, replace(record, spec=self.check(_merged(record, changes)).dump()))
+
+        known = self.query(name)
+        if known.spec != (wanted := decide(known)).spec:
+            self._create_topics(wanted.query)
+        return self._update(name, decide)
+
+    def pause(self, name: str, paused: bool, check: Check = accept_any) -> QueryRecord:
         """Stop a query's processes, or let them continue where they stopped. The sources' topics keep the rows of the pause."""
-        old = self.query(name)
-        return self._put(replace(old, paused=paused), old)
 
-    def delete(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            record = self._checked(name, old, check)
+            return _follow(record, replace(record, paused=paused))
+
+        return self._update(name, decide)
+
+    def restart(self, name: str, check: Check = accept_any) -> QueryRecord:
+        """Restart the replicas and egresses of a query, one after the other."""
+
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            record = self._checked(name, old, check)
+            return _follow(record, replace(record, restarts=record.restarts + 1))
+
+        return self._update(name, decide)
+
+    def delete(self, name: str, on_wait: Callable[[Collection[str]], None], check: Check = accept_any) -> None:
         """Remove a query with its logs, checkpoints and outputs. Its input topics stay.
 
         on_wait is called repeatedly with the processes that have not ended yet. If the call is interrupted, the query is
         paused, and can be deleted again.
         """
-        old = self.query(name)
         # 1. Its processes end. 2. Their data is deleted. 3. The record is deleted last: until then it shows what is left to do.
-        self._put(replace(old, paused=True), old)
+        old = self.pause(name, True, check)
         self.await_ended(name, on_wait)
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
@@ -181,15 +212,26 @@ class Operations:
     def layout(self, query: Query) -> Layout:
         return make_layout(query, self.settings.site_names)
 
-    def _put(self, wanted: QueryRecord, old: QueryRecord | None) -> QueryRecord:
-        if old is not None:
-            wanted = replace(wanted, revision=old.revision)
-            if wanted == old:
-                return old
-            wanted = replace(wanted, revision=old.revision + 1)
+    def _update(self, name: str, decide: Callable[[QueryRecord | None], QueryRecord]) -> QueryRecord:
         with reaching(self.settings):
-            self._registry.put(wanted)
-        return wanted
+            changed = self._registry.update(name, decide)
+        assert changed is not None, "it is only deleted by `delete`"
+        return changed
+
+    def _checked(self, name: str, record: QueryRecord | None, check: Check) -> QueryRecord:
+        """The record, where it exists and the check accepts it."""
+        check(record)
+        return _known(name, {name: record} if record is not None else self.queries())
+
+    def _create_topics(self, query: Query) -> None:
+        """Create the topics of a query that do not exist."""
+        layout, inputs = self.layout(query), input_topics(query)
+        with reaching(self.settings):
+            ensure(self.home, system_topics())
+            for site in self.clusters:
+                self._create_inputs(site, [topic for stream, topic in inputs.items() if layout.site_of_stream(stream) == site])
+            for site, specs in query_topics(layout).items():
+                ensure(self.clusters[site], specs)
 
     def _create_inputs(self, site: str, names: list[str]) -> None:
         """Create the input topics that do not exist; those that exist are not changed."""
@@ -297,6 +339,32 @@ class Operations:
         )
 
 
+def _known(name: str, records: Mapping[str, QueryRecord]) -> QueryRecord:
+    if name not in records:
+        fix = did_you_mean(name, records) if records else "apply one first: boreal query apply FILE"
+        raise UserError("NAME", name, "there is no such query", fix)
+    return records[name]
+
+
+def _follow(old: QueryRecord | None, wanted: QueryRecord) -> QueryRecord:
+    """The record that is wanted, with the revision that follows; the old one if they are the same."""
+    if old is None:
+        return wanted
+    wanted = replace(wanted, revision=old.revision, restarts=max(old.restarts, wanted.restarts))
+    return old if wanted == old else replace(wanted, revision=old.revision + 1)
+
+
+def _merged(record: QueryRecord, changes: Mapping[str, object]) -> Query:
+    """The query with these changes; a mapping replaces the named parts of a field that is one."""
+    spec = dict(record.spec)
+    for key, value in changes.items():
+        before = spec.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            value = {part: each for part, each in {**before, **value}.items() if each is not None}
+        spec[key] = value
+    return load_query({key: value for key, value in spec.items() if value is not None})
+
+
 def with_default_engine(query: Query) -> Query:
     """The query with the default engine if it names none."""
     return query if query.engine is not None else query.changed(engine=DEFAULT_ENGINE)
@@ -349,7 +417,7 @@ def reaching(settings: ServiceSettings) -> Iterator[None]:
     except (KafkaError, OSError) as error:
         addresses = ", ".join(f"{site} at {kafka.bootstrap}" for site, kafka in settings.sites.items())
         problem = f"a request to Kafka failed ({addresses}): {error}"
-        raise UserError("BOREAL_SITES", None, problem, "check that every site is up and can be reached") from None
+        raise OutOfReach("BOREAL_SITES", None, problem, "check that every site is up and can be reached") from None
 
 
 def reached(settings: ServiceSettings, items: Iterable[Item]) -> Iterator[Item]:
@@ -364,4 +432,4 @@ def _reaching_redis() -> Iterator[None]:
         yield
     except StoreUnavailableError as error:
         problem = f"cannot be reached, and still holds checkpoints: {error}"
-        raise UserError("BOREAL_REDIS__URL", None, problem, "check that it is up, and delete again") from None
+        raise OutOfReach("BOREAL_REDIS__URL", None, problem, "check that it is up, and delete again") from None

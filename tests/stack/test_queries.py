@@ -6,7 +6,9 @@ import json
 import queue
 import time
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from kafka.errors import KafkaError
@@ -168,3 +170,39 @@ def test_a_supervisor_that_is_only_slow_still_has_its_processes(
     with closing(Operations(settings_of(kafka))) as operations:
         operations.await_ended(fresh_name, on_wait)
     assert waited_for[:1] == ([[node]] if has_processes else [])
+
+
+def test_of_two_updates_at_once_neither_is_lost(home: Cluster, registry: QueryRegistry, fresh_name: str):
+    """As by two API processes: each writer that reads before the other commits has to read again."""
+    registry.put(record(fresh_name))
+    other = QueryRegistry(home)
+
+    def raise_revision(old: QueryRecord | None) -> QueryRecord:
+        assert old is not None
+        return replace(old, revision=old.revision + 1)
+
+    def interrupted(old: QueryRecord | None) -> QueryRecord:
+        if not looks:
+            other.update(fresh_name, raise_revision)
+        looks.append(old)
+        return raise_revision(old)
+
+    looks: list[QueryRecord | None] = []
+    assert registry.update(fresh_name, interrupted) == replace(record(fresh_name), revision=3)
+    assert [look.revision for look in looks if look] == [1, 2]
+    assert registry.load()[fresh_name].revision == 3
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(lambda each: [each.update(fresh_name, raise_revision) for _ in range(3)], (registry, other)))
+    assert registry.load()[fresh_name].revision == 9
+
+
+def test_an_update_that_is_given_up_leaves_no_trace(registry: QueryRegistry, watched, fresh_name: str):
+    registry.put(record(fresh_name))
+
+    def refuse(old: QueryRecord | None) -> QueryRecord:
+        raise ValueError("not like this")
+
+    with pytest.raises(ValueError, match="not like this"):
+        registry.update(fresh_name, refuse)
+    registry.put(record(fresh_name, 2))
+    assert [next_of(watched, fresh_name), next_of(watched, fresh_name)] == [record(fresh_name), record(fresh_name, 2)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -115,8 +115,11 @@ class Records(dict[str, QueryRecord]):
     def load(self) -> dict[str, QueryRecord]:
         return dict(self)
 
-    def put(self, record: QueryRecord) -> None:
-        self[record.name] = record
+    def update(  # type: ignore[override]
+        self, name: str, decide: Callable[[QueryRecord | None], QueryRecord]
+    ) -> QueryRecord:
+        self[name] = decide(self.get(name))
+        return self[name]
 
     def delete(self, name: str) -> None:
         del self[name]
