@@ -4,6 +4,9 @@ new tuples during reconciliation'; R22).
 Before a replica reconciles, it gets a lease from one peer, which stays live meanwhile. No lease is needed if a peer is STABLE.
 No replica waits for a dead peer: a peer counts as dead if it sends nothing for three heartbeat intervals, or does not answer a
 request for as long. Of two crossing requests the one of the lower replica number wins.
+
+`TURNS` is the life of a replica's own lease. The leases that it has given to others are apart from it (`promised`). The diagram
+in docs/protocol.md is generated from the table.
 """
 
 from __future__ import annotations
@@ -38,6 +41,31 @@ class Permission(Enum):
     """Yes, but no peer stays live meanwhile."""
 
 
+class Turn(Enum):
+    """How far a replica's own turn has come."""
+
+    RESTING = "resting"
+    """It asks for nothing."""
+    ASKING = "asking"
+    """It has asked a peer for a lease."""
+    PERMITTED = "permitted"
+    """It has the lease."""
+    RECONCILING = "reconciling"
+    """It reconciles, with a lease or without one."""
+
+
+TURNS: dict[tuple[Turn, Turn], str] = {
+    (Turn.RESTING, Turn.ASKING): "healed: ask a live peer in UP_FAILURE",
+    (Turn.RESTING, Turn.RECONCILING): "a peer is STABLE, or none can stay live",
+    (Turn.ASKING, Turn.PERMITTED): "the peer grants the lease",
+    (Turn.ASKING, Turn.RESTING): "the peer denies it, another request comes first, or this replica was away",
+    (Turn.ASKING, Turn.RECONCILING): "the peer is dead or does not answer, or a peer has become STABLE",
+    (Turn.PERMITTED, Turn.RECONCILING): "begin",
+    (Turn.PERMITTED, Turn.RESTING): "the lessor is dead or has left UP_FAILURE, or this replica was away or needs no lease",
+    (Turn.RECONCILING, Turn.RESTING): "the correction is complete",
+}
+
+
 @dataclass(slots=True)
 class _Peer:
     heard: int
@@ -66,14 +94,12 @@ class Stagger:
     """The heartbeat interval."""
     promised: dict[InstanceId, _Promise] = field(default_factory=dict)
     """The leases that this replica has given: the peers for which it stays live."""
-    asked: InstanceId | None = None
-    """The peer that was asked for a lease and has not answered; None without a request."""
+    turn: Turn = Turn.RESTING
+    """How far this replica's own turn has come."""
+    partner: InstanceId | None = None
+    """While ASKING, the peer that was asked; later the lessor, which stays live for this replica. None if there is none."""
     asked_at: int = 0
-    """When it was asked, or when its denial arrived."""
-    lessor: InstanceId | None = None
-    """The peer that stays live for this replica; None without a lease."""
-    reconciling: bool = False
-    """Whether this replica reconciles."""
+    """When a peer was asked, or when its denial arrived."""
 
     @staticmethod
     def of(me: InstanceId, others: list[InstanceId], heartbeat_us: int) -> Stagger:
@@ -98,20 +124,20 @@ class Stagger:
             case Heartbeat(sender, state):
                 peer.state = state
                 self._judge_promise(sender, state, now)
-                if sender == self.lessor and state is not State.UP_FAILURE and not self.reconciling:
-                    self.lessor = None  # the lessor has left UP_FAILURE, so it regards the lease as ended
+                if self.turn is Turn.PERMITTED and sender == self.partner and state is not State.UP_FAILURE:
+                    self._move(Turn.RESTING)  # the lessor has left UP_FAILURE, so it regards the lease as ended
             case LeaseRequest(sender):
                 return self._answer(sender, now)
             case LeaseGrant(sender):
-                if self.asked == sender:
-                    self.asked, self.lessor = None, sender
+                if self._has_asked(sender):
+                    self._move(Turn.PERMITTED, sender)
                 else:
                     return [Send(sender, LeaseEnd(self.me))]
             case LeaseDenial(sender):
-                if self.asked == sender:
+                if self._has_asked(sender):
                     self.asked_at = now
                     peer.state = State.STABILIZATION
-                    self.asked = None
+                    self._move(Turn.RESTING)
             case LeaseEnd(sender):
                 self.promised.pop(sender, None)
             case _:
@@ -126,15 +152,16 @@ class Stagger:
         alive = {who: peer for who, peer in self.peers.items() if self._is_alive(peer, now)}
         if any(peer.state is State.STABLE for peer in alive.values()):
             return self._go(Permission.COVERED)
-        if self.lessor is not None:
+        if self.turn is Turn.PERMITTED:
             return self._go(Permission.COVERED)
-        if self.asked is not None:
-            if self.asked in alive and now - self.asked_at <= HEARTBEATS_TO_DEATH * self.heartbeat_us:
+        if self.turn is Turn.ASKING:
+            if self.partner in alive and now - self.asked_at <= HEARTBEATS_TO_DEATH * self.heartbeat_us:
                 return Permission.WAIT, []
             return self._go(Permission.ALONE)
         candidates = [who for who, peer in sorted(alive.items()) if peer.state is State.UP_FAILURE]
         if candidates:
-            self.asked, self.asked_at = candidates[0], now
+            self._move(Turn.ASKING, candidates[0])
+            self.asked_at = now
             return Permission.WAIT, [Send(candidates[0], LeaseRequest(self.me))]
         if any(peer.state is State.STABILIZATION for peer in alive.values()):
             return Permission.WAIT, []
@@ -142,37 +169,38 @@ class Stagger:
 
     def done(self) -> list[Send]:
         """The correction is complete: end the lease, so that the lessor is free."""
-        self.reconciling = False
-        lessor, self.lessor = self.lessor, None
+        if self.turn in (Turn.RESTING, Turn.ASKING):
+            return []  # this correction needed no lease
+        lessor = self.partner
+        self._move(Turn.RESTING)
         return [Send(lessor, LeaseEnd(self.me))] if lessor is not None else []
 
     def lose_lease(self) -> None:
         """Forget the own lease and request. This instance was away, so the peers regard both as ended."""
-        self.asked = self.lessor = None
+        self._lose_partner()
 
     def forget_dead(self, now: int) -> None:
         """End the leases of dead peers, both those given and the own one."""
         for who in [who for who in self.promised if not self._is_alive(self.peers[who], now)]:
             del self.promised[who]
-        if self.lessor is not None and not self._is_alive(self.peers[self.lessor], now):
-            self.lessor = None
+        lessor = self.partner if self.turn is not Turn.ASKING else None
+        if lessor is not None and not self._is_alive(self.peers[lessor], now):
+            self._lose_partner()
 
     def next_deadline(self) -> int | None:
         """Clock value at which an unanswered request is given up; None without a request."""
-        if self.asked is not None:
+        if self.turn is Turn.ASKING:
             return self.asked_at + HEARTBEATS_TO_DEATH * self.heartbeat_us + 1
         return None
 
     def _answer(self, sender: InstanceId, now: int) -> list[Send]:
-        crossed = self.asked == sender and self.me < sender
-        if self.reconciling or self.lessor is not None or crossed:
+        crossed = self._has_asked(sender) and self.me < sender
+        if self.turn in (Turn.PERMITTED, Turn.RECONCILING) or crossed:
             return [Send(sender, LeaseDenial(self.me))]
-        if self.asked == sender:
-            self.asked = None
         effects: list[Send] = []
-        if self.asked is not None:
-            effects.append(Send(self.asked, LeaseEnd(self.me)))
-            self.asked = None
+        if self.turn is Turn.ASKING:
+            effects += [Send(self.partner, LeaseEnd(self.me))] if self.partner is not None and self.partner != sender else []
+            self._move(Turn.RESTING)
         self.promised[sender] = _Promise(now)
         return [*effects, Send(sender, LeaseGrant(self.me))]
 
@@ -195,6 +223,23 @@ class Stagger:
 
     def _go(self, permission: Permission) -> tuple[Permission, list[Send]]:
         """Begin to reconcile. A peer that was asked and has not answered is freed, because its lease is not needed."""
-        self.reconciling = True
-        asked, self.asked = self.asked, None
-        return permission, [Send(asked, LeaseEnd(self.me))] if asked is not None else []
+        if self.turn is Turn.ASKING and self.partner is not None:
+            sends = [Send(self.partner, LeaseEnd(self.me))]
+            self._move(Turn.RECONCILING)
+            return permission, sends
+        self._move(Turn.RECONCILING, self.partner)
+        return permission, []
+
+    def _has_asked(self, peer: InstanceId) -> bool:
+        return self.turn is Turn.ASKING and self.partner == peer
+
+    def _lose_partner(self) -> None:
+        if self.turn is Turn.RECONCILING:
+            self.partner = None
+        elif self.turn is not Turn.RESTING:
+            self._move(Turn.RESTING)
+
+    def _move(self, turn: Turn, partner: InstanceId | None = None) -> None:
+        """Take a transition. One that the table does not have is a bug."""
+        assert (self.turn, turn) in TURNS, f"no transition from {self.turn.value} to {turn.value}"
+        self.turn, self.partner = turn, partner

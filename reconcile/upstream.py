@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from boreal.model.frames import Boundary, Frame, LogId, Start, State
 from reconcile.events import Follow, Unfollow, Watch
@@ -42,6 +42,32 @@ _RANKS = {
     State.RECOVERING: Rank.RECOVERING,
 }
 
+
+class Move(Enum):
+    """What a reader does when it compares the replica that it reads with the best one."""
+
+    STAY = "stay"
+    """Go on with the visible replica."""
+    RESTART = "revoke the tentative suffix, and read the other from the last stable row on"
+    """The other one delivers the stable version of what was tentative."""
+    TAKE_OVER = "read the other from the last stable row on"
+    """Of its tentative rows only those beyond the highest t_max are taken."""
+    BESIDE = "read the other, and beside it the former for its corrections"
+    """The former one reconciles, and the other one stays live."""
+    LEAST_MISSING = "read the one that lacks fewest inputs, once this has lasted for the silence timeout"
+    """Both answer without some inputs."""
+
+
+_UNUSABLE = (Rank.DEAD, Rank.RECOVERING, Rank.LAGGING)
+MOVES: dict[tuple[Rank, Rank], Move] = {
+    **{(current, current): Move.STAY for current in Rank},
+    **{(current, best): Move.TAKE_OVER for current in _UNUSABLE for best in Rank if current < best < Rank.STABLE},
+    **{(current, Rank.STABLE): Move.RESTART for current in Rank if current < Rank.STABLE},
+    (Rank.STABILIZATION, Rank.UP_FAILURE): Move.BESIDE,
+    (Rank.UP_FAILURE, Rank.UP_FAILURE): Move.LEAST_MISSING,
+}
+"""(rank of the visible replica, rank of the best one): what the reader does. The best one is never below the visible one. The
+table in docs/protocol.md is generated from it."""
 
 MOST_STEPS = 256
 """The number of recent boundaries of a replica that are kept to compare its progress."""
@@ -252,20 +278,15 @@ class Upstream:
         if ranks[self.live] is Rank.DEAD and now >= self.live.lacking_until and not self._is_survived():
             ranks[self.live] = _RANKS[self.live.state]
         best = max(self.candidates, key=lambda c: (ranks[c], c is self.live, c is self.correcting))
-        current = ranks[self.live]
-        revoke = False
-        if ranks[best] is Rank.STABLE and current is not Rank.STABLE:
-            self.live, revoke = best, True
-        elif ranks[best] is Rank.UP_FAILURE and current < Rank.UP_FAILURE:
-            previous, self.live = self.live, best
-            if current is Rank.STABILIZATION:
-                self.correcting = previous
-        elif current <= Rank.LAGGING and ranks[best] > current:
-            self.live = best
-        elif current is Rank.UP_FAILURE:
-            self.live = self._least_missing(ranks, now)
+        move = MOVES[ranks[self.live], ranks[best]]
+        if move is Move.LEAST_MISSING:
+            best = self._least_missing(ranks, now)
         else:
             self.worse_since = None
+        if move is Move.BESIDE:
+            self.correcting = self.live
+        if move is not Move.STAY:
+            self.live = best
         self._choose_correcting(ranks)
         after = {self.correcting.log} if self.correcting else set()
         self.must_follow = self.must_follow and now < self.live.lacking_until
@@ -278,7 +299,7 @@ class Upstream:
             # log, from its beginning (R25).
             candidate.target, candidate.next_offset, candidate.incarnation = None, 0, 0
             effects.append(Follow(log, last_id))
-        return revoke, effects
+        return move is Move.RESTART, effects
 
     def _least_missing(self, ranks: dict[Candidate, Rank], now: int) -> Candidate:
         """The replica in UP_FAILURE to read: one that lacks fewer inputs than the live one, if this has lasted for the silence

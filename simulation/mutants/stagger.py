@@ -8,7 +8,7 @@ from typing import Any
 from boreal.model.frames import State
 from reconcile.events import Heartbeat, LeaseDenial, LeaseGrant, Send
 from reconcile.instance import Instance
-from reconcile.stagger import Permission, Stagger, _Promise
+from reconcile.stagger import Permission, Stagger, Turn, _Promise
 from simulation.mutants.registry import Patch, caught_by, mutant
 
 
@@ -31,7 +31,7 @@ def grant_what_is_given_away(patch: Patch) -> None:
 
     def request(original: Any) -> Any:
         def ask(self: Stagger, now: int) -> Any:
-            if self.lessor is not None:
+            if self.turn is Turn.PERMITTED:
                 return self._go(Permission.COVERED)
             return original(self, now)
 
@@ -80,7 +80,7 @@ def take_a_late_lease_for_cover(patch: Patch) -> None:
     def make(original: Any) -> Any:
         def receive(self: Stagger, message: Any, now: int) -> Any:
             if isinstance(message, LeaseGrant):
-                self.asked = message.sender
+                self.turn, self.partner = Turn.ASKING, message.sender
             return original(self, message, now)
 
         return receive
@@ -119,18 +119,18 @@ def grant_both_of_crossing_requests(patch: Patch) -> None:
 
     def make(original: Any) -> Any:
         def answer(self: Stagger, sender: Any, now: int) -> Any:
-            asked = self.asked
-            if asked == sender:
-                self.asked = None
+            turn, partner = self.turn, self.partner
+            if turn is Turn.ASKING and partner == sender:
+                self.turn, self.partner = Turn.RESTING, None
             effects = original(self, sender, now)
-            self.asked = asked
+            self.turn, self.partner = turn, partner
             return effects
 
         return answer
 
     def request(original: Any) -> Any:
         def ask(self: Stagger, now: int) -> Any:
-            return self._go(Permission.COVERED) if self.lessor is not None else original(self, now)
+            return self._go(Permission.COVERED) if self.turn is Turn.PERMITTED else original(self, now)
 
         return ask
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
-from boreal.model.frames import State
-from reconcile.consistency import TRANSITIONS
-from reconcile.diagram import diagram, table
+import pytest
 
+from reconcile.consistency import TRANSITIONS
+from reconcile.diagram import CONSISTENCY_STARTS, TURN_STARTS, diagram, pages, table
+from reconcile.stagger import TURNS
+from reconcile.upstream import MOVES, Rank
+
+Transitions = Mapping[tuple[Enum, Enum], str]
 PROTOCOL = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 
 
-def test_the_diagram_has_an_arrow_for_each_transition() -> None:
-    arrows = re.findall(r"^    (\w+) --> (\w+): ([^:]+)$", diagram(), re.M)
-    assert [(State(before), State(after)) for before, after, _ in arrows] == list(TRANSITIONS)
+@pytest.mark.parametrize(
+    ("transitions", "starts"), [(TRANSITIONS, CONSISTENCY_STARTS), (TURNS, TURN_STARTS)], ids=["consistency", "turns"]
+)
+def test_tables_and_diagrams_have_each_transition(transitions: Transitions, starts: Mapping[str, str]) -> None:
+    arrows = re.findall(r"^    (\w+) --> (\w+): ([^:]+)$", diagram(transitions, starts), re.M)
+    assert [(before, after) for before, after, _ in arrows] == [(before.value, after.value) for before, after in transitions]
+    rows = table(transitions).splitlines()[2:]
+    assert rows == [f"| {before.value} | {after.value} | {why} |" for (before, after), why in transitions.items()]
 
 
-def test_the_table_has_a_row_for_each_transition() -> None:
-    assert len(table().splitlines()) == 2 + len(TRANSITIONS)
-    assert all(f"| {before.value} | {after.value} | {why} |" in table() for (before, after), why in TRANSITIONS.items())
+def test_a_reader_knows_what_to_do_whatever_the_ranks() -> None:
+    """The best replica is never below the visible one, so these are all the cases."""
+    assert set(MOVES) == {(current, best) for current in Rank for best in Rank if current <= best}
 
 
-def test_the_documentation_shows_both_as_they_are() -> None:
+def test_the_documentation_shows_all_as_they_are() -> None:
     text = PROTOCOL.read_text(encoding="utf-8")
-    assert table() in text, "paste the table that `python -m reconcile.diagram` prints into docs/protocol.md"
-    assert diagram() in text, "paste the diagram that `python -m reconcile.diagram` prints into docs/protocol.md"
+    for page in pages():
+        assert page in text, f"paste what `python -m reconcile.diagram` prints into docs/protocol.md: {page}"
 
 
 def test_the_documentation_speaks_of_every_ruling_once_it_is_kept_or_sharpened() -> None:

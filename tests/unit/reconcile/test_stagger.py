@@ -146,7 +146,7 @@ def test_a_lessor_that_dies_while_the_holder_reconciles_leaves_it_free_to_finish
     peers.ask(0)
     peers.dead.add(name(1))
     peers.now = DEATH + 1
-    peers.machines[name(0)].request(peers.now)
+    peers.machines[name(0)].forget_dead(peers.now)
     assert peers.machines[name(0)].done() == []
 
 
@@ -279,5 +279,6 @@ def test_time_in_which_it_could_not_listen_is_no_peers_silence() -> None:
     peers.now = 10 * DEATH
     peers.machines[name(0)].discount(10 * DEATH)
     assert peers.ask(0) is Permission.COVERED
+    peers.machines[name(0)].done()
     peers.now += DEATH + 1
     assert peers.ask(0) is Permission.ALONE
