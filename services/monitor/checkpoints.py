@@ -13,6 +13,8 @@ from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from services.storage.redis_checkpoints import RedisCheckpointStore
 
 SWEEP_INTERVAL_S = 10.0
+RETRY_S = 1.0
+"""How soon Redis is tried again that was out of reach."""
 KEPT = 2
 
 OnDamage = Callable[[str, str, int], None]
@@ -57,7 +59,7 @@ class CheckpointSweeper:
                 if self.is_reachable:
                     _logger.warning("old checkpoints are kept for now: %s", error)
                 self.is_reachable = False
-            time.sleep(SWEEP_INTERVAL_S)
+            time.sleep(SWEEP_INTERVAL_S if self.is_reachable else RETRY_S)
 
     def _sweep(self, query: str) -> None:
         store = RedisCheckpointStore(self._client, prefix=query)

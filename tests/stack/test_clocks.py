@@ -78,7 +78,7 @@ def test_four_seconds_between_machines_make_nothing_tentative_and_nothing_late(b
     deployment = bench.deployment
     assert isinstance(deployment, WrongWalls)
     since, before = bench.mark(), deployment.corrections()
-    bench.breathe(5)
+    bench.breathe(3)
     figures = bench.check(since)
     assert figures["stable"] > 0 and len(before) == 2
     if bench.may_be_timed:
@@ -106,7 +106,7 @@ def test_a_life_that_begins_after_a_step_of_its_wall_agrees_with_the_others(benc
     assert isinstance(deployment, WrongWalls)
     since = bench.mark()
     deployment.kill("node.r0")
-    bench.breathe(5)
+    bench.breathe(3)
     figures = bench.check(since)
     wait_until(lambda: deployment.knows_its_wall("node.clocks.r0", 1), "r0 knows its new wall", deployment.explain)
     if bench.may_be_timed:

@@ -235,7 +235,7 @@ def test_kafka_clients_lose_nothing_over_a_cut(link: ProxyLink, kafka: KafkaServ
 def test_a_log_is_read_through_a_link_that_takes_longer_for_a_fetch_than_a_request_may(
     kafka: KafkaServer, link: ProxyLink, fresh_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames = [data(40_000 * n, 40_000) for n in range(10)]
+    frames = [data(40_000 * n, 40_000) for n in range(4)]
     Topic(cluster_of(kafka), fresh_name).put_frames(frames)
     monkeypatch.setattr(clusters, "REQUEST_TIMEOUT_MS", 1_000)
     settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, proxies={"a": link.url})

@@ -216,7 +216,7 @@ def test_trims_follow_the_slowest_reader_and_a_new_life_holds_back_what_it_does_
 
 
 def test_a_silent_reader_loses_its_claim_until_it_is_heard_again(site: Site):
-    with Players(site, spec(site.name, tuning={"retention": "12s"})) as players:
+    with Players(site, spec(site.name, tuning={"retention": "4s"})) as players:
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
         eventually(lambda: players.trimmed_before == 20, "the first trim")
         del players.readers[R1]
@@ -278,7 +278,7 @@ def test_it_outlasts_kafka_and_redis(site: Site):
         site.redis.kill()
         eventually(lambda: site.monitor.get("redis") == "out of reach", "the outage of Redis in the status")
         site.kafka.kill()
-        time.sleep(3)
+        time.sleep(1.5)
         players.readers[R1] = {players.key: 44}
         site.kafka.start()
         site.redis.start()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
 from kafka.errors import KafkaError
 
 from deployment.query_record import QueryRecord
@@ -16,11 +20,11 @@ from services.kafka.settings import load_settings
 from services.kafka.topics import ensure, system_topics
 from services.stack.servers import KafkaSecurity, KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
-from tests.servers import make_certificates, tls_before
+from tests.servers import Certificates, make_certificates, tls_before
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
-SECRET = "tell-nobody-7f3a"
+SECRET = "tell nobody-7f3a"
 
 
 def environment(monkeypatch: pytest.MonkeyPatch, **variables: object) -> None:
@@ -28,34 +32,55 @@ def environment(monkeypatch: pytest.MonkeyPatch, **variables: object) -> None:
         monkeypatch.setenv(f"BOREAL_{name}", str(value))
 
 
-def test_kafka_over_sasl_and_tls(tmp_path: Path, monkeypatch, caplog) -> None:
-    caplog.set_level(logging.DEBUG, "boreal")
-    certificates = make_certificates(tmp_path / "certificates")
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, servers: Path, certificates: Certificates) -> Iterator[KafkaServer]:
     security = KafkaSecurity("boreal", SECRET, certificates.certificate, certificates.key, certificates.authority)
-    with KafkaServer(tmp_path / "kafka", security=security) as server:
-        environment(
-            monkeypatch,
-            SITES__A__BOOTSTRAP=server.bootstrap,
-            SITES__A__SECURITY_PROTOCOL="SASL_SSL",
-            SITES__A__USERNAME="boreal",
-            SITES__A__PASSWORD=SECRET,
-            SITES__A__CA_FILE=certificates.authority,
-        )
-        settings = load_settings()
-        cluster = Cluster("a", settings, "test")
-        ensure(cluster, system_topics())
-        registry = QueryRegistry(cluster)
-        registry.put(QueryRecord("q", {}, 1))
-        assert registry.load() == {"q": QueryRecord("q", {}, 1)}
-        assert SECRET not in repr(settings) + settings.model_dump_json() + caplog.text
-        monkeypatch.setenv("BOREAL_SITES__A__PASSWORD", "wrong")
-        with pytest.raises(KafkaError) as refused:
-            Cluster("a", load_settings(), "test").make_admin(bootstrap_timeout_ms=2000)
-        assert "wrong" not in str(refused.value)
+    with KafkaServer(tmp_path_factory.mktemp("secured") / "kafka", security=security) as server:
+        yield server
 
 
-def test_redis_over_tls_with_a_password(tmp_path: Path, monkeypatch) -> None:
-    certificates = make_certificates(tmp_path / "certificates")
+def test_kafka_serves_those_who_log_in_over_tls_and_nobody_else(secured: KafkaServer) -> None:
+    with closing(KafkaAdminClient(**secured.client)) as admin:
+        admin.create_topics([NewTopic("private", 1, 1)])
+    with closing(KafkaProducer(**secured.client, acks="all")) as producer:
+        producer.send("private", b"in private").get(30)
+    reading = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 30_000}
+    with closing(KafkaConsumer("private", **secured.client | reading)) as consumer:
+        assert next(consumer).value == b"in private"
+    for wrong in ({"sasl_plain_password": "guess"}, {"security_protocol": "PLAINTEXT"}):
+        with pytest.raises(KafkaError):
+            KafkaAdminClient(**secured.client | wrong, bootstrap_timeout_ms=2000).close()
+
+
+def test_kafka_over_sasl_and_tls(secured: KafkaServer, certificates: Certificates, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.DEBUG, "boreal")
+    environment(
+        monkeypatch,
+        SITES__A__BOOTSTRAP=secured.bootstrap,
+        SITES__A__SECURITY_PROTOCOL="SASL_SSL",
+        SITES__A__USERNAME="boreal",
+        SITES__A__PASSWORD=SECRET,
+        SITES__A__CA_FILE=certificates.authority,
+    )
+    settings = load_settings()
+    cluster = Cluster("a", settings, "test")
+    ensure(cluster, system_topics())
+    registry = QueryRegistry(cluster)
+    registry.put(QueryRecord("q", {}, 1))
+    assert registry.load() == {"q": QueryRecord("q", {}, 1)}
+    assert SECRET not in repr(settings) + settings.model_dump_json() + caplog.text
+    monkeypatch.setenv("BOREAL_SITES__A__PASSWORD", "wrong")
+    with pytest.raises(KafkaError) as refused:
+        Cluster("a", load_settings(), "test").make_admin(bootstrap_timeout_ms=2000)
+    assert "wrong" not in str(refused.value)
+
+
+def test_redis_over_tls_with_a_password(tmp_path: Path, certificates: Certificates, monkeypatch) -> None:
     with RedisServer(tmp_path / "redis", password=SECRET) as server, tls_before(server.port, certificates) as port:
         environment(
             monkeypatch,

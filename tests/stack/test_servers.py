@@ -16,13 +16,12 @@ import pytest
 import redis
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
-from kafka.errors import KafkaError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from boreal.model.errors import UserError
 from services.hosting import fetch
-from services.stack.servers import HOST, KafkaSecurity, KafkaServer, RedisServer, ServerFailed
+from services.stack.servers import HOST, KafkaServer, RedisServer, ServerFailed
 from tests.servers import Certificates, make_certificates, tls_before
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,19 +96,6 @@ def test_kafka_keeps_what_it_acknowledged_when_killed_and_when_stopped(own_kafka
     own_kafka.restart()
     assert own_kafka.bootstrap == address
     assert consume(own_kafka, fresh_name, 2) == [b"before the kill", b"before the stop"]
-
-
-def test_kafka_serves_those_who_log_in_over_tls_and_nobody_else(
-    tmp_path: Path, certificates: Certificates, fresh_name: str
-) -> None:
-    security = KafkaSecurity("boreal", "se cret", certificates.certificate, certificates.key, certificates.authority)
-    with KafkaServer(tmp_path / "kafka", security=security) as server:
-        create(server, fresh_name)
-        produce(server, fresh_name, b"in private")
-        assert consume(server, fresh_name, 1) == [b"in private"]
-        for wrong in ({"sasl_plain_password": "guess"}, {"security_protocol": "PLAINTEXT"}):
-            with pytest.raises(KafkaError):
-                KafkaAdminClient(**server.client | wrong, bootstrap_timeout_ms=2000).close()
 
 
 def test_redis_keeps_what_it_was_told_when_killed_and_when_stopped(own_redis: RedisServer) -> None:
