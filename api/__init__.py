@@ -2,3 +2,7 @@
 
 Touches HTTP; what it knows and changes goes through `api.installation`, which a stack implements in `api.stack`.
 """
+
+from api.app import create_app
+
+__all__ = ["create_app"]

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from boreal.model.errors import BorealError, UserError
-from boreal_cli import errors, history, options, stack
+from boreal_cli import errors, history, options, stack, token
 
 INTERRUPTED = 130
 
@@ -317,6 +317,7 @@ def bench(
 
 
 stack.add_to(app)
+app.add_typer(token.token, name="token")
 history.add_to(app)
 
 

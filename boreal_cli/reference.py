@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from api.settings import ApiSettings
 from boreal.model.schema import Schema
 from boreal.query.expressions import AGGREGATIONS, FUNCTIONS, OPERATORS, parse, parse_aggregation
 from boreal.query.spec import json_schema
@@ -251,6 +252,7 @@ def _variables() -> Iterator[tuple[str, str, str]]:
     """Every variable, its default and its meaning."""
     yield from _of_model(ServiceSettings, "BOREAL_")
     yield from _of_model(SourceOptions, "BOREAL_")
+    yield from _of_model(ApiSettings, "BOREAL_API__")
     yield from ((_code(name), "", text) for name, text in VARIABLES.items())
 
 

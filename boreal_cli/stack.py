@@ -85,7 +85,10 @@ def up(
     ] = None,
     data: Data = None,
     port: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=65535, help="The port of the API. Default: 8080.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=65535, help="The port of the API. Default: 8080, or a free one.", show_default=False
+        ),
     ] = None,
     allow_chaos: Annotated[
         bool, typer.Option("--allow-chaos", help="Connect each process to each site through a link that faults can cut.")
@@ -115,6 +118,7 @@ def up(
     for site, kafka in settings.sites.items():
         typer.echo(f"  Kafka {site}   {kafka.bootstrap}")
     typer.echo(f"  Redis     {settings.redis.url}")
+    typer.echo(f"  API       {stack.link}")
     typer.echo("Next: boreal query apply FILE, boreal feed QUERY STREAM=PATH, boreal tail QUERY; boreal status, boreal down")
 
 

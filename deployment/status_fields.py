@@ -152,7 +152,7 @@ SOURCE_OF_STACK: Fields = {
 }
 PROCESS_OF_STACK: Fields = {
     "name": "Its name: the kind, and what it serves.",
-    "kind": "`source`, `node`, `egress`, `spark`, `monitor`, `kafka` or `redis`.",
+    "kind": "`source`, `node`, `egress`, `spark`, `monitor`, `api`, `kafka` or `redis`.",
     "query": "The query that it serves; null for what serves all.",
     "pid": "Its process id; null while it does not run.",
     "state": "`running`: and ready; `starting`; `recovering`: it was ready, and will be again; `waiting`: for the next start, "
@@ -281,6 +281,7 @@ EGRESS: Fields = {
     ),
     "unconfirmed_frames": "Frames whose records Kafka has not confirmed yet.",
 }
+API: Fields = {}
 SPARK: Fields = {"site": "The site of the replica.", "replica": "The replica.", **JOB}
 MONITOR: Fields = {
     "queries": "The queries that it watches.",
@@ -315,5 +316,6 @@ PROCESSES: Mapping[str, Fields] = {
     "spark": SPARK,
     "monitor": MONITOR,
     "supervisor": SUPERVISOR,
+    "api": API,
 }
 """By the kind of the process: what it says beside PROCESS."""

@@ -11,8 +11,8 @@ the time, and returns the effects in order; `next_deadline` says when to send th
 Rules:
  1. A process that exits by itself is restarted, whatever its exit code, since a stray signal must not leave a query without a
     replica. The first restart is immediate. Then the back-off doubles from 0.2 s to 10 s. It is reset after 30 s of health.
- 2. Processes end downstream first (egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage after the
-    one before has ended. So no process can mistake an orderly end upstream for a failure, and answer tentatively.
+ 2. Processes end downstream first (API, egress, nodes, Spark jobs, sources, monitor, then Redis and Kafka), each stage after
+    the one before has ended. So no process can mistake an orderly end upstream for a failure, and answer tentatively.
  3. A changed `revision` means stop and start at once. If only `turn` changed, the processes of a query restart one at a time:
     the next one only when all others of the query that take turns are ready, so that one replica stays live. If the first
     process never becomes ready, the others keep their old version. A process that was never ready, or has not been ready for
@@ -34,7 +34,7 @@ HEALTHY_AFTER_US = 30_000_000
 HOPELESS_AFTER_US = 30_000_000
 """A process that has been unready for this long does not wait for its turn (rule 3)."""
 
-STOP_ORDER = ("egress", "node", "spark", "source", "monitor", "redis", "kafka")
+STOP_ORDER = ("api", "egress", "node", "spark", "source", "monitor", "redis", "kafka")
 """The kinds of processes, in the order in which they end."""
 
 GRACE_US = {"redis": 15_000_000, "kafka": 30_000_000}

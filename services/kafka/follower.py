@@ -43,7 +43,7 @@ class TopicFollower:
         self._partition = TopicPartition(topic, 0)
         self._take = take
         self._from_end = from_end
-        self._options: dict[str, Any] = {"read_committed": read_committed}
+        self._options: dict[str, Any] = {"read_committed": True} if read_committed else {}
         if gather_ms is not None:
             self._options |= {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
         self._next = 0

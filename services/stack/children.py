@@ -30,6 +30,12 @@ def python_environment() -> dict[str, str]:
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths)}
 
 
+def api_child(port: int, allow_chaos: bool) -> Child:
+    """The API of a local stack, at this port."""
+    chaos = ("--allow-chaos",) if allow_chaos else ()
+    return Child("api", "api", None, (sys.executable, "-m", "api", "--port", str(port), *chaos))
+
+
 MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.monitor"))
 
 

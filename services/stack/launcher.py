@@ -33,7 +33,7 @@ from boreal.model.errors import BorealError, UserError
 from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, load_settings
 from services.stack.children import python_environment
-from services.stack.servers import HOST, Server
+from services.stack.servers import HOST, Server, free_port
 from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
 from services.stack.supervisor import make_local_servers
 
@@ -117,6 +117,16 @@ class LocalStack:
         return int(self._description()["port"])
 
     @property
+    def api(self) -> str:
+        """The address of the API."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def link(self) -> str:
+        """The address of the API for a browser: what follows the # reaches neither a server nor its log."""
+        return f"{self.api}/#token={self.token}"
+
+    @property
     def exists(self) -> bool:
         """Whether it was ever started."""
         return (self.data / "stack.json").is_file()
@@ -179,7 +189,7 @@ class LocalStack:
             "ready": state["ready"],
             "kafka": {site: kafka.bootstrap for site, kafka in settings.sites.items()},
             "redis": settings.redis.url,
-            "api": None,
+            "api": self.api,
             "token": self.token,
             "processes": [{field: process[field] for field in fields} for process in state["processes"]],
             "queries": sorted(state["queries"] or ()),
@@ -217,7 +227,7 @@ class LocalStack:
             description = {**self._description(), **({} if port is None else {"port": port})}
         else:
             names = list(SITE_NAMES[: sites or DEFAULT_SITES])
-            description = {"v": VERSION, "sites": names, "port": port or DEFAULT_PORT}
+            description = {"v": VERSION, "sites": names, "port": port or _free_default_port()}
         with self._writing():
             self.data.mkdir(parents=True, exist_ok=True)
             replace_file(self.data / "stack.json", json.dumps(description))
@@ -255,13 +265,15 @@ class LocalStack:
             raise UserError("--port", port, f"the stack is running with port {self.port}", "run boreal down first")
 
     def _refuse_taken_ports(self) -> None:
+        if is_taken(self.port):
+            problem = "is the port of the API, but another program listens there"
+            raise UserError("--port", self.port, problem, "end that program, or give another --port")
         for name, server in self.servers().items():
             for port in server.ports:
-                with socket.socket() as probe:
-                    if probe.connect_ex((HOST, port)) == 0:
-                        ports = server.directory / "server.json"
-                        fix = f"end the program that listens there, or remove {ports}, and another port is chosen"
-                        raise UserError("port", port, f"belongs to {name}, but another program listens there", fix)
+                if is_taken(port):
+                    ports = server.directory / "server.json"
+                    fix = f"end the program that listens there, or remove {ports}, and another port is chosen"
+                    raise UserError("port", port, f"belongs to {name}, but another program listens there", fix)
 
     def _make_token(self) -> None:
         path = self.data / "token"
@@ -279,7 +291,7 @@ class LocalStack:
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        command = supervisor_command(allow_chaos)
+        command = supervisor_command(allow_chaos, self.port)
         # Not a Popen, which warns when its process outlives it, as this one should.
         pid = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
         # From now on `down` finds it; it will soon write its own state.
@@ -368,9 +380,21 @@ _SETTINGS = ("BOREAL_SITES", "BOREAL_REDIS", "BOREAL_DATA", "BOREAL_PROXIES", "B
 NOTHING_YET: dict[str, Any] = {"ready": False, "processes": [], "queries": None}
 
 
-def supervisor_command(allow_chaos: bool) -> list[str]:
+def supervisor_command(allow_chaos: bool, api_port: int | None = None) -> list[str]:
     chaos = ["--allow-chaos"] if allow_chaos else []
-    return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos]
+    api = ["--api", str(api_port)] if api_port is not None else []
+    return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos, *api]
+
+
+def is_taken(port: int) -> bool:
+    """Whether a program listens at a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _free_default_port() -> int:
+    """The default, or another one where a program listens there, such as the API of another stack."""
+    return free_port() if is_taken(DEFAULT_PORT) else DEFAULT_PORT
 
 
 def _are_of_queries(state: dict[str, Any], names: list[str]) -> bool:

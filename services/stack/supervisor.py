@@ -50,7 +50,7 @@ from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
 from services.stack import parent_death
-from services.stack.children import MONITOR, python_environment, query_children
+from services.stack.children import MONITOR, api_child, python_environment, query_children
 from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer, RedisServer, Server
 from services.stack.spare_keeper import COMMAND, SpareKeeper
@@ -109,10 +109,16 @@ class Supervisor:
     """`serve` runs until it is stopped; it then ends all processes that it started, and returns the exit code."""
 
     def __init__(
-        self, settings: ServiceSettings, own: tuple[str, ...], servers: dict[str, Server], *, allow_chaos: bool
+        self,
+        settings: ServiceSettings,
+        own: tuple[str, ...],
+        servers: dict[str, Server],
+        *,
+        allow_chaos: bool,
+        api_port: int | None = None,
     ) -> None:
         """own: the sites whose processes run here. servers: by the names of their processes. allow_chaos: put a link between
-        each process and each site."""
+        each process and each site. api_port: run the API, at this port."""
         self._settings = settings
         self._own = own
         self._servers = servers
@@ -120,6 +126,8 @@ class Supervisor:
         self._supervision = Supervision()
         self._notifications: queue.SimpleQueue[_Notification] = queue.SimpleQueue()
         self._static: dict[str, Child] = {MONITOR.name: MONITOR} if settings.home in own else {}
+        if api_port is not None:
+            self._static["api"] = api_child(api_port, allow_chaos)
         self._records: dict[str, QueryRecord] | None = None
         self._of_query: dict[str, list[Child]] = {}
         self._problems: dict[str, str] = {}
@@ -441,7 +449,7 @@ class ProcessRunner:
 
     def _proxies(self, child: Child) -> dict[str, str]:
         """If chaos is allowed: a link from the process to each site, the same for all its incarnations."""
-        if not self._allow_chaos or child.kind in ("kafka", "redis"):
+        if not self._allow_chaos or child.kind in ("kafka", "redis", "api"):
             return {}
         if child.name not in self._links:
             self._links[child.name] = {site: ProxyLink() for site in self._settings.site_names}
@@ -457,6 +465,7 @@ def main() -> None:
     parser.add_argument("--site", help="run only the processes of this site (default: of all sites)")
     parser.add_argument("--local", action="store_true", help="run Kafka and Redis too")
     parser.add_argument("--allow-chaos", action="store_true", help="put a link between each process and each site")
+    parser.add_argument("--api", type=int, metavar="PORT", help="run the API at this port")
     arguments = parser.parse_args()
 
     def serve(stopping: threading.Event) -> int:
@@ -467,7 +476,10 @@ def main() -> None:
         own = settings.site_names if arguments.site is None else (arguments.site,)
         with only_one(settings.data):
             servers = make_local_servers(settings.data, own) if arguments.local else {}
-            return Supervisor(settings, own, servers, allow_chaos=arguments.allow_chaos).serve(stopping)
+            supervisor = Supervisor(
+                settings, own, servers, allow_chaos=arguments.allow_chaos, api_port=arguments.api
+            )
+            return supervisor.serve(stopping)
 
     run_process("supervisor", serve)
 

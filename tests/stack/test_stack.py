@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -228,7 +230,7 @@ def test_up_returns_when_all_is_ready(boreal: Commands) -> None:
     boreal.guard()
     assert status == boreal.json("status")
     assert status["ready"] and status["queries"] == []
-    assert sorted(process["name"] for process in status["processes"]) == ["kafka.a", "monitor", "redis"]
+    assert sorted(process["name"] for process in status["processes"]) == ["api", "kafka.a", "monitor", "redis"]
     for process in status["processes"]:
         assert process["state"] == "running"
         assert set(process) == {"name", "kind", "query", "pid", "state", "restarts"}
@@ -293,6 +295,53 @@ def test_rows_that_are_fed_come_out_stable(boreal: Commands) -> None:
     assert {"v", "type", "seq", "stable_seq", "epoch"} <= set(changes[0])
 
 
+def call(boreal: Commands, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict[str, Any]]:
+    """Status and body of an answer of the API."""
+    status = boreal.status()
+    request = urllib.request.Request(f"{status['api']}/api/v1{path}", method=method)
+    request.data = None if body is None else json.dumps(body).encode()
+    for name, value in {"Authorization": f"Bearer {status['token']}", "Content-Type": "application/json", **headers}.items():
+        request.add_header(name, value)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, json.loads(refusal.read())
+
+
+def test_the_api_shows_and_changes_what_the_commands_do(boreal: Commands) -> None:
+    assert call(boreal, "GET", "/queries", Authorization="Bearer x")[0] == 401
+    code, listed = call(boreal, "GET", "/queries?expand=status")
+    assert code == 200 and [each["name"] for each in listed["queries"]] == ["counts"]
+    wait_until(lambda: call(boreal, "GET", "/queries/counts/status")[1]["counts"]["stable"] >= 3, "the results are counted")
+    status = call(boreal, "GET", "/queries/counts/status")[1]
+    assert (status["x_ms"], len(status["replicas"])) == (3000, 2)
+    assert {each["name"] for each in status["inputs"]} == {"left", "right"}
+    revision = boreal.shown("show", "counts")["revision"]
+    spec = {**listed["queries"][0]["spec"], "delay_threshold": "4s"}
+    assert call(boreal, "PUT", "/queries/counts", spec)[1]["revision"] == revision + 1
+    code, refusal = call(boreal, "PATCH", "/queries/counts", {"delay_threshold": "3s"}, **{"If-Match": f'"{revision}"'})
+    assert (code, refusal["revision"]) == (412, revision + 1)
+    assert call(boreal, "PATCH", "/queries/counts", {"delay_threshold": "1ms"})[1]["field"] == "delay_threshold"
+    assert boreal.shown("show", "counts")["spec"]["delay_threshold"] == "4s"
+    changed = call(boreal, "PATCH", "/queries/counts", {"delay_threshold": "3s"})[1]
+    assert (changed["x_ms"], changed["revision"]) == (3000, revision + 2)
+    code, shown = call(boreal, "GET", f"/queries/counts/status?min_revision={revision + 2}")
+    assert code == 200 and shown["name"] == "counts"
+
+
+def test_the_api_may_be_killed_and_no_query_notices(boreal: Commands) -> None:
+    before = {name: (process["pid"], process["restarts"]) for name, process in boreal.processes().items() if name != "api"}
+    status = boreal.status()
+    os.kill(boreal.pid("api"), signal.SIGKILL)
+    wait_until(lambda: boreal.processes()["api"]["restarts"] == 1 and boreal.is_ready(), "it is started again")
+    assert call(boreal, "GET", "/queries/counts")[1]["delay_threshold"] == "3s"
+    assert (boreal.status()["api"], boreal.status()["token"]) == (status["api"], status["token"])
+    after = boreal.processes()
+    assert {name: (after[name]["pid"], after[name]["restarts"]) for name in before} == before
+
+
 def said_by(boreal: Commands, kinds: set[str]) -> dict[str, dict[str, Any]]:
     """What processes of these kinds, or their queries, said last; by their names."""
     home = make_clusters(reach(boreal.data), "test")["a"]
@@ -305,7 +354,7 @@ def said_by(boreal: Commands, kinds: set[str]) -> dict[str, dict[str, Any]]:
 
 
 def test_all_that_processes_say_of_themselves_is_described(boreal: Commands) -> None:
-    for name, status in said_by(boreal, {"source", "node", "egress", "monitor", "supervisor"}).items():
+    for name, status in said_by(boreal, {"source", "node", "egress", "monitor", "supervisor", "api"}).items():
         assert_described(status, {**PROCESS, **PROCESSES[name.partition(".")[0]]})
     for report in said_by(boreal, {"query"}).values():
         assert_described(report, STATUS_OF_QUERY)
@@ -321,15 +370,16 @@ def test_a_stack_elsewhere_is_reached_by_its_settings(boreal: Commands) -> None:
             [sys.executable, "-m", "boreal", "status", "--json"],
             cwd=ROOT, env={**environment(), **there}, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-        return json.loads(run.stdout) == {**boreal.status(), "token": None}
+        return json.loads(run.stdout) == {**boreal.status(), "api": None, "token": None}
 
     wait_until(is_told_the_same, "both say the same")
 
 
 def test_a_new_threshold_restarts_nothing(boreal: Commands) -> None:
     before = {name: (process["pid"], process["restarts"]) for name, process in boreal.processes().items()}
+    revision = boreal.shown("show", "counts")["revision"]
     changed = boreal.json("query", "set", "counts", "delay_threshold=5s")
-    assert changed["revision"] == 2 and changed["delay_threshold"] == "5s"
+    assert changed["revision"] == revision + 1 and changed["delay_threshold"] == "5s"
     assert {name: (process["pid"], process["restarts"]) for name, process in boreal.processes().items()} == before
     assert boreal.shown("show", "counts")["spec"]["delay_threshold"] == "5s"
     assert boreal.refused("query", "set", "counts", "delay_threshold=soon")["field"] == "delay_threshold"

@@ -14,8 +14,9 @@ import pyspark
 import pytest
 import yaml
 
+from api.settings import ApiSettings
 from deployment.query_record import QueryRecord
-from services.stack.children import MONITOR, query_children
+from services.stack.children import MONITOR, api_child, query_children
 from services.stack.launcher import LocalStack, supervisor_command
 from services.stack.servers import KafkaServer, RedisServer
 
@@ -57,7 +58,7 @@ def option(command: list[str], name: str) -> str:
 
 
 def test_each_local_server_has_its_container(services: dict[str, Any], local: LocalStack) -> None:
-    containers = {name for name in services if not name.startswith(("supervisor-", "spark-"))}
+    containers = {name for name in services if not name.startswith(("supervisor-", "spark-", "api"))}
     assert containers == {name.replace(".", "-") for name in local.servers()}
 
 
@@ -71,6 +72,17 @@ def test_each_site_has_a_supervisor_that_is_started_as_the_local_one_is(services
 def test_the_variables_are_those_of_the_local_stack(services: dict[str, Any], local: LocalStack) -> None:
     for service in supervisors(services).values():
         assert set(service["environment"]) == {*local.environment(), "BOREAL_SPARK__MASTER"}
+
+
+def test_the_api_runs_as_the_local_one_does_and_only_this_machine_reaches_it(services: dict[str, Any]) -> None:
+    api, supervisor = services["api"], services["supervisor-a"]
+    assert ["python", *api_child(8080, allow_chaos=False).command[1:3]] == api["command"]
+    assert api["ports"] == ["127.0.0.1:8080:8080"]
+    own = {name: value for name, value in api["environment"].items() if name.startswith("BOREAL_API__")}
+    assert api["environment"] == {**supervisor["environment"], **own}
+    assert {name.removeprefix("BOREAL_API__").lower() for name in own} <= set(ApiSettings.model_fields)
+    settings = {name.removeprefix("BOREAL_API__").lower(): yaml.safe_load(value) for name, value in own.items()}
+    ApiSettings(**settings).check()
 
 
 def test_the_jobs_find_the_spark_that_is_there(services: dict[str, Any]) -> None:

@@ -1,0 +1,62 @@
+"""`python -m api`: serves the API of an installation, as BOREAL_ variables name it. It keeps nothing that a restart loses."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+
+import uvicorn
+
+from api.app import create_app
+from api.settings import ApiSettings
+from api.stack import StackInstallation
+from api.tokens import TokenStore
+from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_process
+from services.kafka.clusters import make_clusters
+from services.kafka.settings import load_settings
+
+NAME = "api"
+END_WITHIN_S = 1
+"""How long open streams may delay the end, in seconds."""
+
+
+def serve(stopping: threading.Event) -> int:
+    arguments = _arguments()
+    settings = load_settings()
+    options = ApiSettings(**{name: value for name, value in vars(arguments).items() if value is not None})
+    installation = StackInstallation(settings)
+    tokens = TokenStore(settings.data, options.token.get_secret_value() if options.token else None)
+    app = create_app(options, installation, tokens)  # type: ignore[arg-type]
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=options.host,
+            port=options.port,
+            log_level="warning",
+            ssl_certfile=options.certificate,
+            ssl_keyfile=options.key,
+            server_header=False,
+            timeout_graceful_shutdown=END_WITHIN_S,
+        )
+    )
+    # Signals are the main thread's; uvicorn leaves them alone in another.
+    thread = threading.Thread(target=server.run, name="http", daemon=True)
+    thread.start()
+    home = make_clusters(settings, NAME)[settings.home]
+    StatusPublisher(home, NAME, lambda: {"ready": server.started and installation.is_known})
+    while thread.is_alive() and not stopping.wait(0.1):
+        pass
+    server.should_exit = True
+    thread.join(timeout=END_WITHIN_S + 1)
+    return EXIT_STOPPED if stopping.is_set() else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m api", description="Serves the API of an installation.")
+    parser.add_argument("--port", type=int, help="the port to listen on, over BOREAL_API__PORT")
+    parser.add_argument("--allow-chaos", action="store_true", default=None, help="as BOREAL_API__ALLOW_CHAOS")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_process(NAME, serve)

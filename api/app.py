@@ -1,0 +1,76 @@
+"""`create_app`: the whole API as one ASGI application, without globals."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api import problems
+from api.gate import Gate
+from api.installation import Installation
+from api.problems import Problem
+from api.routers import health, queries
+from api.settings import ApiSettings
+from api.tokens import TokenStore
+
+ROUTERS = (queries.router, queries.checking, health.router)
+
+THREADS = 64
+"""Calls that may wait for servers at the same time, such as the deletion of a query."""
+
+DESCRIPTION = """X over REST: queries, their delay thresholds, and how they are. Every call but `/healthz` and `/readyz` needs
+`Authorization: Bearer TOKEN`. Every error is a problem document (RFC 9457) that names the field, its value and the fix."""
+
+
+def create_app(settings: ApiSettings, installation: Installation, tokens: TokenStore) -> FastAPI:
+    """The API over an installation, which is closed when the application ends. UserError for settings that are not safe."""
+    settings.check()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        current_default_thread_limiter().total_tokens = THREADS
+        yield
+        installation.close()
+
+    app = FastAPI(
+        title="boreal",
+        version="1",
+        description=DESCRIPTION,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        responses={"4XX": {"model": Problem, "description": "Refused.", "content": {problems.MEDIA_TYPE: {}}}},
+    )
+    app.state.installation = installation
+    app.state.settings = settings
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_middleware(Gate, tokens=tokens, hosts=(settings.host, *settings.hosts))
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document: FastAPI's own 422 is a problem too, and every call needs a token."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+                refusal = operation["responses"]["4XX"]
+                refusal["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+        app.openapi_schema = document
+    return app.openapi_schema

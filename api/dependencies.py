@@ -1,0 +1,102 @@
+"""What routes ask for: the installation, the caller's role, the document in the body, and what the caller expects."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Header, Path, Request
+
+from api.etags import precondition
+from api.installation import ForbiddenError, Installation, Precondition
+from api.settings import ApiSettings
+from api.tokens import Caller, Role
+from boreal.model.documents import parse_document
+from boreal.model.errors import UserError
+
+YAML = ("application/yaml", "application/x-yaml", "text/yaml")
+JSON = ("application/json", "application/merge-patch+json", "application/x-www-form-urlencoded")
+"""The last is what curl and urllib say of a body unless they are told otherwise."""
+
+
+def installation_of(request: Request) -> Installation:
+    return cast(Installation, request.app.state.installation)
+
+
+def settings_of(request: Request) -> ApiSettings:
+    return cast(ApiSettings, request.app.state.settings)
+
+
+class Requires:
+    """A dependency: the caller has this role. ForbiddenError if not."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+    def __call__(self, request: Request) -> Caller:
+        caller: Caller = request.state.caller
+        if not caller.may(self.role):
+            problem = f"has no role {self.role.value}, which this needs"
+            raise ForbiddenError("Authorization", caller.name, problem, f"use a token made with --role {self.role.value}")
+        return caller
+
+
+VIEWER, OPERATOR, ADMIN, CHAOS = (Depends(Requires(role)) for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN, Role.CHAOS))
+
+InstallationOf = Annotated[Installation, Depends(installation_of)]
+SettingsOf = Annotated[ApiSettings, Depends(settings_of)]
+Name = Annotated[str, Path(description="The name of the query.", min_length=1, max_length=200, examples=["departures"])]
+
+
+def expectation(
+    name: Name,
+    if_match: Annotated[str | None, Header(description="Refuse with 412 if the query has another ETag.")] = None,
+    if_none_match: Annotated[str | None, Header(description="`*`: refuse with 412 if the query exists.")] = None,
+) -> Precondition:
+    return precondition(name, if_match, if_none_match)
+
+
+Expectation = Annotated[Precondition, Depends(expectation)]
+
+
+async def document(request: Request) -> dict[str, Any]:
+    """The object in the body: JSON, or YAML where the content type says so. UserError if it is none."""
+    kind = request.headers.get("content-type", JSON[0]).partition(";")[0].strip().lower()
+    body = await request.body()
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise UserError("body", None, "is not UTF-8 text", "send UTF-8") from None
+    if kind in YAML:
+        found = parse_document("body", text)
+    elif kind in JSON:
+        found = _json(text)
+    else:
+        fix = f"send {JSON[0]}, or {YAML[0]}"
+        raise UserError("Content-Type", kind, "is not understood", fix)
+    if not isinstance(found, dict):
+        raise UserError("body", found, "is not an object", 'send an object, such as {"delay_threshold": "1s"}')
+    return found
+
+
+def _json(text: str) -> object:
+    def refuse(constant: str) -> object:
+        raise UserError("body", constant, "is not JSON", "write null, or leave the field out")
+
+    try:
+        found = json.loads(text, parse_constant=refuse)
+        return parse_document("body", text) if isinstance(found, dict) else found  # which refuses repeated keys
+    except (ValueError, RecursionError) as error:
+        raise UserError("body", None, f"is not JSON: {error}", "correct it, or say Content-Type: application/yaml") from None
+
+
+Document = Annotated[dict[str, Any], Depends(document)]
+
+
+def takes_document(example: dict[str, Any]) -> dict[str, Any]:
+    """What OpenAPI says of a route that takes a `Document`."""
+    content = {
+        "application/json": {"schema": {"type": "object"}, "example": example},
+        "application/yaml": {"schema": {"type": "string"}},
+    }
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,181 @@
+"""What the API answers, and what it takes, as pydantic models: the schemas of its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from boreal.model.durations import format_duration
+
+EXAMPLE_SPEC: dict[str, Any] = {
+    "name": "departures",
+    "streams": {
+        "jfk": {"topic": "flights.jfk", "time": "departed_at", "schema": {"carrier": "string", "dep_delay": "double"}}
+    },
+    "operators": {
+        "late": {"filter": "jfk", "where": "dep_delay > 15"},
+        "by_carrier": {
+            "aggregate": "late",
+            "window": {"tumbling": "10m"},
+            "by": ["carrier"],
+            "compute": {"flights": "count(*)"},
+        },
+    },
+    "output": "by_carrier",
+    "delay_threshold": "3s",
+    "replicas": 2,
+    "engine": "native",
+}
+
+
+class _More(BaseModel):
+    """Fields beside those that are listed may be there."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Delays(BaseModel):
+    """Delays of new rows lately, in milliseconds; null where there was none."""
+
+    p50: float | None = Field(description="The median.")
+    p99: float | None = Field(description="The 99th percentile.")
+    max: float | None = Field(description="The longest.")
+
+
+class InputStatus(_More):
+    """A stream."""
+
+    name: str = Field(description="The stream.")
+    state: str = Field(description="`live`, `idle`, `spooling`, `failed`, `starting` or `paused`.")
+    last_boundary: str | None = Field(description="The boundary of the stream, or `end`; null before the first.")
+    last_ingest_age_ms: float | None = Field(description="How long ago its source logged the last row.")
+
+
+class ReplicaStatus(_More):
+    """A shard of a replica of a fragment."""
+
+    fragment: str = Field(description="Its fragment.")
+    replica: str = Field(description="Its replica.")
+    shard: int = Field(description="Its shard.")
+    engine: str = Field(description="`native` or `spark`.")
+    state: str = Field(
+        description="`STABLE`, `UP_FAILURE`, `STABILIZATION` or `RECOVERING`; `STARTING` before it is heard, `FAILURE` when "
+        "it is silent, `PAUSED` while the query is."
+    )
+
+
+class TentativeStatus(BaseModel):
+    """What clients hold that may be revoked."""
+
+    outstanding: int = Field(description="Tentative rows that are not revoked.")
+    since: str | None = Field(description="When the first of them was given.")
+    cause: str | None = Field(description="Why they are tentative: the failure, or `early`.")
+
+
+class CountsStatus(BaseModel):
+    """What clients were given."""
+
+    stable: int = Field(description="Stable rows.")
+    tentative: int = Field(description="Tentative rows.")
+    undone: int = Field(description="Tentative rows that were revoked.")
+
+
+class QueryStatus(_More):
+    """How a query is. docs/settings.md lists the fields that are not listed here."""
+
+    name: str = Field(description="The name of the query.")
+    state: str = Field(description="The state of what clients see, as of a replica.")
+    x_ms: float = Field(description="X, the delay threshold.")
+    alpha_x_ms: float | None = Field(description="How long a bucket may be held back: the least of the replicas'.")
+    delay_ms: Delays = Field(description="The delay of new rows lately.")
+    violations: int = Field(description="New rows that came later than X after their ingest.")
+    inputs: list[InputStatus] = Field(description="The streams.")
+    replicas: list[ReplicaStatus] = Field(description="The instances.")
+    tentative: TentativeStatus = Field(description="What may be revoked.")
+    counts: CountsStatus = Field(description="What was given.")
+    as_of_ms: float = Field(description="When this was known, in milliseconds since 1970.")
+    stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")
+
+
+class QueryAnswer(BaseModel):
+    """A query: what is in force."""
+
+    name: str = Field(description="The name of the query.")
+    revision: int = Field(description="Grows with each change; the ETag names it.")
+    paused: bool = Field(description="Whether its processes are stopped.")
+    delay_threshold: str = Field(description="X, as the query file writes it.", examples=["3s"])
+    x_ms: float | None = Field(description="X in milliseconds; null where this version cannot read the query.")
+    reconcile: str = Field(description="How replicas return to the state before a failure.")
+    policy: dict[str, str] = Field(description="What to do with new input during a failure and the stabilization.")
+    replicas: int = Field(description="The number of replicas.")
+    engine: Any = Field(description="The engine, or a list with one for each replica.")
+    spec: dict[str, Any] = Field(description="The query, in the shape of the file.")
+    notes: list[str] = Field(default=[], description="What the planner says of the query.")
+    status: QueryStatus | None = Field(default=None, description="With `expand=status`.")
+
+
+class QueryList(BaseModel):
+    """Queries, in order of their names."""
+
+    queries: list[QueryAnswer] = Field(description="The queries.")
+    next: str | None = Field(description="What to give as `after` for more; null if there are no more.")
+    as_of_ms: float = Field(description="When this was known, in milliseconds since 1970.")
+    stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")
+
+
+class Validation(BaseModel):
+    """A query that would be accepted."""
+
+    valid: bool = Field(description="true: what is not valid is answered with a problem.")
+    notes: list[str] = Field(description="What the planner says of the query.")
+    plan: dict[str, Any] = Field(description="As `/plan` answers.")
+
+
+class Accepted(BaseModel):
+    """What was asked for happens in the background; the status shows how far it is."""
+
+    name: str = Field(description="The name of the query.")
+    revision: int = Field(description="The revision that asks for it.")
+    paused: bool = Field(description="Whether the query is paused.")
+
+
+class Health(BaseModel):
+    """Whether what was asked about works."""
+
+    ready: bool = Field(description="Whether it does.")
+    waits_for: list[str] = Field(default=[], description="What is not ready.")
+
+
+class ChaosRequest(BaseModel):
+    """Something to break."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"fault": "cut jfk for 5s"}})
+
+    fault: str = Field(description="A fault as `boreal run --fault` takes it, without `at T`: it begins now.", max_length=200)
+
+
+class ChaosAnswer(BaseModel):
+    """A fault that has begun."""
+
+    id: str = Field(description="Its id.")
+    fault: str = Field(description="The fault, with the query that it concerns.")
+    targets: list[str] = Field(description="The processes, or the replicas and streams, that it concerns.")
+    ends_at_ms: float | None = Field(description="When it is undone, in milliseconds since 1970; null if it is over at once.")
+
+
+class AppendAnswer(BaseModel):
+    """What became of rows."""
+
+    accepted: int = Field(description="Rows that will survive a crash.")
+    refused: int = Field(description="Rows that are no tuples of the stream.")
+    reasons: list[dict[str, Any]] = Field(default=[], description="Why, for the first hundred: `row`, from 0, and `reason`.")
+
+
+def milliseconds(duration_us: int) -> float:
+    return duration_us / 1_000
+
+
+def written(duration_us: int | None) -> str | None:
+    """A duration as the query file writes it."""
+    return None if duration_us is None else format_duration(duration_us)

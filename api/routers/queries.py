@@ -1,0 +1,210 @@
+"""Queries: list, create, change, delete; pause, resume, restart; status, plan and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from api.dependencies import ADMIN, OPERATOR, VIEWER, Document, Expectation, InstallationOf, Name, takes_document
+from api.etags import etag_of
+from api.installation import Change, ConflictError, Freshness, Installation, NotFoundError, Precondition, PreconditionError
+from api.models import EXAMPLE_SPEC, Accepted, QueryAnswer, QueryList, QueryStatus, Validation, milliseconds
+from api.plans import plan_answer
+from boreal.model.durations import parse_duration
+from boreal.model.errors import UserError
+from boreal.query.refusals import did_you_mean
+from boreal.query.spec import Query as QuerySpec
+from boreal.query.spec import load_query
+from deployment.query_record import QueryRecord
+
+PREFIX = "/api/v1/queries"
+MOST_LISTED = 5_000
+
+router = APIRouter(prefix=PREFIX, tags=["queries"])
+checking = APIRouter(prefix="/api/v1", tags=["queries"])
+
+Expand = Annotated[str | None, Query(description="`status`: with the status of each query.", pattern="^status$")]
+MinRevision = Annotated[int | None, Query(description="Wait a few seconds until this revision is known.", ge=0, le=10**18)]
+
+
+@router.get("", dependencies=[VIEWER])
+def list_queries(
+    installation: InstallationOf,
+    expand: Expand = None,
+    after: Annotated[str | None, Query(description="Only names after this one.", max_length=200)] = None,
+    limit: Annotated[int, Query(description="At most so many.", ge=1, le=MOST_LISTED)] = MOST_LISTED,
+) -> QueryList:
+    """All queries, in order of their names."""
+    records = [record for name, record in installation.queries().items() if after is None or name > after]
+    freshness = installation.freshness()
+    statuses = installation.statuses() if expand else {}
+    shown = [_answer(record, status=_status(statuses.get(record.name), freshness)) for record in records[:limit]]
+    more = shown[-1].name if len(records) > limit else None
+    return QueryList(queries=shown, next=more, as_of_ms=freshness.as_of_ms, stale=freshness.is_stale)
+
+
+@router.post("", status_code=201, dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE_SPEC))
+def create(document: Document, installation: InstallationOf, response: Response) -> QueryAnswer:
+    """Create a query, and start it. 409 if there is one of this name: PUT replaces it."""
+    query = load_query(document)
+    try:
+        change = installation.put(query, Precondition(must_exist=False))
+    except PreconditionError:
+        fix = f"PUT {PREFIX}/{query.name} replaces it; or give the new one another name"
+        raise ConflictError("name", query.name, "is the name of a query that exists", fix) from None
+    return _changed(change, response)
+
+
+@router.get("/{name}", dependencies=[VIEWER])
+def read(
+    name: Name, installation: InstallationOf, response: Response, expand: Expand = None, min_revision: MinRevision = None
+) -> QueryAnswer:
+    """A query. Its ETag, sent back as If-Match, refuses a change where somebody else has changed it meanwhile."""
+    record = _record(installation, name, min_revision)
+    response.headers["ETag"] = etag_of(record)
+    return _answer(record, status=_status(installation.status(name), installation.freshness()) if expand else None)
+
+
+@router.put("/{name}", dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE_SPEC))
+def create_or_replace(
+    name: Name, document: Document, expected: Expectation, installation: InstallationOf, response: Response
+) -> QueryAnswer:
+    """Create a query (201), or replace it (200). The same again changes nothing."""
+    return _changed(installation.put(_named(name, document), expected), response)
+
+
+@router.patch("/{name}", dependencies=[OPERATOR], openapi_extra=takes_document({"delay_threshold": "1s"}))
+def change(
+    name: Name, document: Document, expected: Expectation, installation: InstallationOf, response: Response
+) -> QueryAnswer:
+    """Change some fields while the query runs, all or none: delay_threshold, reconcile, policy, replicas, engine, tuning,
+    latest. A new delay threshold holds at once, also for what is held back. Answers with what is in force."""
+    return _changed(installation.change(name, document, expected), response)
+
+
+@router.delete("/{name}", status_code=204, dependencies=[ADMIN])
+def delete(name: Name, expected: Expectation, installation: InstallationOf) -> None:
+    """Remove a query with its logs, checkpoints and outputs; its input topics stay. The answer comes when nothing is left."""
+    installation.delete(name, expected)
+
+
+@router.get("/{name}/status", dependencies=[VIEWER])
+def status(name: Name, installation: InstallationOf, response: Response, min_revision: MinRevision = None) -> QueryStatus:
+    """How a query is. One that answers tentatively is at work."""
+    record = _record(installation, name, min_revision)
+    response.headers["ETag"] = etag_of(record)
+    found = _status(installation.status(name), installation.freshness())
+    assert found is not None, "a query that exists has a status"
+    return found
+
+
+@router.get("/{name}/plan", dependencies=[VIEWER])
+def plan(name: Name, installation: InstallationOf) -> dict[str, Any]:
+    """The fragments, replicas and operators of a query, and the durations that follow from it."""
+    return plan_answer(_record(installation, name).query, installation.sites)
+
+
+@router.post("/{name}/validate", dependencies=[VIEWER], openapi_extra=takes_document(EXAMPLE_SPEC))
+def validate_named(name: Name, document: Document, installation: InstallationOf) -> Validation:
+    """What PUT would say of a query, without doing it."""
+    return _validated(installation, _named(name, document))
+
+
+@checking.post("/validate", dependencies=[VIEWER], openapi_extra=takes_document(EXAMPLE_SPEC))
+def validate(document: Document, installation: InstallationOf) -> Validation:
+    """What POST or PUT would say of a query, without doing it."""
+    return _validated(installation, load_query(document))
+
+
+@router.put("/{name}/pause", status_code=202, dependencies=[OPERATOR])
+@router.post("/{name}/pause", status_code=202, dependencies=[OPERATOR])
+def pause(name: Name, expected: Expectation, installation: InstallationOf, response: Response) -> Accepted:
+    """Stop the processes of a query. No input is lost: its topics keep what arrives. Nothing happens if it is paused."""
+    return _accepted(installation.pause(name, True, expected), response)
+
+
+@router.put("/{name}/resume", status_code=202, dependencies=[OPERATOR])
+@router.post("/{name}/resume", status_code=202, dependencies=[OPERATOR])
+def resume(name: Name, expected: Expectation, installation: InstallationOf, response: Response) -> Accepted:
+    """Continue a paused query where it stopped. Nothing happens if it is not paused."""
+    return _accepted(installation.pause(name, False, expected), response)
+
+
+@router.post("/{name}/restart", status_code=202, dependencies=[OPERATOR])
+def restart(
+    name: Name,
+    expected: Expectation,
+    installation: InstallationOf,
+    response: Response,
+    only_failed: Annotated[bool, Query(description="Do nothing while all replicas work.")] = False,
+) -> Accepted:
+    """Restart the replicas of a query, one after the other, so that one goes on answering."""
+    return _accepted(installation.restart(name, only_failed, expected), response)
+
+
+def _named(name: str, document: Mapping[str, Any]) -> QuerySpec:
+    """The query in a body whose path has its name. UserError if the body has another."""
+    if document.get("name", name) != name:
+        fix = f"write name: {name}, or leave it out"
+        raise UserError("name", document["name"], f"is not the name in the path, {name}", fix)
+    return load_query({"name": name, **document})
+
+
+def _record(installation: Installation, name: str, min_revision: int | None = None) -> QueryRecord:
+    records = installation.queries(None if min_revision is None else (name, min_revision))
+    if name not in records:
+        raise NotFoundError("NAME", name, "there is no such query", did_you_mean(name, records))
+    return records[name]
+
+
+def _validated(installation: Installation, query: QuerySpec) -> Validation:
+    return Validation(valid=True, notes=list(installation.check(query)), plan=plan_answer(query, installation.sites))
+
+
+def _changed(change: Change, response: Response) -> QueryAnswer:
+    response.headers["ETag"] = etag_of(change.record)
+    response.status_code = 201 if change.is_new else 200
+    if change.is_new:
+        response.headers["Location"] = f"{PREFIX}/{change.record.name}"
+    return _answer(change.record, notes=change.notes)
+
+
+def _accepted(change: Change, response: Response) -> Accepted:
+    response.headers["ETag"] = etag_of(change.record)
+    response.headers["Location"] = f"{PREFIX}/{change.record.name}/status"
+    return Accepted(name=change.record.name, revision=change.record.revision, paused=change.record.paused)
+
+
+def _answer(record: QueryRecord, notes: tuple[str, ...] = (), status: QueryStatus | None = None) -> QueryAnswer:
+    """The record as it is stored: a query that this version cannot read must not hide the others."""
+    spec = record.spec
+    return QueryAnswer(
+        name=record.name,
+        revision=record.revision,
+        paused=record.paused,
+        delay_threshold=spec["delay_threshold"],
+        x_ms=_or_none(lambda: milliseconds(parse_duration(spec["delay_threshold"], "delay_threshold"))),
+        reconcile=spec["reconcile"],
+        policy=spec["policy"],
+        replicas=spec["replicas"],
+        engine=spec.get("engine"),
+        spec=spec,
+        notes=list(notes),
+        status=status,
+    )
+
+
+def _or_none(make: Callable[[], float]) -> float | None:
+    try:
+        return make()
+    except UserError:
+        return None
+
+
+def _status(found: Mapping[str, Any] | None, freshness: Freshness) -> QueryStatus | None:
+    if found is None:
+        return None
+    as_of_ms = found.get("at_ms", freshness.as_of_ms)
+    return QueryStatus.model_validate({**found, "as_of_ms": as_of_ms, "stale": freshness.is_stale})

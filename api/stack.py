@@ -1,0 +1,208 @@
+"""An installation of queries on a stack: what the command line does, for the API, with what it reads kept current.
+
+Reads come from what three followers have heard, so they ask no server and go on while Kafka is away. A change returns when the
+followers have heard of it, so that the same caller's next read shows it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from api.installation import (
+    Change,
+    Freshness,
+    NotFoundError,
+    Precondition,
+    Readiness,
+    UnavailableError,
+)
+from boreal.model.errors import UserError
+from boreal.query.planner import plan
+from boreal.query.refusals import did_you_mean
+from boreal.query.spec import Query
+from deployment.query_record import QueryRecord
+from deployment.watched_query import WatchedQuery
+from services.hosting.process import now_us
+from services.kafka.queries import QueryRegistry
+from services.kafka.settings import ServiceSettings
+from services.kafka.statuses import Statuses
+from services.monitor.reports import QueryReports
+from services.stack.operations import SILENT_AFTER_S, Operations, OutOfReach
+
+HEARD_WITHIN_S = 5.0
+"""How long a read waits for what it needs to know, and a change until it is heard of."""
+
+MASK = "**********"
+SECRET_WORDS = ("password", "secret", "token", "key", "credential")
+"""A setting of Spark's own whose name has one of these is not shown."""
+
+
+class StackInstallation:
+    """See `api.installation.Installation`."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        self._operations = Operations(settings)
+        self._home = self._operations.home
+        self._records: dict[str, QueryRecord] = {}
+        self._heard = threading.Condition()
+        self._watch = QueryRegistry(self._home).watch(self._take_record)
+        self._statuses = Statuses(self._home)
+        self._reports = QueryReports(self._home)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return self._settings.site_names
+
+    def close(self) -> None:
+        for follower in (self._watch, self._statuses, self._reports, self._operations):
+            follower.close()
+
+    # Reads
+
+    def queries(self, min_revision: tuple[str, int] | None = None) -> Mapping[str, QueryRecord]:
+        if not self._watch.is_current.wait(HEARD_WITHIN_S):
+            problem = "could not be reached since the API was started, so no query is known"
+            raise UnavailableError("BOREAL_SITES", None, problem, "ask again soon")
+        with self._heard:
+            if min_revision is not None:
+                name, revision = min_revision
+
+                def is_known() -> bool:
+                    return (record := self._records.get(name)) is not None and record.revision >= revision
+
+                if not self._heard.wait_for(is_known, HEARD_WITHIN_S):
+                    raise UnavailableError("min_revision", revision, f"{name} has no such revision yet", "ask again soon")
+            return dict(sorted(self._records.items()))
+
+    def freshness(self) -> Freshness:
+        newest = max((float(status["at_ms"]) for status in self._statuses.newest().values()), default=0.0)
+        return Freshness(newest, time.time() * 1_000 - newest > SILENT_AFTER_S * 1_000)
+
+    def readiness(self) -> Readiness:
+        if not self.is_known or self.freshness().is_stale:
+            return Readiness(False, ("the home site",))
+        reports = self._reports.newest()
+        running = [name for name, record in self.queries().items() if not record.paused]
+        waits_for = tuple(name for name in running if not reports.get(name, {}).get("ready"))
+        return Readiness(not waits_for, waits_for)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all queries are known, and what was said of them."""
+        return all(each.is_set() for each in (self._watch.is_current, self._statuses.is_current, self._reports.is_current))
+
+    def status(self, name: str) -> Mapping[str, Any]:
+        return self._status(self._record(name), self._reports.newest())
+
+    def statuses(self) -> Mapping[str, Mapping[str, Any]]:
+        reports = self._reports.newest()
+        return {name: self._status(record, reports) for name, record in self.queries().items()}
+
+    def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
+        self._record(name)
+        oldest = (time.time() - SILENT_AFTER_S) * 1_000
+        return [
+            entry
+            for process, status in sorted(self._statuses.newest().items())
+            if process.startswith(f"node.{name}.") and status["at_ms"] >= oldest
+            for entry in status["instances"]
+        ]
+
+    def config(self) -> Mapping[str, Any]:
+        shown: dict[str, Any] = self._settings.model_dump(mode="json")
+        shown["redis"]["url"] = self._settings.redis.address  # without the password that it may hold
+        conf = shown["spark"]["conf"]
+        conf.update({name: MASK for name in conf if any(word in name.lower() for word in SECRET_WORDS)})
+        return shown
+
+    # Changes
+
+    def check(self, query: Query) -> tuple[str, ...]:
+        return plan(self._operations.check(query)).notes
+
+    def put(self, query: Query, precondition: Precondition) -> Change:
+        is_new = False
+
+        def check(record: QueryRecord | None) -> None:
+            nonlocal is_new
+            is_new = record is None
+            precondition.check(query.name, record)
+
+        with _reaching():
+            record = self._operations.apply(query, check)
+        return self._known(record, is_new)
+
+    def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda check: self._operations.set(name, fields, check))
+
+    def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda check: self._operations.pause(name, paused, check))
+
+    def restart(self, name: str, only_failed: bool, precondition: Precondition) -> Change:
+        failed = [replica for replica in self.status(name)["replicas"] if replica["state"] in ("FAILURE", "STARTING")]
+        if only_failed and not failed:
+            record = self._record(name)
+            precondition.check(name, record)
+            return Change(record)
+        return self._act(name, precondition, lambda check: self._operations.restart(name, check))
+
+    def delete(self, name: str, precondition: Precondition) -> None:
+        self._record(name)
+        with _reaching():
+            self._operations.delete(name, lambda waits_for: None, lambda record: precondition.check(name, record))
+        with self._heard:
+            self._heard.wait_for(lambda: name not in self._records, HEARD_WITHIN_S)
+
+    def _act(self, name: str, precondition: Precondition, act: Any) -> Change:
+        self._record(name)
+        with _reaching():
+            return self._known(act(lambda record: precondition.check(name, record)))
+
+    def _known(self, record: QueryRecord, is_new: bool = False) -> Change:
+        """The change, once the followers have heard of it."""
+
+        def is_heard() -> bool:
+            return (known := self._records.get(record.name)) is not None and known.revision >= record.revision
+
+        with self._heard:
+            self._heard.wait_for(is_heard, HEARD_WITHIN_S)
+        return Change(record, is_new, plan(record.query).notes)
+
+    def _record(self, name: str) -> QueryRecord:
+        records = self.queries()
+        if name not in records:
+            raise NotFoundError("NAME", name, "there is no such query", did_you_mean(name, records))
+        return records[name]
+
+    def _status(self, record: QueryRecord, reports: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """What the monitor says of a query; before it says anything, what it would say when it begins."""
+        if record.name in reports:
+            return reports[record.name]
+        try:
+            return WatchedQuery(record, self.sites, now_us()).status(now_us())
+        except UserError as error:
+            problem = f"cannot run in this version: {error}"
+            raise UserError("NAME", record.name, problem, "change it, or use the version that made it") from None
+
+    def _take_record(self, name: str, record: QueryRecord | None) -> None:
+        """In the thread of the watch."""
+        with self._heard:
+            if record is None:
+                self._records.pop(name, None)
+            else:
+                self._records[name] = record
+            self._heard.notify_all()
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """A server out of reach is no fault of the caller."""
+    try:
+        yield
+    except OutOfReach as error:
+        raise UnavailableError(error.field, error.value, error.problem, error.fix) from None

@@ -1,0 +1,55 @@
+"""The API over an installation in memory, and callers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api import create_app
+from api.models import EXAMPLE_SPEC
+from api.settings import ApiSettings
+from api.tokens import Role, TokenStore
+from tests.unit.api.memory import MemoryInstallation
+
+ADDRESS = "http://127.0.0.1:8080"
+
+
+@pytest.fixture
+def installation() -> MemoryInstallation:
+    return MemoryInstallation()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenStore:
+    return TokenStore(tmp_path / "data")
+
+
+@pytest.fixture
+def client(installation: MemoryInstallation, tokens: TokenStore) -> Iterator[TestClient]:
+    """A caller without a token."""
+    with TestClient(create_app(ApiSettings(), installation, tokens), base_url=ADDRESS, raise_server_exceptions=False) as made:
+        yield made
+
+
+@pytest.fixture
+def by(client: TestClient, tokens: TokenStore) -> Callable[[Role], dict[str, str]]:
+    """The headers of a caller with a role."""
+    return lambda role: {"Authorization": f"Bearer {tokens.create(role.value, [role])[1]}"}
+
+
+@pytest.fixture
+def admin(client: TestClient, by: Callable[[Role], dict[str, str]]) -> TestClient:
+    client.headers.update(by(Role.ADMIN))
+    return client
+
+
+@pytest.fixture
+def query(admin: TestClient) -> dict[str, Any]:
+    """A query that exists: what its creation answered."""
+    answer = admin.put("/api/v1/queries/departures", json=EXAMPLE_SPEC)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
