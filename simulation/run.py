@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
@@ -20,7 +20,7 @@ from embedded.network import LinkDelay
 from embedded.world import Conditions, ModelClock, Process
 from logs.memory_log import MemoryLogStore
 from reconcile.events import InstanceId, StateChanged
-from reconcile.instance import Instance
+from reconcile.status import Status
 from simulation.client import Client, faults_of_records
 from simulation.clocks import MachineClock
 from simulation.feed import SourceFeeder
@@ -230,7 +230,9 @@ class Simulation:
         """Sample what frames do not show: alpha*X, X, and how far stable output trails (R16)."""
         observed = self.observed
         self.world.look_for_mute()
-        self._look_at_shares()
+        running = {who: process.instance for who, process in self.world.processes.items()}
+        statuses = {who: instance.status() for who, instance in running.items() if instance is not None}
+        self._look_at_shares(statuses)
         observed.x_us_max = max(observed.x_us_max, self.world.plan.delay_threshold_us)
         for who, process in self.world.processes.items():
             instance = process.instance
@@ -238,7 +240,7 @@ class Simulation:
                 self.stable_at.pop(who, None)
                 self._note_corrected(who)
                 continue
-            status = instance.status()
+            status = statuses[who]
             observed.alpha_x_us = min(observed.alpha_x_us, status.alpha_x_us)
             is_hindered = process.is_frozen or status.state is State.RECOVERING
             if is_hindered:
@@ -275,35 +277,31 @@ class Simulation:
         if since is not None:
             self.observed.hesitant.append(InstanceSpan(who, since, self.world.now))
 
-    def _look_at_shares(self) -> None:
+    def _look_at_shares(self, statuses: Mapping[InstanceId, Status]) -> None:
         """Note an instance that has a larger alpha*X than its reader for several heartbeats. Only while nothing is cut off and
         both are STABLE, because measurements are sent with heartbeats."""
         now, unfair = self.world.now, {}
-        for producer, reader, most, least in self._unfair() if not self.world.network.cuts else ():
+        for producer, reader, most, least in self._unfair(statuses) if not self.world.network.cuts else ():
             pair = producer, reader
             unfair[pair] = self.unfair_since.get(pair, now)
             if now - unfair[pair] > UNFAIR_HEARTBEATS * self.world.plan.heartbeat_us and not self.observed.unfair:
                 self.observed.unfair.append((producer, reader, most, least))
         self.unfair_since = unfair
 
-    def _unfair(self) -> Iterator[tuple[InstanceId, InstanceId, int, int]]:
-        for who, process in self.world.processes.items():
-            if process.instance is None or process.is_frozen or not _shares(process.instance):
-                continue
-            status = process.instance.status()
+    def _unfair(self, statuses: Mapping[InstanceId, Status]) -> Iterator[tuple[InstanceId, InstanceId, int, int]]:
+        sharing = {who: status for who, status in statuses.items() if self._shares(who, status)}
+        for who, status in sharing.items():
             reader = status.alpha_x_us
             for producer in dict.fromkeys(producer for entry in status.inputs for producer in entry.producers):
-                other = self.world.processes[producer].instance
-                if other is None or self.world.processes[producer].is_frozen or not _shares(other):
-                    continue
-                held = other.status()
-                if held.alpha_x_us > max(reader, held.delay_threshold_us // 4) + UNFAIR_US:
+                held = sharing.get(producer)
+                if held is not None and held.alpha_x_us > max(reader, held.delay_threshold_us // 4) + UNFAIR_US:
                     yield producer, who, held.alpha_x_us, reader
 
-
-def _shares(instance: Instance) -> bool:
-    """Whether its alpha*X follows measurements now."""
-    return instance.state is State.STABLE and instance.plan.alpha_x_us is None
+    def _shares(self, who: InstanceId, status: Status) -> bool:
+        """Whether an instance's alpha*X follows measurements now."""
+        process = self.world.processes[who]
+        is_measured = process.instance is not None and process.instance.plan.alpha_x_us is None
+        return is_measured and not process.is_frozen and status.state is State.STABLE
 
 
 def _is_settled(process: Process) -> bool:
