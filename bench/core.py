@@ -34,7 +34,7 @@ from embedded.world import SkipClock
 from logs.log import LogStore
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLogStore
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile.events import Append, Effect, Follow, Frames, InstanceId, Read, ReadDone, Tick
 from reconcile.host import Host
 from reconcile.instance import Instance
@@ -159,10 +159,10 @@ def _merge() -> list[Figure]:
 WIDE = "  sums: {aggregate: all, window: {tumbling: 1h}, by: [k], compute: {n: count(*), total: sum(v)}}"
 
 
-def _graph(operators: str, output: str) -> Graph:
+def _graph(operators: str, output: str) -> FragmentGraph:
     streams = "\n".join(f"  s{at}: {{time: time, schema: {{k: int, v: double}}, disorder: 0s}}" for at in range(STREAMS))
     text = f"name: bench\nstreams:\n{streams}\noperators:\n  all: {{union: [s0, s1, s2]}}\n{operators}\noutput: {output}\n"
-    return Graph(plan(load_query(text)).fragments[0])
+    return FragmentGraph(plan(load_query(text)).fragments[0])
 
 
 AGGREGATE = """
@@ -190,7 +190,7 @@ def _aggregate() -> list[Figure]:
     return figures
 
 
-def _join_graph(within: str) -> Graph:
+def _join_graph(within: str) -> FragmentGraph:
     text = f"""
 name: bench
 streams:
@@ -200,7 +200,7 @@ operators:
   both: {{join: [s0, s1], on: [k], within: {within}, how: inner}}
 output: both
 """
-    return Graph(plan(load_query(text)).fragments[0])
+    return FragmentGraph(plan(load_query(text)).fragments[0])
 
 
 def _join() -> list[Figure]:
@@ -340,7 +340,7 @@ def _state_rows(rows: int, keys: int) -> list[pa.RecordBatch]:
     return batches
 
 
-def _rollback_once(graph: Graph, name: str, mode: Mode, batches: list[pa.RecordBatch]) -> float:
+def _rollback_once(graph: FragmentGraph, name: str, mode: Mode, batches: list[pa.RecordBatch]) -> float:
     host, strategy = Host(graph, mode), Strategy(graph, mode)
 
     def give(batch: pa.RecordBatch, tentative: bool) -> int:

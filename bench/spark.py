@@ -27,7 +27,7 @@ from bench.spark_plain import rates
 from bench.stack import FRAME_ROWS, SCHEMA, STREAMS, make_query
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Origin, Start
 from deployment.operator_hosts import orders_topic
-from reconcile.orders import Mark, Redone, RollBack, decode_order
+from reconcile.orders import EndRedo, RollBack, SetMark, decode_order
 from services.hosting.process import now_us
 from services.kafka.topics import stable_topic
 from services.storage.kafka_log import KafkaLogStore
@@ -120,10 +120,10 @@ def _redo(orders: Orders, rows: int) -> list[Figure]:
     count = REDO_ROWS // rows
     orders.take([orders.begin(0), *(orders.step(0, rows) for _ in range(count))])
     marked = orders.upto(0)
-    orders.take([orders.order(0, Mark(1)), *(orders.step(0, rows, tentative=True) for _ in range(count))])
+    orders.take([orders.order(0, SetMark(1)), *(orders.step(0, rows, tentative=True) for _ in range(count))])
     orders.back_to(0, marked)
     again = [orders.order(0, RollBack(keep_live=False)), *(orders.step(0, rows) for _ in range(count))]
-    seconds = orders.take([*again, orders.order(0, Redone())])
+    seconds = orders.take([*again, orders.order(0, EndRedo())])
     return [Figure(f"redo in orders of {rows:,} rows", count * rows / seconds, "tuples/s", 1_000_000)]
 
 

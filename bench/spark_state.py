@@ -28,7 +28,7 @@ import pyarrow as pa
 from bench.figures import Figure, as_report
 from boreal.query.plan import Fragment
 from boreal.query.spec import Mode, load_query
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile.host import Host
 from reconcile.orders import Begin, Order, Place, encode_order
 from sunion.steps import Step
@@ -192,7 +192,7 @@ def _orders(fragment: Fragment, keys: int) -> Iterator[Order]:
 
 
 def _state_bytes(fragment: Fragment, keys: int) -> int:
-    host = Host(Graph(fragment), Mode.OVERLAY_REDO)
+    host = Host(FragmentGraph(fragment), Mode.OVERLAY_REDO)
     for order in list(_orders(fragment, keys))[:2]:
         host.obey(order)
     return len(host.state.encode())

@@ -20,7 +20,7 @@ from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, Origin, Start, State
 from boreal.query.plan import Plan
 from boreal.query.spec import Hold, Policy
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile.events import Append, InstanceId
 from reconcile.host import Host
 from reconcile.links import links_of, merges_of
@@ -52,8 +52,8 @@ class FragmentSpans:
     """The query's plan."""
 
     @cached_property
-    def _graphs(self) -> dict[str, Graph]:
-        return {fragment.name: Graph(fragment) for fragment in self.plan.fragments}
+    def _graphs(self) -> dict[str, FragmentGraph]:
+        return {fragment.name: FragmentGraph(fragment) for fragment in self.plan.fragments}
 
     def since(self, time: int) -> dict[str, FragmentSpan]:
         """The range of each fragment, for results from `time` on."""
@@ -162,7 +162,7 @@ class Recomputation:
         merges = merges_of(self._fragment, links)
         self._sunion = SUnion([link.port for link in links], merges, settings, str(me), policy, 0)
         self._sunion.begin_at(span.position, span.exact_from)
-        self._host = Host(Graph(self._fragment), plan.mode)
+        self._host = Host(FragmentGraph(self._fragment), plan.mode)
         self._soutput = SOutput(self._fragment.outputs, shard, Origin(REPLICA, 1), plan.bucket_us)
 
     def take(self, key: str, frame: Frame) -> None:

@@ -37,7 +37,7 @@ class GraphState:
         return sum(state.nbytes() for state in self.states.values())
 
 
-class Graph:
+class FragmentGraph:
     """A fragment's operators. Immutable, since states are separate; one graph serves any number of instances."""
 
     def __init__(self, fragment: Fragment) -> None:

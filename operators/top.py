@@ -11,14 +11,12 @@ import pyarrow as pa
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema, Type
 from boreal.query.expressions import parse_order
+from boreal.query.schemas import RANK
 from operators.encoding import decode_batch, encode_batch
 from operators.expressions import compile_expression
 from operators.keys import Keys, sorting
 from operators.state import Panes, append_chunk
 from operators.windows import Windows
-
-RANK = "rank"
-"""Name of the output's first column; ranks begin at 1."""
 
 _SLACK = 4096
 """A pane is reduced when it has this many rows more than twice the rows that the last reduction kept."""

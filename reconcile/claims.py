@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from boreal.model.frames import Anchor
 from boreal.query.spec import Mode
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile.events import StoreCheckpoint
 from reconcile.links import Link
 from reconcile.soutput import SOutput
@@ -32,7 +32,7 @@ class Claims:
 
     links: list[Link]
     """The inputs, with their tapes."""
-    graph: Graph
+    graph: FragmentGraph
     """The DAG of the fragment. It says which input a state depends on."""
     strategy: Strategy
     """How rollbacks are carried out."""

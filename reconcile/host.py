@@ -18,8 +18,8 @@ from typing import assert_never
 import pyarrow as pa
 
 from boreal.query.spec import Mode
-from operators.graph import Graph, GraphState
-from reconcile.orders import Answer, Begin, Copy, DropLive, Mark, Order, Redone, RollBack
+from operators.graph import FragmentGraph, GraphState
+from reconcile.orders import Answer, Begin, Copy, DropLive, EndRedo, Order, RollBack, SetMark
 from sunion.steps import Step
 
 
@@ -27,7 +27,7 @@ from sunion.steps import Step
 class Host:
     """The operator state of one instance."""
 
-    graph: Graph
+    graph: FragmentGraph
     """The DAG of the fragment."""
     mode: Mode
     """The strategy."""
@@ -56,13 +56,13 @@ class Host:
             case Copy():
                 self.checkpoint()
                 return Answer(copied=len(self.copy), state=self.copy)
-            case Mark(number, overlaid):
+            case SetMark(number, overlaid):
                 self.mark(number is not None, overlaid)
                 if number is not None:
                     return Answer(copied=len(self.copy), state=self.copy)
             case RollBack(keep_live):
                 self.roll_back(keep_live)
-            case Redone():
+            case EndRedo():
                 self.redone()
             case DropLive():
                 self.live = None

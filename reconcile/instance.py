@@ -12,7 +12,7 @@ from typing import assert_never
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.spec import Hold, Mode
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile import orders
 from reconcile.claims import Claims
 from reconcile.consequences import Consequence, EmitRows, EndCorrection, StoreCopy, UndoTentative
@@ -71,7 +71,7 @@ class Instance:
         self.grace_us = 2 * plan.boundary_interval_us
         self.links = links_of(plan, fragment, me, self.silence_us, limits.notes)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
-        self.graph = Graph(fragment)
+        self.graph = FragmentGraph(fragment)
         self.reads_sources_only = all(edge.source for edge in fragment.edges)
         mode = Mode.OVERLAY_REDO if fragment.name == EGRESS else plan.mode
         self.strategy = Strategy(self.graph, mode, plan.checkpoint_interval_us is not None)
@@ -431,11 +431,11 @@ class Instance:
                     number = self.claims.next_checkpoint()
                     self.claims.copy(item.time)
                 then = StoreCopy(number, item.time) if number is not None else None
-                self._order(orders.Mark(number, item.is_early), now, effects, then)
+                self._order(orders.SetMark(number, item.is_early), now, effects, then)
                 self._maybe_change_state(now, effects)
             case Redone():
                 self.ending_redo = True
-                self._order(orders.Redone(), now, effects, EndCorrection())
+                self._order(orders.EndRedo(), now, effects, EndCorrection())
             case _:
                 assert_never(item)
         return 0

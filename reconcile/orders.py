@@ -54,7 +54,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SetMark:
     """MARK: tentative steps follow."""
 
     number: int | None
@@ -73,7 +73,7 @@ class RollBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Redone:
+class EndRedo:
     """The correction is complete."""
 
 
@@ -82,7 +82,7 @@ class DropLive:
     """Drop the live branch that runs beside a correction."""
 
 
-Order = Begin | Step | Copy | Mark | RollBack | Redone | DropLive
+Order = Begin | Step | Copy | SetMark | RollBack | EndRedo | DropLive
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Place:
     """The number of the order in it, counted from 1. (0, 0) is before all orders."""
 
 
-_PLAIN = {"copy": Copy, "mark": Mark, "roll_back": RollBack, "redone": Redone, "drop_live": DropLive}
+_PLAIN = {"copy": Copy, "mark": SetMark, "roll_back": RollBack, "redone": EndRedo, "drop_live": DropLive}
 _NAMES = {kind: name for name, kind in _PLAIN.items()}
 
 
@@ -122,7 +122,7 @@ def encode_order(place: Place, order: Order) -> bytes:
             return pack(_KIND, facts, [_batch_bytes(batch) for batch in batches.values()])
         case Begin(_, mode, checkpoint):
             facts |= {"order": "begin", "mode": mode.value, "checkpoint": list(checkpoint) if checkpoint else None}
-        case Copy() | Mark() | RollBack() | Redone() | DropLive():
+        case Copy() | SetMark() | RollBack() | EndRedo() | DropLive():
             facts |= {"order": _NAMES[type(order)], **{name: getattr(order, name) for name in order.__slots__}}
         case _:
             assert_never(order)

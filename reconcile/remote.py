@@ -19,9 +19,9 @@ from boreal.model.errors import BorealError, CorruptError
 from boreal.query.plan import Fragment
 from boreal.query.spec import Mode
 from operators.encoding import pack, unpack
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile.host import Host
-from reconcile.orders import Answer, Begin, Copy, Mark, Order, Place, decode_order, encode_answer
+from reconcile.orders import Answer, Begin, Copy, Order, Place, SetMark, decode_order, encode_answer
 from reconcile.parts import PART_BYTES, Parts, in_parts
 from sunion.steps import Step
 
@@ -95,7 +95,7 @@ class RemoteHost:
     """
 
     def __init__(self, fragment: Fragment, fetch: Fetch) -> None:
-        self.host = Host(Graph(fragment), Mode.OVERLAY_REDO)
+        self.host = Host(FragmentGraph(fragment), Mode.OVERLAY_REDO)
         self.place = Place(0, 0)
         self.has_failed = False
         self.rows = 0
@@ -126,7 +126,7 @@ class RemoteHost:
             answer = Answer(failed=f"the state before order {place.number} of life {place.incarnation} is lost")
         self.place = place
         self.has_failed = answer.failed is not None
-        if isinstance(order, Copy | Mark) and order.number is not None and answer.state is not None and keep is not None:
+        if isinstance(order, Copy | SetMark) and order.number is not None and answer.state is not None and keep is not None:
             keep(order.number, answer.state)
         return encode_answer(place, answer)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boreal.query.spec import Mode
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 
 
 @dataclass(slots=True)
 class Strategy:
     """The mode of an instance, and the place of its last copy."""
 
-    graph: Graph
+    graph: FragmentGraph
     """The DAG of the fragment."""
     mode: Mode
     """The way to carry out MARK and ROLLBACK."""

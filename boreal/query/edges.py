@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from boreal.query.parts import Part
 from boreal.query.plan import EGRESS, Edge, Fragment, Input, Node
-from boreal.query.schemas import Graph
+from boreal.query.schemas import QueryGraph
 from boreal.query.spec import Union
 
 
@@ -19,7 +19,7 @@ class Edges:
     in_order: tuple[Edge, ...]
 
 
-def lay_out(graph: Graph, parts: list[Part]) -> Edges:
+def lay_out(graph: QueryGraph, parts: list[Part]) -> Edges:
     """One edge for each logged stream and layout; the first reader's has the stream's name, others NAME@READER."""
     producers = {name: part.shards for part in parts for name in part.operators}
     wanted = [(part.name, name, part.shards, part.keys.get(name, ())) for part in parts for name in part.reads]
@@ -43,7 +43,7 @@ def lay_out(graph: Graph, parts: list[Part]) -> Edges:
     return Edges(read, tuple(made.values()))
 
 
-def fragment_of(graph: Graph, part: Part, edges: Edges) -> Fragment:
+def fragment_of(graph: QueryGraph, part: Part, edges: Edges) -> Fragment:
     """A union of logged streams alone is left to SUnion, which merges its inputs anyhow; the rest are nodes."""
     inputs: dict[str, Input] = {}
     nodes = []
@@ -69,7 +69,7 @@ def fragment_of(graph: Graph, part: Part, edges: Edges) -> Fragment:
     )
 
 
-def egress_of(graph: Graph, edges: Edges) -> Fragment:
+def egress_of(graph: QueryGraph, edges: Edges) -> Fragment:
     """The fragment that makes the client's one stream of the output's partitions (R1)."""
     query, edge = graph.query, edges.read[EGRESS, graph.query.output]
     taken = {other.name for other in edges.in_order}

@@ -26,7 +26,7 @@ RANK = "rank"
 
 
 @dataclass(frozen=True)
-class Graph:
+class QueryGraph:
     """The reaching part of a query, typed. plain: of each map, output column -> the input column that it merely is."""
 
     query: Query
@@ -37,7 +37,7 @@ class Graph:
         return self.query.operators[name]
 
 
-def infer(query: Query) -> Graph:
+def infer(query: Query) -> QueryGraph:
     """UserError where a column is not there, or has a type that an operator cannot take."""
     schemas = {name: stream.attributes for name, stream in query.streams.items()}
     plain: dict[str, Mapping[str, str]] = {}
@@ -48,7 +48,7 @@ def infer(query: Query) -> Graph:
             schemas[name], plain[name] = _map_schema(f"operators.{name}", spec, inputs[0])
         else:
             schemas[name] = _schema(f"operators.{name}", spec, inputs)
-    return Graph(query, schemas, plain)
+    return QueryGraph(query, schemas, plain)
 
 
 def _schema(field: str, spec: OperatorSpec, inputs: list[Schema]) -> Schema:

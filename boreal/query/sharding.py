@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from boreal.model.errors import UserError
 from boreal.query.parts import Part
-from boreal.query.schemas import RANK, Graph
+from boreal.query.schemas import RANK, QueryGraph
 from boreal.query.spec import Aggregate, Distinct, Filter, Join, Map, OperatorSpec, Top, Union
 
 Component = dict[str, str]
 """One column of a partition key, as each logged stream calls it: logged stream -> column."""
 
 
-def sharded(graph: Graph, part: Part, notes: list[str]) -> Part:
+def sharded(graph: QueryGraph, part: Part, notes: list[str]) -> Part:
     """The part with the shards that it can have, and the key of each stream that it reads.
 
     All rows of a group must meet in one shard, so a key is made of columns by which every stateful operator groups,
@@ -51,7 +51,7 @@ def _group(spec: OperatorSpec) -> tuple[str, ...] | None:
     return None
 
 
-def _common_components(graph: Graph, part: Part, stateful: list[str]) -> tuple[list[Component], str]:
+def _common_components(graph: QueryGraph, part: Part, stateful: list[str]) -> tuple[list[Component], str]:
     """The columns that all stateful operators group by; where there is none, why.
 
     Later operators come first: they read all that the ones before them read, so what these allow only narrows it.
@@ -84,7 +84,7 @@ def _merged(left: Component, right: Component) -> Component | None:
     return {**left, **right} if agree else None
 
 
-def _trace_all(graph: Graph, logged: tuple[str, ...], names: tuple[str, ...], column: str) -> Component | None:
+def _trace_all(graph: QueryGraph, logged: tuple[str, ...], names: tuple[str, ...], column: str) -> Component | None:
     """The column as it is called in all logged streams behind `names`; None if it is not one thing there."""
     found: Component = {}
     for name in names:
@@ -95,7 +95,7 @@ def _trace_all(graph: Graph, logged: tuple[str, ...], names: tuple[str, ...], co
     return found
 
 
-def _trace(graph: Graph, logged: tuple[str, ...], name: str, column: str) -> Component | None:
+def _trace(graph: QueryGraph, logged: tuple[str, ...], name: str, column: str) -> Component | None:
     """Follow a column of a stream back to the logged streams; None where it is computed on the way."""
     if name in logged:
         return {name: column}
@@ -120,7 +120,7 @@ def _trace(graph: Graph, logged: tuple[str, ...], name: str, column: str) -> Com
     raise AssertionError(f"{name}: no lineage for {spec.kind}")
 
 
-def _keys(graph: Graph, part: Part, stateful: list[str], components: list[Component]) -> dict[str, tuple[str, ...]]:
+def _keys(graph: QueryGraph, part: Part, stateful: list[str], components: list[Component]) -> dict[str, tuple[str, ...]]:
     """The key of each logged stream, in one order of columns for all; a stream's own key is kept to, or refused."""
     for name in part.reads:
         key = graph.query.streams[name].key if name in graph.query.streams else ()
@@ -142,7 +142,7 @@ def _keys(graph: Graph, part: Part, stateful: list[str], components: list[Compon
     }
 
 
-def natural_key(graph: Graph, name: str) -> tuple[str, ...]:
+def natural_key(graph: QueryGraph, name: str) -> tuple[str, ...]:
     """The columns that identify a stream's rows to its readers: those it was grouped by, else its source's key."""
     if name in graph.query.streams:
         return graph.query.streams[name].key

@@ -6,7 +6,7 @@ from typing import Any
 
 from boreal.model.frames import INFINITY
 from boreal.query.spec import Mode
-from operators.graph import Graph, GraphState
+from operators.graph import FragmentGraph, GraphState
 from reconcile.host import Host
 from reconcile.strategy import Strategy
 from simulation.mutants.registry import Patch, caught_by, mutant
@@ -126,4 +126,4 @@ def rebuild_for_the_last_operator_only(patch: Patch) -> None:
     def make(_: Any) -> Any:
         return lambda self, time: max(min((o.needs(time) for o in self.operators.values()), default=time), -INFINITY)
 
-    patch(Graph, "needs", make)
+    patch(FragmentGraph, "needs", make)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from embedded.world import World
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile.claims import Claims
 from reconcile.host import Host
 from reconcile.instance import Instance
@@ -195,7 +195,7 @@ def _without_needs(original: Any) -> Any:
     return without
 
 
-class _GraphWithoutNeeds(Graph):
+class _GraphWithoutNeeds(FragmentGraph):
     """A graph whose operators need no earlier rows."""
 
     def __init__(self, unbounded: bool) -> None:

@@ -22,7 +22,7 @@ from operators.join import JoinOperator
 from operators.operator import OperatorState
 from operators.top import TopOperator
 from reconcile.events import Heartbeat, InstanceId, LeaseDenial, LeaseEnd, LeaseGrant, LeaseRequest, PathAfter
-from reconcile.orders import Answer, Begin, Copy, DropLive, Mark, Order, Redone, RollBack, encode_answer, encode_order
+from reconcile.orders import Answer, Begin, Copy, DropLive, EndRedo, Order, RollBack, SetMark, encode_answer, encode_order
 from reconcile.orders import Place as OrderPlace
 from sunion.steps import Step
 
@@ -63,9 +63,9 @@ ORDERS: dict[str, Order] = {
     "begin": Begin(3, Mode.OVERLAY_REDO, ("main.r0.2", 4), None),
     "step": Step({"o": ROWS}, 10, True, False, ()),
     "copy": Copy(5),
-    "mark": Mark(None, True),
+    "mark": SetMark(None, True),
     "roll_back": RollBack(True),
-    "redone": Redone(),
+    "redone": EndRedo(),
     "drop_live": DropLive(),
 }
 ANSWERS = {

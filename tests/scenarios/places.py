@@ -134,7 +134,7 @@ class Place:
         match order:
             case Step():
                 self._tell_step(order, sunion.redoing and not order.tentative)
-            case orders.Mark(number, is_early):
+            case orders.SetMark(number, is_early):
                 copy = f", with a copy of its state: {_checkpoint(number)}" if number else ""
                 self._tell(f"MARK at {seconds(mark)}{', for an early answer' if is_early else ''}{copy}")
             case orders.Copy(number):

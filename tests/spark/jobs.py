@@ -25,7 +25,7 @@ from boreal.query.spec import Mode, Query, load_query
 from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
-from reconcile.orders import Begin, Copy, DropLive, Mark, Order, Place, Redone, RollBack, decode_answer, encode_order
+from reconcile.orders import Begin, Copy, DropLive, EndRedo, Order, Place, RollBack, SetMark, decode_answer, encode_order
 from reconcile.parts import Parts, in_parts
 from reconcile.remote import RemoteHost
 from services.kafka.clusters import Cluster
@@ -137,7 +137,7 @@ class Script:
             case "stable" if chance < 0.2:
                 self._live = self._back = self._upto
                 self._copies += self._mode is Mode.CHECKPOINT_REDO
-                self.give(Mark(self._copies if self._mode is Mode.CHECKPOINT_REDO else None))
+                self.give(SetMark(self._copies if self._mode is Mode.CHECKPOINT_REDO else None))
                 self._phase = "tentative"
             case "tentative" if chance < 0.3:
                 keeps_live = self._mode is Mode.OVERLAY_REDO and self._random.random() < 0.5
@@ -148,7 +148,7 @@ class Script:
                 self.give(DropLive())
                 self._phase = "redo"
             case "redo" | "both" if chance < 0.4:
-                self.give(Redone())
+                self.give(EndRedo())
                 self._phase = "stable"
             case "tentative":
                 self.step(rows, tentative=True)

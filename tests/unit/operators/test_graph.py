@@ -14,7 +14,7 @@ from boreal.model.schema import Schema
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from operators.encoding import encode_batch
-from operators.graph import Graph, GraphState
+from operators.graph import FragmentGraph, GraphState
 
 COLUMNS = {"k": "string", "x": "int", "v": "double"}
 SCHEMA = Schema.of(COLUMNS)
@@ -33,10 +33,10 @@ OPERATORS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def graph_of(operators: dict[str, Any], output: str) -> Graph:
+def graph_of(operators: dict[str, Any], output: str) -> FragmentGraph:
     streams = {name: {"time": "at", "schema": COLUMNS} for name in ("one", "two")}
     query = {"name": "q", "streams": streams, "operators": operators, "output": output, "delay_threshold": "3s"}
-    return Graph(plan(load_query(query)).fragment("main"))
+    return FragmentGraph(plan(load_query(query)).fragment("main"))
 
 
 def rows_of(seed: int) -> dict[str, list[dict[str, Any]]]:
@@ -49,7 +49,7 @@ def rows_of(seed: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def run(
-    graph: Graph, state: GraphState, rows: dict[str, list[dict[str, Any]]], since: int, cuts: list[int]
+    graph: FragmentGraph, state: GraphState, rows: dict[str, list[dict[str, Any]]], since: int, cuts: list[int]
 ) -> pa.RecordBatch:
     made = []
     for upto in cuts:
@@ -116,7 +116,7 @@ def test_a_fragment_without_operators_passes_its_inputs_through() -> None:
     }  # fmt: skip
     egress = plan(load_query(query)).fragments[-1]
     assert not egress.nodes
-    graph = Graph(egress)
+    graph = FragmentGraph(egress)
     batch = pa.RecordBatch.from_pylist(rows_of(1)["one"], schema=SCHEMA.arrow)
     out = graph.step(graph.empty(), {entry.name: batch for entry in egress.inputs}, INFINITY)
     assert list(out) == [edge.operator for edge in egress.outputs] and all(made is batch for made in out.values())

@@ -8,7 +8,7 @@ import pytest
 from boreal.model.errors import CorruptError
 from boreal.model.frames import INFINITY
 from boreal.query.spec import Mode
-from operators.graph import Graph
+from operators.graph import FragmentGraph
 from reconcile.host import Host
 from reconcile.strategy import Strategy
 from sunion.steps import Step
@@ -30,7 +30,7 @@ MARK_AT = 1_400
 
 
 def host_of(mode: Mode) -> Host:
-    return Host(Graph(FRAGMENT), mode)
+    return Host(FragmentGraph(FRAGMENT), mode)
 
 
 def step(host: Host, rows: Rows, upto_ms: int, tentative: bool = False, muted: bool = False) -> list[tuple[int, int, int]]:
@@ -69,7 +69,7 @@ def test_a_redo_gives_what_no_failure_would_have_given(mode: Mode) -> None:
 
 
 def test_each_strategy_says_from_where_it_must_be_given_rows_again() -> None:
-    graph = Graph(FRAGMENT)
+    graph = FragmentGraph(FRAGMENT)
     places = {mode: Strategy(graph, mode, copied_at=MARK_AT * 1000).replay_from(MARK_AT * 1000) for mode in Mode}
     assert places == {
         Mode.CHECKPOINT_REDO: MARK_AT * 1000,
@@ -79,7 +79,7 @@ def test_each_strategy_says_from_where_it_must_be_given_rows_again() -> None:
 
 
 def test_only_checkpoint_redo_copies_the_state_at_a_mark() -> None:
-    graph = Graph(FRAGMENT)
+    graph = FragmentGraph(FRAGMENT)
     assert [mode for mode in Mode if Strategy(graph, mode).copies_at_mark] == [Mode.CHECKPOINT_REDO]
     periodic = Strategy(graph, Mode.CHECKPOINT_REDO, periodic=True, copied_at=5)
     assert not periodic.copies_at_mark and periodic.replay_from(10) == 5

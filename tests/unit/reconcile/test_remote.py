@@ -18,11 +18,11 @@ from reconcile.orders import (
     Begin,
     Copy,
     DropLive,
-    Mark,
+    EndRedo,
     Order,
     Place,
-    Redone,
     RollBack,
+    SetMark,
     decode_answer,
     decode_order,
     encode_answer,
@@ -57,12 +57,12 @@ def life(mode: Mode) -> list[Order]:
         Begin(1, mode, None, None),
         step((100, 1), (600, 2), upto=1_000),
         step((1_100, 1), upto=1_400),
-        Mark(7 if copies else None),
+        SetMark(7 if copies else None),
         step((1_600, 2), upto=2_000, tentative=True),
         RollBack(False),
         *([step((1_100, 1), upto=1_400)] if mode is Mode.UNDO_REDO else []),
         step((1_500, 1), (1_600, 2), upto=2_000),
-        Redone(),
+        EndRedo(),
         step((2_200, 3), upto=3_000),
     ]
 
@@ -105,10 +105,10 @@ def obey_all(host: OrderedHost, log: Log, first: int = 0) -> list[bytes]:
 
 def test_early_answers_that_never_end_leave_snapshots_all_the_same() -> None:
     """At the end of each batch there is a live branch; a single state is there only in its midst."""
-    orders: list[Order] = [Begin(1, Mode.UNDO_REDO, None, None), Mark(None, overlaid=True)]
+    orders: list[Order] = [Begin(1, Mode.UNDO_REDO, None, None), SetMark(None, overlaid=True)]
     for n in range(1, 12):
         early = step((100 * n + 50, n), upto=100 * n + 100, tentative=True)
-        orders += [early, RollBack(False), step((100 * n, n), upto=100 * n + 50), Redone(), Mark(None, overlaid=True)]
+        orders += [early, RollBack(False), step((100 * n, n), upto=100 * n + 50), EndRedo(), SetMark(None, overlaid=True)]
     log = Log(orders)
     host = host_over(log, snapshot_bytes=1)
     for first in range(2, len(orders), 5):
@@ -166,8 +166,8 @@ def test_a_copy_that_was_made_ahead_is_what_a_rollback_returns_to(lost_at: int) 
     """MARK copies nothing then; and the copy outlives the process that made it, with snapshots and without."""
     orders = life(Mode.CHECKPOINT_REDO)
     at_mark = Log(orders)
-    [mark] = [at for at, order in enumerate(orders) if isinstance(order, Mark)]
-    log = Log([*orders[:mark], Copy(7), Mark(None), *orders[mark + 1 :]])
+    [mark] = [at for at, order in enumerate(orders) if isinstance(order, SetMark)]
+    log = Log([*orders[:mark], Copy(7), SetMark(None), *orders[mark + 1 :]])
     steps = [decode_answer(answer, OUTPUTS)[1].outputs for answer in obey_all(host_over(at_mark), at_mark)]
     for snapshot_bytes in (1, 1 << 30):
         first = host_over(log, snapshot_bytes).obey(list(log.read(0, lost_at)), lambda number, state: None)
@@ -332,7 +332,7 @@ def hand(subject: Engine, order: Order, now: int = 0) -> Consequence:
 
 def test_consequences_follow_in_order_and_once() -> None:
     subject = engine()
-    first, second = hand(subject, step(upto=1)), hand(subject, Redone())
+    first, second = hand(subject, step(upto=1)), hand(subject, EndRedo())
     assert [order.then for order in subject.under_way] == [first, second]
     assert subject.take(Place(3, 1), Answer(), 400_000) == first
     assert subject.take(Place(3, 1), Answer(), 410_000) is None
