@@ -19,7 +19,7 @@ from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
-from services.egress.out import OutTopic
+from services.egress.out import OutTopic, RowTopics
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
 from services.hosting.host import InstanceHost, build_host
@@ -51,30 +51,24 @@ class EgressProcess:
         self.me = self.layout.egress_instance(site)
         self.delays = RecentDelays(self.plan.delay_threshold_us)
         self.exit_request = ExitRequest()
+        self.rows = self._row_topics()
+        tail = read_out_tail(self.clusters[self.site], self._out_topic, self.rows.next_id)
+        restart = self._restart(tail)
+        self.out = self._build_outlet(tail, restart)
+        self.rows.begin(restart.incarnation, tail)
+        self.control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
+        self.host = self._build_host(restart)
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
-        self.stable = self._stable_topic()
-        self.latest = self._latest_topic()
-        needed = min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
-        tail = read_out_tail(self.clusters[self.site], self._out_topic, needed)
-        restart = self._restart(tail)
-        self.out = self._build_outlet(tail, restart)
-        if self.stable is not None:
-            self.stable.begin(restart.incarnation, tail.lacking_from, tail.end)
-        if self.latest is not None:
-            self.latest.begin(tail.lacking_from, tail.end)
-        control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
-        self.host = self._build_host(restart, control)
         status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
         self.host.on_change = status.now
         self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
         self.host.start()
         watch = self.registry.watch(self._take_change)
         self.exit_request.wait(stopping)
-        for part in (self.host, control, watch, self.out, self.stable, self.latest):
-            if part is not None:
-                part.close()
+        for part in (self.host, self.control, watch, self.out, self.rows):
+            part.close()
         status.now()
         status.close()
         return self.exit_request.code
@@ -85,18 +79,15 @@ class EgressProcess:
     def _out_topic(self) -> str:
         return out_topic(self.plan.query, self.site, self.layout.sites)
 
-    def _stable_topic(self) -> StableTopic | None:
-        """The writer of q.stable, made before anything is read: it fences the earlier incarnations (R28)."""
+    def _row_topics(self) -> RowTopics:
+        """The topics of rows, if this is the home site. They are opened before anything is read, because the writer of q.stable
+        fences the earlier incarnations (R28)."""
         if self.site != self.layout.home:
-            return None
-        query = self.plan.query
-        cluster, writer = self.clusters[self.site], f"boreal.{query}.stable"
-        return StableTopic(cluster, stable_topic(query), writer, self._out_topic, self.exit_request.exit)
-
-    def _latest_topic(self) -> LatestTopic | None:
-        if self.site != self.layout.home or not self.plan.latest:
-            return None
-        return LatestTopic(self.clusters[self.site], latest_topic(self.plan.query), self._out_topic, self.exit_request.exit)
+            return RowTopics()
+        query, cluster, exit = self.plan.query, self.clusters[self.site], self.exit_request.exit
+        stable = StableTopic(cluster, stable_topic(query), f"boreal.{query}.stable", self._out_topic, exit)
+        latest = LatestTopic(cluster, latest_topic(query), self._out_topic, exit) if self.plan.latest else None
+        return RowTopics(stable, latest)
 
     def _restart(self, tail: OutTail) -> Restart:
         with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
@@ -115,18 +106,17 @@ class EgressProcess:
             changelog,
             restart.incarnation,
             tail.end,
-            self._read_replica,
-            self.stable,
-            self.latest,
+            self.rows,
             self.delays,
+            self._read_replica,
             self.exit_request.exit,
         )
 
-    def _build_host(self, restart: Restart, control: ControlPlane) -> InstanceHost:
+    def _build_host(self, restart: Restart) -> InstanceHost:
         instance = Instance(self.plan, self.me, restart)
         first_effects = instance.begin(now_us())
         return build_host(
-            instance, first_effects, self.clusters, self.layout, self.out, control.send, None, self.exit_request.exit
+            instance, first_effects, self.clusters, self.layout, self.out, self.control.send, None, self.exit_request.exit
         )
 
     def _read_replica(self) -> str:
@@ -147,9 +137,9 @@ class EgressProcess:
 
     def _status(self) -> dict[str, Any]:
         self._report_latency()
-        if self.latest is not None:
-            self.latest.look_for_others()
-        place = self.out.changelog.place
+        if self.rows.latest is not None:
+            self.rows.latest.look_for_others()
+        place, stable = self.out.changelog.place, self.rows.stable
         host, status = self.host.status, self.host.instance.status()
         since_us = self.out.tentative_since_us
         return {
@@ -169,10 +159,10 @@ class EgressProcess:
                 "cause": self.out.cause or None,
             },
             "missing": list(status.missing),
-            "lost_rows": place.n_skipped + (self.stable.n_skipped if self.stable else 0),
+            "lost_rows": place.n_skipped + (stable.n_skipped if stable else 0),
             "seq": place.seq,
             "epoch": place.epoch,
-            "next_id": {"out": place.next_stable_id, "stable": self.stable.next_id if self.stable else None},
+            "next_id": {"out": place.next_stable_id, "stable": stable.next_id if stable else None},
             "unconfirmed_frames": self.out.appended - self.out.confirmed,
         }
 

@@ -21,6 +21,7 @@ from boreal.model.frames import Boundary, Data, Frame, LogId
 from formats.changelog import Changelog, ControlRecord, RowRecords
 from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, encode_anchor, encode_place, number
 from formats.frame_records import Headers
+from logs.egress_restart import OutTail
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.stable import StableTopic
@@ -56,6 +57,33 @@ class _FrameRecords:
         return self.offset + self.count
 
 
+@dataclass(frozen=True, slots=True)
+class RowTopics:
+    """The topics that an egress makes of its q.out."""
+
+    stable: StableTopic | None = None
+    """q.stable; None if another egress writes it."""
+    latest: LatestTopic | None = None
+    """q.latest; None if the query has none, or another egress writes it."""
+
+    @property
+    def next_id(self) -> int | None:
+        """The first stable row that one of them lacks; None if there are none."""
+        return min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
+
+    def begin(self, incarnation: int, tail: OutTail) -> None:
+        """Write what an earlier incarnation has left out, before anything is sent to q.out."""
+        if self.stable is not None:
+            self.stable.begin(incarnation, tail.lacking_from, tail.end)
+        if self.latest is not None:
+            self.latest.begin(tail.lacking_from, tail.end)
+
+    def close(self) -> None:
+        for topic in (self.stable, self.latest):
+            if topic is not None:
+                topic.close()
+
+
 class OutTopic:
     """One egress's q.out. `end`: the offset that the next record must get, for there is no other writer; `replica()`: the
     replica whose stream is read now; `exit(code)` ends the process.
@@ -71,10 +99,9 @@ class OutTopic:
         changelog: Changelog,
         incarnation: int,
         end: int,
-        replica: Callable[[], str],
-        stable: StableTopic | None,
-        latest: LatestTopic | None,
+        rows: RowTopics,
         delays: RecentDelays,
+        replica: Callable[[], str],
         exit: Callable[[int], None],
     ) -> None:
         self.changelog = changelog
@@ -86,8 +113,7 @@ class OutTopic:
         self._incarnation = (INCARNATION, number(incarnation))
         self._end = end
         self._replica = replica
-        self._stable = stable
-        self._latest = latest
+        self._stable, self._latest = rows.stable, rows.latest
         self._delays = delays
         self._exit = exit
         self._sent: deque[_FrameRecords] = deque()

@@ -19,7 +19,7 @@ from formats.changelog import Changelog
 from formats.client_headers import ID
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
-from services.egress.out import OutTopic
+from services.egress.out import OutTopic, RowTopics
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
 from services.kafka.clusters import Cluster
@@ -141,8 +141,8 @@ class Life:
         self.latest: LatestTopic | None = None
         if self.has_latest:
             self.latest = LatestTopic(self.cluster, f"{self.name}.latest", out_topic, self.codes.append)
-        needed = min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
-        self.tail: OutTail = read_out_tail(self.cluster, out_topic, needed)
+        rows = RowTopics(self.stable, self.latest)
+        self.tail: OutTail = read_out_tail(self.cluster, out_topic, rows.next_id)
         changelog = Changelog("q", SCHEMA, ("name",), BUCKET, place=self.tail.place)
         incarnation = self.tail.incarnation + 1
         self.delays = RecentDelays(1_000_000)
@@ -152,16 +152,12 @@ class Life:
             changelog,
             incarnation,
             self.tail.end,
-            lambda: "r0",
-            self.stable,
-            self.latest,
+            rows,
             self.delays,
+            lambda: "r0",
             self.codes.append,
         )
-        if self.stable is not None:
-            self.stable.begin(incarnation, self.tail.lacking_from, self.tail.end)
-        if self.latest is not None:
-            self.latest.begin(self.tail.lacking_from, self.tail.end)
+        rows.begin(incarnation, self.tail)
         self.epoch = self.tail.place.epoch + 1 if self.tail.place else 0
         self.give(Start(Origin("r0", incarnation), self.epoch, max(changelog.place.next_stable_id, self.skip_to)))
 
