@@ -254,6 +254,11 @@ class LiveQuery:
             raise UserError("stream", stream, "takes no rows", fix)
         source.topic.post(records, now)
 
+    def waiting(self, stream: str, now: int) -> int:
+        """How many records of a stream wait for their source."""
+        source = self._running.sources.get(stream) if self._running is not None else None
+        return source.topic.end(now) - source.next_offset if source is not None else 0
+
     def _refuse(self, letter: DeadLetterRecord) -> None:
         self.letters.append(letter)
         self.dead_letters[letter.source] += 1
@@ -263,6 +268,11 @@ class LiveQuery:
     def check_fault(self, fault: Fault) -> None:
         """UserError, with the choices, if the query has no such stream or replica."""
         check_faults([fault], self.plan)
+
+    @property
+    def fault_targets(self) -> list[str]:
+        """What faults may concern: streams and replicas."""
+        return [*dict.fromkeys(edge.operator for edge in self.plan.sources), *dict.fromkeys(map(_place, self._instances))]
 
     def strike(self, fault: Fault, now: int) -> ActiveFault:
         """Begin a fault; it ends after its duration. UserError if the query has no such target, or does not run."""
@@ -478,6 +488,10 @@ def plan_live(query: Query, is_demo: bool) -> Plan:
 
 def _target(fault: Fault) -> str:
     return fault.stream or f"{fault.fragment}.{fault.replica}"
+
+
+def _place(who: InstanceId) -> str:
+    return f"{who.fragment}.{who.replica}"
 
 
 def _problem_of(fault: Fault, made: Plan) -> BorealError | None:

@@ -1,0 +1,293 @@
+"""An installation in the API's own process: `embedded.live`, one site, no servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from api.installation import (
+    BusyError,
+    Change,
+    ConflictError,
+    ForbiddenError,
+    Freshness,
+    NotFoundError,
+    OutputEvent,
+    OutputPage,
+    OutputReader,
+    Precondition,
+    Readiness,
+    StartedFault,
+    StreamPlace,
+    UnavailableError,
+    View,
+)
+from boreal.model.errors import UserError
+from boreal.query.refusals import did_you_mean
+from boreal.query.spec import Query
+from deployment.query_record import QueryRecord
+from embedded.faults import parse_fault_at_once
+from embedded.live.engine import LiveEngine
+from embedded.live.output import OutputRing
+from embedded.live.query import SITE, LiveQuery
+from embedded.live.thread import LiveThread
+
+STALE_AFTER_MS = 5_000
+MOST_WAITING = 500_000
+"""How many posted records of a stream may wait for their source."""
+
+_PLACE = re.compile(rf"{SITE}:(\d{{1,18}})")
+_HEAL = re.compile(r"heal (?P<target>\S+)")
+_TARGETED = re.compile(r"(?P<verb>\S+) (?P<target>\S+)(?P<rest>.*)")
+
+Result = TypeVar("Result")
+
+
+class EmbeddedInstallation:
+    """See `api.installation.Installation`. The engine runs from the beginning."""
+
+    def __init__(self, data: Path, allow_chaos: bool, is_demo: bool = False) -> None:
+        """is_demo: create the demo's query, if it is absent."""
+        self._data = data
+        self._allow_chaos = allow_chaos
+        self._thread = LiveThread(data)
+        self._faults = 0
+        self._thread.start()
+        if is_demo:
+            self._call(lambda engine, now: engine.put_demo(now))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return (SITE,)
+
+    def close(self) -> None:
+        self._thread.close()
+
+    # Reads
+
+    def queries(self, min_revision: tuple[str, int] | None = None) -> Mapping[str, QueryRecord]:
+        records = self._call(lambda engine, _: {name: query.record for name, query in engine.queries.items()})
+        if min_revision is not None:
+            name, revision = min_revision
+            if name not in records or records[name].revision < revision:
+                raise UnavailableError("min_revision", revision, f"{name} has no such revision", "ask without it")
+        return records
+
+    def freshness(self) -> Freshness:
+        heard_ms = self._thread.heard_at / 1_000
+        return Freshness(heard_ms, self._thread.now() / 1_000 - heard_ms > STALE_AFTER_MS)
+
+    def readiness(self) -> Readiness:
+        found = self.statuses()
+        waits_for = tuple(name for name, status in found.items() if not status["ready"] and not status["paused"])
+        return Readiness(not waits_for, waits_for)
+
+    def status(self, name: str) -> Mapping[str, Any]:
+        return self._call(lambda engine, now: _find(engine, name).status(now))
+
+    def statuses(self) -> Mapping[str, Mapping[str, Any]]:
+        return self._call(lambda engine, now: {name: query.status(now) for name, query in engine.queries.items()})
+
+    def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
+        return self._call(lambda engine, now: _find(engine, name).instances(now))
+
+    def config(self) -> Mapping[str, Any]:
+        return {"embedded": True, "data": str(self._data)}
+
+    # Changes
+
+    def check(self, query: Query) -> tuple[str, ...]:
+        return self._call(lambda engine, _: engine.check(query))
+
+    def put(self, query: Query, precondition: Precondition) -> Change:
+        def put(engine: LiveEngine, now: int) -> Change:
+            old = engine.queries.get(query.name)
+            precondition.check(query.name, old.record if old else None)
+            return _change(engine.put(query, now), old is None)
+
+        return self._call(put)
+
+    def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda engine, now: engine.change(name, fields, now))
+
+    def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda engine, now: engine.pause(name, paused, now))
+
+    def restart(self, name: str, only_failed: bool, precondition: Precondition) -> Change:
+        def restart(engine: LiveEngine, now: int) -> LiveQuery:
+            query = engine.queries[name]
+            works = all(replica["state"] != "FAILURE" for replica in query.status(now)["replicas"])
+            if not (only_failed and works) and not query.record.paused:
+                query.restart(now)
+            return query
+
+        return self._act(name, precondition, restart)
+
+    def delete(self, name: str, precondition: Precondition) -> None:
+        def delete(engine: LiveEngine, _: int) -> None:
+            precondition.check(name, _find(engine, name).record)
+            engine.delete(name)
+
+        self._call(delete)
+
+    # Rows
+
+    def streams(self) -> Sequence[StreamPlace]:
+        records = self.queries()
+        return [
+            StreamPlace(name, stream, f"{name}.{stream}") for name, record in records.items() for stream in record.query.streams
+        ]
+
+    def append(self, place: StreamPlace, records: Sequence[bytes]) -> None:
+        def append(engine: LiveEngine, now: int) -> None:
+            query = _find(engine, place.query)
+            if query.waiting(place.stream, now) > MOST_WAITING:
+                problem = f"has {MOST_WAITING:,} rows that wait to be processed"
+                raise BusyError("stream", place.stream, problem, "post the rows again a little later")
+            try:
+                query.post(place.stream, records, now)
+            except OSError as error:
+                raise UnavailableError("stream", place.stream, f"cannot be written: {error}", "look at the disk") from None
+
+        self._call(append)
+
+    def output(self, name: str, view: View) -> OutputReader:
+        ring = self._call(lambda engine, _: _find(engine, name).ring)
+        return RingReader(ring, view)
+
+    # Faults
+
+    def fault(self, text: str) -> StartedFault:
+        """Also `heal STREAM|FRAGMENT.rN`, which ends the faults of this target before their time."""
+        if not self._allow_chaos:
+            problem = "is not allowed to break anything"
+            raise ForbiddenError("fault", text, problem, "start it with boreal up --embedded --allow-chaos, or with --demo")
+        words = " ".join(text.split())
+        if heal := _HEAL.fullmatch(words):
+            return self._call(lambda engine, _: self._heal(engine, words, heal["target"]))
+        return self._call(lambda engine, now: self._strike(engine, words, now))
+
+    def _strike(self, engine: LiveEngine, text: str, now: int) -> StartedFault:
+        name, plain = _split_query(engine, text)
+        fault = parse_fault_at_once(plain)
+        target = fault.stream or f"{fault.fragment}.{fault.replica}"
+        query = _choose(engine, name, target, lambda query: query.check_fault(fault))
+        active = query.strike(fault, now)
+        return self._started(f"{plain} in {query.name}", target, None if active.ends_at is None else active.ends_at / 1_000)
+
+    def _heal(self, engine: LiveEngine, text: str, target: str) -> StartedFault:
+        name, plain = _split_query(engine, text)
+        target = plain.partition(" ")[2]
+
+        def check(query: LiveQuery) -> None:
+            if target not in query.fault_targets:
+                choices = f"choose from {', '.join(query.fault_targets)}"
+                raise UserError("fault", target, "is neither a stream nor a replica", choices)
+
+        query = _choose(engine, name, target, check)
+        query.heal(target)
+        return self._started(f"{plain} in {query.name}", target, None)
+
+    def _started(self, fault: str, target: str, ends_at_ms: float | None) -> StartedFault:
+        self._faults += 1
+        return StartedFault(f"fault-{self._faults}", fault, (target,), ends_at_ms)
+
+    def _act(self, name: str, precondition: Precondition, act: Callable[[LiveEngine, int], LiveQuery]) -> Change:
+        def checked(engine: LiveEngine, now: int) -> Change:
+            precondition.check(name, _find(engine, name).record)
+            return _change(act(engine, now))
+
+        return self._call(checked)
+
+    def _call(self, what: Callable[[LiveEngine, int], Result]) -> Result:
+        try:
+            return self._thread.call(what)
+        except RuntimeError as error:
+            raise UnavailableError("engine", None, f"does not answer: {error}", "start it: boreal up --embedded") from None
+
+
+class RingReader:
+    """A view of the records that a query keeps in memory. The id of a record is `SITE:NUMBER`."""
+
+    def __init__(self, ring: OutputRing, view: View) -> None:
+        self._ring = ring
+        self._only_stable = view == "stable"
+
+    def read(self, after: str | None, limit: int) -> OutputPage:
+        given = _number(after) if after is not None else None
+        if given is not None and given > self._ring.last:
+            raise UserError("Last-Event-ID", after, "is not the id of a record of this output", "leave it out to begin anew")
+        last = self._ring.last
+        begin = max(given or 0, 0)
+        found = self._ring.read(begin, limit, self._only_stable)
+        events = tuple(
+            OutputEvent(_id(each.seq), each.kind, (each.data or "") if self._only_stable else each.record) for each in found
+        )
+        lost_to = self._ring.lost_to
+        gap = None
+        if given is not None and given < lost_to:
+            gap = {"after": after, "first": events[0].id if events else None}
+        reached = found[-1].seq if len(found) == limit else max(last, found[-1].seq if found else 0)
+        return OutputPage(events, _id(reached) if reached else None, gap)
+
+    def newest(self, count: int) -> str | None:
+        number = self._ring.before_last(count, self._only_stable)
+        return _id(number) if number else None
+
+    def on_more(self, notify: Callable[[], None]) -> Callable[[], None]:
+        return self._ring.listen(notify)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _id(number: int) -> str:
+    return f"{SITE}:{number}"
+
+
+def _number(place: str) -> int:
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        raise UserError("Last-Event-ID", place, "is not the id of a record of this output", "leave it out to begin anew")
+    return int(match[1])
+
+
+def _find(engine: LiveEngine, name: str) -> LiveQuery:
+    if name not in engine.queries:
+        fix = did_you_mean(name, engine.queries) if engine.queries else "create it first"
+        raise NotFoundError("NAME", name, "there is no such query", fix)
+    return engine.queries[name]
+
+
+def _change(query: LiveQuery, is_new: bool = False) -> Change:
+    return Change(query.record, is_new, query.plan.notes)
+
+
+def _split_query(engine: LiveEngine, text: str) -> tuple[str | None, str]:
+    """The query that the target of a fault names, if it does, and the text without that name."""
+    match = _TARGETED.fullmatch(text)
+    if match is not None:
+        name, dot, rest = match["target"].partition(".")
+        if dot and name in engine.queries:
+            return name, f"{match['verb']} {rest}{match['rest']}"
+    return None, text
+
+
+def _choose(engine: LiveEngine, name: str | None, target: str, check: Callable[[LiveQuery], None]) -> LiveQuery:
+    """The query that has the target of a fault. NotFoundError, ConflictError."""
+    candidates = [engine.queries[name]] if name is not None else list(engine.queries.values())
+    found, refusal = [], UserError("fault", target, "no query has it", "apply a query first")
+    for query in candidates:
+        try:
+            check(query)
+            found.append(query)
+        except UserError as error:
+            refusal = error
+    if not found:
+        raise NotFoundError("fault", target, refusal.problem, refusal.fix)
+    if len(found) > 1:
+        choices = ", ".join(f"{query.name}.{target}" for query in found)
+        raise ConflictError("fault", target, "is in several queries", f"choose from {choices}")
+    return found[0]

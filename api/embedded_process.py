@@ -1,0 +1,87 @@
+"""`python -m api.embedded_process`: the API, the dashboard and the engine of an embedded installation, in one process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+import uvicorn
+
+from api.app import create_app
+from api.dashboard import add_dashboard
+from api.embedded import EmbeddedInstallation
+from api.settings import ApiSettings
+from api.tokens import TokenStore
+from services.stack.state import identity, only_one, state_path, write_state
+
+END_WITHIN_S = 1
+"""How long open streams may delay the end, in seconds."""
+THREAD_SWITCH_S = 0.001
+"""How long a thread of the API may keep the engine's waiting."""
+
+
+class _Server(uvicorn.Server):
+    """Calls `on_ready` when it listens."""
+
+    on_ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.on_ready()
+
+
+def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
+    """Run until SIGTERM or SIGINT. UserError if another process uses `data`."""
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    with only_one(data):
+        installation = EmbeddedInstallation(data, settings.allow_chaos, is_demo)
+        given = settings.token.get_secret_value() if settings.token else None
+        app = create_app(settings, installation, TokenStore(data, given))
+        add_dashboard(app, data)
+        server = _Server(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                log_level="warning",
+                ssl_certfile=settings.certificate,
+                ssl_keyfile=settings.key,
+                server_header=False,
+                timeout_graceful_shutdown=END_WITHIN_S,
+            )
+        )
+        server.on_ready = lambda: write_state(data, state_of(os.getpid(), is_ready=True))
+        try:
+            with suppress(KeyboardInterrupt):
+                server.run()
+        finally:
+            state_path(data).unlink(missing_ok=True)
+
+
+def state_of(pid: int, is_ready: bool) -> dict[str, Any]:
+    """The state file of an embedded installation: one process, which is its own supervisor."""
+    me = identity(pid)
+    process = {**me, "name": "api", "kind": "api", "query": None, "state": "running" if is_ready else "starting", "restarts": 0}
+    return {"supervisor": me, "ready": is_ready, "processes": [process], "queries": {}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m api.embedded_process", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the directory of the installation")
+    parser.add_argument("--port", type=int, help="the port to listen on, over BOREAL_API__PORT")
+    parser.add_argument("--allow-chaos", action="store_true", default=None, help="as BOREAL_API__ALLOW_CHAOS")
+    parser.add_argument("--demo", action="store_true", help="create the demo's query")
+    given = vars(parser.parse_args())
+    data, is_demo = given.pop("data"), given.pop("demo")
+    serve(data, ApiSettings(**{name: value for name, value in given.items() if value is not None}), is_demo)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Starts an embedded installation in the background, and says how it is. `boreal down` ends it as it ends a stack.
+
+    DATA/stack.json      {"v": 1, "embedded": true, "port": N}
+    DATA/token           the token of `boreal up`; only the owner may read it
+    DATA/queries         the queries, with their logs      DATA/logs   the log of the process
+    DATA/run/state.json  the running process
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from api.embedded_process import state_of
+from boreal.model.errors import BorealError, UserError
+from services.stack.children import python_environment
+from services.stack.state import living, read_state, replace_file, write_state
+
+VERSION = 1
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8080
+READY_WITHIN_S = 30.0
+LOG_LINES_SHOWN = 8
+_LOOK_S = 0.02
+
+
+class EmbeddedFailed(BorealError):
+    """The process did not start. The message holds the end of its log."""
+
+
+@dataclass(frozen=True)
+class EmbeddedStack:
+    """The embedded installation in a directory, running or not."""
+
+    data: Path
+    """The directory."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether an embedded installation was ever started here."""
+        return bool(self._description().get("embedded"))
+
+    @property
+    def port(self) -> int:
+        return int(self._description()["port"])
+
+    @property
+    def api(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def token(self) -> str | None:
+        path = self.data / "token"
+        return path.read_text().strip() if path.is_file() else None
+
+    @property
+    def link(self) -> str:
+        """For a browser: what follows the # reaches neither a server nor its log."""
+        return f"{self.api}/#token={self.token}"
+
+    def status(self) -> dict[str, Any]:
+        """As `boreal status --json` prints it."""
+        state = self._state()
+        up = state is not None
+        fields = ("name", "kind", "query", "pid", "state", "restarts")
+        return {
+            "ready": state["ready"] if state else False,
+            "kafka": {},
+            "redis": None,
+            "api": self.api if up else None,
+            "token": self.token if up else None,
+            "processes": [{field: process[field] for field in fields} for process in state["processes"]] if state else [],
+            "queries": sorted(unquote(path.parent.name) for path in self.data.glob("queries/*/query.json")) if up else [],
+            "problems": {},
+        }
+
+    def up(self, port: int | None, allow_chaos: bool, is_demo: bool) -> bool:
+        """Start it, and return when it is ready; False if it was running already. UserError if the directory or the port is in
+        use; EmbeddedFailed if it does not get ready."""
+        described = self._description()
+        if described and not described.get("embedded"):
+            problem = "holds a stack with Kafka"
+            raise UserError("--data", str(self.data), problem, "name another directory with --data, or leave out --embedded")
+        if self._state() is not None:
+            if port is not None and port != self.port:
+                raise UserError("--port", port, f"it is running with port {self.port}", "run boreal down first")
+            return False
+        chosen = port or (self.port if described else DEFAULT_PORT)
+        if _is_taken(chosen):
+            if port is not None or described:
+                problem = "is taken: another program listens there"
+                raise UserError("--port", chosen, problem, "end that program, or give another --port")
+            chosen = _free_port()
+        try:
+            (self.data / "logs").mkdir(parents=True, exist_ok=True)
+            replace_file(self.data / "stack.json", json.dumps({"v": VERSION, "embedded": True, "port": chosen}))
+            self._make_token()
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise UserError("--data", str(self.data), problem, "name a directory that you may write") from None
+        self._spawn(allow_chaos, is_demo)
+        self._await_ready()
+        return True
+
+    def _description(self) -> dict[str, Any]:
+        """What stack.json says; {} if there is none."""
+        path = self.data / "stack.json"
+        if not path.is_file():
+            return {}
+        try:
+            return dict(json.loads(path.read_text()))
+        except (ValueError, TypeError):
+            raise UserError("--data", str(self.data), "holds a stack.json that is damaged", "name another directory") from None
+
+    def _state(self) -> dict[str, Any] | None:
+        """The state of the running process; None if none runs."""
+        state = read_state(self.data)
+        return state if state is not None and living(state["supervisor"]) is not None else None
+
+    def _make_token(self) -> None:
+        path = self.data / "token"
+        if not path.is_file():
+            path.touch(mode=0o600)
+            path.write_text(secrets.token_urlsafe(32))
+
+    @property
+    def _log(self) -> Path:
+        return self.data / "logs" / "api.log"
+
+    def _spawn(self, allow_chaos: bool, is_demo: bool) -> None:
+        options = [*(["--allow-chaos"] if allow_chaos else []), *(["--demo"] if is_demo else [])]
+        command = [sys.executable, "-m", "api.embedded_process", "--data", str(self.data), "--port", str(self.port), *options]
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self._log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        # Not a Popen, which warns when its process outlives it, as this one should.
+        pid = os.posix_spawn(command[0], command, {**os.environ, **python_environment()}, file_actions=files, setsid=True)
+        # From now on `down` finds it; it will soon write its own state.
+        write_state(self.data, state_of(pid, is_ready=False))
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + READY_WITHIN_S
+        while True:
+            state = self._state()
+            if state is not None and state["ready"]:
+                return
+            if state is None or time.monotonic() > deadline:
+                lines = self._log.read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
+                what = "has ended" if state is None else f"is not ready after {READY_WITHIN_S:.0f} s"
+                raise EmbeddedFailed(f"the process {what}; {self._log} ends with:\n" + "\n".join(lines))
+            time.sleep(_LOOK_S)
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
