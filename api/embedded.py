@@ -229,7 +229,7 @@ class RingReader:
         gap = None
         if given is not None and given < lost_to:
             gap = {"after": after, "first": events[0].id if events else None}
-        reached = found[-1].seq if len(found) == limit else max(last, found[-1].seq if found else 0)
+        reached = found[-1].seq if found and len(found) == limit else max(last, found[-1].seq if found else 0)
         return OutputPage(events, _id(reached) if reached else None, gap)
 
     def newest(self, count: int) -> str | None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import services.hosting.fast_imports  # noqa: F401
+
+# isort: split
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from socket import socket
-from typing import Any
 
 import uvicorn
 
 from api.app import create_app
 from api.dashboard import add_dashboard
 from api.embedded import EmbeddedInstallation
+from api.embedded_stack import state_of
 from api.settings import ApiSettings
 from api.tokens import TokenStore
-from services.stack.state import identity, only_one, state_path, write_state
+from services.stack.state import only_one, write_state
 
 END_WITHIN_S = 1
 """How long open streams may delay the end, in seconds."""
@@ -40,6 +44,9 @@ class _Server(uvicorn.Server):
 def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
     """Run until SIGTERM or SIGINT. UserError if another process uses `data`."""
     sys.setswitchinterval(THREAD_SWITCH_S)
+    # Imported objects stay for good: the garbage collector need not look at them.
+    gc.freeze()
+    gc.enable()
     with only_one(data):
         installation = EmbeddedInstallation(data, settings.allow_chaos, is_demo)
         given = settings.token.get_secret_value() if settings.token else None
@@ -58,18 +65,8 @@ def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
             )
         )
         server.on_ready = lambda: write_state(data, state_of(os.getpid(), is_ready=True))
-        try:
-            with suppress(KeyboardInterrupt):
-                server.run()
-        finally:
-            state_path(data).unlink(missing_ok=True)
-
-
-def state_of(pid: int, is_ready: bool) -> dict[str, Any]:
-    """The state file of an embedded installation: one process, which is its own supervisor."""
-    me = identity(pid)
-    process = {**me, "name": "api", "kind": "api", "query": None, "state": "running" if is_ready else "starting", "restarts": 0}
-    return {"supervisor": me, "ready": is_ready, "processes": [process], "queries": {}}
+        with suppress(KeyboardInterrupt):
+            server.run()
 
 
 def main() -> None:

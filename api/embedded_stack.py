@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from api.embedded_process import state_of
 from boreal.model.errors import BorealError, UserError
 from services.stack.children import python_environment
-from services.stack.state import living, read_state, replace_file, write_state
+from services.stack.state import identity, living, read_state, replace_file, write_state
 
 VERSION = 1
 HOST = "127.0.0.1"
@@ -159,6 +158,13 @@ class EmbeddedStack:
                 what = "has ended" if state is None else f"is not ready after {READY_WITHIN_S:.0f} s"
                 raise EmbeddedFailed(f"the process {what}; {self._log} ends with:\n" + "\n".join(lines))
             time.sleep(_LOOK_S)
+
+
+def state_of(pid: int, is_ready: bool) -> dict[str, Any]:
+    """The state file of an embedded installation: one process, which is its own supervisor."""
+    me = identity(pid)
+    process = {**me, "name": "api", "kind": "api", "query": None, "state": "running" if is_ready else "starting", "restarts": 0}
+    return {"supervisor": me, "ready": is_ready, "processes": [process], "queries": {}}
 
 
 def _is_taken(port: int) -> bool:

@@ -93,12 +93,28 @@ def up(
     allow_chaos: Annotated[
         bool, typer.Option("--allow-chaos", help="Connect each process to each site through a link that faults can cut.")
     ] = False,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="One process with all queries, over files: no Kafka, Redis or Java.")
+    ] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="With --embedded: a query over flights that are replayed, and faults allowed.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Start a local stack (Kafka, Redis and the processes of its queries), and return when it is ready.
 
     The stack runs in the background until `boreal down`. The next start has the same queries and addresses.
     """
+    if embedded or demo:
+        from boreal_cli import embedded as embedded_commands
+        from services.stack.state import default_data
+
+        if not embedded:
+            raise UserError("--demo", None, "is for an embedded installation", "write boreal up --embedded --demo")
+        if sites is not None:
+            raise UserError("--sites", sites, "cannot be used with --embedded, which has one site", "leave it out")
+        embedded_commands.up((data or default_data()).absolute(), port, allow_chaos, demo, as_json)
+        return
     from services.stack.launcher import LocalStack, StackFailed, default_data
 
     stack = LocalStack((data or default_data()).absolute())
@@ -128,7 +144,14 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
     from services.stack.operations import Operations
 
     directory: Path | None = None
-    if not is_local(data):
+    embedded = None
+    if is_local(data):
+        from boreal_cli.embedded import status_of
+
+        embedded = status_of((data or default_data()).absolute())
+    if embedded is not None:
+        directory, found = (data or default_data()).absolute(), embedded
+    elif not is_local(data):
         from services.kafka.settings import load_settings
 
         with closing(Operations(load_settings())) as operations:

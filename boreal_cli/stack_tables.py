@@ -30,7 +30,10 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
         console.print(Text(f"Data      {data}"), soft_wrap=True)
     for site, address in status["kafka"].items():
         console.print(Text(f"Kafka {site}   {address}"))
-    console.print(Text(f"Redis     {status['redis']}"))
+    if status["redis"]:
+        console.print(Text(f"Redis     {status['redis']}"))
+    if status["api"]:
+        console.print(Text(f"API       {status['api']}"))
     table = _table("process", "state", "restarts", "pid")
     for process in status["processes"]:
         state = Text(process["state"], style=_PROCESS_STYLES.get(process["state"], "dim"))

@@ -22,7 +22,7 @@ from intake.intake import BOUNDARY_HEADER
 
 SPEED = 600
 """Event time over run time."""
-BOUNDARY_EVERY_US = 50_000
+BOUNDARY_EVERY_US = 100_000
 """How often a stream says how far it has come, in run time."""
 AIRPORTS = ("ewr", "jfk", "lga")
 
@@ -51,6 +51,7 @@ reconcile: checkpoint_redo
 policy: {failure: process, stabilization: process}
 replicas: 2
 engine: native
+tuning: {boundary_interval: 100ms, heartbeat: 200ms}
 """
 
 

@@ -34,7 +34,7 @@ from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, load_settings
 from services.stack.children import python_environment
 from services.stack.servers import HOST, Server, free_port
-from services.stack.state import identity, living, problems, read_state, replace_file, state_path, write_state
+from services.stack.state import default_data, identity, living, problems, read_state, replace_file, state_path, write_state
 from services.stack.supervisor import make_local_servers
 
 VERSION = 1
@@ -57,14 +57,6 @@ class StackFailed(BorealError):
     """The stack did not start, or did not stop. The message holds the end of the log that shows why."""
 
 
-def default_data() -> Path:
-    """The directory of the user's own stack, the same whatever the current folder."""
-    given = os.environ.get("BOREAL_DATA")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "boreal"
-
-
 def is_local(data: Path | None) -> bool:
     """Whether a command refers to a stack on this machine: the one in a directory, or the user's own. If the environment names
     sites, it refers to an installation elsewhere."""
@@ -76,6 +68,9 @@ def reach(data: Path | None) -> ServiceSettings:
     if not is_local(data):
         return load_settings()
     stack = LocalStack((data or default_data()).absolute())
+    if stack.is_embedded:
+        fix = "use its page, or its REST API: boreal status shows where it is"
+        raise UserError("--data", str(stack.data), "holds an embedded installation, which has no Kafka", fix)
     if stack.state() is None:
         fix = f"{fix_for_nothing_up()}; or set BOREAL_SITES__A__BOOTSTRAP=HOST:PORT to reach one elsewhere"
         raise UserError("--data", str(stack.data), "no stack is up there", fix)
@@ -125,6 +120,11 @@ class LocalStack:
     def link(self) -> str:
         """The address of the API for a browser: what follows the # reaches neither a server nor its log."""
         return f"{self.api}/#token={self.token}"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is no stack, but an embedded installation (`api.embedded_stack`)."""
+        return self.exists and bool(self._description().get("embedded"))
 
     @property
     def exists(self) -> bool:
@@ -205,7 +205,7 @@ class LocalStack:
         cannot be fetched; StackFailed if it does not get ready.
         """
         with self._one_at_a_time(on_progress):
-            if self.state() is not None:
+            if self.state() is not None and not self.is_embedded:
                 self._refuse_other(sites, port)
                 self._await_ready(on_progress)
                 return False
@@ -222,6 +222,9 @@ class LocalStack:
 
     def describe(self, sites: int | None, port: int | None) -> None:
         """Make its directory, and fix its description, including the servers' ports, for good. UserError as with `up`."""
+        if self.is_embedded:
+            fix = "add --embedded, or name another directory with --data"
+            raise UserError("--data", str(self.data), "holds an embedded installation", fix)
         if self.exists:
             self._refuse_other(sites, None)
             description = {**self._description(), **({} if port is None else {"port": port})}

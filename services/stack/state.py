@@ -18,6 +18,14 @@ from boreal.model.errors import UserError
 SAME_SECOND_S = 1.0
 
 
+def default_data() -> Path:
+    """The directory of the user's own stack, the same whatever the current folder."""
+    given = os.environ.get("BOREAL_DATA")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "boreal"
+
+
 def state_path(data: Path) -> Path:
     return data / "run" / "state.json"
 

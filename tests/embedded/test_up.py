@@ -1,0 +1,78 @@
+"""`boreal up --embedded --demo` as a user meets it: real processes, real time, HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from boreal_cli import main
+from tests.embedded.installation import boreal, demo_up, eventually
+
+STATUS = "/api/v1/queries/departures/status"
+
+
+def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
+    with demo_up(tmp_path) as up:
+        assert up.status["ready"] and up.status["queries"] == ["departures"] and up.status["kafka"] == {}
+        (process,) = up.status["processes"]
+        assert process["kind"] == "api" and process["state"] == "running"
+        assert json.loads(boreal("status", "--json", "--data", str(tmp_path)).stdout) == up.status
+        assert up.call("GET", STATUS, Authorization="")[0] == 401
+        eventually(lambda: up.call("GET", STATUS)[2]["counts"]["stable"] > 0, "the first stable row")
+
+        with urlopen(f"{up.status['api']}/", timeout=10) as page:
+            assert "default-src 'self'" in page.headers["Content-Security-Policy"] and b"static/app.js" in page.read()
+        code, headers, _ = up.call("POST", "/api/v1/session")
+        cookie = headers["set-cookie"]
+        assert code == 204 and "HttpOnly" in cookie and "SameSite=strict" in cookie
+        named = cookie.partition(";")[0]
+        assert up.call("GET", "/api/v1/session", Authorization="", Cookie=named)[2]["may"]["chaos"] is True
+        assert up.call("GET", "/api/v1/session", Authorization="", Cookie=f"{named}x")[0] == 401
+        refused = up.call("PATCH", STATUS[:-7], {}, Authorization="", Cookie=named, Origin="http://example.com")
+        assert refused[0] == 403, "a page of another origin"
+
+        code, headers, changed = up.call("PATCH", "/api/v1/queries/departures", {"delay_threshold": "1s"})
+        assert (code, changed["delay_threshold"]) == (200, "1s")
+        stale = {"If-Match": '"1"'}
+        assert up.call("PATCH", "/api/v1/queries/departures", {"delay_threshold": "2s"}, **stale)[0] == 412
+        assert up.call("POST", "/api/v1/chaos", {"fault": "cut jfk for 60s"})[0] in (200, 201, 202)
+        eventually(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] > 0, "tentative rows")
+        assert up.call("POST", "/api/v1/chaos", {"fault": "heal jfk"})[0] in (200, 201, 202)
+        eventually(lambda: up.call("GET", STATUS)[2]["counts"]["undone"] > 0, "undone rows")
+        eventually(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] == 0, "only stable rows")
+
+        again = boreal("up", "--embedded", "--demo", "--data", str(tmp_path))
+        assert again.returncode == 0 and "already up" in again.stdout
+        down = boreal("down", "--data", str(tmp_path), "--json")
+        assert json.loads(down.stdout) == {"was_up": True}
+        assert not psutil.pid_exists(process["pid"]) or psutil.Process(process["pid"]).status() == psutil.STATUS_ZOMBIE
+    assert (tmp_path / "logs" / "api.log").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--demo"], "--embedded --demo"),
+        (["--embedded", "--sites", "2"], "--sites"),
+        (["--embedded"], "holds a stack with Kafka"),
+    ],
+)
+def test_what_cannot_start_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    (tmp_path / "stack.json").write_text('{"v": 1, "sites": ["a"], "port": 8080}')
+    assert main(["up", *options, "--data", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_commands_for_a_stack_say_that_it_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "stack.json").write_text('{"v": 1, "embedded": true, "port": 8080}')
+    for command in (["up"], ["query", "list"]):
+        assert main([*command, "--data", str(tmp_path)]) == 2
+        assert "holds an embedded installation" in capsys.readouterr().err
+    assert main(["status", "--json", "--data", str(tmp_path)]) == 1
+    assert json.loads(capsys.readouterr().out)["ready"] is False
