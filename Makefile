@@ -43,6 +43,13 @@ test: $(READY) ## run all tests
 	$(BIN)/python -m services.hosting.fetch
 	$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -q
 
+browser: $(READY) ## run the tests in a browser: needs Chromium, and installs Playwright without a browser of its own
+	$(PIP) install --quiet "playwright>=1.50"
+	$(BIN)/python -m pytest -q tests/browser
+
+vendor: ## make the dashboard's vendored files anew (needs Node and npm)
+	api/vendor/make.sh
+
 faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md
 	@mkdir -p out && rm -f out/faults.md
 	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py tests/stack/test_sites.py tests/spark/test_deployment_faults.py

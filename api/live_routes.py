@@ -57,7 +57,11 @@ async def output(
 async def _events(reader: OutputReader, after: str | None) -> AsyncIterator[str]:
     """Records as events. Nothing is kept for a client that reads slowly: it gets the records that are kept when it reads on."""
     more, loop = asyncio.Event(), asyncio.get_running_loop()
-    stop = reader.on_more(lambda: loop.call_soon_threadsafe(more.set))
+
+    def notify() -> None:
+        loop.call_soon_threadsafe(more.set)
+
+    stop = reader.on_more(notify)
     try:
         while True:
             more.clear()

@@ -54,7 +54,8 @@ def test_a_visitor_cuts_a_stream_and_sees_its_results_taken_back(up: Up, tmp_pat
         page.get_by_role("button", name="Heal jfk").click()
         undone = page.locator("li.undone")
         undone.first.wait_for()
-        assert page.locator("li.undone .data").first.evaluate("each => getComputedStyle(each).textDecorationLine") == "line-through"
+        decoration = "each => getComputedStyle(each).textDecorationLine"
+        assert page.locator("li.undone .data").first.evaluate(decoration) == "line-through"
         page.locator("li.tentative").first.wait_for(state="detached")
         key = undone.first.get_attribute("data-key")
         page.locator(f"li.stable[data-key='{key}']").first.wait_for()

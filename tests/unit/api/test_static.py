@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 STATIC = Path(__file__).resolve().parents[3] / "api" / "static"
-OWN = [path for path in sorted(STATIC.iterdir()) if path.suffix in (".js", ".css", ".html") and not path.name.startswith("vendor")]
+SUFFIXES = (".js", ".css", ".html")
+OWN = [path for path in sorted(STATIC.iterdir()) if path.suffix in SUFFIXES and not path.name.startswith("vendor")]
 BYTES_MAX = 300_000
 
 
@@ -37,8 +38,8 @@ def test_modules_import_only_names_that_exist_here() -> None:
             assert source.is_file(), f"{path.name} imports {module}"
             if not module.startswith("./vendor"):
                 for name in (each.strip().split(" as ")[0] for each in names.split(",")):
-                    found = re.search(rf"^export (async )?(function|const|class|let) {name}\b", source.read_text(), re.MULTILINE)
-                    assert found, f"{module} has no {name}"
+                    exported = rf"^export (async )?(function|const|class|let) {name}\b"
+                    assert re.search(exported, source.read_text(), re.MULTILINE), f"{module} has no {name}"
 
 
 def test_nothing_is_fetched_from_elsewhere_and_no_text_becomes_markup() -> None:
