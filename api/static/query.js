@@ -77,7 +77,7 @@ function useTail(path, tail, changed) {
       }
     };
     const open = () => {
-      source = new EventSource(`api/v1/${path}/output?from=all`);
+      source = new EventSource(`api/v1/${path}/output?from=all&last=300`);
       for (const kind of KINDS) source.addEventListener(kind, take);
       source.onerror = () => {
         if (source && source.readyState === EventSource.CLOSED) { close(); setTimeout(follow, 2000); }
