@@ -137,7 +137,7 @@ class Intake:
         """edges: the plan's edges that the stream writes. place: modified from now on. Durations in us."""
         self.place = place
         self.progress = StreamProgress(stream, delay_threshold_us, boundary_interval_us)
-        self._name = name
+        self.name = name
         self._stream = stream
         self._topic = topic
         self._shape = RecordShape(stream.time, stream.time_unit, stream.attributes)
@@ -371,7 +371,7 @@ class Intake:
             return []
         return [
             DeadLetterRecord(
-                self._name, self._topic, partition, record.offset, reasons[partition, record.offset], text_of(record.value)
+                self.name, self._topic, partition, record.offset, reasons[partition, record.offset], text_of(record.value)
             )
             for partition, found in records.items()
             for record in found

@@ -1,71 +1,37 @@
-"""The process of a source: it reads the user's topic and writes the logs of one stream, each record once in spite of crashes.
-
-One thread reads and writes, in this order; a batch is the records of one poll of the topic:
-
-    1. dead letters are sent, and acknowledged     an announced batch is not checked again
-    2. the batch is announced in every log         an anchor: which records, from which place (intake.place)
-    3. its rows are logged
-    4. Kafka acknowledges all of that              only then the next batch may be announced
-
-So after a crash at most one batch is incomplete, the last that was announced. It is read again from the user's topic, and
-each log gets the rows that it lacks (logs.source_restart). While Kafka is out of reach nothing is read: records wait in the
-topic, and posted rows wait in a spool (services.source.post_box).
-
-A boundary follows each batch. Without rows, every log gets a boundary once per boundary interval if evidence of the topic's
-ends moves it on (intake.stream_progress), else as a sign of life, less often.
-"""
+"""The process of a source: it opens the parts of one incarnation (services.source.incarnation), and runs it."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, TypeVar
-
-from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
 from boreal.model.errors import CorruptError, UserError
-from boreal.model.frames import INFINITY, Boundary, Frame, LogId, Origin, Start
+from boreal.model.frames import Origin, Start
 from deployment.layout import make_layout
 from formats.control_messages import ControlItem
-from formats.dead_letter import DeadLetterRecord
-from formats.json_text import moment
 from formats.record_parsing import RecordShape
-from intake.evidence import Evidence
-from intake.intake import Intake, rows_not_held, text_of
+from intake.intake import Intake
 from logs.source_restart import SourceRestart, source_restart
-from services.hosting.failpoints import failpoint
-from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, THREAD_SWITCH_S, StatusPublisher, now_us
+from services.hosting.process import THREAD_SWITCH_S, StatusPublisher
 from services.hosting.trimmer import Trimmer
-from services.kafka.clusters import close_producer, make_clusters
+from services.kafka.clusters import make_clusters
 from services.kafka.control import NO_HURRY_MS, ControlPlane
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
-from services.kafka.topics import control_topic, dead_letter_topic
+from services.kafka.topics import control_topic
+from services.source.incarnation import SourceIncarnation
+from services.source.letters import Letters
 from services.source.options import SourceOptions
-from services.source.post_box import STALLED_S, PostBox
+from services.source.post_box import PostBox
 from services.source.spool import Spool
 from services.source.user_topic import UserTopic
 from services.source.web import WebServer, create_app
-from services.storage.kafka_log import KafkaLog, KafkaLogStore
-from sunion.tape import BEGINNING
-
-FRAME_ROWS = 8_192
-LOOK_FOR_PARTITIONS_US = 10_000_000
-RETRY_S = 0.2
-_WAIT_MS = 200
-Answer = TypeVar("Answer")
+from services.storage.kafka_log import KafkaLogStore
 
 _logger = logging.getLogger("boreal.source")
-
-
-class StopRequest(Exception):
-    """Ends `serve`: the process was stopped, or another incarnation of it has begun."""
 
 
 class SourceProcess:
@@ -88,55 +54,42 @@ class SourceProcess:
         self.site = self.layout.site_of_stream(stream)
         self.own = self.clusters[self.site]
         self.options = options
-        self._shape = RecordShape(self.spec.time, self.spec.time_unit, self.spec.attributes)
         self.spool_directory = settings.data / "spool" / query / stream
-        self._stopping = threading.Event()
-        self._is_fenced = False
-        self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
-        self._rows = self._letters = self._clamped = self._ahead = 0
-        self._last_ingest_us = self._last_boundary_us = self._next_evidence_us = self._next_partitions_us = 0
-        self._appended: defaultdict[LogId, list[Frame]] = defaultdict(list)
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
-        self._stopping = stopping
-        topic = self.topic_name
+        plan = self.layout.plan
         with ExitStack() as stack:
             store = stack.enter_context(closing(KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)))
-            self.logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
-            for log in self.logs.values():
-                log.on_fenced = self._fenced
-            former = source_restart(list(self.logs.values()), topic)
-            self.intake = self._make_intake(former)
+            logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
+            fenced = threading.Event()
+            for log in logs.values():
+                log.on_fenced = fenced.set
+            former = source_restart(list(logs.values()), self.topic_name)
             # At once: if an earlier incarnation still writes, we must restart, and waiting makes that more likely.
             start = Start(Origin("", former.incarnation + 1), 0)
-            for id_, log in self.logs.items():
+            for id_, log in logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
-            self.letters = self.own.make_producer()
-            stack.callback(close_producer, self.letters, 1)
-            self.topic = stack.enter_context(closing(UserTopic(self.own, topic, self._look_ms)))
-            self.evidence = Evidence(self.topic, now_us, self.intake.answer)
-            self.box = self._make_box()
-            if self.box is not None:
-                stack.enter_context(closing(self.box))
-            self.status = stack.enter_context(closing(StatusPublisher(self.home, self.name, self._status)))
-            if self.box is not None and self.options.http_port is not None:
-                app = create_app(self.box, self._shape, self.layout.plan.query, self.stream)
+            letters = stack.enter_context(closing(Letters(self.own, plan.query, self.stream, self.topic_name)))
+            topic = stack.enter_context(closing(UserTopic(self.own, self.topic_name, self._look_ms)))
+            box = self.open_box(letters)
+            if box is not None:
+                stack.enter_context(closing(box))
+            incarnation = SourceIncarnation(plan, self.make_intake(former), topic, logs, letters, box, stopping, fenced)
+            status = stack.enter_context(closing(StatusPublisher(self.home, self.name, incarnation.status)))
+            incarnation.on_change = status.now
+            if box is not None and self.options.http_port is not None:
+                shape = RecordShape(self.spec.time, self.spec.time_unit, self.spec.attributes)
+                app = create_app(box, shape, plan.query, self.stream)
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
-            trimmer = stack.enter_context(closing(Trimmer(self.logs.values())))
-            control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
+            trimmer = stack.enter_context(closing(Trimmer(logs.values())))
+            control = ControlPlane(self.clusters, control_topic(plan.query), self.name, self.site)
             stack.enter_context(closing(control))
-            try:
-                self._begin(former)
-                control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
-                while True:
-                    self._turn()
-            except StopRequest:
-                return EXIT_FENCED if self._is_fenced else EXIT_STOPPED
+            control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
+            return incarnation.run(former)
 
-    # A new incarnation
-
-    def _make_intake(self, former: SourceRestart) -> Intake:
+    def make_intake(self, former: SourceRestart) -> Intake:
+        """The checks and ids of the new incarnation."""
         edges = [edge for edge in self.layout.plan.sources if edge.operator == self.stream]
         origin = Origin("", former.incarnation + 1)
         plan = self.layout.plan
@@ -146,7 +99,7 @@ class SourceProcess:
             boundary_interval_us=plan.boundary_interval_us,
         )
 
-    def _make_box(self) -> PostBox | None:
+    def open_box(self, letters: Letters) -> PostBox | None:
         """None if posting is off and the spool is empty, or if the spool cannot be opened."""
         directory = self.spool_directory
         try:
@@ -160,259 +113,12 @@ class SourceProcess:
                 *(directory, error),
             )
             return None
-        return PostBox(self.own, self.topic_name, spool, self._refuse)
-
-    def _begin(self, former: SourceRestart) -> None:
-        self._settle()
-        self._pass("source.started")
-        while not (partitions := self._partitions()):
-            self._wait(1.0)
-        if former.until:
-            self._do_again(former)
-        place = self.intake.place
-        place.promise = max(place.promise, former.promise)
-        self._read(partitions)
-        self.intake.progress.begin(place.newest, place.promise, now_us())
-        self._has_begun = True
-        self.status.now()
-        _logger.info("incarnation %d begins with the records from %s on", former.incarnation + 1, self._positions())
-
-    def _do_again(self, former: SourceRestart) -> None:
-        """Complete the batch that was announced last: each log gets the rows that it lacks."""
-        place, until = self.intake.place, former.until
-        self._ask(lambda: self.topic.begin(list(until), place))
-        if self._ask(lambda: self.topic.is_gone(place, until)):
-            _logger.error("records of an incomplete batch are deleted: some of its rows may be missing")
-            for partition, offset in until.items():
-                self.intake.skip(partition, offset)
-            place.next_ids.update(former.written)
-            return
-        found: dict[int, list[Any]] = {partition: [] for partition in until}
-        while (more := self.topic.poll_until(until, _WAIT_MS, FRAME_ROWS)) is not None:
-            for partition, records in more.items():
-                found[partition] += records
-            self._wait(0)
-        batch = self.intake.take_again(found, now_us())
-        for partition, offset in until.items():
-            self.intake.skip(partition, offset)
-        missing = rows_not_held(batch.frames, former.written)
-        for key, next_id in former.written.items():
-            if next_id > place.next_ids[key]:
-                _logger.error("%s holds %d rows of records that the topic no longer has", key, next_id - place.next_ids[key])
-                place.next_ids[key] = next_id
-        self._append(missing)
-        self._settle()
-
-    # The loop
-
-    def _turn(self) -> None:
-        """Poll the topic once, and log the result."""
-        self._wait(0)
-        found = self._poll()
-        has_rows = any(found.values())
-        if has_rows:
-            self._log_batch(found)
-        self._look_for_evidence(has_rows)
-        now = now_us()
-        if has_rows or now >= self._next_boundary_us:
-            self._last_boundary_us = now
-            self._append(self.intake.heartbeat(now))
-        self._settle()
-        if now >= self._next_partitions_us:
-            self._next_partitions_us = now + LOOK_FOR_PARTITIONS_US
-            self._look_for_partitions()
-
-    @property
-    def _next_boundary_us(self) -> int:
-        """When a boundary is due even without records: sooner if evidence has moved it on."""
-        plan = self.layout.plan
-        moves = self.intake.boundary > self.intake.place.promise
-        return self._last_boundary_us + (plan.boundary_interval_us if moves else plan.sign_of_life_us)
+        return PostBox(self.own, self.topic_name, spool, letters.refuse)
 
     @property
     def _look_ms(self) -> int:
         """How long a poll may gather records: half the boundary interval, so that the other half is left to log them."""
         return max(self.layout.plan.boundary_interval_us // 2_000, 1)
-
-    def _poll(self) -> dict[int, list[Any]]:
-        wait_ms = max(min(self._next_boundary_us, self._next_evidence_us) - now_us(), 0) // 1_000
-        try:
-            return self.topic.poll(wait_ms, FRAME_ROWS)
-        except OffsetOutOfRangeError:
-            for partition, offset in self._ask(self.topic.find_again).items():
-                self.intake.skip(partition, offset)
-            self.evidence.forget()
-            return {}
-
-    def _log_batch(self, found: dict[int, list[Any]]) -> None:
-        batch = self.intake.take(found, now_us())
-        if batch.letters:
-            self._send(batch.letters)
-            self._pass("source.letters_sent")
-        announcements = [(log, frame) for log, frame in batch.frames if isinstance(frame, Boundary)]
-        self._append(announcements[:1])
-        self._pass("source.between_announcements")
-        self._append(announcements[1:])
-        self._pass("source.announced")
-        for log, frame in batch.frames[len(announcements) :]:
-            self._append([(log, frame)])
-            self._pass("source.between_logs")
-        if batch.rows:
-            self._rows += batch.rows
-            self._clamped += batch.clamped
-            self._last_ingest_us = now_us()
-        self._ahead += batch.ahead
-
-    def _look_for_evidence(self, has_rows: bool) -> None:
-        """Process answers about the topic's ends, and ask again if it is time. Not while the spool holds records: they are
-        written, but not in the topic yet."""
-        self.evidence.look()
-        now = now_us()
-        interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions)
-        # Rows whose boundary waits for evidence should not wait for the next interval as well.
-        is_waited_for = has_rows and interval_us <= self.layout.plan.boundary_interval_us
-        if now >= self._next_evidence_us or is_waited_for:
-            self._next_evidence_us = now + interval_us
-            if self.box is None or self.box.is_empty:
-                self.evidence.ask(self.topic.assigned, self.intake.ask(now))
-
-    def _look_for_partitions(self) -> None:
-        partitions = self._partitions()
-        if len(partitions) > len(self.topic.assigned):
-            _logger.info("%s has %d partitions now", self.topic_name, len(partitions))
-            self._read(partitions)
-
-    def _partitions(self) -> list[int]:
-        """The partitions of the user's topic; none while it does not exist."""
-        partitions = self._ask(self.topic.partitions)
-        self._is_absent = not partitions
-        if self._is_absent:
-            _logger.warning("topic %s does not exist", self.topic_name)
-        return partitions
-
-    def _read(self, partitions: list[int]) -> None:
-        """Read these partitions from our position on."""
-        for partition, offset in self._ask(lambda: self.topic.begin(partitions, self.intake.place)).items():
-            self.intake.expect(partition, offset)
-        self.intake.progress.watch(partitions, now_us())
-
-    def _send(self, letters: list[DeadLetterRecord]) -> None:
-        """Return when Kafka has the letters, and all frames that were logged before: they decide which records are late."""
-        self._settle()
-        for future in [self._send_letter(letter) for letter in letters]:
-            while not _is_sent(future):
-                self._wait(0)
-        self._letters += len(letters)
-
-    def _send_letter(self, letter: DeadLetterRecord) -> Any:
-        """Send a dead letter; returns its future."""
-        topic = dead_letter_topic(self.layout.plan.query)
-        return self.letters.send(topic, letter.to_json(), key=self.stream.encode(), partition=0)
-
-    def _refuse(self, record: bytes, reason: str) -> Any:
-        """Send a dead letter for a record that is not in the user's topic. Called in the post box's thread."""
-        return self._send_letter(DeadLetterRecord(self.stream, self.topic_name, 0, -1, reason, text_of(record)))
-
-    def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
-        """Collect frames for the next `_settle`, which sends those of one log in one request."""
-        for log, frame in frames:
-            self._appended[log].append(frame)
-
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """The answer to a question to the user's topic; retries until Kafka answers."""
-        while True:
-            try:
-                answer = question()
-                self._is_unanswered = False
-                return answer
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                self._is_unanswered = True
-                _logger.warning("%s does not answer: %r", self.topic_name, error)
-                self._wait(RETRY_S)
-
-    def _settle(self) -> None:
-        """Send all collected frames, and return when Kafka has them."""
-        for id_, frames in self._appended.items():
-            self.logs[id_].append_later(*frames)
-        self._appended.clear()
-        for log in self.logs.values():
-            while not log.flush(STALLED_S):
-                self._stall(True, log)
-                self._wait(RETRY_S)
-        self._stall(False, None)
-
-    def _stall(self, is_stalled: bool, log: KafkaLog | None) -> None:
-        if is_stalled != self._is_stalled:
-            self._is_stalled = is_stalled
-            if log is not None:
-                _logger.warning("%s cannot be written: no records are read until it can", log.id)
-            self.status.now()
-
-    def _wait(self, seconds: float) -> None:
-        """Wait. StopRequest if the process is to end."""
-        if self._stopping.wait(seconds) or self._is_fenced:
-            raise StopRequest
-
-    def _fenced(self) -> None:
-        _logger.error("the logs have another writer: a later incarnation of this source has begun")
-        self._is_fenced = True
-
-    def _pass(self, name: str) -> None:
-        if os.environ.get("BOREAL_FAILPOINT", "").startswith(name):
-            # The failpoint promises that these frames are logged, so we wait until Kafka has them.
-            self._settle()
-            failpoint(name)
-
-    # Status
-
-    def _positions(self) -> dict[int, int]:
-        return {number: partition.next_offset for number, partition in sorted(self.intake.place.partitions.items())}
-
-    def _status(self) -> dict[str, Any]:
-        box, boundary = self.box, self.intake.place.promise
-        return {
-            "ready": self._can_read and not self._is_stalled,
-            "stream": self.stream,
-            "state": self._state(),
-            "last_boundary": "end" if boundary >= INFINITY else moment(boundary) if boundary > BEGINNING else None,
-            "last_ingest_ms": self._last_ingest_us / 1_000 if self._last_ingest_us else None,
-            "rows": self._rows,
-            "dlq": self._letters + (box.refused if box is not None else 0),
-            "clamped": self._clamped,
-            "ahead": self._ahead,
-            "idle_partitions": self.intake.progress.idle_partitions,
-            "spooled_bytes": box.spooled_bytes if box is not None else 0,
-            "spool_full": box is not None and box.is_full,
-            "lost_records": self.topic.lost_records,
-            "positions": self._positions(),
-        }
-
-    @property
-    def _can_read(self) -> bool:
-        """Whether all records of the stream can reach us. If not, a stream without records is not idle, but failed."""
-        is_cut_off = self._is_absent or self._is_unanswered or (self.box is not None and self.box.failure is not None)
-        return self._has_begun and not is_cut_off
-
-    def _state(self) -> str:
-        if not self._can_read:
-            return "failed"
-        if self.box is not None and not self.box.is_empty:
-            return "spooling"
-        progress, now = self.intake.progress, now_us()
-        if self._is_stalled or progress.unheard(now):
-            return "failed"
-        return "live" if progress.brings(now) else "idle"
-
-
-def _is_sent(future: Any) -> bool:
-    """Whether Kafka has a record within STALLED_S. KafkaError if it refuses the record."""
-    try:
-        future.get(timeout=STALLED_S)
-    except KafkaTimeoutError:
-        return False
-    return True
 
 
 def _take_trims(items: list[ControlItem], trimmer: Trimmer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ from intake.place import SourcePlace
 from logs.source_restart import SourceRestart
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.source import source as source_module
+from services.source.incarnation import SourceIncarnation
+from services.source.letters import Letters
 from services.source.options import SourceOptions
 from services.source.post_box import PostBox
 from services.source.source import SourceProcess
@@ -35,12 +38,14 @@ QUERY = load_query(
         "engine": "native",
     }
 )
-Make = Callable[..., SourceProcess]
+Make = Callable[..., SourceIncarnation]
+LETTERS = cast(Letters, SimpleNamespace(refuse=None))
 
 
 class Topic:
     """A user's topic that answers each look with the next of these, the last one again and again."""
 
+    name = "in"
     lost_records = 0
 
     def __init__(self, *answers: Exception | list[int]) -> None:
@@ -59,20 +64,29 @@ class Topic:
 
 
 @pytest.fixture
-def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """A source without connections, with options, about to begin. It says how it is each time that it waits."""
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SourceProcess]:
+    """A source's process without connections, with options."""
     registry = SimpleNamespace(find=lambda name: SimpleNamespace(query=QUERY))
     monkeypatch.setattr(source_module, "make_clusters", lambda settings, name: {"a": None})
     monkeypatch.setattr(source_module, "QueryRegistry", lambda cluster: registry)
 
-    def make(topic: Topic, said: list[tuple[bool, str]], **options: Any) -> SourceProcess:
+    def make(**options: Any) -> SourceProcess:
         settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=tmp_path)
-        source = SourceProcess(settings, SourceOptions(**options), "source.q.s", "q", "s")
-        source.logs = {}
-        source.topic = cast(UserTopic, topic)
-        source.box = None
-        source.status = cast(Any, SimpleNamespace(now=lambda: said.append(how(source))))
-        source.intake = source._make_intake(FIRST)
+        return SourceProcess(settings, SourceOptions(**options), "source.q.s", "q", "s")
+
+    return make
+
+
+@pytest.fixture
+def make_source(process: Callable[..., SourceProcess], monkeypatch: pytest.MonkeyPatch) -> Make:
+    """An incarnation without connections, about to begin. It says how it is each time that it waits."""
+
+    def make(topic: Topic, said: list[tuple[bool, str]]) -> SourceIncarnation:
+        of = process()
+        intake, letters = of.make_intake(FIRST), cast(Letters, None)
+        events = threading.Event(), threading.Event()
+        source = SourceIncarnation(of.layout.plan, intake, cast(UserTopic, topic), {}, letters, None, *events)
+        source.on_change = lambda: said.append(how(source))
         monkeypatch.setattr(source, "_wait", lambda seconds: said.append(how(source)))
         return source
 
@@ -82,8 +96,8 @@ def make_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 FIRST = SourceRestart(0, SourcePlace({"s/0": 0}), {}, {"s/0": 0}, BEGINNING)
 
 
-def how(source: SourceProcess) -> tuple[bool, str]:
-    status = source._status()
+def how(source: SourceIncarnation) -> tuple[bool, str]:
+    status = source.status()
     assert_described(status, {**SOURCE, "ready": PROCESS["ready"]})
     return status["ready"], status["state"]
 
@@ -109,28 +123,28 @@ def test_it_is_not_ready_while_what_was_posted_cannot_be_read(make_source: Make)
     assert how(source) == (True, "spooling")
 
 
-def test_a_spool_is_opened_where_rows_may_be_posted_or_are_left(make_source: Make, tmp_path: Path) -> None:
-    silent = make_source(Topic([0]), [])
-    assert silent._make_box() is None and not silent.spool_directory.exists()
-    box = make_source(Topic([0]), [], http_port=1)._make_box()
+def test_a_spool_is_opened_where_rows_may_be_posted_or_are_left(process: Callable[..., SourceProcess]) -> None:
+    silent = process()
+    assert silent.open_box(LETTERS) is None and not silent.spool_directory.exists()
+    box = process(http_port=1).open_box(LETTERS)
     assert box is not None
     box.close()
-    left = silent._make_box()
+    left = silent.open_box(LETTERS)
     assert left is not None
     left.close()
 
 
 def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
-    make_source: Make, caplog: pytest.LogCaptureFixture
+    process: Callable[..., SourceProcess], make_source: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "boreal.source")
-    said: list[tuple[bool, str]] = []
-    source = make_source(Topic([0]), said, http_port=1)
-    source.spool_directory.mkdir(parents=True)
-    (source.spool_directory / f"{0:020d}.log").write_bytes(b"no segment" * 100)
-    source.box = source._make_box()
-    assert source.box is None
+    of = process(http_port=1)
+    of.spool_directory.mkdir(parents=True)
+    (of.spool_directory / f"{0:020d}.log").write_bytes(b"no segment" * 100)
+    assert of.open_box(LETTERS) is None
     [told] = [record.getMessage() for record in caplog.records if record.name == "boreal.source"]
-    assert str(source.spool_directory) in told and "repair the disk, or move the directory away" in told
+    assert str(of.spool_directory) in told and "repair the disk, or move the directory away" in told
+    said: list[tuple[bool, str]] = []
+    source = make_source(Topic([0]), said)
     source._begin(FIRST)
-    assert said == [(True, "idle")] and source._status()["spooled_bytes"] == 0
+    assert said == [(True, "idle")] and source.status()["spooled_bytes"] == 0

@@ -1,0 +1,337 @@
+"""One incarnation of a source: from the user's topic it writes the logs of one stream, each record once in spite of crashes.
+
+One thread reads and writes, in this order; a batch is the records of one poll of the topic:
+
+    1. dead letters are sent, and acknowledged     an announced batch is not checked again
+    2. the batch is announced in every log         an anchor: which records, from which place (intake.place)
+    3. its rows are logged
+    4. Kafka acknowledges all of that              only then the next batch may be announced
+
+So after a crash at most one batch is incomplete, the last that was announced. It is read again from the user's topic, and
+each log gets the rows that it lacks (logs.source_restart). While Kafka is out of reach nothing is read: records wait in the
+topic, and posted rows wait in a spool (services.source.post_box).
+
+A boundary follows each batch. Without rows, every log gets a boundary once per boundary interval if evidence of the topic's
+ends moves it on (intake.stream_progress), else as a sign of life, less often.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
+
+from boreal.model.frames import INFINITY, Boundary, Frame, LogId
+from boreal.query.plan import Plan
+from formats.dead_letter import DeadLetterRecord
+from formats.json_text import moment
+from intake.evidence import Evidence
+from intake.intake import Intake, rows_not_held
+from logs.source_restart import SourceRestart
+from services.hosting.failpoints import failpoint
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, now_us
+from services.source.letters import Letters
+from services.source.post_box import STALLED_S, PostBox
+from services.source.user_topic import UserTopic
+from services.storage.kafka_log import KafkaLog
+from sunion.tape import BEGINNING
+
+FRAME_ROWS = 8_192
+LOOK_FOR_PARTITIONS_US = 10_000_000
+RETRY_S = 0.2
+_WAIT_MS = 200
+Answer = TypeVar("Answer")
+
+_logger = logging.getLogger("boreal.source")
+
+
+class StopRequest(Exception):
+    """Ends `run`: the process was stopped, or another incarnation of it has begun."""
+
+
+class SourceIncarnation:
+    """`run` goes on until it is stopped or fenced, and returns the process's exit code.
+
+    intake: a new one, for `topic`. logs: all logs of the stream. box: where rows are posted; None if they are not.
+    fenced: set when another incarnation writes the logs. on_change: called whenever the status may have changed.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        intake: Intake,
+        topic: UserTopic,
+        logs: Mapping[LogId, KafkaLog],
+        letters: Letters,
+        box: PostBox | None,
+        stopping: threading.Event,
+        fenced: threading.Event,
+    ) -> None:
+        self.plan = plan
+        self.intake = intake
+        self.topic = topic
+        self.logs = logs
+        self.letters = letters
+        self.box = box
+        self.on_change: Callable[[], None] = lambda: None
+        self.evidence = Evidence(topic, now_us, intake.answer)
+        self._stopping = stopping
+        self._fenced = fenced
+        self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
+        self._rows = self._letters = self._clamped = self._ahead = 0
+        self._last_ingest_us = self._last_boundary_us = self._next_evidence_us = self._next_partitions_us = 0
+        self._appended: defaultdict[LogId, list[Frame]] = defaultdict(list)
+
+    def run(self, former: SourceRestart) -> int:
+        """former: what the incarnations before have left."""
+        try:
+            self._begin(former)
+            while True:
+                self._turn()
+        except StopRequest:
+            if not self._fenced.is_set():
+                return EXIT_STOPPED
+            _logger.error("the logs have another writer: a later incarnation of this source has begun")
+            return EXIT_FENCED
+
+    # A new incarnation
+
+    def _begin(self, former: SourceRestart) -> None:
+        self._settle()
+        self._pass("source.started")
+        while not (partitions := self._partitions()):
+            self._wait(1.0)
+        if former.until:
+            self._do_again(former)
+        place = self.intake.place
+        place.promise = max(place.promise, former.promise)
+        self._read(partitions)
+        self.intake.progress.begin(place.newest, place.promise, now_us())
+        self._has_begun = True
+        self.on_change()
+        _logger.info("incarnation %d begins with the records from %s on", former.incarnation + 1, self._positions())
+
+    def _do_again(self, former: SourceRestart) -> None:
+        """Complete the batch that was announced last: each log gets the rows that it lacks."""
+        place, until = self.intake.place, former.until
+        self._ask(lambda: self.topic.begin(list(until), place))
+        if self._ask(lambda: self.topic.is_gone(place, until)):
+            _logger.error("records of an incomplete batch are deleted: some of its rows may be missing")
+            for partition, offset in until.items():
+                self.intake.skip(partition, offset)
+            place.next_ids.update(former.written)
+            return
+        found: dict[int, list[Any]] = {partition: [] for partition in until}
+        while (more := self.topic.poll_until(until, _WAIT_MS, FRAME_ROWS)) is not None:
+            for partition, records in more.items():
+                found[partition] += records
+            self._wait(0)
+        batch = self.intake.take_again(found, now_us())
+        for partition, offset in until.items():
+            self.intake.skip(partition, offset)
+        missing = rows_not_held(batch.frames, former.written)
+        for key, next_id in former.written.items():
+            if next_id > place.next_ids[key]:
+                _logger.error("%s holds %d rows of records that the topic no longer has", key, next_id - place.next_ids[key])
+                place.next_ids[key] = next_id
+        self._append(missing)
+        self._settle()
+
+    # The loop
+
+    def _turn(self) -> None:
+        """Poll the topic once, and log the result."""
+        self._wait(0)
+        found = self._poll()
+        has_rows = any(found.values())
+        if has_rows:
+            self._log_batch(found)
+        self._look_for_evidence(has_rows)
+        now = now_us()
+        if has_rows or now >= self._next_boundary_us:
+            self._last_boundary_us = now
+            self._append(self.intake.heartbeat(now))
+        self._settle()
+        if now >= self._next_partitions_us:
+            self._next_partitions_us = now + LOOK_FOR_PARTITIONS_US
+            self._look_for_partitions()
+
+    @property
+    def _next_boundary_us(self) -> int:
+        """When a boundary is due even without records: sooner if evidence has moved it on."""
+        plan = self.plan
+        moves = self.intake.boundary > self.intake.place.promise
+        return self._last_boundary_us + (plan.boundary_interval_us if moves else plan.sign_of_life_us)
+
+    def _poll(self) -> dict[int, list[Any]]:
+        wait_ms = max(min(self._next_boundary_us, self._next_evidence_us) - now_us(), 0) // 1_000
+        try:
+            return self.topic.poll(wait_ms, FRAME_ROWS)
+        except OffsetOutOfRangeError:
+            for partition, offset in self._ask(self.topic.find_again).items():
+                self.intake.skip(partition, offset)
+            self.evidence.forget()
+            return {}
+
+    def _log_batch(self, found: dict[int, list[Any]]) -> None:
+        batch = self.intake.take(found, now_us())
+        if batch.letters:
+            self._send(batch.letters)
+            self._pass("source.letters_sent")
+        announcements = [(log, frame) for log, frame in batch.frames if isinstance(frame, Boundary)]
+        self._append(announcements[:1])
+        self._pass("source.between_announcements")
+        self._append(announcements[1:])
+        self._pass("source.announced")
+        for log, frame in batch.frames[len(announcements) :]:
+            self._append([(log, frame)])
+            self._pass("source.between_logs")
+        if batch.rows:
+            self._rows += batch.rows
+            self._clamped += batch.clamped
+            self._last_ingest_us = now_us()
+        self._ahead += batch.ahead
+
+    def _look_for_evidence(self, has_rows: bool) -> None:
+        """Process answers about the topic's ends, and ask again if it is time. Not while the spool holds records: they are
+        written, but not in the topic yet."""
+        self.evidence.look()
+        now = now_us()
+        interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions)
+        # Rows whose boundary waits for evidence should not wait for the next interval as well.
+        is_waited_for = has_rows and interval_us <= self.plan.boundary_interval_us
+        if now >= self._next_evidence_us or is_waited_for:
+            self._next_evidence_us = now + interval_us
+            if self.box is None or self.box.is_empty:
+                self.evidence.ask(self.topic.assigned, self.intake.ask(now))
+
+    def _look_for_partitions(self) -> None:
+        partitions = self._partitions()
+        if len(partitions) > len(self.topic.assigned):
+            _logger.info("%s has %d partitions now", self.topic.name, len(partitions))
+            self._read(partitions)
+
+    def _partitions(self) -> list[int]:
+        """The partitions of the user's topic; none while it does not exist."""
+        partitions = self._ask(self.topic.partitions)
+        self._is_absent = not partitions
+        if self._is_absent:
+            _logger.warning("topic %s does not exist", self.topic.name)
+        return partitions
+
+    def _read(self, partitions: list[int]) -> None:
+        """Read these partitions from our position on."""
+        for partition, offset in self._ask(lambda: self.topic.begin(partitions, self.intake.place)).items():
+            self.intake.expect(partition, offset)
+        self.intake.progress.watch(partitions, now_us())
+
+    def _send(self, letters: list[DeadLetterRecord]) -> None:
+        """Return when Kafka has the letters, and all frames that were logged before: they decide which records are late."""
+        self._settle()
+        for future in [self.letters.send(letter) for letter in letters]:
+            while not _is_sent(future):
+                self._wait(0)
+        self._letters += len(letters)
+
+    def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
+        """Collect frames for the next `_settle`, which sends those of one log in one request."""
+        for log, frame in frames:
+            self._appended[log].append(frame)
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """The answer to a question to the user's topic; retries until Kafka answers."""
+        while True:
+            try:
+                answer = question()
+                self._is_unanswered = False
+                return answer
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                self._is_unanswered = True
+                _logger.warning("%s does not answer: %r", self.topic.name, error)
+                self._wait(RETRY_S)
+
+    def _settle(self) -> None:
+        """Send all collected frames, and return when Kafka has them."""
+        for id_, frames in self._appended.items():
+            self.logs[id_].append_later(*frames)
+        self._appended.clear()
+        for log in self.logs.values():
+            while not log.flush(STALLED_S):
+                self._stall(True, log)
+                self._wait(RETRY_S)
+        self._stall(False, None)
+
+    def _stall(self, is_stalled: bool, log: KafkaLog | None) -> None:
+        if is_stalled != self._is_stalled:
+            self._is_stalled = is_stalled
+            if log is not None:
+                _logger.warning("%s cannot be written: no records are read until it can", log.id)
+            self.on_change()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait. StopRequest if the process is to end."""
+        if self._stopping.wait(seconds) or self._fenced.is_set():
+            raise StopRequest
+
+    def _pass(self, name: str) -> None:
+        if os.environ.get("BOREAL_FAILPOINT", "").startswith(name):
+            # The failpoint promises that these frames are logged, so we wait until Kafka has them.
+            self._settle()
+            failpoint(name)
+
+    # Status
+
+    def _positions(self) -> dict[int, int]:
+        return {number: partition.next_offset for number, partition in sorted(self.intake.place.partitions.items())}
+
+    def status(self) -> dict[str, Any]:
+        """What the process says of itself: `deployment.status_fields.SOURCE`."""
+        box, boundary = self.box, self.intake.place.promise
+        return {
+            "ready": self._can_read and not self._is_stalled,
+            "stream": self.intake.name,
+            "state": self._state(),
+            "last_boundary": "end" if boundary >= INFINITY else moment(boundary) if boundary > BEGINNING else None,
+            "last_ingest_ms": self._last_ingest_us / 1_000 if self._last_ingest_us else None,
+            "rows": self._rows,
+            "dlq": self._letters + (box.refused if box is not None else 0),
+            "clamped": self._clamped,
+            "ahead": self._ahead,
+            "idle_partitions": self.intake.progress.idle_partitions,
+            "spooled_bytes": box.spooled_bytes if box is not None else 0,
+            "spool_full": box is not None and box.is_full,
+            "lost_records": self.topic.lost_records,
+            "positions": self._positions(),
+        }
+
+    @property
+    def _can_read(self) -> bool:
+        """Whether all records of the stream can reach us. If not, a stream without records is not idle, but failed."""
+        is_cut_off = self._is_absent or self._is_unanswered or (self.box is not None and self.box.failure is not None)
+        return self._has_begun and not is_cut_off
+
+    def _state(self) -> str:
+        if not self._can_read:
+            return "failed"
+        if self.box is not None and not self.box.is_empty:
+            return "spooling"
+        progress, now = self.intake.progress, now_us()
+        if self._is_stalled or progress.unheard(now):
+            return "failed"
+        return "live" if progress.brings(now) else "idle"
+
+
+def _is_sent(future: Any) -> bool:
+    """Whether Kafka has a record within STALLED_S. KafkaError if it refuses the record."""
+    try:
+        future.get(timeout=STALLED_S)
+    except KafkaTimeoutError:
+        return False
+    return True
