@@ -24,9 +24,9 @@ def serve(stopping: threading.Event) -> int:
     arguments = _arguments()
     settings = load_settings()
     options = ApiSettings(**{name: value for name, value in vars(arguments).items() if value is not None})
-    installation = StackInstallation(settings)
+    installation = StackInstallation(settings, allow_chaos=options.allow_chaos)
     tokens = TokenStore(settings.data, options.token.get_secret_value() if options.token else None)
-    app = create_app(options, installation, tokens)  # type: ignore[arg-type]
+    app = create_app(options, installation, tokens)
     server = uvicorn.Server(
         uvicorn.Config(
             app,

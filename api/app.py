@@ -14,11 +14,11 @@ from api import problems
 from api.gate import Gate
 from api.installation import Installation
 from api.problems import Problem
-from api.routers import health, queries
+from api.routers import chaos, health, metrics, output, queries, streams
 from api.settings import ApiSettings
 from api.tokens import TokenStore
 
-ROUTERS = (queries.router, queries.checking, health.router)
+ROUTERS = (queries.router, queries.checking, output.router, streams.router, chaos.router, metrics.router, health.router)
 
 THREADS = 64
 """Calls that may wait for servers at the same time, such as the deletion of a query."""

@@ -162,7 +162,7 @@ class OutputReader(Protocol):
 
     def read(self, after: str | None, limit: int) -> OutputPage:
         """At most `limit` records after a place, without waiting for new ones; None: from the oldest that is kept. UserError
-        if `after` is not the id of a record of this output."""
+        if `after` is not the id of a record of this output. A page without records may still have moved on: `next_id`."""
 
     def newest(self, count: int) -> str | None:
         """The place after which at most `count` records follow; None if all that is kept follows."""

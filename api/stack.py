@@ -12,14 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from api.faults import ResolvedFault, resolve
 from api.installation import (
     Change,
+    ForbiddenError,
     Freshness,
     NotFoundError,
     Precondition,
     Readiness,
+    StartedFault,
+    StreamPlace,
     UnavailableError,
+    View,
 )
+from api.posts import Posts
+from api.stack_output import OutputTail, StackOutput
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
@@ -30,7 +37,9 @@ from services.hosting.process import now_us
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import Statuses
+from services.kafka.topics import out_topic, stable_topic
 from services.monitor.reports import QueryReports
+from services.stack.chaos import FaultRefused, request_fault
 from services.stack.operations import SILENT_AFTER_S, Operations, OutOfReach
 
 HEARD_WITHIN_S = 5.0
@@ -44,8 +53,10 @@ SECRET_WORDS = ("password", "secret", "token", "key", "credential")
 class StackInstallation:
     """See `api.installation.Installation`."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    def __init__(self, settings: ServiceSettings, *, allow_chaos: bool = False) -> None:
+        """allow_chaos: whether a supervisor beside this process obeys faults."""
         self._settings = settings
+        self._faults = settings.data if allow_chaos else None
         self._operations = Operations(settings)
         self._home = self._operations.home
         self._records: dict[str, QueryRecord] = {}
@@ -53,13 +64,16 @@ class StackInstallation:
         self._watch = QueryRegistry(self._home).watch(self._take_record)
         self._statuses = Statuses(self._home)
         self._reports = QueryReports(self._home)
+        self._tails: dict[tuple[str, View], tuple[OutputTail, int]] = {}
+        self._tails_lock = threading.Lock()
+        self._posts = Posts(self._operations.clusters)
 
     @property
     def sites(self) -> tuple[str, ...]:
         return self._settings.site_names
 
     def close(self) -> None:
-        for follower in (self._watch, self._statuses, self._reports, self._operations):
+        for follower in (self._watch, self._statuses, self._reports, self._operations, self._posts):
             follower.close()
 
     # Reads
@@ -158,6 +172,54 @@ class StackInstallation:
         with self._heard:
             self._heard.wait_for(lambda: name not in self._records, HEARD_WITHIN_S)
 
+    # Rows
+
+    def streams(self) -> Sequence[StreamPlace]:
+        return [
+            StreamPlace(name, stream, f"{fields.get('site') or self._settings.home}:{fields.get('topic')}")
+            for name, record in self.queries().items()
+            for stream, fields in record.spec["streams"].items()
+        ]
+
+    def append(self, place: StreamPlace, records: Sequence[bytes]) -> None:
+        site, _, topic = place.log.partition(":")
+        self._posts.post(site, topic, records)
+
+    def output(self, name: str, view: View) -> StackOutput:
+        self._record(name)
+        key = (name, view)
+        with self._tails_lock:
+            tail, readers = self._tails.get(key, (None, 0))
+            if tail is None:
+                topic = stable_topic(name) if view == "stable" else out_topic(name, self._settings.home, self.sites)
+                tail = OutputTail(self._home, topic, view)
+            self._tails[key] = tail, readers + 1
+        return StackOutput(tail, lambda: self._leave(key))
+
+    def _leave(self, key: tuple[str, View]) -> None:
+        """A reader is closed; the last one closes what they shared."""
+        with self._tails_lock:
+            tail, readers = self._tails.pop(key)
+            if readers > 1:
+                self._tails[key] = tail, readers - 1
+                return
+        tail.close()
+
+    # Faults
+
+    def fault(self, text: str) -> StartedFault:
+        if self._faults is None:
+            fix = "start the stack with boreal up --allow-chaos"
+            raise ForbiddenError("fault", text, "is not allowed: this installation was started without --allow-chaos", fix)
+        found = resolve(text, self.queries())
+        processes = _processes_of(found)
+        ends_at_ms = time.time() * 1_000 + (found.fault.for_us or 0) / 1_000
+        try:
+            fault_id = request_fault(self._faults, found.fault, processes)
+        except FaultRefused as error:
+            raise UnavailableError("fault", text, str(error), "see boreal status") from None
+        return StartedFault(fault_id, found.text, tuple(processes), ends_at_ms)
+
     def _act(self, name: str, precondition: Precondition, act: Any) -> Change:
         self._record(name)
         with _reaching():
@@ -197,6 +259,18 @@ class StackInstallation:
             else:
                 self._records[name] = record
             self._heard.notify_all()
+
+
+def _processes_of(found: ResolvedFault) -> list[str]:
+    """The processes that a fault concerns: a stream's source, or a replica's node. UserError for a fault that would need a
+    link between two of them: on a stack there is one from each process to each site."""
+    fault = found.fault
+    if fault.to_replica:
+        fix = f"cut {fault.stream} for all, or a whole replica: cut {fault.fragment or 'main'}.{fault.to_replica} for D"
+        raise UserError("fault", found.text, "cannot cut one replica from one stream on a stack", fix)
+    if fault.losing_checkpoint:
+        raise UserError("fault", found.text, "cannot lose a checkpoint on a stack", "leave out `losing checkpoint`")
+    return [f"source.{found.query}.{fault.stream}" if fault.stream else f"node.{found.query}.{fault.replica}"]
 
 
 @contextmanager

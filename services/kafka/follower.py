@@ -33,10 +33,12 @@ class TopicFollower:
         from_end: bool = False,
         gather_ms: int | None = None,
         read_committed: bool = False,
+        last: int | None = None,
     ) -> None:
         """take: called with each record. from_end: skip records written earlier, or while the cluster was unreachable.
         gather_ms: the broker collects records for this time, since one record costs as much as many; None: no delay.
-        read_committed: leave out records of transactions that were not committed."""
+        read_committed: leave out records of transactions that were not committed. last: begin with so many records before
+        the end, not at the beginning."""
         self.is_current = threading.Event()
         """Set once all records that the topic held when it was reached have been passed on."""
         self._cluster = cluster
@@ -46,7 +48,8 @@ class TopicFollower:
         self._options: dict[str, Any] = {"read_committed": True} if read_committed else {}
         if gather_ms is not None:
             self._options |= {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
-        self._next = 0
+        self._last = last
+        self._next = 0 if last is None else -1
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"follow-{topic}-{cluster.site}", daemon=True)
         self._thread.start()
@@ -73,7 +76,7 @@ class TopicFollower:
             self._next = end
         elif not first <= self._next <= end:
             # The next record was deleted in the meantime, or the whole topic was created again.
-            self._next = first
+            self._next = first if self._last is None else max(first, end - self._last)
         consumer.seek(self._partition, self._next)
         while not self._stopping.is_set():
             if consumer.position(self._partition) >= end:

@@ -24,6 +24,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
 
+from boreal.model.errors import BorealError
 from formats.record_parsing import RecordShape, read_records
 from services.source.post_box import PostBox
 from services.source.spool import SpoolFull
@@ -36,6 +37,10 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
 
 _logger = logging.getLogger("boreal.source")
+
+
+class BodyError(BorealError):
+    """A body that is not what its content type says."""
 
 
 def create_app(box: PostBox, shape: RecordShape, query: str, stream: str) -> FastAPI:
@@ -68,9 +73,9 @@ async def _read_body(request: Request) -> bytes:
 
 def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> tuple[int, dict[str, Any]]:
     try:
-        records = _records(kind, body)
-    except (ValueError, RecursionError, pa.ArrowException) as error:
-        return 400, {"error": f"the body cannot be read: {error}"}
+        records = records_of(kind, body)
+    except BodyError as error:
+        return 400, {"error": str(error)}
     reasons = read_records(shape, records).reasons
     too_large = f"more than {LARGEST_RECORD} bytes"
     reasons.update({row: too_large for row, record in enumerate(records) if len(record) > LARGEST_RECORD})
@@ -86,8 +91,15 @@ def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> tuple[int
     return 202, answer
 
 
+def records_of(kind: str, body: bytes) -> list[bytes]:
+    """A body as JSON records, one for each row, not checked. kind: its content type. BodyError if it cannot be read."""
+    try:
+        return _records(kind, body)
+    except (ValueError, RecursionError, pa.ArrowException) as error:
+        raise BodyError(f"the body cannot be read: {error}") from None
+
+
 def _records(kind: str, body: bytes) -> list[bytes]:
-    """The body as JSON records, one for each row, not checked. ValueError or ArrowException if it cannot be read."""
     if kind in JSON_LINES:
         body.decode()
         return [line for line in body.splitlines() if line.strip()]

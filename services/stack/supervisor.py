@@ -50,6 +50,7 @@ from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
 from services.stack import parent_death
+from services.stack.chaos import FaultDesk
 from services.stack.children import MONITOR, api_child, python_environment, query_children
 from services.stack.links import ProxyLink
 from services.stack.servers import KafkaServer, RedisServer, Server
@@ -151,6 +152,7 @@ class Supervisor:
                 self._ending.set()
                 self._perform(ProcessTargets(()))
             self._wait()
+            self._runner.turn_faults()
             if self._write_state():
                 publisher.now()
             if now_us() - looked_at_logs > _LOOK_AT_LOGS_S * 1e6:
@@ -344,6 +346,14 @@ class ProcessRunner:
         self._links: dict[str, dict[str, ProxyLink]] = {}
         self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
         self._logged: set[str] = set()
+        self._faults: FaultDesk | None = None
+        if allow_chaos:
+            self._faults = FaultDesk(settings.data, lambda name: self._links.get(name, {}), self._send)
+
+    def turn_faults(self) -> None:
+        """Begin and undo the faults that are asked for, if chaos is allowed."""
+        if self._faults is not None:
+            self._faults.turn()
 
     def pid(self, name: str) -> int | None:
         running = self._running.get(name)
@@ -356,6 +366,8 @@ class ProcessRunner:
 
     def start(self, child: Child) -> None:
         """Start a process. One that cannot be started is reported as one that has ended at once."""
+        if self._faults is not None and self._faults.holds(child.name):
+            return self._on_end(child.name, EXIT_FAILED)
         try:
             process = self._begin(child)
         except _SHORTAGES as error:
@@ -396,6 +408,11 @@ class ProcessRunner:
             return subprocess.Popen(
                 command, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True
             )
+
+    def _send(self, name: str, number: signal.Signals) -> None:
+        """Send a process a signal, if it runs."""
+        if name in self._running:
+            self._running[name][0].send_signal(number)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         if name not in self._running:

@@ -331,6 +331,45 @@ def test_the_api_shows_and_changes_what_the_commands_do(boreal: Commands) -> Non
     assert code == 200 and shown["name"] == "counts"
 
 
+def events(boreal: Commands, path: str, count: int, **headers: str) -> list[dict[str, str]]:
+    """The first server-sent events, without comments."""
+    status = boreal.status()
+    request = urllib.request.Request(f"{status['api']}/api/v1{path}")
+    for name, value in {"Authorization": f"Bearer {status['token']}", **headers}.items():
+        request.add_header(name, value)
+    found: list[dict[str, str]] = []
+    event: dict[str, str] = {}
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        while len(found) < count:
+            name, _, value = answer.readline().decode().rstrip("\r\n").partition(": ")
+            if name:
+                event[name] = value
+            elif "event" in event:
+                found.append(event)
+                event = {}
+    return found
+
+
+def test_results_come_as_events_and_a_caller_goes_on_where_it_was(boreal: Commands) -> None:
+    rows = events(boreal, "/queries/counts/output?from=stable", 3)
+    assert [json.loads(row["data"])["rows"] for row in rows] == [20, 20, 20]
+    [again] = events(boreal, "/queries/counts/output?from=stable", 1, **{"Last-Event-ID": rows[1]["id"]})
+    assert again == rows[2]
+    [change] = events(boreal, "/queries/counts/output?from=all&last=1", 1)
+    assert {"v", "type", "seq", "stable_seq", "epoch"} <= set(json.loads(change["data"]))
+
+
+def test_rows_may_be_posted_and_chaos_is_refused_unless_it_is_allowed(boreal: Commands) -> None:
+    row = {"at": 1_700_000_004_950_000, "key": "k", "value": 1}
+    for name in ("left", "counts.right"):
+        assert call(boreal, "POST", f"/streams/{name}/tuples", [row, {}]) == (
+            202, {"accepted": 1, "refused": 1, "reasons": [{"row": 1, "reason": "column at is missing"}]},
+        )  # fmt: skip
+    assert call(boreal, "POST", "/streams/none/tuples", row)[0] == 404
+    code, refusal = call(boreal, "POST", "/chaos", {"fault": "cut left for 5s"})
+    assert code == 403 and "--allow-chaos" in refusal["fix"]
+
+
 def test_the_api_may_be_killed_and_no_query_notices(boreal: Commands) -> None:
     before = {name: (process["pid"], process["restarts"]) for name, process in boreal.processes().items() if name != "api"}
     status = boreal.status()

@@ -169,6 +169,7 @@ def test_validation_changes_nothing(admin: TestClient, installation: MemoryInsta
         (b'{"name": 1, "name": 2}', "name"), (b"[" * 100_000, "body"), (b'{"a":' * 50_000, "body"), (b"{}", "name"),
         (b'{"name": "q", "streams": {}, "nothing": 1}', None), (b'{"name": "a/b"}', None), (b"1" * 10_000, "body"),
     ],
+    ids=lambda value: repr(value)[:20],
 )  # fmt: skip
 def test_a_body_that_is_no_query_is_refused(admin: TestClient, content: bytes, field: str | None) -> None:
     problem(admin.post(QUERIES, content=content), 422, field)

@@ -1,0 +1,91 @@
+"""What statuses say, as Prometheus metrics. Nothing is counted here, so restarts of the API reset nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from api.installation import Installation
+
+STATES = ("STABLE", "UP_FAILURE", "STABILIZATION", "RECOVERING", "STARTING", "FAILURE", "PAUSED")
+INPUT_STATES = ("live", "idle", "spooling", "failed", "starting", "paused")
+QUANTILES = {"p50": "0.5", "p99": "0.99", "max": "1"}
+DEAD_LETTERS = {"refused": "dlq", "ahead": "ahead"}
+
+
+class StatusCollector(Collector):
+    """Collects the metrics of all queries of an installation."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+
+    def collect(self) -> Iterator[Metric]:
+        state = _gauge("query_state", "1 for the state of the query, as clients see it.", "state")
+        paused = _gauge("query_paused", "Whether the query is paused.")
+        rows = _counter("output_tuples", "Rows that clients were given.", "type")
+        undone = _counter("undone_tuples", "Tentative rows that were revoked.")
+        delay = _gauge("output_delay_seconds", "The delay of new rows lately.", "quantile")
+        threshold = _gauge("delay_threshold_seconds", "X, the delay threshold.")
+        held = _gauge("hold_seconds", "How long a bucket may be held back for missing input.")
+        late = _counter("delay_violations", "New rows that came later than X after their ingest.")
+        tentative = _gauge("tentative_outstanding", "Tentative rows that are not revoked.")
+        stable = _gauge("last_stable_timestamp_seconds", "Up to which event time stable input is processed, since 1970.")
+        inputs = _gauge("input_state", "1 for the state of the stream.", "stream", "state")
+        age = _gauge("input_ingest_age_seconds", "How long ago the source logged the last row.", "stream")
+        dead = _counter("dlq_records", "Records that a source has refused.", "stream", "reason")
+        seconds = _gauge("reconciliation_seconds", "How long the last correction of an instance took.", "instance", "mode")
+        for name, status in self._installation.statuses().items():
+            for known in STATES:
+                state.add_metric([name, known], float(status["state"] == known))
+            paused.add_metric([name], float(bool(status.get("paused"))))
+            for kind in ("stable", "tentative"):
+                rows.add_metric([name, kind], status["counts"][kind])
+            undone.add_metric([name], status["counts"]["undone"])
+            for field, quantile in QUANTILES.items():
+                _add(delay, [name, quantile], status["delay_ms"][field], 1e-3)
+            _add(threshold, [name], status["x_ms"], 1e-3)
+            _add(held, [name], status["alpha_x_ms"], 1e-3)
+            late.add_metric([name], status["violations"])
+            tentative.add_metric([name], status["tentative"]["outstanding"])
+            positions = [replica["position"] for replica in status["replicas"] if replica.get("position") is not None]
+            _add(stable, [name], max(positions, default=None), 1e-6)
+            for stream in status["inputs"]:
+                for known in INPUT_STATES:
+                    inputs.add_metric([name, stream["name"], known], float(stream["state"] == known))
+                _add(age, [name, stream["name"]], stream["last_ingest_age_ms"], 1e-3)
+                for reason, field in DEAD_LETTERS.items():
+                    _add(dead, [name, stream["name"], reason], stream.get(field), 1)
+            self._corrections(seconds, name)
+        yield from (
+            state, paused, rows, undone, delay, threshold, held, late, tentative, stable, inputs, age, dead, seconds,
+        )  # fmt: skip
+
+    def _corrections(self, metric: Metric, name: str) -> None:
+        record = self._installation.queries().get(name)
+        if record is None:
+            return
+        for entry in self._installation.instances(name):
+            who = f"{entry['fragment']}.{entry['replica']}.{entry['shard']}"
+            _add(metric, [name, who, str(record.spec["reconcile"])], _seconds(entry), 1)
+
+
+def _seconds(entry: Mapping[str, Any]) -> float | None:
+    found = entry.get("last_reconciliation_s")
+    return None if found is None else float(found)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"boreal_{name}", text, labels=["query", *labels])
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"boreal_{name}", text, labels=["query", *labels])
+
+
+def _add(metric: Any, labels: list[str], value: float | None, unit: float) -> None:
+    """Add a sample, where the value is known. unit: of the value, in that of the metric."""
+    if value is not None:
+        metric.add_metric(labels, value * unit)

@@ -1,0 +1,18 @@
+"""Faults on purpose, where the installation allows them."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.dependencies import CHAOS, InstallationOf
+from api.models import ChaosAnswer, ChaosRequest
+
+router = APIRouter(prefix="/api/v1/chaos", tags=["chaos"])
+
+
+@router.post("", status_code=202, dependencies=[CHAOS])
+def begin(request: ChaosRequest, installation: InstallationOf) -> ChaosAnswer:
+    """Break something, such as `cut jfk for 5s`, `cut departures.main.r0 for 5s`, `freeze main.r0 for 3s`, `crash main.r0 for
+    3s` or `slow jfk by 500ms for 10s`. It is undone in time, even if the API ends."""
+    started = installation.fault(request.fault)
+    return ChaosAnswer(id=started.id, fault=started.fault, targets=list(started.targets), ends_at_ms=started.ends_at_ms)

@@ -1,0 +1,96 @@
+"""The results of a query as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from fastapi.concurrency import run_in_threadpool
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from api.dependencies import VIEWER, InstallationOf, Name
+from api.installation import OutputPage, OutputReader, UnavailableError, View
+
+router = APIRouter(prefix="/api/v1/queries", tags=["output"])
+
+PAGE = 200
+"""Events that are read at once: what a slow caller has waiting, at most."""
+PING_S = 15
+SEND_WITHIN_S = 10
+"""A caller that takes nothing for so long is cut off; it comes back with the id of its last event."""
+RETRY_MS = 1_000
+LAST_MAX = 10_000
+LOOK_S = 5
+"""How often an idle stream looks whether its query still exists."""
+
+
+@router.get("/{name}/output", dependencies=[VIEWER], response_class=EventSourceResponse)
+async def output(
+    name: Name,
+    installation: InstallationOf,
+    view: Annotated[View, Query(alias="from", description="`stable`: final rows. `all`: every record.")] = "stable",
+    last: Annotated[int | None, Query(description="Begin with at most so many old events.", ge=0, le=LAST_MAX)] = None,
+    last_event_id: Annotated[str | None, Header(description="Go on after this event.", max_length=100)] = None,
+) -> EventSourceResponse:
+    """The results of a query, without end: by default all that are kept, then new ones as they come.
+
+    With `from=stable` each event is a final row, `{"carrier": "AA", ...}`. With `from=all` it is a record as in changes.jsonl,
+    and the name of the event is its type: `stable`, `tentative`, `undo`, `boundary` or `rec_done`. Each event has an id; a
+    caller that sends the last one as `Last-Event-ID` goes on after it. A `gap` event says that what followed it is no longer
+    kept. The stream ends when the query is deleted.
+    """
+    reader = await run_in_threadpool(installation.output, name, view)
+    try:
+        place = last_event_id or (await run_in_threadpool(reader.newest, last) if last is not None else None)
+        first = await run_in_threadpool(reader.read, place, PAGE)  # here, so that an unknown id is refused
+    except BaseException:
+        await run_in_threadpool(reader.close)
+        raise
+    events = _events(reader, place, first, lambda: name in installation.queries())
+    return EventSourceResponse(events, ping=PING_S, send_timeout=SEND_WITHIN_S, headers={"X-Accel-Buffering": "no"})
+
+
+async def _events(
+    reader: OutputReader, place: str | None, page: OutputPage | None, exists: Callable[[], bool]
+) -> AsyncIterator[ServerSentEvent]:
+    loop, more = asyncio.get_running_loop(), asyncio.Event()
+    stop = reader.on_more(_waker(loop, more))
+    try:
+        yield ServerSentEvent(comment="connected", retry=RETRY_MS)
+        while page is not None:
+            if page.gap is not None:
+                yield ServerSentEvent(event="gap", data=json.dumps(dict(page.gap)))
+            for event in page.events:
+                yield ServerSentEvent(id=event.id, event=event.type, data=event.data)
+            is_end = not page.events and page.next_id in (None, place)
+            place = page.next_id or place
+            if is_end:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(more.wait(), LOOK_S)
+            more.clear()
+            page = await _next(reader, place, exists)
+    finally:
+        stop()
+        await asyncio.shield(run_in_threadpool(reader.close))
+
+
+async def _next(reader: OutputReader, place: str | None, exists: Callable[[], bool]) -> OutputPage | None:
+    """The next page; None if the query was deleted. While servers do not answer, the caller hears only silence."""
+    while await run_in_threadpool(exists):
+        try:
+            return await run_in_threadpool(reader.read, place, PAGE)
+        except UnavailableError:
+            await asyncio.sleep(RETRY_MS / 1_000)
+    return None
+
+
+def _waker(loop: asyncio.AbstractEventLoop, more: asyncio.Event) -> Callable[[], Any]:
+    def wake() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(more.set)
+
+    return wake

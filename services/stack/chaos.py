@@ -1,0 +1,131 @@
+"""Faults of a local stack that somebody asks for: by files in DATA/run/faults, which the supervisor obeys.
+
+The supervisor has the links and the processes, so it also undoes every fault in time, whatever becomes of who asked for it. If
+the supervisor dies, all its processes die with it, and no fault outlasts them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from boreal.model.errors import BorealError
+from embedded.faults import Fault
+from services.stack.links import ProxyLink
+from services.stack.state import replace_file
+
+TAKEN_WITHIN_S = 5.0
+_LOOK_S = 0.02
+
+_logger = logging.getLogger("boreal.chaos")
+
+
+class FaultRefused(BorealError):
+    """The supervisor does not obey: it has ended, or was started without chaos."""
+
+
+def request_fault(data: Path, fault: Fault, processes: Sequence[str]) -> str:
+    """Ask the supervisor of a stack for a fault of these processes; returns the fault's id once it has begun. FaultRefused if
+    it does not begin within five seconds; it will not begin later then."""
+    fault_id = secrets.token_hex(4)
+    path = _directory(data) / f"{fault_id}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = "cut" if fault.kind in ("cut_stream", "cut_replica") else fault.kind
+    for_s = (fault.for_us or 0) / 1e6
+    replace_file(path, json.dumps({"kind": kind, "processes": list(processes), "by_s": fault.by_us / 1e6, "for_s": for_s}))
+    deadline = time.monotonic() + TAKEN_WITHIN_S
+    while path.exists():
+        if time.monotonic() > deadline:
+            path.unlink(missing_ok=True)
+            raise FaultRefused("the supervisor does not take faults now")
+        time.sleep(_LOOK_S)
+    return fault_id
+
+
+@dataclass(eq=False, slots=True)
+class _ActiveFault:
+    kind: str
+    process: str
+    by_s: float
+    ends_at: float
+
+
+class FaultDesk:
+    """The supervisor's part; only for its main thread. Call `turn` often."""
+
+    def __init__(
+        self,
+        data: Path,
+        links: Callable[[str], Mapping[str, ProxyLink]],
+        send_signal: Callable[[str, signal.Signals], None],
+    ) -> None:
+        """links: those of a process, by site. send_signal: to a process that runs."""
+        self._directory = _directory(data)
+        self._links = links
+        self._send_signal = send_signal
+        self._active: list[_ActiveFault] = []
+        for stale in self._directory.glob("*.json"):
+            stale.unlink(missing_ok=True)
+
+    def holds(self, process: str) -> bool:
+        """Whether a process has crashed and must not be started yet."""
+        return any(fault.kind == "crash" and fault.process == process for fault in self._active)
+
+    def turn(self) -> None:
+        """Begin what is asked for, and undo what is over."""
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                asked = json.loads(path.read_text())
+            except (OSError, ValueError) as error:
+                _logger.warning("%s cannot be read: %s", path, error)
+            else:
+                self._begin(asked)
+            path.unlink(missing_ok=True)
+        now = time.monotonic()
+        for fault in [fault for fault in self._active if fault.ends_at <= now]:
+            self._active.remove(fault)
+            self._undo(fault)
+
+    def _begin(self, asked: Mapping[str, Any]) -> None:
+        _logger.warning("fault: %s %s for %s s", asked["kind"], ", ".join(asked["processes"]), asked["for_s"])
+        for process in asked["processes"]:
+            fault = _ActiveFault(asked["kind"], process, asked["by_s"], time.monotonic() + asked["for_s"])
+            self._active.append(fault)
+            self._strike(fault)
+
+    def _strike(self, fault: _ActiveFault) -> None:
+        match fault.kind:
+            case "cut":
+                for link in self._links(fault.process).values():
+                    link.cut()
+            case "slow":
+                for link in self._links(fault.process).values():
+                    link.slow(fault.by_s)
+            case "freeze":
+                self._send_signal(fault.process, signal.SIGSTOP)
+            case "crash":
+                self._send_signal(fault.process, signal.SIGKILL)
+
+    def _undo(self, fault: _ActiveFault) -> None:
+        """Undo a fault; what others do to the same process stays."""
+        _logger.warning("fault over: %s %s", fault.kind, fault.process)
+        others = [other for other in self._active if other.process == fault.process]
+        if fault.kind in ("cut", "slow"):
+            for link in self._links(fault.process).values():
+                link.heal()
+            for other in others:
+                if other.kind in ("cut", "slow"):
+                    self._strike(other)
+        elif fault.kind == "freeze" and not any(other.kind == "freeze" for other in others):
+            self._send_signal(fault.process, signal.SIGCONT)
+
+
+def _directory(data: Path) -> Path:
+    return data / "run" / "faults"

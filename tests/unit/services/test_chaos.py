@@ -1,0 +1,93 @@
+"""Faults that are asked for by files, and undone in time."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from embedded.faults import parse_fault_at_once
+from services.stack import chaos
+from services.stack.chaos import FaultDesk, FaultRefused, request_fault
+
+
+class Link:
+    """What a fault does to a link."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def cut(self) -> None:
+        self.said.append("cut")
+
+    def slow(self, delay_s: float) -> None:
+        self.said.append(delay_s)
+
+    def heal(self) -> None:
+        self.said.append("heal")
+
+
+class Machine:
+    """A supervisor's desk, with its clock."""
+
+    def __init__(self, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.link, self.signals, self.now = Link(), list[tuple[str, signal.Signals]](), 100.0
+        monkeypatch.setattr(chaos.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(chaos.time, "sleep", lambda seconds: self.turn(0.1))
+        self.desk = FaultDesk(data, lambda name: {"a": self.link}, lambda *sent: self.signals.append(sent))  # type: ignore
+
+    def turn(self, seconds: float) -> None:
+        self.now += seconds
+        self.desk.turn()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_a_cut_is_healed_in_time(machine: Machine, tmp_path: Path) -> None:
+    assert request_fault(tmp_path, parse_fault_at_once("cut jfk for 5s"), ["source.q.jfk"])
+    assert machine.link.said == ["cut"]
+    machine.turn(4.8)
+    assert machine.link.said == ["cut"]
+    machine.turn(0.3)
+    assert machine.link.said == ["cut", "heal"]
+
+
+def test_what_overlaps_stays_until_its_own_end(machine: Machine, tmp_path: Path) -> None:
+    request_fault(tmp_path, parse_fault_at_once("cut jfk for 5s"), ["source.q.jfk"])
+    request_fault(tmp_path, parse_fault_at_once("slow jfk by 500ms for 1s"), ["source.q.jfk"])
+    machine.turn(2)
+    assert machine.link.said == ["cut", 0.5, "heal", "cut"]
+    machine.turn(5)
+    assert machine.link.said[-1] == "heal"
+
+
+def test_processes_are_frozen_and_killed_and_come_back(machine: Machine, tmp_path: Path) -> None:
+    request_fault(tmp_path, parse_fault_at_once("freeze main.r0 for 1s"), ["node.q.r0"])
+    request_fault(tmp_path, parse_fault_at_once("crash main.r1 for 1s"), ["node.q.r1"])
+    assert machine.desk.holds("node.q.r1") and not machine.desk.holds("node.q.r0")
+    machine.turn(2)
+    assert not machine.desk.holds("node.q.r1")
+    assert machine.signals == [
+        ("node.q.r0", signal.SIGSTOP), ("node.q.r1", signal.SIGKILL), ("node.q.r0", signal.SIGCONT),
+    ]  # fmt: skip
+
+
+def test_a_fault_that_nobody_takes_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "TAKEN_WITHIN_S", 0.0)
+    with pytest.raises(FaultRefused):
+        request_fault(tmp_path, parse_fault_at_once("cut jfk for 5s"), ["source.q.jfk"])
+    assert not list((tmp_path / "run" / "faults").iterdir())
+
+
+def test_what_was_asked_of_an_earlier_supervisor_is_forgotten(tmp_path: Path) -> None:
+    stale = tmp_path / "run" / "faults" / "old.json"
+    stale.parent.mkdir(parents=True)
+    stale.write_text(json.dumps({"kind": "cut", "processes": ["source.q.jfk"], "by_s": 0, "for_s": 5}))
+    link = Link()
+    FaultDesk(tmp_path, lambda name: {"a": link}, lambda *sent: None).turn()  # type: ignore
+    assert link.said == []
