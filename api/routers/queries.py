@@ -9,14 +9,26 @@ from fastapi import APIRouter, Query, Response
 
 from api.dependencies import ADMIN, OPERATOR, VIEWER, Document, Expectation, InstallationOf, Name, takes_document
 from api.etags import etag_of
+from api.explain import explanation
 from api.installation import Change, ConflictError, Freshness, Installation, NotFoundError, Precondition, PreconditionError
-from api.models import EXAMPLE_SPEC, Accepted, QueryAnswer, QueryList, QueryStatus, Validation, milliseconds
+from api.models import (
+    EXAMPLE_SPEC,
+    Accepted,
+    InputStatus,
+    QueryAnswer,
+    QueryList,
+    QueryStatus,
+    ReplicaStatus,
+    Validation,
+    milliseconds,
+)
 from api.plans import plan_answer
 from boreal.model.durations import parse_duration
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query as QuerySpec
 from boreal.query.spec import load_query
+from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 
 PREFIX = "/api/v1/queries"
@@ -104,6 +116,33 @@ def status(name: Name, installation: InstallationOf, response: Response, min_rev
 def plan(name: Name, installation: InstallationOf) -> dict[str, Any]:
     """The fragments, replicas and operators of a query, and the durations that follow from it."""
     return plan_answer(_record(installation, name).query, installation.sites)
+
+
+@router.get("/{name}/explain-delay", dependencies=[VIEWER])
+def explain_delay(name: Name, installation: InstallationOf) -> dict[str, Any]:
+    """Where X goes: `parts`, in the order in which a row passes them, sum up to it, but for those within another. `waits`:
+    which bucket waits for which inputs, since when, and in how long its results are given as tentative at the latest."""
+    record = _record(installation, name)
+    planned = make_layout(record.query, installation.sites).plan
+    return explanation(planned, installation.status(name), installation.instances(name))
+
+
+@router.get("/{name}/inputs", dependencies=[VIEWER])
+def inputs(name: Name, installation: InstallationOf) -> list[InputStatus]:
+    """The streams of a query."""
+    return [InputStatus.model_validate(each) for each in installation.status(name)["inputs"]]
+
+
+@router.get("/{name}/replicas", dependencies=[VIEWER])
+def replicas(name: Name, installation: InstallationOf) -> list[ReplicaStatus]:
+    """The instances of a query: each shard of each replica of each fragment, with what it says of itself."""
+    said = {_who(each): each for each in installation.instances(name)}
+    known = installation.status(name)["replicas"]
+    return [ReplicaStatus.model_validate({**said.get(_who(each), {}), **each}) for each in known]
+
+
+def _who(entry: Mapping[str, Any]) -> tuple[str, str, int]:
+    return entry["fragment"], entry["replica"], entry["shard"]
 
 
 @router.post("/{name}/validate", dependencies=[VIEWER], openapi_extra=takes_document(EXAMPLE_SPEC))

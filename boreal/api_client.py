@@ -1,0 +1,269 @@
+"""`ApiClient` and `AsyncApiClient`: boreal's REST API from Python, with the standard library alone.
+
+    with ApiClient("http://127.0.0.1:8080", token) as api:
+        api.change("departures", delay_threshold="1s")
+        for event in api.output("departures", view="all"):
+            ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from boreal.model.errors import BorealError
+
+Json = dict[str, Any]
+Result = TypeVar("Result")
+View = Literal["stable", "all"]
+
+TIMEOUT_S = 60.0
+SILENCE_S = 45.0
+"""A stream of events that brings nothing for so long, not even a sign of life, is opened anew."""
+_RETRY_S = 1.0
+
+
+@dataclass
+class ApiError(BorealError):
+    """A request that the API has refused, by its problem document."""
+
+    status: int
+    """The HTTP status."""
+    detail: str
+    """What is wrong."""
+    field: str | None = None
+    """The field that is wrong."""
+    value: object = None
+    """Its value."""
+    fix: str | None = None
+    """What to send instead."""
+    revision: int | None = None
+    """With 412: the revision that the query has."""
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.status}); {self.fix}" if self.fix else f"{self.detail} ({self.status})"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A server-sent event."""
+
+    id: str
+    """Its id, to go on after it; '' for a gap."""
+    type: str
+    """`stable`, `tentative`, `undo`, `boundary`, `rec_done`, or `gap`: what followed the last id is no longer kept."""
+    data: Json = field(default_factory=dict)
+    """The row, or the record as in changes.jsonl."""
+
+
+class ApiClient:
+    """Calls the API at an address, such as `api` of `boreal status --json`. token: `token` there, or one of `boreal token`.
+
+    Methods raise ApiError for what is refused, and OSError while the API cannot be reached. if_match: the revision that the
+    query must have; ApiError with status 412 if it has another.
+    """
+
+    def __init__(
+        self, address: str, token: str, *, timeout_s: float = TIMEOUT_S, context: ssl.SSLContext | None = None
+    ) -> None:
+        """context: for HTTPS with an authority of your own."""
+        self._address = address.rstrip("/")
+        self._token = token
+        self._timeout_s = timeout_s
+        self._context = context
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End the iterations of `output` at their next event or sign of life."""
+        self._is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # Queries
+
+    def queries(self, *, status: bool = False) -> list[Json]:
+        """All queries, in order of their names. status: with the status of each."""
+        found: list[Json] = []
+        after: str | None = None
+        while True:
+            page = self.call("GET", "/queries", params={"expand": "status" if status else None, "after": after})
+            found += page["queries"]
+            after = page["next"]
+            if after is None:
+                return found
+
+    def query(self, name: str) -> Json:
+        found: Json = self.call("GET", _path(name))
+        return found
+
+    def put(self, spec: Mapping[str, Any], *, if_match: int | None = None) -> Json:
+        """Create a query, or replace it. spec: in the shape of the query file."""
+        found: Json = self.call("PUT", _path(str(spec["name"])), spec, if_match=if_match)
+        return found
+
+    def change(self, name: str, *, if_match: int | None = None, **fields: Any) -> Json:
+        """Change some fields, such as `delay_threshold="1s"`. Returns what is in force."""
+        found: Json = self.call("PATCH", _path(name), fields, if_match=if_match)
+        return found
+
+    def validate(self, spec: Mapping[str, Any]) -> Json:
+        """What `put` would say, without doing it."""
+        found: Json = self.call("POST", "/validate", spec)
+        return found
+
+    def delete(self, name: str, *, if_match: int | None = None) -> None:
+        self.call("DELETE", _path(name), if_match=if_match)
+
+    def pause(self, name: str) -> Json:
+        found: Json = self.call("PUT", f"{_path(name)}/pause")
+        return found
+
+    def resume(self, name: str) -> Json:
+        found: Json = self.call("PUT", f"{_path(name)}/resume")
+        return found
+
+    def restart(self, name: str) -> Json:
+        found: Json = self.call("POST", f"{_path(name)}/restart")
+        return found
+
+    def status(self, name: str, *, min_revision: int | None = None) -> Json:
+        """How a query is. min_revision: wait a few seconds until this revision is known."""
+        found: Json = self.call("GET", f"{_path(name)}/status", params={"min_revision": min_revision})
+        return found
+
+    def plan(self, name: str) -> Json:
+        found: Json = self.call("GET", f"{_path(name)}/plan")
+        return found
+
+    def explain_delay(self, name: str) -> Json:
+        found: Json = self.call("GET", f"{_path(name)}/explain-delay")
+        return found
+
+    # Rows and results
+
+    def append(self, stream: str, rows: Sequence[Mapping[str, Any]]) -> Json:
+        """Give rows to a stream, by its name or as QUERY.STREAM. Returns when those that are accepted survive a crash."""
+        found: Json = self.call("POST", f"/streams/{urllib.parse.quote(stream, safe='')}/tuples", list(rows))
+        return found
+
+    def output(self, name: str, *, view: View = "stable", after: str | None = None, last: int | None = None) -> Iterator[Event]:
+        """The results of a query, without end: it goes on by itself after an outage, where it was. after: the id of the last
+        event that is known. last: begin with at most so many old events. ApiError if the query is deleted."""
+        while not self._is_closed:
+            params = {"from": view, "last": last if after is None else None}
+            headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+            try:
+                with self._open("GET", f"{_path(name)}/output", params, None, headers, SILENCE_S) as answer:
+                    for event in _events(answer, lambda: self._is_closed):
+                        after = event.id or after
+                        yield event
+            except (OSError, HTTPException):
+                pass
+            if not self._is_closed:
+                time.sleep(_RETRY_S)
+
+    def chaos(self, fault: str) -> Json:
+        """Break something, such as "cut jfk for 5s", where the installation allows it."""
+        found: Json = self.call("POST", "/chaos", {"fault": fault})
+        return found
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        params: Mapping[str, object] | None = None,
+        if_match: int | None = None,
+    ) -> Any:
+        """Any call: the answer as parsed from JSON. path: below /api/v1."""
+        headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
+        with self._open(method, path, params or {}, body, headers, self._timeout_s) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def _open(
+        self, method: str, path: str, params: Mapping[str, object], body: object, headers: Mapping[str, str], timeout_s: float
+    ) -> HTTPResponse:
+        given = {name: value for name, value in params.items() if value is not None}
+        query = f"?{urllib.parse.urlencode(given)}" if given else ""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self._address}/api/v1{path}{query}", data=data, method=method)
+        for name, value in {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", **headers}.items():
+            request.add_header(name, value)
+        try:
+            answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s, context=self._context)
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                raise _error_of(refusal.code, refusal.read()) from None
+        return answer
+
+
+class AsyncApiClient:
+    """The same for asyncio: each call of `api` runs in a thread. `api` has all methods; `output` is an async iterator."""
+
+    def __init__(
+        self, address: str, token: str, *, timeout_s: float = TIMEOUT_S, context: ssl.SSLContext | None = None
+    ) -> None:
+        self.api = ApiClient(address, token, timeout_s=timeout_s, context=context)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.api.close()
+
+    async def run(self, method: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+        """A call in a thread: `await client.run(client.api.change, "departures", delay_threshold="1s")`."""
+        return await asyncio.to_thread(method, *arguments, **options)
+
+    async def output(
+        self, name: str, *, view: View = "stable", after: str | None = None, last: int | None = None
+    ) -> AsyncIterator[Event]:
+        """As `ApiClient.output`. Each step is one in a thread."""
+        events, end = self.api.output(name, view=view, after=after, last=last), object()
+        while (event := await asyncio.to_thread(next, events, end)) is not end:
+            assert isinstance(event, Event)
+            yield event
+
+
+def _path(name: str) -> str:
+    return f"/queries/{urllib.parse.quote(name, safe='')}"
+
+
+def _error_of(status: int, body: bytes) -> ApiError:
+    try:
+        said = json.loads(body)
+        return ApiError(status, said["detail"], said["field"], said["value"], said["fix"], said.get("revision"))
+    except (ValueError, KeyError, TypeError):
+        return ApiError(status, body[:200].decode(errors="replace") or "no answer")
+
+
+def _events(lines: Iterator[bytes] | HTTPResponse, is_closed: Callable[[], bool]) -> Iterator[Event]:
+    """The events of a stream, until it ends. Lines that begin with a colon are signs of life."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if is_closed():
+            return
+        name, _, value = line.decode().rstrip("\r\n").partition(":")
+        if name:
+            fields[name] = value.removeprefix(" ")
+        elif "event" in fields:
+            yield Event(fields.get("id", ""), fields["event"], json.loads(fields.get("data", "{}")))
+            fields = {}
+        else:
+            fields = {}
