@@ -32,7 +32,7 @@ TARGETS = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 RUN_HERE = ("run", "compare", "verify", "simulate")
 LITTLE = "generate:5,12,3"
 """Rows for a stream whose file the reader is to have: 5 a second, for 12 seconds."""
-CONNECTS = ("CorrectedStream(", "bootstrap")
+CONNECTS = ("CorrectedStream(", "bootstrap", "ApiClient(")
 """What a program that needs a stack has in it."""
 
 

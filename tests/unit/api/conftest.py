@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from api import create_app
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
+from services.stack.servers import free_port
 from tests.unit.api.memory import MemoryInstallation
 
 ADDRESS = "http://127.0.0.1:8080"
@@ -53,3 +57,19 @@ def query(admin: TestClient) -> dict[str, Any]:
     answer = admin.put("/api/v1/queries/departures", json=EXAMPLE_SPEC)
     assert answer.status_code == 201, answer.text
     return answer.json()
+
+
+@pytest.fixture
+def address(installation: MemoryInstallation, tokens: TokenStore) -> Iterator[str]:
+    """Where the API listens, on a real socket."""
+    port = free_port()
+    app = create_app(ApiSettings(), installation, tokens)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(timeout=10)
+    assert not thread.is_alive(), "open streams hold the end"

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Iterator
 
 import pytest
-import uvicorn
 
-from api import create_app
 from api.models import EXAMPLE_SPEC
-from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
 from boreal.api_client import ApiClient, ApiError, AsyncApiClient, Event
-from services.stack.servers import free_port
 from tests.unit.api.memory import MemoryInstallation
 
 ROW = {"departed_at": "2013-01-01T05:15:00Z", "carrier": "AA", "dep_delay": 22.0}
-
-
-@pytest.fixture
-def address(installation: MemoryInstallation, tokens: TokenStore) -> Iterator[str]:
-    port = free_port()
-    app = create_app(ApiSettings(), installation, tokens)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(timeout=10)
-    assert not thread.is_alive(), "open streams hold the end"
 
 
 @pytest.fixture
