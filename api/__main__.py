@@ -8,6 +8,7 @@ import threading
 import uvicorn
 
 from api.app import create_app
+from api.dashboard import add_dashboard
 from api.settings import ApiSettings
 from api.stack import StackInstallation
 from api.tokens import TokenStore
@@ -27,6 +28,7 @@ def serve(stopping: threading.Event) -> int:
     installation = StackInstallation(settings, allow_chaos=options.allow_chaos)
     tokens = TokenStore(settings.data, options.token.get_secret_value() if options.token else None)
     app = create_app(options, installation, tokens)
+    add_dashboard(app, settings.data)
     server = uvicorn.Server(
         uvicorn.Config(
             app,

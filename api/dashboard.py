@@ -17,7 +17,6 @@ from starlette.datastructures import Headers
 from starlette.responses import FileResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api import live_routes
 from api.dependencies import SettingsOf
 from api.problems import problem
 from api.tokens import Caller, Role
@@ -99,6 +98,5 @@ def add_dashboard(app: FastAPI, data: Path) -> None:
     """Add the pages to the API of the installation in `data`, whose name is part of the cookie's: ports of one machine share
     their cookies."""
     app.state.cookie = f"boreal_{hashlib.sha256(str(data.absolute()).encode()).hexdigest()[:12]}"
-    for each in (router, live_routes.router):
-        app.include_router(each)
+    app.include_router(router)
     app.add_middleware(CookieAsToken, name=app.state.cookie)
