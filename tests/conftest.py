@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests on real servers come first: they are one group on one worker, since two at a time starve each other's
-    brokers on two cores, and the others keep the second worker busy."""
+    """The tests with many processes come first: they are one group on one worker, since two at a time starve each other's
+    brokers on two cores, and the others keep the second worker busy. Tests that need only a broker are not in it."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
@@ -37,7 +39,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             program = Path(__file__).with_name("guard.py")
             guard = subprocess.Popen([sys.executable, program, root], stdin=lock, start_new_session=True)
-        yield root
+        with formatted_once(root):
+            yield root
     if guard:
         guard.wait()
 
@@ -46,6 +49,30 @@ def servers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 def one_at_a_time(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def formatted_once(root: Path) -> Iterator[None]:
+    """Kafka's storage tool, a Java program, formats the first broker's directory; others that are alike get a copy, with an
+    identity of their own."""
+    from services.stack.servers import KafkaServer, new_cluster_id
+
+    form = KafkaServer._format
+
+    def copied(server: KafkaServer) -> None:
+        template = root / f"formatted-{server.node_id}"
+        with one_at_a_time(root / "formatted.lock"):
+            if not template.exists():
+                form(server)
+                shutil.copytree(server.data, template)
+                return
+        shutil.copytree(template, server.data, dirs_exist_ok=True)
+        facts = server.data / "meta.properties"
+        facts.write_text(re.sub(r"^cluster\.id=.*", f"cluster.id={new_cluster_id()}", facts.read_text(), flags=re.M))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KafkaServer, "_format", copied)
         yield
 
 

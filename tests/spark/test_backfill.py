@@ -1,4 +1,5 @@
-"""Results computed anew by Spark from the logs of a stack are those that clients were given, and those that DuckDB finds.
+"""A month of flights through the real stack is what DuckDB says of the CSV files, whichever client reads it; and what Spark
+computes anew from the stack's logs is the same.
 
 One deployment serves all tests: departures in two shards, an input of which is cut off while it is fed, and the weather join in
 one. So does one Spark session, but where the command is run as users run it.
@@ -42,6 +43,7 @@ from spark_jobs.batch import recompute
 from spark_jobs.session import close_session, open_session
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 from tests.spark.jobs import environment_of
+from tests.stack.test_flights import read_with_confluent
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
@@ -144,6 +146,15 @@ def frames_of(held: SourceExtent) -> int:
 def in_order_of_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of equal time stand in the order of their shards (R1), and not of their keys, as DuckDB has them."""
     return sorted(rows, key=lambda row: (row["window_end"], list(row.values())[2]))
+
+
+@pytest.mark.parametrize("name", ["departures", "weather_delays"])
+def test_a_month_through_the_stack_is_what_duckdb_says_whoever_reads_it(fed: Fed, name: str) -> None:
+    deployment = fed.of(name)
+    rows = deployment.stable()
+    assert_same(in_order_of_keys(rows), fed.expected[name])
+    assert [row["window_end"] for row in rows] == sorted(row["window_end"] for row in rows)
+    assert read_with_confluent(deployment.kafka["a"].bootstrap, stable_topic(name), len(rows)) == rows
 
 
 @pytest.mark.parametrize("name", ["departures", "weather_delays"])

@@ -12,11 +12,13 @@ import pytest
 from bench.deployment import Deployment, wait_until
 from boreal.model.frames import Data, LogId
 from services.storage.kafka_log import KafkaLogStore
-from tests.stack.breaking import QUERY, Bench, flowing
+from tests.stack.breaking import QUERY, X_S, Bench, flowing
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
 READY_S = 180.0
+KEYS = 5
+"""So many rows come of each second."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def test_who_reads_one_changes_to_the_other_and_back(mixed: Bench) -> None:
         since = mixed.mark()
         with deployment.dead(f"node.{dead}"):
             wait_until(has_changed, f"{read} is read", deployment.explain)
-            mixed.breathe(3)
+            mixed.breathe(1)
         mixed.check(since)
 
 
@@ -85,14 +87,14 @@ def test_a_job_that_dies_is_made_up_for_by_the_replica_without_one(mixed: Bench)
 def test_both_answer_an_outage_alike_and_log_the_same_rows_under_the_same_ids(mixed: Bench) -> None:
     since, deployment = mixed.mark(), mixed.deployment
     with deployment.dead("monitor"):  # so that nobody trims the logs
-        mixed.breathe(3)
+        mixed.breathe(1)
         with deployment.cut("source.left"):
-            mixed.breathe(6)
+            mixed.breathe(2 * X_S)
         wait_until(lambda: set(deployment.states().values()) == {"STABLE"}, "the outage is corrected", deployment.explain)
-        mixed.breathe(3)
+        mixed.breathe(1)
         (first, one), (other_first, other) = (stable_rows(deployment, replica) for replica in ("r0", "r1"))
     assert mixed.check(since)["tentative"] > 0
     begin, end = max(first, other_first), min(first + one.num_rows, other_first + other.num_rows)
-    assert end - begin > 40
+    assert end - begin > 2 * X_S * KEYS, "more than those of the outage"
     assert one.schema == other.schema
     assert one.slice(begin - first, end - begin).to_pylist() == other.slice(begin - other_first, end - begin).to_pylist()

@@ -20,7 +20,7 @@ from tests.spark.jobs import Script, SparkJob, environment_of, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
-QUERIES = 30
+QUERIES = 20
 ANSWERED_S = 180.0
 
 

@@ -25,7 +25,7 @@ from services.stack.servers import KafkaServer
 from tests.foreign import make_foreign_packages, run_python
 from tests.stack.lives import Life, boundary, cluster_of, data, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 ORIGIN = Origin("r0", 1)
 

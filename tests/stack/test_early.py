@@ -11,7 +11,7 @@ from tests.stack.breaking import QUERY, X_S, flowing
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
-DISORDER_S = 2 * X_S
+DISORDER_S = 1.5 * X_S
 
 
 def test_disorder_beyond_x_means_an_early_answer_and_the_final_one(tmp_path: Path) -> None:

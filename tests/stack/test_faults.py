@@ -41,7 +41,7 @@ def nothing_happens(bench: Bench) -> None:
 @scenario
 def a_replica_is_killed(bench: Bench) -> None:
     bench.deployment.kill("node.r0")
-    bench.breathe(4)
+    bench.breathe(2)
 
 
 @scenario
@@ -66,7 +66,7 @@ def a_source_is_dead_for_longer_than_x(bench: Bench) -> None:
 @scenario
 def the_egress_is_killed(bench: Bench) -> None:
     bench.deployment.kill("egress.a")
-    bench.breathe(4)
+    bench.breathe(1)
 
 
 @scenario
@@ -110,7 +110,7 @@ def a_replica_is_killed_in_up_failure(bench: Bench) -> None:
 @scenario
 def a_replica_is_killed_in_mid_correction(bench: Bench) -> None:
     with bench.deployment.cut("source.right"):
-        bench.breathe(2 * X_S)
+        bench.breathe(1.5 * X_S)
     bench.deployment.kill("node.r1")
     bench.breathe(2)
 
@@ -118,7 +118,7 @@ def a_replica_is_killed_in_mid_correction(bench: Bench) -> None:
 @scenario
 def a_replica_is_frozen_and_thaws(bench: Bench) -> None:
     with bench.deployment.frozen("node.r0"):
-        bench.breathe(2 * X_S)
+        bench.breathe(1.5 * X_S)
 
 
 @scenario
@@ -183,7 +183,7 @@ for _failpoint, _who in (
 def the_control_topic_is_lost(bench: Bench) -> None:
     home = bench.deployment.clusters["a"]
     delete(home, [control_topic("faults")])
-    bench.breathe(2 * X_S)
+    bench.breathe(1.5 * X_S)
     ensure(home, query_topics(bench.deployment.layout)["a"])
 
 

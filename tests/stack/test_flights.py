@@ -1,4 +1,7 @@
-"""A month of flights through the real stack: what any Kafka client reads in q.stable is what DuckDB says of the CSV files."""
+"""A month of flights through the real stack: what any Kafka client reads in q.stable is what DuckDB says of the CSV files.
+
+In every run of the tests, tests/spark/test_backfill.py holds that of the month that it feeds; `make soak` takes more layouts
+and engines here."""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from services.kafka.topics import stable_topic
 from services.stack.feed import feed
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers"), pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +61,12 @@ def _holds(deployment: Deployment, count: int) -> bool:
     [
         ("departures", DEPARTURES, 1, {"engine": "native"}),
         ("weather", WEATHER, 2, {"engine": "native"}),
-        pytest.param("departures", DEPARTURES, 4, {"engine": "spark", "replicas": 1}, marks=pytest.mark.soak),
-        pytest.param("departures", DEPARTURES, 2, {"engine": "native"}, marks=pytest.mark.soak),
-        pytest.param("weather", WEATHER, 1, {"engine": "native"}, marks=pytest.mark.soak),
-        pytest.param("departures", DEPARTURES, 1, {"engine": "spark"}, marks=pytest.mark.soak),
-        pytest.param("weather", WEATHER, 1, {"engine": "spark"}, marks=pytest.mark.soak),
-        pytest.param("weather", WEATHER, 4, {"engine": "spark"}, marks=pytest.mark.soak),
+        ("departures", DEPARTURES, 4, {"engine": "spark", "replicas": 1}),
+        ("departures", DEPARTURES, 2, {"engine": "native"}),
+        ("weather", WEATHER, 1, {"engine": "native"}),
+        ("departures", DEPARTURES, 1, {"engine": "spark"}),
+        ("weather", WEATHER, 1, {"engine": "spark"}),
+        ("weather", WEATHER, 4, {"engine": "spark"}),
     ],
     ids=[
         "departures",

@@ -16,7 +16,7 @@ from services.kafka.topics import TopicSpec, delete, ensure
 from services.stack.servers import KafkaServer
 from tests.stack.logs import cluster_of
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from tests.stack.logs import (
     troubled_history,
 )
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tests.stack.logs import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 ONE, TWO, THREE = (LogId(LOG.stream, LOG.replica, partition) for partition in range(3))
 

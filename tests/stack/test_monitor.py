@@ -215,8 +215,18 @@ def test_trims_follow_the_slowest_reader_and_a_new_life_holds_back_what_it_does_
         assert site.end(signal.SIGTERM) == 0
 
 
-def test_a_silent_reader_loses_its_claim_until_it_is_heard_again(site: Site):
-    with Players(site, spec(site.name, tuning={"retention": "4s"})) as players:
+def test_a_silent_reader_loses_its_claim_until_it_is_heard_again_and_old_checkpoints_are_dropped(site: Site):
+    """Both take their time, and so go on together. A damaged checkpoint is told of."""
+    with (
+        closing(connect_redis(site.settings.redis)) as client,
+        Players(site, spec(site.name, tuning={"retention": "4s"})) as players,
+    ):
+        store = RedisCheckpointStore(client, site.name)
+        for number in range(1, 7):
+            store.put(Checkpoint(str(R0), number, number, 0, (), (), b"state"))
+        store.put(Checkpoint(str(R1), 1, 1, 0, (), (), b"state"))
+        blob = json.loads(client.hget(f"boreal:{site.name}:{R0}:manifests", "6"))["blob"]  # type: ignore[arg-type]
+        client.hset(f"boreal:{site.name}:{R0}:blob:{blob}", "0", b"damaged")
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
         eventually(lambda: players.trimmed_before == 20, "the first trim")
         del players.readers[R1]
@@ -224,6 +234,9 @@ def test_a_silent_reader_loses_its_claim_until_it_is_heard_again(site: Site):
         eventually(lambda: site.query["claims"]["lost"] == [str(R1)], "the loss in the status")
         assert any(entry["who"] == str(R1) and entry["kind"] == "claim" for entry in site.query["journal"])
         assert "WARNING" in site.log and f"{site.name}: {R1} was silent for" in site.log
+        eventually(lambda: store.numbers(str(R0)) == [5, 6], "the old ones are dropped")
+        assert store.numbers(str(R1)) == [1]
+        eventually(lambda: any(e["kind"] == "checkpoint" for e in site.journal), "the damage is told")
         # A later life goes on with the journal.
         site.end()
         site.start()
@@ -255,20 +268,6 @@ def test_the_status_of_a_query_is_made_of_what_its_processes_say_and_goes_with_i
         eventually(lambda: site.query["x_ms"] == 2000.0, "a new X")
     eventually(lambda: not site.query, "the status goes with the query")
     assert site.monitor["ready"]
-
-
-def test_old_checkpoints_are_dropped_and_damaged_ones_are_told_of(site: Site):
-    with closing(connect_redis(site.settings.redis)) as client:
-        store = RedisCheckpointStore(client, site.name)
-        for number in range(1, 7):
-            store.put(Checkpoint(str(R0), number, number, 0, (), (), b"state"))
-        store.put(Checkpoint(str(R1), 1, 1, 0, (), (), b"state"))
-        blob = json.loads(client.hget(f"boreal:{site.name}:{R0}:manifests", "6"))["blob"]  # type: ignore[arg-type]
-        client.hset(f"boreal:{site.name}:{R0}:blob:{blob}", "0", b"damaged")
-        with Players(site, spec(site.name)):
-            eventually(lambda: store.numbers(str(R0)) == [5, 6], "the old ones are dropped")
-            assert store.numbers(str(R1)) == [1]
-            eventually(lambda: any(e["kind"] == "checkpoint" for e in site.journal), "the damage is told")
 
 
 def test_it_outlasts_kafka_and_redis(site: Site):

@@ -21,7 +21,7 @@ from services.stack.servers import RedisServer
 from services.storage import redis_checkpoints as redis_store
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 NAME = "main.r0.0"
 SOON_S = 2.0

@@ -24,7 +24,7 @@ from services.kafka.topics import delete, ensure, query_topics
 from services.stack.servers import KafkaServer
 from tests.stack.lives import cluster_of, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 
 @dataclass

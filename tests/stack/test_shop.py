@@ -1,5 +1,5 @@
-"""The shop on the real stack, ten times as fast: pauses, a row an hour ahead and a frozen broker cost no order, and q.stable is
-what DuckDB says."""
+"""The shop on the real stack, fifteen times as fast: pauses, a row an hour ahead and a frozen broker cost no order, and
+q.stable is what DuckDB says."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.examples.test_shop import ACTIVITY, EXAMPLES, REVENUE, lines, oracle
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
-SPEED = 10
+SPEED = 15
 SECONDS = 200.0
-FROZEN_AFTER_S, FROZEN_S = 8.0, 3.5
+FROZEN_AFTER_S, FROZEN_S = 5.0, 3.0
 TIMES = {"disorder": "200ms", "idle": "6s"}
-"""At this speed; a pause takes two seconds, and this machine may be busy. All else is as by default."""
-WINDOW_S, WITHIN_S = 6.0, 3.0
+"""At this speed; a pause takes 1.3 seconds, and this machine may be busy. All else is as by default."""
+WINDOW_S, WITHIN_S = 4.0, 2.0
 SQL = {"revenue": REVENUE, "activity": ACTIVITY}
 
 

@@ -209,16 +209,16 @@ def test_rows_in_are_rows_in_the_logs(make_bench: Callable[..., Bench]) -> None:
     assert bench.status()["ready"] and bench.status()["last_boundary"] == "1970-01-01T00:16:40.999000Z"
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_records_that_their_producer_has_compressed_are_read(make_bench: Callable[..., Bench], codec: str) -> None:
+def test_records_that_their_producer_has_compressed_are_read(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     bench.start()
-    producer = confluent_kafka.Producer({"bootstrap.servers": bench.bootstrap, "compression.type": codec})
-    for n in range(1000):
-        producer.produce(bench.topic, json.dumps(row(n)), partition=0)
-    assert producer.flush(SECONDS) == 0
-    bench.wait_rows(1000)
-    assert bench.rows() == list(range(1000)) and not bench.letters()
+    for place, codec in enumerate(("gzip", "snappy", "lz4", "zstd")):
+        producer = confluent_kafka.Producer({"bootstrap.servers": bench.bootstrap, "compression.type": codec})
+        for n in range(1000 * place, 1000 * (place + 1)):
+            producer.produce(bench.topic, json.dumps(row(n)), partition=0)
+        assert producer.flush(SECONDS) == 0
+        bench.wait_rows(1000 * (place + 1))
+    assert bench.rows() == list(range(4000)) and not bench.letters()
 
 
 def test_stopping_is_a_matter_of_moments_and_the_next_life_goes_on(make_bench: Callable[..., Bench]) -> None:
@@ -450,20 +450,20 @@ def test_a_quiet_partition_follows_the_other_and_a_quiet_topic_the_clock(make_be
 def test_what_producers_could_not_send_to_a_frozen_broker_is_not_late(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench], boundary: str
 ) -> None:
-    bench = make_bench(bootstrap=own_kafka.bootstrap, boundary=boundary, idle="3s", disorder="500ms")
+    bench = make_bench(bootstrap=own_kafka.bootstrap, boundary=boundary, idle="2s", disorder="500ms")
     bench.start()
     for n in range(10):
         send_now(bench, n)
     bench.wait_rows(10)
     bench.wait(lambda: boundaries(bench)[-1] > BEGINNING, "a boundary")
     own_kafka.pause()
-    for n in range(10, 50):
+    for n in range(10, 40):
         at_ms = now_us() // 1_000
         bench.send_text(json.dumps({"at": at_ms, "n": n}).encode())
         time.sleep(0.1)
     own_kafka.resume()
-    bench.wait_rows(50)
-    assert bench.rows() == list(range(50)) and not bench.letters()
+    bench.wait_rows(40)
+    assert bench.rows() == list(range(40)) and not bench.letters()
     resumed = now_us()
     bench.wait(lambda: boundaries(bench)[-1] > resumed, "the clock goes on")
 
@@ -634,7 +634,7 @@ def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order
     bench.wait_rows(100)
     own_kafka.kill()
     durable = []
-    down_until = time.monotonic() + 3
+    down_until = time.monotonic() + 1.5
     count = 100
     while time.monotonic() < down_until or "spool" not in durable:
         posted = post(bench, port, json.dumps([row(n) for n in range(count, count + 10)]).encode())

@@ -448,11 +448,37 @@ def test_another_mode_restarts_replicas_one_after_the_other(boreal: Commands) ->
     assert {name for name in after if after[name] != before[name]} == {"node.counts.r0", "node.counts.r1", "egress.counts.a"}
 
 
-def test_a_paused_query_has_no_processes_and_goes_on_where_it_was(boreal: Commands) -> None:
+def test_a_paused_query_has_no_processes(boreal: Commands) -> None:
     assert boreal.json("query", "pause", "counts")["paused"]
     assert not any(process["query"] for process in boreal.processes().values())
     assert not boreal.shown("show", "counts")["live"]
     feed(boreal, 1_700_000_005, 5)
+
+
+def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: Path) -> None:
+    """While the other is paused: a job needs its processor time to get ready."""
+    path = tmp_path / "query.yaml"
+    path.write_text(IN_SPARK.replace("counts", "sparks"))
+    found = boreal.json("query", "apply", str(path))
+    assert found["live"] and found["engine"] == "spark"
+    jobs = [process["name"] for process in boreal.status()["processes"] if process["kind"] == "spark"]
+    assert jobs == ["spark.sparks.r0"]
+    wait_until(lambda: (boreal.status()["jobs"]["spark.sparks.r0"]["batch_ms"] or 0) > 0, "it tells of its batches")
+    assert boreal.status()["jobs"]["spark.sparks.r0"]["rss_bytes"]["jvm"] > 0
+    for job in said_by(boreal, {"spark"}).values():
+        assert_described(job, {**PROCESS, **PROCESSES["spark"]})
+    assert "spark.sparks.r0" in boreal.run("status").stdout
+    error = boreal.refused("query", "set", "sparks", "delay_threshold=1s")
+    assert (error["field"], error["fix"]) == (
+        "delay_threshold", "write at least 1s50ms, or engine: native, which gives the same results",
+    )  # fmt: skip
+    changed = boreal.json("query", "apply", str(path), "--engine", "native")
+    assert changed["live"] and changed["engine"] == "native"
+    assert not any(process["kind"] == "spark" for process in boreal.status()["processes"])
+    boreal.json("query", "delete", "sparks")
+
+
+def test_a_query_that_is_resumed_goes_on_where_it_was(boreal: Commands) -> None:
     assert boreal.json("query", "resume", "counts")["live"]
     assert windows(boreal, 9) == [f"{second}" for second in range(20, 29)]
 
@@ -489,30 +515,6 @@ def test_without_a_java_spark_is_refused_in_a_line_that_says_what_to_install(bor
     assert run.returncode == 2
     [line] = run.stderr.splitlines()
     assert "no Java 17 or later was found; install one" in line
-
-
-def test_a_query_that_names_no_engine_runs_in_spark(boreal: Commands, tmp_path: Path) -> None:
-    path = tmp_path / "query.yaml"
-    path.write_text(IN_SPARK.replace("counts", "sparks"))
-    boreal.json("query", "pause", "counts")  # a job needs its processor time to get ready
-    found = boreal.json("query", "apply", str(path))
-    assert found["live"] and found["engine"] == "spark"
-    jobs = [process["name"] for process in boreal.status()["processes"] if process["kind"] == "spark"]
-    assert jobs == ["spark.sparks.r0"]
-    wait_until(lambda: (boreal.status()["jobs"]["spark.sparks.r0"]["batch_ms"] or 0) > 0, "it tells of its batches")
-    assert boreal.status()["jobs"]["spark.sparks.r0"]["rss_bytes"]["jvm"] > 0
-    for job in said_by(boreal, {"spark"}).values():
-        assert_described(job, {**PROCESS, **PROCESSES["spark"]})
-    assert "spark.sparks.r0" in boreal.run("status").stdout
-    error = boreal.refused("query", "set", "sparks", "delay_threshold=1s")
-    assert (error["field"], error["fix"]) == (
-        "delay_threshold", "write at least 1s50ms, or engine: native, which gives the same results",
-    )  # fmt: skip
-    changed = boreal.json("query", "apply", str(path), "--engine", "native")
-    assert changed["live"] and changed["engine"] == "native"
-    assert not any(process["kind"] == "spark" for process in boreal.status()["processes"])
-    boreal.json("query", "delete", "sparks")
-    boreal.json("query", "resume", "counts")
 
 
 def test_what_is_fed_to_a_stream_that_has_ended_is_refused_before_it_becomes_dead_letters(boreal: Commands) -> None:
