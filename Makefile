@@ -44,7 +44,7 @@ test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -q
 
 browser: $(READY) ## run the tests in a browser: needs Chromium, and installs Playwright without a browser of its own
-	$(PIP) install --quiet "playwright>=1.50"
+	$(PIP) install --quiet "playwright>=1.50" "axe-playwright-python>=0.1.4"
 	$(BIN)/python -m pytest -q tests/browser
 
 vendor: ## make the dashboard's vendored files anew (needs Node and npm)

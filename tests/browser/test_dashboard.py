@@ -81,3 +81,28 @@ def test_it_fits_a_phone_and_is_dark_where_the_system_is(up: Up) -> None:
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
         assert max(dark[:3]) < 60
         browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(up: Up, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core: make browser installs it").Axe()
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        # The policy of the page forbids axe's own script.
+        page = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
+        page.set_default_timeout(WITHIN_MS)
+        page.goto(up.link)
+        page.get_by_role("link", name="departures").wait_for()
+        pages = {
+            "#/": "Queries",
+            "#/q/departures": "departures",
+            "#/q/departures/explain": "Where X goes",
+            "#/new": "New query",
+            "#/ops": "Operations",
+        }
+        for place, title in pages.items():
+            page.evaluate(f"location.hash = '{place}'")
+            page.get_by_role("heading", name=title, level=1).wait_for()
+            found = axe.run(page).response["violations"]
+            assert not found, [(each["impact"], each["id"], each["nodes"][0]["html"]) for each in found]
+        browser.close()
