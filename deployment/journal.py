@@ -18,7 +18,7 @@ class JournalEntry:
     at_ms: int
     """Time since the epoch (ms)."""
     kind: str
-    """What changed: 'claim', 'progress', 'state', 'input' or 'checkpoint'."""
+    """What changed: 'claim', 'progress', 'state', 'input' or 'checkpoint'; 'fault' for a fault on purpose."""
     who: str
     """The affected instance or stream."""
     text: str

@@ -18,7 +18,7 @@ CLOCK_WARNING: Fields = {
 }
 JOURNAL_ENTRY: Fields = {
     "at_ms": "When.",
-    "kind": "What changed: `claim`, `progress`, `state`, `input` or `checkpoint`.",
+    "kind": "What changed: `claim`, `progress`, `state`, `input` or `checkpoint`; where the query is embedded, also `fault`.",
     "who": "The instance, egress or stream.",
     "text": "What happened.",
     "is_bad": "Whether somebody should look.",

@@ -80,7 +80,8 @@ function useTail(path, tail, changed) {
       source = new EventSource(`api/v1/${path}/output?from=all&last=300`);
       for (const kind of KINDS) source.addEventListener(kind, take);
       source.onerror = () => {
-        if (source && source.readyState === EventSource.CLOSED) { close(); setTimeout(follow, 2000); }
+        // Refused: the place is not known any more, as after the query was made anew. Begin again.
+        if (source && source.readyState === EventSource.CLOSED) { close(); tail.current = new Tail(); setTimeout(follow, 2000); }
       };
     };
     const close = () => { if (source) source.close(); source = null; };
