@@ -119,11 +119,11 @@ class StackInstallation:
 
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         self._record(name)
-        oldest = (time.time() - SILENT_AFTER_S) * 1_000
+        now_ms = time.time() * 1_000
         return [
-            entry
+            _aged(entry, max(now_ms - status["at_ms"], 0.0))
             for process, status in sorted(self._statuses.newest().items())
-            if process.startswith(f"node.{name}.") and status["at_ms"] >= oldest
+            if process.startswith(f"node.{name}.") and status["at_ms"] >= now_ms - SILENT_AFTER_S * 1_000
             for entry in status["instances"]
         ]
 
@@ -259,6 +259,14 @@ class StackInstallation:
             else:
                 self._records[name] = record
             self._heard.notify_all()
+
+
+def _aged(entry: Mapping[str, Any], age_ms: float) -> dict[str, Any]:
+    """What an instance says, with the silence of its inputs as it has grown since then: statuses come every second."""
+    inputs = [
+        {**each, "silent_for_ms": each["silent_for_ms"] + (age_ms if each["silent"] else 0.0)} for each in entry["inputs"]
+    ]
+    return {**entry, "inputs": inputs}
 
 
 def _processes_of(found: ResolvedFault) -> list[str]:
