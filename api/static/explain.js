@@ -3,24 +3,37 @@ import { asOf, call, poll, seconds } from "./api.js";
 import { State } from "./queries.js";
 import { html, useEffect, useState } from "./vendor.js";
 
+const WHAT = {
+  source: ["b-rest", "until a bucket is full and its boundary comes"],
+  transport: ["b-rest", "the way to the replica"],
+  hold: ["b-hold", "how long results may wait for a missing input (alpha X)"],
+  engine: ["b-engine", "the work of the operators, measured"],
+  egress: ["b-engine", "all that follows, to the client"],
+  reserve: ["b-rest", "for what was never measured"],
+};
+
 export function ExplainPage({ name }) {
   const [status, setStatus] = useState(null);
+  const [delay, setDelay] = useState(null);
+  const path = `queries/${encodeURIComponent(name)}`;
   useEffect(() => poll(async () => {
-    const { found } = await call("GET", `queries/${encodeURIComponent(name)}/status`);
+    const [{ found }, explained] = await Promise.all([call("GET", `${path}/status`), call("GET", `${path}/explain-delay`)]);
     asOf.value = found.as_of_ms;
+    setDelay(explained.found);
     setStatus(found);
   }, 500), [name]);
   if (!status) return html`<p aria-busy="true">Loading ${name}</p>`;
-  const x = status.x_ms, hold = Math.min(status.alpha_x_ms ?? x, x), reserve = Math.min(x / 10, x - hold), path = x - hold - reserve;
-  const parts = [["b-hold", "hold", hold, "how long results may wait for a missing input (alpha X)"],
-    ["b-engine", "engine and path", path, "measured: the work, and the way to the client"],
-    ["b-rest", "reserve", reserve, "a tenth of X, for what was never measured"]];
+  const parts = delay.parts.filter((part) => part.ms !== null);
+  const bar = parts.filter((part) => part.within === null);
   return html`<div class="head"><h1>Where X goes</h1><a href="#/q/${encodeURIComponent(name)}">${name}</a><${State} state=${status.state} /></div>
-    <section class="card"><h2>X is ${seconds(x)}</h2>
-      <div class="bar" role="img" aria-label=${parts.map(([, what, ms]) => `${what} ${seconds(ms)}`).join(", ")}>
-        ${parts.map(([kind, what, ms]) => html`<div class=${kind} style=${{ flexGrow: Math.max(ms, 1), flexBasis: 0 }}>${what}</div>`)}</div>
+    <section class="card"><h2>X is ${seconds(delay.x_ms)}</h2>
+      <div class="bar" role="img" aria-label=${bar.map((part) => `${part.name} ${seconds(part.ms)}`).join(", ")}>
+        ${bar.map((part) => html`<div class=${WHAT[part.name][0]} style=${{ flexGrow: Math.max(part.ms, 1), flexBasis: 0 }}>${part.name}</div>`)}</div>
       <div class="scroll"><table><thead><tr><th>part</th><th class="n">time</th><th>what it is</th></tr></thead>
-        <tbody>${parts.map(([, what, ms, why]) => html`<tr><td>${what}</td><td class="n">${seconds(ms)}</td><td>${why}</td></tr>`)}</tbody></table></div></section>
+        <tbody>${parts.map((part) => html`<tr><td>${part.name}</td><td class="n">${seconds(part.ms)}</td>
+          <td>${WHAT[part.name][1]}${part.within ? `; within the ${part.within}` : ""}</td></tr>`)}</tbody></table></div>
+      ${delay.waits.map((wait) => html`<p>${wait.fragment}.${wait.replica}: ${(wait.bucket.from || "").slice(11, 19)} waits for ${wait.for.map((input) =>
+        input.name.split("/")[0]).join(", ")}, silent ${seconds(wait.waited_ms)}; ${wait.is_tentative ? "its results are given as tentative" : `tentative in ${seconds(wait.tentative_in_ms)}`}</p>`)}</section>
     <section class="card scroll"><h2>Who waits for what</h2><table>
       <thead><tr><th>replica</th><th>state</th><th>waits for</th><th class="n">since</th><th class="n">may hold</th></tr></thead>
       <tbody>${status.replicas.map((replica) => html`<tr><td>${replica.fragment}.${replica.replica}</td><td><${State} state=${replica.state} /></td>
