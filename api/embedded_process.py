@@ -19,9 +19,9 @@ import uvicorn
 from api.app import create_app
 from api.dashboard import add_dashboard
 from api.embedded import EmbeddedInstallation
-from api.embedded_stack import state_of
 from api.settings import ApiSettings
 from api.tokens import TokenStore
+from services.stack.embedded import state_of
 from services.stack.state import only_one, write_state
 
 END_WITHIN_S = 1

@@ -14,7 +14,7 @@ from boreal_cli import errors
 
 def up(data: Path, port: int | None, allow_chaos: bool, is_demo: bool, as_json: bool) -> None:
     """Start the installation in `data`, if it does not run, and print its link."""
-    from api.embedded_stack import EmbeddedFailed, EmbeddedStack
+    from services.stack.embedded import EmbeddedFailed, EmbeddedStack
 
     stack = EmbeddedStack(data)
     try:
@@ -35,7 +35,7 @@ def status_of(data: Path) -> dict[str, Any] | None:
     """The status of the embedded installation in `data`; None if there is none."""
     if not (data / "stack.json").is_file():
         return None
-    from api.embedded_stack import EmbeddedStack
+    from services.stack.embedded import EmbeddedStack
 
     stack = EmbeddedStack(data)
     return stack.status() if stack.exists else None

@@ -123,7 +123,7 @@ class LocalStack:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is no stack, but an embedded installation (`api.embedded_stack`)."""
+        """Whether it is no stack, but an embedded installation (`services.stack.embedded`)."""
         return self.exists and bool(self._description().get("embedded"))
 
     @property
