@@ -1,10 +1,7 @@
-"""`python -m api.embedded_process`: the API, the dashboard and the engine of an embedded installation, in one process."""
+"""The process of an embedded installation: the API, the dashboard and the engine. `services.stack.embedded` starts it."""
 
 from __future__ import annotations
 
-import services.hosting.fast_imports  # noqa: F401
-
-# isort: split
 import argparse
 import gc
 import os
@@ -70,7 +67,7 @@ def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m api.embedded_process", description=__doc__)
+    parser = argparse.ArgumentParser(prog="api.embedded_process", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the directory of the installation")
     parser.add_argument("--port", type=int, help="the port to listen on, over BOREAL_API__PORT")
     parser.add_argument("--allow-chaos", action="store_true", default=None, help="as BOREAL_API__ALLOW_CHAOS")
@@ -78,7 +75,3 @@ def main() -> None:
     given = vars(parser.parse_args())
     data, is_demo = given.pop("data"), given.pop("demo")
     serve(data, ApiSettings(**{name: value for name, value in given.items() if value is not None}), is_demo)
-
-
-if __name__ == "__main__":
-    main()

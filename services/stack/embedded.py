@@ -29,6 +29,8 @@ DEFAULT_PORT = 8080
 READY_WITHIN_S = 30.0
 LOG_LINES_SHOWN = 8
 _LOOK_S = 0.02
+_RUN = "import services.hosting.fast_imports; from api.embedded_process import main; main()"
+"""Not `-m api.embedded_process`: that would import the API before the imports are made fast."""
 
 
 class EmbeddedFailed(BorealError):
@@ -136,7 +138,7 @@ class EmbeddedStack:
 
     def _spawn(self, allow_chaos: bool, is_demo: bool) -> None:
         options = [*(["--allow-chaos"] if allow_chaos else []), *(["--demo"] if is_demo else [])]
-        command = [sys.executable, "-m", "api.embedded_process", "--data", str(self.data), "--port", str(self.port), *options]
+        command = [sys.executable, "-c", _RUN, "--data", str(self.data), "--port", str(self.port), *options]
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(self._log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
