@@ -147,8 +147,8 @@ class Stagger:
     def request(self, now: int) -> tuple[Permission, list[Send]]:
         """Ask for permission to reconcile, and return the messages to send. Call again until the answer is not WAIT."""
         self.forget_dead(now)
-        if self.promised:
-            return Permission.WAIT, []
+        if self.promised or self.turn is Turn.RECONCILING:
+            return Permission.WAIT, []  # the host of the last correction may not have said yet that it is complete
         alive = {who: peer for who, peer in self.peers.items() if self._is_alive(peer, now)}
         if any(peer.state is State.STABLE for peer in alive.values()):
             return self._go(Permission.COVERED)

@@ -150,6 +150,16 @@ def test_a_lessor_that_dies_while_the_holder_reconciles_leaves_it_free_to_finish
     assert peers.machines[name(0)].done() == []
 
 
+def test_the_next_turn_waits_for_the_end_of_the_last_one() -> None:
+    """A host in another process may not have said yet that the last correction is complete."""
+    peers = Peers(2)
+    peers.beat(State.UP_FAILURE, State.STABLE)
+    assert peers.ask(0) is Permission.COVERED
+    assert peers.ask(0) is Permission.WAIT
+    peers.machines[name(0)].done()
+    assert peers.ask(0) is Permission.COVERED
+
+
 def test_a_lessor_that_dies_before_the_holder_begins_is_replaced() -> None:
     peers = Peers(3)
     peers.ask(0)
