@@ -45,6 +45,8 @@ def main(out: Path) -> None:
             console.rule(f"boreal compare {name}.yaml")
             console.print(comparison_table(comparisons[name].result()))
             console.print(f"open {compared_folder(name, out) / 'compare.html'}")
+    console.rule("next")
+    console.print("see it live, in a browser: make setup, then .venv/bin/boreal up --embedded --demo")
 
 
 def session_of(name: str, out: Path) -> Session:

@@ -90,7 +90,7 @@ def stacks_up() -> list[Path]:
 def fix_for_nothing_up() -> str:
     """What to do where a directory holds no stack that is up, as when `boreal up` was given another one."""
     others = " or ".join(f"--data {data}" for data in stacks_up())
-    return f"give {others}, where a stack is up" if others else "run boreal up"
+    return f"run boreal up, or give {others}, where a stack is up" if others else "run boreal up"
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def test_a_command_that_finds_no_stack_names_the_directory_and_those_that_are_up
     for name in [name for name in os.environ if name.startswith("BOREAL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("BOREAL_DATA", str(nothing))
-    for up, fix in (([], "run boreal up"), ([there], f"give --data {there}, where a stack is up")):
+    for up, fix in (([], "run boreal up"), ([there], f"run boreal up, or give --data {there}, where a stack is up")):
         monkeypatch.setattr(launcher, "stacks_up", lambda up=up: up)
         with pytest.raises(UserError, match="no stack is up there") as refused:
             launcher.reach(None)
