@@ -9,6 +9,8 @@ DEMO_READY := $(VENV)/.demo-ready
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 SEEDS ?= 10000
+# One more than two cores have: tests of real servers wait most of their time.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(3, os.cpu_count() or 1))')
 BENCH ?= core
 
 .DEFAULT_GOAL := help
@@ -41,7 +43,7 @@ demo: $(DEMO_READY) ## run the flights with an airport cut off, and show what ha
 
 test: $(READY) ## run all tests
 	$(BIN)/python -m services.hosting.fetch
-	$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
 browser: $(READY) ## run the tests in a browser: needs Chromium, and installs Playwright without a browser of its own
 	$(PIP) install --quiet "playwright>=1.50" "axe-playwright-python>=0.1.4"

@@ -399,7 +399,7 @@ KINDS = ["stable", "stable", "stable", "tentative", "boundary", "anchor", "tenta
 steps = st.tuples(st.sampled_from([*KINDS, "zombie", "trim", "trim", "reopen"]), st.integers(1, 4))
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(steps, max_size=30))
 def test_a_log_answers_as_a_list_would(fresh_logs, script):
     with closing(fresh_logs()) as logs, patch("logs.index.IDLE_FRAMES", IDLE):

@@ -269,7 +269,7 @@ def inputs_of(case: Case) -> st.SearchStrategy[list[list[Row]]]:
 
 CUTS = st.lists(st.integers(-14, 60), max_size=6, unique=True).map(sorted)
 
-examples = settings(max_examples=25, deadline=None, derandomize=True)
+examples = settings(max_examples=15, deadline=None, derandomize=True)
 every_operator = pytest.mark.parametrize("name", CASES)
 
 

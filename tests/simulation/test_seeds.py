@@ -7,7 +7,7 @@ import pytest
 from simulation.campaign import ScenarioJudge, run_seed
 from simulation.families import make_family_scenario
 
-SEEDS = 400
+SEEDS = 250
 CHUNK = 50
 ONCE_BROKEN = (
     *(1013, 1328, 1415, 1851, 2150, 2315, 2317, 2356, 2623, 3497, 3582, 4005, 4422, 5052, 5385, 5914, 6142, 6601, 7087, 7201),

@@ -14,7 +14,7 @@ from boreal.model.frames import Data, LogId
 from services.storage.kafka_log import KafkaLogStore
 from tests.stack.breaking import QUERY, X_S, Bench, flowing
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
 
 READY_S = 180.0
 KEYS = 5

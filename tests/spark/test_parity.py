@@ -18,7 +18,7 @@ from services.stack.servers import KafkaServer, RedisServer
 from simulation.queries import SCHEMA, Menu, make_operators
 from tests.spark.jobs import Script, SparkJob, environment_of, wait_until
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
 
 QUERIES = 20
 ANSWERED_S = 180.0

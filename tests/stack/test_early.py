@@ -9,7 +9,7 @@ import pytest
 
 from tests.stack.breaking import QUERY, X_S, flowing
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
 
 DISORDER_S = 1.5 * X_S
 

@@ -216,7 +216,6 @@ EVERY_RUN = {
     "a_source_is_cut_for_less_than_alpha_x",
     "a_replica_is_killed_in_mid_correction",
     "a_replica_is_frozen_and_thaws",
-    "the_broker_is_killed_and_comes_back",
     "redis_is_killed_and_comes_back",
     "the_control_topic_is_lost",
 }

@@ -164,8 +164,8 @@ def test_a_restart_goes_on_with_the_same_records(begin: Begin, tmp_path: Path) -
 
 
 def test_a_restart_after_a_trim_keeps_the_numbers(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_module, "MARK_FRAMES", 100)
-    monkeypatch.setattr("embedded.live.query.SEGMENT_BYTES", 5_000)
+    monkeypatch.setattr(output_module, "MARK_FRAMES", 30)
+    monkeypatch.setattr("embedded.live.query.SEGMENT_BYTES", 2_000)
     drive = begin(tmp_path)
     query = drive.demo()
     for _ in range(2):
