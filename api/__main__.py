@@ -9,6 +9,7 @@ import uvicorn
 
 from api.app import create_app
 from api.dashboard import add_dashboard
+from api.server import END_WITHIN_S, add_options, server_config
 from api.settings import ApiSettings
 from api.stack import StackInstallation
 from api.tokens import TokenStore
@@ -17,8 +18,6 @@ from services.kafka.clusters import make_clusters
 from services.kafka.settings import load_settings
 
 NAME = "api"
-END_WITHIN_S = 1
-"""How long open streams may delay the end, in seconds."""
 
 
 def serve(stopping: threading.Event) -> int:
@@ -29,18 +28,7 @@ def serve(stopping: threading.Event) -> int:
     tokens = TokenStore(settings.data, options.token.get_secret_value() if options.token else None)
     app = create_app(options, installation, tokens)
     add_dashboard(app, settings.data)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=options.host,
-            port=options.port,
-            log_level="warning",
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.key,
-            server_header=False,
-            timeout_graceful_shutdown=END_WITHIN_S,
-        )
-    )
+    server = uvicorn.Server(server_config(app, options))
     # Signals are the main thread's; uvicorn leaves them alone in another.
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
@@ -55,8 +43,7 @@ def serve(stopping: threading.Event) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m api", description="Serves the API of an installation.")
-    parser.add_argument("--port", type=int, help="the port to listen on, over BOREAL_API__PORT")
-    parser.add_argument("--allow-chaos", action="store_true", default=None, help="as BOREAL_API__ALLOW_CHAOS")
+    add_options(parser)
     return parser.parse_args()
 
 

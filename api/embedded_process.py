@@ -16,13 +16,12 @@ import uvicorn
 from api.app import create_app
 from api.dashboard import add_dashboard
 from api.embedded import EmbeddedInstallation
+from api.server import add_options, server_config
 from api.settings import ApiSettings
 from api.tokens import TokenStore
 from services.stack.embedded import state_of
 from services.stack.state import only_one, write_state
 
-END_WITHIN_S = 1
-"""How long open streams may delay the end, in seconds."""
 THREAD_SWITCH_S = 0.001
 """How long a thread of the API may keep the engine's waiting."""
 
@@ -49,18 +48,7 @@ def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
         given = settings.token.get_secret_value() if settings.token else None
         app = create_app(settings, installation, TokenStore(data, given))
         add_dashboard(app, data)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                host=settings.host,
-                port=settings.port,
-                log_level="warning",
-                ssl_certfile=settings.certificate,
-                ssl_keyfile=settings.key,
-                server_header=False,
-                timeout_graceful_shutdown=END_WITHIN_S,
-            )
-        )
+        server = _Server(server_config(app, settings))
         server.on_ready = lambda: write_state(data, state_of(os.getpid(), is_ready=True))
         with suppress(KeyboardInterrupt):
             server.run()
@@ -69,8 +57,7 @@ def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="api.embedded_process", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the directory of the installation")
-    parser.add_argument("--port", type=int, help="the port to listen on, over BOREAL_API__PORT")
-    parser.add_argument("--allow-chaos", action="store_true", default=None, help="as BOREAL_API__ALLOW_CHAOS")
+    add_options(parser)
     parser.add_argument("--demo", action="store_true", help="create the demo's query")
     given = vars(parser.parse_args())
     data, is_demo = given.pop("data"), given.pop("demo")

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from boreal.model.errors import UserError
 from boreal.query.spec import Query, load_query
 
 VERSION = 1
@@ -58,3 +59,16 @@ def read_query_record(key: bytes, value: bytes | None) -> tuple[str, QueryRecord
         raise ValueError(f"unknown version of query record: {fields['v']}; this program reads version {VERSION}")
     revision, paused, restarts = int(fields["revision"]), bool(fields["paused"]), int(fields.get("restarts", 0))
     return name, QueryRecord(name, dict(fields["spec"]), revision, paused, restarts)
+
+
+STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
+"""The fields that determine a query's logs: they cannot change."""
+
+
+def refuse_other_structure(old: Query, new: Query) -> None:
+    """UserError if the new version of a running query has another structure."""
+    before, after = old.dump(), new.dump()
+    for key in STRUCTURE:
+        if before.get(key) != after.get(key):
+            fix = f"delete it first (boreal query delete {new.name}), or give the new one another name"
+            raise UserError(key, after.get(key), f"is not what {new.name} runs with, and cannot change while it runs", fix)

@@ -13,13 +13,10 @@ from urllib.parse import quote
 
 from boreal.model.errors import UserError
 from boreal.query.spec import Query, did_you_mean
-from deployment.query_record import QueryRecord
+from deployment.query_record import QueryRecord, refuse_other_structure
 from embedded.live.demo import demo_query
 from embedded.live.query import LiveQuery, plan_live
 from embedded.world import Clock
-
-STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
-"""The fields that determine a query's logs: they cannot change."""
 
 
 class LiveEngine:
@@ -77,7 +74,7 @@ class LiveEngine:
         """The notes of the planner. UserError if `put` would refuse the query."""
         old = self.queries.get(query.name)
         if old is not None:
-            _refuse_other_structure(old.record.query, query)
+            refuse_other_structure(old.record.query, query)
         return plan_live(query, old.is_demo if old is not None else False).notes
 
     def put(self, query: Query, now: int, is_demo: bool = False) -> LiveQuery:
@@ -120,11 +117,3 @@ class LiveEngine:
         if wanted != query.record:
             query.change(QueryRecord(wanted.name, wanted.spec, wanted.revision + 1, wanted.paused), now)
         return query
-
-
-def _refuse_other_structure(old: Query, new: Query) -> None:
-    before, after = old.dump(), new.dump()
-    for key in STRUCTURE:
-        if before.get(key) != after.get(key):
-            fix = f"delete it first (boreal query delete {new.name}), or give the new one another name"
-            raise UserError(key, after.get(key), f"is not what {new.name} runs with, and cannot change while it runs", fix)

@@ -20,6 +20,7 @@ import numpy as np
 
 from boreal.model.frames import Boundary, Data, Frame, LogId
 from boreal.query.plan import Plan
+from deployment.delay_window import DelayWindow
 from embedded.run_folder import write_whole
 from formats.changelog import Changelog, ChangelogPlace, ChangelogState, RowRecords
 from logs.log import LogStore
@@ -29,7 +30,6 @@ KEPT_RECORDS = 20_000
 KEPT_BOUNDARIES = 512
 """How many boundaries are kept beside them: an idle query has many, and a later one takes the place of an earlier one."""
 MARK_FRAMES = 10_000
-KEPT_DELAYS_US = 60_000_000
 READ_FRAMES = 1_024
 
 
@@ -121,35 +121,6 @@ class OutputRing:
         return stop
 
 
-class Delays:
-    """The delays of new rows within the last minute, and how often they exceeded X (R14)."""
-
-    def __init__(self, x_us: int) -> None:
-        self.x_us = x_us
-        self.violations = 0
-        self._kept: deque[tuple[int, np.ndarray]] = deque()
-
-    def add(self, now: int, delays_us: np.ndarray) -> None:
-        """Add the delays of rows that are delivered now, int64 in microseconds."""
-        self.violations += int((delays_us > self.x_us).sum())
-        if len(delays_us):
-            self._kept.append((now, delays_us))
-        self._forget(now)
-
-    def summary_ms(self, now: int) -> dict[str, float | None]:
-        """p50, p99 and max in milliseconds; None if there was no new row in the last minute."""
-        self._forget(now)
-        if not self._kept:
-            return {"p50": None, "p99": None, "max": None}
-        delays = np.concatenate([delays for _, delays in self._kept])
-        p50, p99 = np.percentile(delays, (50, 99))
-        return {name: round(float(us) / 1_000, 3) for name, us in (("p50", p50), ("p99", p99), ("max", delays.max()))}
-
-    def _forget(self, now: int) -> None:
-        while self._kept and self._kept[0][0] < now - KEPT_DELAYS_US:
-            self._kept.popleft()
-
-
 @dataclass(frozen=True, slots=True)
 class _Mark:
     """The state of the changelog before the frame at an offset of the log."""
@@ -163,7 +134,7 @@ class Output:
 
     def __init__(self, plan: Plan, logs: LogStore, path: Path, ring: OutputRing) -> None:
         self.ring = ring
-        self.delays = Delays(plan.delay_threshold_us)
+        self.delays = DelayWindow(plan.delay_threshold_us)
         self.tentative_since: int | None = None
         self.cause = ""
         self._path = path

@@ -24,6 +24,7 @@ from boreal.model.frames import Frame, LogId, State
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query
+from deployment.instance_fields import instance_fields
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.query_record import QueryRecord, read_query_record
 from embedded.faults import Fault, check_faults
@@ -399,24 +400,7 @@ class LiveQuery:
             "engine": "native",
             "state": status.state.value,
             "since_ms": self.since.get(who, now) / 1_000,
-            "x_ms": status.delay_threshold_us / 1_000,
-            "alpha_x_ms": status.alpha_x_us / 1_000,
-            "least_x_ms": status.least_threshold_us / 1_000,
-            "engine_ms": status.engine_latency_us / 1_000,
-            "missing": list(status.missing),
-            "position": status.position,
-            "inputs": [
-                {
-                    "name": entry.key,
-                    "boundary": entry.boundary,
-                    "silent": entry.silent,
-                    "failed": entry.failed,
-                    "read_from": entry.read_from,
-                    "skew_ms": entry.skew_us / 1_000,
-                    "silent_for_ms": max(now - entry.heard_at, 0) / 1_000,
-                }
-                for entry in status.inputs
-            ],
+            **instance_fields(status, now),
             "reconciliations": self.reconciliations[who],
             "last_reconciliation_s": self.last_reconciliation_s.get(who),
             "unconfirmed_frames": 0,

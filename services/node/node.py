@@ -14,6 +14,7 @@ from typing import Any
 
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import Frame, LogId, State
+from deployment.instance_fields import instance_fields
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from formats.control_messages import ControlItem, instance_of, message_of
@@ -207,24 +208,7 @@ class NodeProcess:
             "engine": self.layout.plan.fragment(host.me.fragment).engine_of(self.replica),
             "state": own.state.value if own.state else None,
             "since_ms": own.since_us / 1_000,
-            "x_ms": status.delay_threshold_us / 1_000,
-            "alpha_x_ms": status.alpha_x_us / 1_000,
-            "least_x_ms": status.least_threshold_us / 1_000,
-            "engine_ms": status.engine_latency_us / 1_000,
-            "missing": list(status.missing),
-            "position": status.position,
-            "inputs": [
-                {
-                    "name": entry.key,
-                    "boundary": entry.boundary,
-                    "silent": entry.silent,
-                    "failed": entry.failed,
-                    "read_from": entry.read_from,
-                    "skew_ms": entry.skew_us / 1_000,
-                    "silent_for_ms": max(now_us() - entry.heard_at, 0) / 1_000,
-                }
-                for entry in status.inputs
-            ],
+            **instance_fields(status, now_us()),
             "reconciliations": own.reconciliations,
             "last_reconciliation_s": own.last_reconciliation_s,
             "unconfirmed_frames": host.outlet.appended - host.outlet.confirmed,

@@ -16,7 +16,7 @@ from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
 from deployment.layout import Layout, internal_topics, make_layout
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
-from deployment.query_record import QueryRecord
+from deployment.query_record import QueryRecord, refuse_other_structure
 from deployment.skew import clock_warnings
 from deployment.status_fields import SOURCE_OF_STACK
 from logs.checkpoints import StoreUnavailableError
@@ -44,10 +44,7 @@ DEFAULT_ENGINE = "spark"
 """The engine of a query that names none."""
 
 SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tuning", "latest")
-"""The fields of a running query that `set` changes. STRUCTURE and the name stay."""
-
-STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
-"""The fields that determine a query's logs: they cannot change."""
+"""The fields of a running query that `set` changes. The structure and the name stay."""
 
 Check = Callable[[QueryRecord | None], None]
 """Called with the newest record of a query, or None, where no other change can come before this one; an error refuses it."""
@@ -135,7 +132,7 @@ class Operations:
         def decide(old: QueryRecord | None) -> QueryRecord:
             check(old)
             if old is not None:
-                _refuse_other_structure(old.query, query)
+                refuse_other_structure(old.query, query)
             return _follow(old, QueryRecord(query.name, query.dump(), 1))
 
         # Before anything is made for it, and then again when its turn to write has come.
@@ -399,14 +396,6 @@ def _refuse_short_threshold(query: Query) -> None:
             "is too short for operators in Spark, which works in batches",
             f"write at least {format_duration(-(-least // 10_000) * 10_000)}, or engine: native, which gives the same results",
         )
-
-
-def _refuse_other_structure(old: Query, new: Query) -> None:
-    before, after = old.dump(), new.dump()
-    for key in STRUCTURE:
-        if before.get(key) != after.get(key):
-            fix = f"delete it first (boreal query delete {new.name}), or give the new one another name"
-            raise UserError(key, after.get(key), f"is not what {new.name} runs with, and cannot change while it runs", fix)
 
 
 @contextmanager

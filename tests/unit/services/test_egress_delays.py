@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.egress.delays import KEPT_US, RecentDelays
+from deployment.delay_window import KEPT_US
+from services.egress.delays import RecentDelays
 
 
 def test_what_took_longer_than_x_is_counted_for_good() -> None:
