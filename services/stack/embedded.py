@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -21,10 +19,10 @@ from urllib.parse import unquote
 
 from boreal.model.errors import BorealError, UserError
 from services.stack.children import python_environment
-from services.stack.state import identity, living, read_state, replace_file, write_state
+from services.stack.ports import HOST, free_port, is_taken
+from services.stack.state import identity, living, make_token, read_state, read_token, replace_file, write_state
 
 VERSION = 1
-HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 READY_WITHIN_S = 30.0
 LOG_LINES_SHOWN = 8
@@ -59,8 +57,7 @@ class EmbeddedStack:
 
     @property
     def token(self) -> str | None:
-        path = self.data / "token"
-        return path.read_text().strip() if path.is_file() else None
+        return read_token(self.data)
 
     @property
     def link(self) -> str:
@@ -95,15 +92,15 @@ class EmbeddedStack:
                 raise UserError("--port", port, f"it is running with port {self.port}", "run boreal down first")
             return False
         chosen = port or (self.port if described else DEFAULT_PORT)
-        if _is_taken(chosen):
+        if is_taken(chosen):
             if port is not None or described:
                 problem = "is taken: another program listens there"
                 raise UserError("--port", chosen, problem, "end that program, or give another --port")
-            chosen = _free_port()
+            chosen = free_port()
         try:
             (self.data / "logs").mkdir(parents=True, exist_ok=True)
             replace_file(self.data / "stack.json", json.dumps({"v": VERSION, "embedded": True, "port": chosen}))
-            self._make_token()
+            make_token(self.data)
         except OSError as error:
             problem = f"cannot be written: {error.strerror}"
             raise UserError("--data", str(self.data), problem, "name a directory that you may write") from None
@@ -125,12 +122,6 @@ class EmbeddedStack:
         """The state of the running process; None if none runs."""
         state = read_state(self.data)
         return state if state is not None and living(state["supervisor"]) is not None else None
-
-    def _make_token(self) -> None:
-        path = self.data / "token"
-        if not path.is_file():
-            path.touch(mode=0o600)
-            path.write_text(secrets.token_urlsafe(32))
 
     @property
     def _log(self) -> Path:
@@ -167,14 +158,3 @@ def state_of(pid: int, is_ready: bool) -> dict[str, Any]:
     me = identity(pid)
     process = {**me, "name": "api", "kind": "api", "query": None, "state": "running" if is_ready else "starting", "restarts": 0}
     return {"supervisor": me, "ready": is_ready, "processes": [process], "queries": {}}
-
-
-def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

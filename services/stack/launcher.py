@@ -17,9 +17,7 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,8 +31,20 @@ from boreal.model.errors import BorealError, UserError
 from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, load_settings
 from services.stack.children import python_environment
-from services.stack.servers import HOST, Server, free_port
-from services.stack.state import default_data, identity, living, problems, read_state, replace_file, state_path, write_state
+from services.stack.ports import HOST, free_port, is_taken
+from services.stack.servers import Server
+from services.stack.state import (
+    default_data,
+    identity,
+    living,
+    make_token,
+    problems,
+    read_state,
+    read_token,
+    replace_file,
+    state_path,
+    write_state,
+)
 from services.stack.supervisor import make_local_servers
 
 VERSION = 1
@@ -133,8 +143,7 @@ class LocalStack:
 
     @property
     def token(self) -> str | None:
-        path = self.data / "token"
-        return path.read_text().strip() if path.is_file() else None
+        return read_token(self.data)
 
     @property
     def settings(self) -> ServiceSettings:
@@ -215,7 +224,7 @@ class LocalStack:
             kafka_jars(on_progress=on_progress)
             self._end_leftovers()
             self._refuse_taken_ports()
-            self._make_token()
+            make_token(self.data)
             self._spawn(allow_chaos)
             self._await_ready(on_progress)
             return True
@@ -277,12 +286,6 @@ class LocalStack:
                     ports = server.directory / "server.json"
                     fix = f"end the program that listens there, or remove {ports}, and another port is chosen"
                     raise UserError("port", port, f"belongs to {name}, but another program listens there", fix)
-
-    def _make_token(self) -> None:
-        path = self.data / "token"
-        if not path.is_file():
-            path.touch(mode=0o600)
-            path.write_text(secrets.token_urlsafe(32))
 
     def _spawn(self, allow_chaos: bool) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
@@ -387,12 +390,6 @@ def supervisor_command(allow_chaos: bool, api_port: int | None = None) -> list[s
     chaos = ["--allow-chaos"] if allow_chaos else []
     api = ["--api", str(api_port)] if api_port is not None else []
     return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos, *api]
-
-
-def is_taken(port: int) -> bool:
-    """Whether a program listens at a port of this machine."""
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
 
 
 def _free_default_port() -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -34,31 +33,15 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from boreal.client.kafka_clients import make_client
-from boreal.model.errors import BorealError
 from services.hosting.fetch import java, kafka_jars, redis_server
+from services.stack.ports import HOST, ServerFailed, free_port
 from services.stack.state import created, is_same
 
-HOST = "127.0.0.1"
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 LOOK_SECONDS = 3
 LARGEST_MESSAGE = 64 << 20
-
-
-class ServerFailed(BorealError):
-    """A server did not start, or ended during its start. The message holds the end of its log."""
-
-
-def free_port() -> int:
-    """A port that no process listens on, below those that the kernel assigns to outgoing connections: else a client that keeps
-    trying to reach a dead server would sooner or later get the server's own port, and block the server's return."""
-    for _ in range(1000):
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port
-    raise ServerFailed("no free port was found between 15000 and 32000")
 
 
 class Server(ABC):

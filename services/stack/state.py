@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,3 +96,17 @@ def only_one(data: Path) -> Iterator[None]:
         except BlockingIOError:
             raise UserError("BOREAL_DATA", str(data), "another supervisor uses it", "stop that one first") from None
         yield
+
+
+def make_token(data: Path) -> None:
+    """Make the token of an installation, if it has none; only the owner may read it."""
+    path = data / "token"
+    if not path.is_file():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(32))
+
+
+def read_token(data: Path) -> str | None:
+    """The token of an installation; None if it has none."""
+    path = data / "token"
+    return path.read_text().strip() if path.is_file() else None
