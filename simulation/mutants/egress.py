@@ -325,14 +325,14 @@ def lack_nothing(patch: Patch) -> None:
 @caught_by("services/test_egress_delays.py", "test_what_took_longer_than_x_is_counted_for_good")
 def forget_violations(patch: Patch) -> None:
     """Rows that took longer than X are counted only while their delays are kept."""
-    from services.egress.delays import RecentDelays
+    from deployment.delay_window import DelayWindow
 
     def make(original: Any) -> Any:
-        def forget(self: RecentDelays, now_us: int) -> None:
+        def forget(self: DelayWindow, now_us: int) -> None:
             original(self, now_us)
             if not self._kept:
                 self.violations = 0
 
         return forget
 
-    patch(RecentDelays, "_forget", make)
+    patch(DelayWindow, "_forget", make)
