@@ -166,10 +166,10 @@ def skews(rng: Random, query: Plan) -> dict[InstanceId, int]:
     return {who: rng.randint(0, most) for who in instances(query)}
 
 
-def poll_frames(few: int, hops: tuple[tuple[str, int], ...]) -> int:
-    """The frames that one poll reads: few, unless a place is far away. Each poll of a far place takes its whole latency, so a
-    reader of few frames could not keep up with what is written."""
-    return POLL_FRAMES if hops else few
+def poll_frames(few: int, hops: tuple[tuple[str, int], ...], step_rows: int | None) -> int:
+    """The frames that one poll reads: few, unless the reader could then not keep up with what is written: each poll of a far
+    place takes its whole latency, and after an UNDO a producer of steps of one row writes each row again as a frame."""
+    return POLL_FRAMES if hops or step_rows == 1 else few
 
 
 def settle(seed: int, family: str, rng: Random, query: Plan, wish: PlanOptions, **more: Any) -> Scenario:
@@ -178,7 +178,7 @@ def settle(seed: int, family: str, rng: Random, query: Plan, wish: PlanOptions, 
     few_frames = rng.choice((1, 2, *([POLL_FRAMES] * 6)))
     hops = tuple((place, rng.choice((3, 10, 20)) * MILLISECOND) for place in places(query) if rng.random() < 0.05)
     drawn: dict[str, Any] = {
-        "poll_frames": poll_frames(few_frames, hops),
+        "poll_frames": poll_frames(few_frames, hops, step_rows),
         "hops_us": hops,
         "upload_us": rng.choice((*([UPLOAD_US] * 7), 150_000, 600_000)),
         "keeps_records": rng.random() < 1 / 8,

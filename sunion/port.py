@@ -257,6 +257,10 @@ class Port:
         """
         return self.suffix[bisect_left(self.suffix, time, key=lambda chunk: chunk.high) :]
 
+    def suffix_ingest(self, since: int) -> int | None:
+        """The clock value at which the first tentative rows at or after an event time were ingested; None if there are none."""
+        return next((ingest_at(chunk.ingest, max(chunk.low, since)) for chunk in self.suffix_from(since)), None)
+
     def evict(self, limit: int, released: int) -> None:
         """Drop the oldest rows of the tape, and of the suffix, while it holds more than `limit` bytes.
 

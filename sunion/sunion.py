@@ -489,12 +489,27 @@ class SUnion:
             port.forget_arrivals(self.leading.position)  # otherwise their grace would delay later arrivals
             while port.arrivals and self._overdue_at(*port.arrivals[0][1:3]) <= now:
                 arrival = port.arrivals.popleft()
+                rest = self._after_the_delayed(port, arrival) if now < self.quiet_until else None
                 if arrival.is_leap and self._is_ahead(arrival.upto):
                     port.early.append(arrival.upto)
+                elif rest is not None and rest.ingest > arrival.ingest:
+                    port.note(rest)
                 else:
                     self.due = max(self.due, arrival.upto)
             if port.early:
                 self.due = max([self.due, *(upto for upto in port.early if self._awaited_until(upto) <= now)])
+
+    def _after_the_delayed(self, port: Port, arrival: Arrival) -> Arrival | None:
+        """An arrival as it counts in the delay after a redo: without the buckets that this delay holds in any case (R8).
+
+        After an UNDO, a producer writes its tentative suffix again in one frame, and each port receives its own frame at
+        another moment. Only the buckets after the delayed ones count at once, from their own ingest time. None if no tentative
+        row is after the delayed buckets.
+        """
+        if arrival.upto <= self.quiet_through:
+            return None
+        ingest = port.suffix_ingest(self.quiet_through)
+        return None if ingest is None else arrival._replace(ingest=ingest)
 
     def _note_stranded(self, at: int, port: Port) -> None:
         """Note the stranded rows of a port: rows at the edge of the stream, ingested after the live view had passed their time.

@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 
 from boreal.model.durations import parse_duration
-from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, RecDone, Start, State, Undo
+from boreal.model.frames import INFINITY, Boundary, Data, Frame, Ingest, LogId, Origin, RecDone, Start, State, Undo
 from boreal.model.schema import Schema
 from boreal.query.plan import Plan
 from boreal.query.planner import Overrides
@@ -454,8 +454,12 @@ class SUnionDriver:
         first = port.tape.next_id
         port.take_stable(self._data(first, times, v, ingest, False), self.now)
 
-    def tentative(self, name: str, *times: int, v: Sequence[int] | None = None, ingest: int | None = None) -> None:
-        self.ports[name].take_tentative(self._data(self.ports[name].tape.next_id, times, v, ingest, True))
+    def tentative(
+        self, name: str, *times: int, v: Sequence[int] | None = None, ingest: int | None = None, ingests: Ingest | None = None
+    ) -> None:
+        """Tentative rows; `ingests` gives their ingest times in runs."""
+        frame = self._data(self.ports[name].tape.next_id, times, v, ingest, True)
+        self.ports[name].take_tentative(frame if ingests is None else replace(frame, ingest=ingests))
 
     def boundary(self, name: str, time: int, tentative: bool = False, ingest: int | None = None) -> None:
         at = self.now if ingest is None else ingest

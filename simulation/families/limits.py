@@ -31,7 +31,7 @@ def small_limits(rng: Random) -> Limits:
 
 def with_small_limits(rng: Random, scenario: Scenario) -> Scenario:
     limits, few = small_limits(rng), rng.choice((2, 5, 30))
-    return replace(scenario, limits=limits, poll_frames=poll_frames(few, scenario.hops_us))
+    return replace(scenario, limits=limits, poll_frames=poll_frames(few, scenario.hops_us, scenario.step_rows))
 
 
 def _long(seed: int, family: str, rng: Random) -> Scenario:
@@ -63,7 +63,7 @@ def _backlog(seed: int, family: str, rng: Random) -> Scenario:
     query = replace(query, memory_bytes=rng.choice((2_000, 6_000, 20_000, query.memory_bytes)))
     scenario = settle(seed, family, rng, query, wish)
     limits, few = small_limits(rng), rng.choice((1, 1, 2, 4))
-    scenario = replace(scenario, limits=limits, poll_frames=poll_frames(few, scenario.hops_us))
+    scenario = replace(scenario, limits=limits, poll_frames=poll_frames(few, scenario.hops_us, scenario.step_rows))
     readers = [who for who in instances(query) if any(edge.source for edge in query.fragment(who.fragment).edges)]
     who, at, length = rng.choice(readers), rng.randrange(200_000, 600_000), rng.randint(600, 1_500) * MILLISECOND
     kind = rng.choice(("crash", "freeze", "cut_replica"))

@@ -517,6 +517,12 @@ def give_no_moment_after_a_redo(patch: Patch) -> None:
     patch(SUnion, "_is_quiet", lambda _: lambda self, now: False)
 
 
+@caught_by("sunion/test_sunion.py", "test_what_a_producer_gives_again_after_an_undo_waits_for_the_other_ports")
+def take_what_is_after_the_delayed_as_newly_due(patch: Patch) -> None:
+    """A tentative suffix that comes again after an UNDO ends the delay after the redo with its first bucket (R8)."""
+    patch(SUnion, "_after_the_delayed", lambda _: lambda self, port, arrival: None)
+
+
 @caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")
 def heal_in_part_at_once(patch: Patch) -> None:
     """A failure heals in part as soon as one bucket can be corrected, however young the mark is (R16)."""

@@ -493,6 +493,26 @@ def test_what_was_redone_beside_a_live_branch_holds_nothing_back_afterwards() ->
     assert one.at(2001) == [("mark", 2), ("tentative", [(21, 2)], 30)]
 
 
+def test_what_a_producer_gives_again_after_an_undo_waits_for_the_other_ports() -> None:
+    """R8: a suffix that comes again in one frame is due with its first bucket, but that one is delayed after the redo."""
+    one = SUnionDriver("a", "b", failure=Hold.DELAY, stabilization=Hold.DELAY, grace=100)
+    one.boundaries(10)
+    one.at(0)
+    one.tentative("a", 11)
+    one.tentative("b", 12)
+    assert one.at(1000) == [("mark", 1), ("tentative", [(11, 0), (12, 0)], 20)]
+    one.now = 2000
+    one.undo("a")
+    one.undo("b")
+    one.sunion.roll_back(one.now, 10, keep_live=False)
+    assert one.at(2000) == [("redone", 1)]
+    one.tentative("a", 11, 21, ingests=((20, 0), (INFINITY, 1060)))
+    assert one.at(2001) == []
+    one.tentative("b", 12, 22, ingests=((20, 0), (INFINITY, 1060)))
+    assert one.at(2059) == [] and one.sunion.next_deadline() == 2060
+    assert one.at(2060) == [("mark", 2), ("tentative", [(11, 0), (12, 0), (21, 1), (22, 1)], 30)]
+
+
 def test_evicted_rows_are_asked_for_again_from_the_log() -> None:
     """A failure of hours must not need memory of hours."""
     one = failed(memory=10)
