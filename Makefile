@@ -45,8 +45,7 @@ test: $(READY) ## run all tests
 	$(BIN)/python -m services.hosting.fetch
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
-browser: $(READY) ## run the tests in a browser: needs Chromium, and installs Playwright without a browser of its own
-	$(PIP) install --quiet "playwright>=1.50" "axe-playwright-python>=0.1.4"
+browser: $(READY) ## run the tests in a browser, Chromium, and keep pictures of the pages in out/browser
 	$(BIN)/python -m pytest -q tests/browser
 
 vendor: ## make the dashboard's vendored files anew (needs Node and npm)
@@ -91,4 +90,4 @@ lock: $(READY) ## write all three locks again from pyproject.toml
 clean: ## remove .venv, caches and results
 	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test faults soak lint types simulate scenarios bench docs lock clean
+.PHONY: help setup demo test browser vendor faults soak lint types simulate scenarios bench docs lock clean

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import problems
-from api.gate import Gate
+from api.gate import WITHOUT_TOKEN, Gate
 from api.installation import Installation
 from api.problems import Problem
 from api.routers import chaos, health, metrics, output, queries, streams
@@ -46,7 +46,10 @@ def create_app(settings: ApiSettings, installation: Installation, tokens: TokenS
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        responses={"4XX": {"model": Problem, "description": "Refused.", "content": {problems.MEDIA_TYPE: {}}}},
+        responses={
+            "4XX": {"model": Problem, "description": "Refused.", "content": {problems.MEDIA_TYPE: {}}},
+            503: {"model": Problem, "description": "A server is away.", "content": {problems.MEDIA_TYPE: {}}},
+        },
     )
     app.state.installation = installation
     app.state.settings = settings
@@ -65,11 +68,14 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schemas = document["components"]["schemas"]
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        for operations in document["paths"].values():
+        for path, operations in document["paths"].items():
             for operation in operations.values():
                 operation["responses"].pop("422", None)
-                refusal = operation["responses"]["4XX"]
-                refusal["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+                for refusal in (operation["responses"][status] for status in ("4XX", "503")):
+                    if problems.MEDIA_TYPE in refusal["content"]:
+                        refusal["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+                if path in WITHOUT_TOKEN:
+                    operation["security"] = []
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"token": []}]
         app.openapi_schema = document

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from api.etags import etag_of
 from api.installation import (
@@ -133,9 +134,12 @@ def install(app: FastAPI) -> None:
         detail = {404: f"there is nothing at {path}", 405: f"{path} does not take {request.method}"}.get(
             error.status_code, str(error.detail)
         )
+        headers = error.headers
+        if error.status_code == 405:  # the framework knows the methods of the first route only that has this path
+            headers = {**(headers or {}), "Allow": ", ".join(_methods_at(request))}
         places = {405: ("method", request.method), 413: ("body", None), 403: ("Authorization", None)}
         field, value = places.get(error.status_code, ("path", path))
-        return problem(error.status_code, detail, field=field, value=value, headers=error.headers)
+        return problem(error.status_code, detail, field=field, value=value, headers=headers)
 
     @app.exception_handler(RecursionError)
     async def refuse_depth(request: Request, error: RecursionError) -> Response:
@@ -145,6 +149,16 @@ def install(app: FastAPI) -> None:
     async def fail(request: Request, error: Exception) -> Response:
         _logger.exception("%s %s failed", request.method, request.url.path, exc_info=error)
         return problem(500, "this is an error of boreal itself; its log says more", fix="report it with the log of the API")
+
+
+def _methods_at(request: Request) -> list[str]:
+    """The methods that some route takes at the path of a request."""
+    routes: Sequence[BaseRoute] = request.app.routes
+    return [
+        method
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 def _plain(value: object) -> object:

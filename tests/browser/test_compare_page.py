@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import zlib
 from html import unescape
@@ -14,9 +13,9 @@ import pytest
 
 from embedded.compare import combinations, compare, prepare_folder
 from embedded.session import RunOptions, make_session
+from tests.browser.chromium import BROWSER, FLAGS, needs_browser
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Chromium (apt-get install chromium)")
+pytestmark = needs_browser
 
 QUERY = """
 name: small
@@ -74,9 +73,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def browse(page: Path, profile: Path, *options: str) -> str:
     """Open the page in a browser of its own; what it prints."""
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    command += [f"--user-data-dir={profile}", *options, page.as_uri()]
+    command = [str(BROWSER), "--headless", *FLAGS, f"--user-data-dir={profile}", *options, page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.browser.chromium import needs_browser, picture
+from tests.browser.conftest import OpenPage
 from tests.embedded.installation import Up, demo_up
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Chromium (apt-get install chromium)")
-sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: make browser installs it, and runs these tests")
-
-WITHIN_MS = 30_000
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
@@ -23,86 +19,73 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield running
 
 
-def test_a_visitor_cuts_a_stream_and_sees_its_results_taken_back(up: Up, tmp_path: Path) -> None:
-    errors: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1000, "height": 1400})
-        page.set_default_timeout(WITHIN_MS)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
-        page.goto(up.link)
-        page.get_by_role("link", name="departures").click()
-        assert "token" not in page.url
-        page.locator("li.stable").first.wait_for()
+def test_a_visitor_cuts_a_stream_and_sees_its_results_taken_back(up: Up, open_page: OpenPage) -> None:
+    page = open_page(viewport={"width": 1000, "height": 1400})
+    page.goto(up.link)
+    page.get_by_role("link", name="departures").click()
+    assert "token" not in page.url
+    page.locator("li.stable").first.wait_for()
 
-        # X: half of what it is, by the keyboard.
-        slider = page.get_by_role("slider")
-        before = slider.get_attribute("aria-valuetext")
-        slider.focus()
-        for _ in range(3):
-            page.keyboard.press("PageDown")
-        page.get_by_text("X is", exact=False).first.wait_for()
-        assert slider.get_attribute("aria-valuetext") != before
-        assert up.call("GET", "/api/v1/queries/departures")[2]["revision"] > 1
+    # X: half of what it is, by the keyboard.
+    slider = page.get_by_role("slider")
+    before = slider.get_attribute("aria-valuetext")
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("PageDown")
+    page.get_by_text("X is", exact=False).first.wait_for()
+    assert slider.get_attribute("aria-valuetext") != before
+    assert up.call("GET", "/api/v1/queries/departures")[2]["revision"] > 1
 
-        page.get_by_label("How long a fault lasts").select_option("60s")
-        page.get_by_role("button", name="Cut jfk").click()
-        page.locator("li.tentative").first.wait_for()
-        assert "? tentative, no jfk" in page.locator("li.tentative .mark").first.inner_text()
-        page.get_by_text("Answering tentatively: jfk missing").wait_for()
-        page.get_by_role("button", name="Heal jfk").click()
-        undone = page.locator("li.undone")
-        undone.first.wait_for()
-        decoration = "each => getComputedStyle(each).textDecorationLine"
-        assert page.locator("li.undone .data").first.evaluate(decoration) == "line-through"
-        page.locator("li.tentative").first.wait_for(state="detached")
-        key = undone.first.get_attribute("data-key")
-        page.locator(f"li.stable[data-key='{key}']").first.wait_for()
+    page.get_by_label("How long a fault lasts").select_option("60s")
+    page.get_by_role("button", name="Cut jfk").click()
+    page.locator("li.tentative").first.wait_for()
+    assert "? tentative, no jfk" in page.locator("li.tentative .mark").first.inner_text()
+    page.get_by_text("Answering tentatively: jfk missing").wait_for()
+    page.get_by_role("button", name="Heal jfk").click()
+    undone = page.locator("li.undone")
+    undone.first.wait_for()
+    decoration = "each => getComputedStyle(each).textDecorationLine"
+    assert page.locator("li.undone .data").first.evaluate(decoration) == "line-through"
+    page.locator("li.tentative").first.wait_for(state="detached")
+    key = undone.first.get_attribute("data-key")
+    page.locator(f"li.stable[data-key='{key}']").first.wait_for()
 
-        page.get_by_role("link", name="explain the delay").click()
-        page.get_by_role("heading", name="Where X goes").wait_for()
-        page.get_by_role("link", name="Operations").click()
-        page.get_by_text("cut stream for 60 s").first.wait_for()
-        page.screenshot(path=tmp_path / "operations.png")
-        browser.close()
-    assert errors == []
+    page.get_by_role("link", name="explain the delay").click()
+    page.get_by_role("heading", name="Where X goes").wait_for()
+    page.get_by_role("link", name="Operations").click()
+    page.get_by_text("cut stream for 60 s").first.wait_for()
+    assert page.errors == []
 
 
-def test_it_fits_a_phone_and_is_dark_where_the_system_is(up: Up) -> None:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
-        page.set_default_timeout(WITHIN_MS)
-        page.goto(up.link)
-        page.get_by_role("link", name="departures").click()
-        page.locator("svg.dag").wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the phone"
-        dark = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
-        assert max(dark[:3]) < 60
-        browser.close()
+def test_it_fits_a_phone_and_is_dark_where_the_system_is(up: Up, open_page: OpenPage) -> None:
+    page = open_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    page.goto(up.link)
+    page.get_by_role("link", name="departures").click()
+    page.locator("svg.dag").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the phone"
+    page.locator("li.stable").first.wait_for()
+    page.screenshot(path=picture("phone-dark"), full_page=True)
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert max(dark[:3]) < 60
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_on_any_page(up: Up, scheme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core: make browser installs it").Axe()
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        # The policy of the page forbids axe's own script.
-        page = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
-        page.set_default_timeout(WITHIN_MS)
-        page.goto(up.link)
-        page.get_by_role("link", name="departures").wait_for()
-        pages = {
-            "#/": "Queries",
-            "#/q/departures": "departures",
-            "#/q/departures/explain": "Where X goes",
-            "#/new": "New query",
-            "#/ops": "Operations",
-        }
-        for place, title in pages.items():
-            page.evaluate(f"location.hash = '{place}'")
-            page.get_by_role("heading", name=title, level=1).wait_for()
-            found = axe.run(page).response["violations"]
-            assert not found, [(each["impact"], each["id"], each["nodes"][0]["html"]) for each in found]
-        browser.close()
+def test_axe_finds_nothing_on_any_page(up: Up, open_page: OpenPage, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core: make setup installs it").Axe()
+    # The policy of the page forbids axe's own script.
+    page = open_page(color_scheme=scheme, bypass_csp=True, viewport={"width": 1000, "height": 1400})
+    page.goto(up.link)
+    page.get_by_role("link", name="departures").wait_for()
+    pages = {
+        "#/": "Queries",
+        "#/q/departures": "departures",
+        "#/q/departures/explain": "Where X goes",
+        "#/new": "New query",
+        "#/ops": "Operations",
+    }
+    for place, title in pages.items():
+        page.evaluate(f"location.hash = '{place}'")
+        page.get_by_role("heading", name=title, level=1).wait_for()
+        page.screenshot(path=picture(f"{title.replace(' ', '-').lower()}-{scheme}"), full_page=True)
+        found = axe.run(page).response["violations"]
+        assert not found, [(each["impact"], each["id"], each["nodes"][0]["html"]) for each in found]

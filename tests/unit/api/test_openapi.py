@@ -1,0 +1,54 @@
+"""The OpenAPI document is true: what it allows and what it forbids is answered as it says, and nothing fails."""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi import checks
+from starlette.testclient import TestClient
+
+from api import create_app
+from api.models import EXAMPLE_SPEC
+from api.settings import ApiSettings
+from api.tokens import TokenStore
+from tests.unit.api.conftest import ADDRESS
+from tests.unit.api.memory import MemoryInstallation
+
+EXAMPLES = 10
+CHECKS = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.response_headers_conformance,
+    checks.unsupported_method,
+    checks.allow_header_conformance,
+    checks.ignored_auth,
+]
+"""Not that all that fits the schema is accepted: a query has rules that no JSON Schema says."""
+TOKEN = {"Authorization": "Bearer ours"}
+ENDLESS = r"/output$"
+"""Streams of events have no end; tests of their own read them."""
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory):
+    app = create_app(ApiSettings(allow_chaos=True), MemoryInstallation(), TokenStore(tmp_path_factory.mktemp("data"), "ours"))
+    client = TestClient(app, base_url=ADDRESS, headers=TOKEN)
+    client.put("/api/v1/queries/departures", json=EXAMPLE_SPEC).raise_for_status()
+    made = schemathesis.openapi.from_dict(client.get("/api/v1/openapi.json").json())
+    made.app = app
+    return made.exclude(path_regex=ENDLESS)
+
+
+described = schemathesis.pytest.from_fixture("document")
+
+
+@described.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_each_route_answers_as_the_document_says(case: schemathesis.Case) -> None:
+    answer = case.call(base_url=ADDRESS, headers=TOKEN)
+    case.validate_response(answer, checks=CHECKS, headers=TOKEN)
+    assert answer.status_code < 500 or (answer.status_code == 503 and "retry-after" in answer.headers)
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == ["application/problem+json"] and answer.json()["detail"]
