@@ -518,7 +518,7 @@ def give_no_moment_after_a_redo(patch: Patch) -> None:
 
 
 @caught_by("sunion/test_sunion.py", "test_what_a_producer_gives_again_after_an_undo_waits_for_the_other_ports")
-def take_what_is_after_the_delayed_as_newly_due(patch: Patch) -> None:
+def take_what_is_given_again_as_newly_due(patch: Patch) -> None:
     """A tentative suffix that comes again after an UNDO ends the delay after the redo with its first bucket (R8)."""
     patch(SUnion, "_after_the_delayed", lambda _: lambda self, port, arrival: None)
 
