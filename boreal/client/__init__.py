@@ -5,6 +5,7 @@ Touches Kafka. It imports only boreal.model, so that an application needs no oth
 
 from boreal.client.changes import Boundary, Change, Missing, MissingRows, RecDone, Stable, Tentative, Undo
 from boreal.client.corrected_stream import CorrectedStream, Place
+from boreal.client.result_frame import ResultFrame
 from boreal.client.view import View
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "MissingRows",
     "Place",
     "RecDone",
+    "ResultFrame",
     "Stable",
     "Tentative",
     "Undo",

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from boreal.client.changes import Change, Missing, MissingRows, Stable
 from boreal.client.corrector import Corrector, Delivery, LogPosition
+from boreal.client.result_frame import ResultFrame, check_frame, frame_of_changes, frame_of_rows, frame_of_view
 from boreal.client.site_readers import SiteReaders
 from boreal.client.view import View
 from boreal.model.errors import UserError
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+Until = Literal["now"] | None
+"""Where an iteration ends: at what was there when it began; None: only after `close()`."""
 
 Place = dict[str, Any]
 """The place of a reader, as a JSON object: {"v": 1, "id": the id of the next stable row, "topics": {TOPIC: POSITION}}. POSITION
@@ -43,9 +47,13 @@ class CorrectedStream(Generic[T]):
     silence_s: seconds. If the live site is silent for longer and another site is not, the stream switches to that site.
     options: options of kafka-python's consumer, such as security_protocol, ssl_cafile, sasl_mechanism, sasl_plain_username.
 
-    Use one of the iterators `stable()`, `changes()` and `latest()` at a time; they end only after `close()`. A row is consumed
-    when the application asks for the next one, or calls `place()` after it. If the model raises an error for a row, all rows
-    before it are returned first. Each new iteration raises the error again, because the place stays before that row.
+    Use one of the iterators `stable()`, `changes()` and `latest()` at a time. They end after `close()`; with `until="now"`, at
+    what was there when they began. A row is consumed when the application asks for the next one, or calls `place()` after it.
+    If the model raises an error for a row, all rows before it are returned first. Each new iteration raises the error again,
+    because the place stays before that row.
+
+    A query whose output topic does not exist when an iteration begins is a UserError. An unreachable Kafka is waited for; but
+    with `until="now"` it is a KafkaError, if no other site is reachable.
     """
 
     @overload
@@ -90,6 +98,7 @@ class CorrectedStream(Generic[T]):
         self._options = options
         self._silence_s = silence_s
         self._make_row: Callable[[dict[str, Any]], T] = _make_row_factory(model)
+        self._framed: View[dict[str, Any]] = View()
         self._next_id: int | None = None
         self._positions: dict[str, LogPosition] = {}
         self._feeds: SiteReaders | None = None
@@ -101,23 +110,19 @@ class CorrectedStream(Generic[T]):
 
     # Iterators
 
-    def stable(self) -> Iterator[T]:
+    def stable(self, until: Until = None) -> Iterator[T]:
         """All stable rows, in order, each exactly once. MissingRows if some are no longer kept."""
-        for delivery in self._deliveries(stable_only=True):
-            if isinstance(delivery.change, Missing):
-                raise MissingRows(delivery.change.first_id, delivery.change.last_id)
-            if isinstance(delivery.change, Stable):
-                yield delivery.change.data
+        return _rows(self._deliveries(True, self._make_row, until))
 
-    def changes(self) -> Iterator[Change[T]]:
+    def changes(self, until: Until = None) -> Iterator[Change[T]]:
         """All changes: stable and tentative rows, revocations and boundaries."""
-        for delivery in self._deliveries(stable_only=False):
+        for delivery in self._deliveries(False, self._make_row, until):
             yield delivery.change
 
-    def latest(self) -> Iterator[View[T]]:
+    def latest(self, until: Until = None) -> Iterator[View[T]]:
         """The latest row of each key, stable or tentative. Each step returns the same view object, after a change to it."""
         view: View[T] = View()
-        for delivery in self._deliveries(stable_only=False):
+        for delivery in self._deliveries(False, self._make_row, until):
             if view.take(delivery.change):
                 yield view
 
@@ -130,6 +135,49 @@ class CorrectedStream(Generic[T]):
 
     def alatest(self) -> AsyncIterator[View[T]]:
         return self._in_threads(self.latest)
+
+    def frame(self, view: str = "stable", types: Mapping[str, str] | None = None) -> ResultFrame:
+        """What is there now, as a table: `.to_arrow()` or `.to_pandas()`. The stream goes on after it, as after an iteration.
+
+        view: "stable": the stable rows since the place of the stream. "changes": all changes since then, one a row, with the
+            columns `_type`, `_revoked` and others (`boreal.client.result_frame.FACTS`). "latest": the newest row of each key,
+            with `_tentative`; of all rows that this stream has given in such frames.
+        types: the types of columns, as the query file names them: {"dep_delay": "double"}. The others follow from the values;
+            `time`, `window_start` and `window_end` are timestamps. The model of the stream does not matter here.
+        """
+        types = types or {}
+        check_frame(view, types)
+        before = self._next_id, dict(self._positions)
+        try:
+            deliveries = self._deliveries(view == "stable", _as_it_is, "now")
+            match view:
+                case "stable":
+                    return frame_of_rows(self._rows_before_a_gap(deliveries), types)
+                case "changes":
+                    return frame_of_changes([delivery.change for delivery in deliveries], types)
+                case _:
+                    self._framed.forget_tentative()  # A new iteration gives them again.
+                    for delivery in deliveries:
+                        self._framed.take(delivery.change)
+                    return frame_of_view(self._framed, types)
+        except MissingRows:
+            raise
+        except BaseException:
+            # What was read is not returned, so that it is not consumed.
+            self._next_id, self._positions = before
+            raise
+
+    def _rows_before_a_gap(self, deliveries: Iterator[Delivery[U]]) -> list[U]:
+        """The stable rows before the first that are missing. MissingRows if those are the first ones."""
+        rows: list[U] = []
+        try:
+            for row in _rows(deliveries):
+                rows.append(row)  # One by one: the rows before a gap are kept.
+        except MissingRows as gap:
+            if not rows:
+                raise
+            self._next_id = gap.first_id
+        return rows
 
     # The place
 
@@ -167,11 +215,13 @@ class CorrectedStream(Generic[T]):
 
     # Reading
 
-    def _deliveries(self, stable_only: bool) -> Iterator[Delivery[T]]:
+    def _deliveries(self, stable_only: bool, make_row: Callable[[dict[str, Any]], U], until: Until) -> Iterator[Delivery[U]]:
+        if until not in (None, "now"):
+            raise UserError("until", until, "is not an end of an iteration", 'write until="now", or leave it out')
         topics = self._topics(stable_only)
         positions = {site: self._position(topic) for site, topic in topics.items()}
-        with self._reading(topics, positions) as feeds:
-            corrector = Corrector(positions, self._make_row, 0.0, self._next_id, stable_only, self._silence_s)
+        with self._reading(topics, positions, until == "now") as feeds:
+            corrector = Corrector(positions, make_row, 0.0, self._next_id, stable_only, self._silence_s)
             # Time in which the application does not read must not count as the silence of a site.
             now, looked_at = 0.0, time.monotonic()
             while not feeds.is_closed:
@@ -180,18 +230,26 @@ class CorrectedStream(Generic[T]):
                 looked_at = time.monotonic()
                 # The progress of the other sites counts once the rows of this round are consumed.
                 self._positions |= {topics[site]: position for site, position in corrector.positions().items()}
-                for delivery in corrector.take(batches, now):
+                deliveries = corrector.take(batches, now)
+                is_over = feeds.is_over()
+                if is_over:
+                    deliveries += corrector.finish()
+                for delivery in deliveries:
                     self._next_id = delivery.next_id
                     self._positions[topics[delivery.site]] = delivery.position
                     yield delivery
                 if corrector.failure is not None:
                     raise corrector.failure
+                if is_over:
+                    return
 
     @contextmanager
-    def _reading(self, topics: dict[str, str], positions: dict[str, LogPosition]) -> Iterator[SiteReaders]:
+    def _reading(
+        self, topics: dict[str, str], positions: dict[str, LogPosition], until_now: bool = False
+    ) -> Iterator[SiteReaders]:
         if self._feeds is not None:
             raise UserError("iteration", None, "another iteration of this stream is active", "create a second CorrectedStream")
-        self._feeds = feeds = SiteReaders()
+        self._feeds = feeds = SiteReaders(until_now)
         feeds.is_closed = self._is_closed
         for site, topic in topics.items():
             options = {
@@ -307,6 +365,19 @@ class CorrectedStream(Generic[T]):
                     consumer.close(autocommit=False)
         if len(errors) == len(self._bootstrap):
             raise errors[0]
+
+
+def _rows(deliveries: Iterable[Delivery[U]]) -> Iterator[U]:
+    """The stable rows. MissingRows if some are no longer kept."""
+    for delivery in deliveries:
+        if isinstance(delivery.change, Missing):
+            raise MissingRows(delivery.change.first_id, delivery.change.last_id)
+        if isinstance(delivery.change, Stable):
+            yield delivery.change.data
+
+
+def _as_it_is(data: dict[str, Any]) -> dict[str, Any]:
+    return data
 
 
 def _make_row_factory(model: type[T] | None) -> Callable[[dict[str, Any]], T]:

@@ -139,6 +139,17 @@ class Corrector(Generic[T]):
             self.failure = error
         return deliveries
 
+    def finish(self) -> list[Delivery[T]]:
+        """No more records are read: return what another site has beyond the live one, without waiting for its silence."""
+        deliveries: list[Delivery[T]] = []
+        others = [state for state in self.sites.values() if state.waiting and not self._lacks(state)]
+        if self.failure is None and others:
+            try:
+                self._switch(max(others, key=lambda state: state.next_id), deliveries)
+            except Exception as error:
+                self.failure = error
+        return deliveries
+
     def _take_all(
         self, batches: Sequence[tuple[str, Sequence[OutputRecord]]], now: float, deliveries: list[Delivery[T]]
     ) -> None:

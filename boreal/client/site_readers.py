@@ -9,23 +9,32 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from boreal.client.corrector import LogPosition, OutputRecord
+from boreal.model.errors import UserError
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer
+    from kafka import KafkaConsumer, TopicPartition
 
 BATCHES_WAITING = 4
 INCARNATION_BITS = 40
 """The bits for the incarnation of a topic's writer; no topic has more incarnations than these can count."""
 _POLL_MS = 200
 _RETRY_S = 0.2
+_FIRST_LOOK_MS = 400
+"""How long Kafka may take to say where a topic begins, before it is asked whether the topic exists at all."""
 
 _logger = logging.getLogger("boreal.client")
 
 
 class SiteReaders:
-    """The batches of all sites. The reader of a site pauses while BATCHES_WAITING of its batches are waiting."""
+    """The batches of all sites. The reader of a site pauses while BATCHES_WAITING of its batches are waiting.
 
-    def __init__(self) -> None:
+    until_now: each site is read to the end that it has when its reader first reaches it.
+    """
+
+    def __init__(self, until_now: bool = False) -> None:
+        self.until_now = until_now
+        self._ended: set[str] = set()
+        self._away: dict[str, Exception] = {}
         self._waiting: dict[str, deque[list[OutputRecord]]] = {}
         self._changed = threading.Condition()
         self._feeds: list[SiteReader] = []
@@ -37,6 +46,32 @@ class SiteReaders:
         self._waiting[site] = deque()
         self._feeds.append(SiteReader(self, site, topic, start, options))
 
+    def end(self, site: str) -> None:
+        """A site was read to its end."""
+        with self._changed:
+            self._ended.add(site)
+            self._changed.notify_all()
+
+    def note(self, site: str, error: Exception | None) -> None:
+        """A site is not reachable, or again (error None). If no site is, it is an error at once where nobody waits: for a
+        read until now, and for an output that no site knows."""
+        with self._changed:
+            if error is None:
+                self._away.pop(site, None)
+                return
+            self._away[site] = error
+            nobody_waits = self.until_now or all(isinstance(each, UserError) for each in self._away.values())
+            if nobody_waits and len(self._away) == len(self._waiting):
+                self.fail(error)
+
+    def is_over(self) -> bool:
+        """Whether all reachable sites were read to their ends, and all batches are taken."""
+        with self._changed:
+            return self._has_all() and not any(self._waiting.values())
+
+    def _has_all(self) -> bool:
+        return bool(self._ended) and len(self._ended | self._away.keys()) == len(self._waiting)
+
     def put(self, site: str, records: list[OutputRecord]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting[site]) < BATCHES_WAITING or self.is_closed)
@@ -47,7 +82,9 @@ class SiteReaders:
         """Wait for a batch; return all batches that are waiting, with their sites. After the timeout, the list is empty. If a
         reader failed for another reason than an outage, its error is raised after all earlier batches are taken."""
         with self._changed:
-            self._changed.wait_for(lambda: any(self._waiting.values()) or self._failure or self.is_closed, timeout=timeout_s)
+            self._changed.wait_for(
+                lambda: any(self._waiting.values()) or self._failure or self.is_closed or self._has_all(), timeout=timeout_s
+            )
             if self._failure is not None and not any(self._waiting.values()):
                 raise self._failure
             taken = [(site, batch) for site, batches in self._waiting.items() for batch in batches]
@@ -87,6 +124,7 @@ class SiteReader:
         self._topic = topic
         self._offset, self._topic_id = start.offset, start.topic_id
         self._recreations = 0
+        self._has_read = False
         self._options = options
         self.thread = threading.Thread(target=self._run, name=f"boreal-{topic}", daemon=True)
         self.thread.start()
@@ -97,11 +135,12 @@ class SiteReader:
         said = ""
         while not self._feeds.is_closed:
             try:
-                self._read()
-            except (KafkaError, OSError) as error:
+                if self._read():
+                    return self._feeds.end(self._site)
+            except (KafkaError, OSError, UserError) as error:
                 if isinstance(error, KafkaConfigurationError):
                     return self._feeds.fail(error)
-                # A misspelt topic name looks like an outage, so it is logged, but only once.
+                self._feeds.note(self._site, error)
                 if repr(error) != said:
                     said = repr(error)
                     _logger.warning("%s cannot be read at present; it is tried again: %s", self._topic, said)
@@ -109,7 +148,8 @@ class SiteReader:
             except Exception as error:
                 return self._feeds.fail(error)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read until the readers are closed or the topic is made again. True: all that was wanted is read."""
         from kafka import KafkaConsumer, TopicPartition
 
         from boreal.client.kafka_clients import make_client, topic_id
@@ -118,6 +158,8 @@ class SiteReader:
         partition = TopicPartition(self._topic, 0)
         try:
             consumer.assign([partition])
+            if not self._has_read:
+                _check_that_it_exists(consumer, partition)
             first = consumer.beginning_offsets([partition])[partition]
             end = consumer.end_offsets([partition])[partition]
             found = topic_id(consumer, self._topic)
@@ -128,15 +170,35 @@ class SiteReader:
             self._offset = max(self._offset, first)
             self._topic_id = found
             consumer.seek(partition, self._offset)
+            self._has_read = True
+            self._feeds.note(self._site, None)
             while not self._feeds.is_closed:
+                if self._feeds.until_now and consumer.position(partition) >= end:
+                    return True
                 polled = consumer.poll(timeout_ms=_POLL_MS).get(partition, [])
                 if topic_id(consumer, self._topic) not in (found, ""):
-                    return  # The topic was created again: start again, since this offset may now hold any record.
+                    return False  # The topic was created again: start again, since this offset may now hold any record.
                 if polled:
                     self._feeds.put(self._site, [_record(record, self._recreations, found) for record in polled])
                     self._offset = polled[-1].offset + 1
+            return False
         finally:
             consumer.close(autocommit=False)
+
+
+def _check_that_it_exists(consumer: KafkaConsumer, partition: TopicPartition) -> None:
+    """UserError if Kafka can be reached, and has no such topic: a misspelt query is no outage."""
+    from kafka.errors import KafkaTimeoutError
+
+    try:
+        consumer.beginning_offsets([partition], timeout_ms=_FIRST_LOOK_MS)
+    except KafkaTimeoutError:
+        topics = consumer.topics()
+        if partition.topic not in topics:
+            outputs = sorted(topic.removesuffix(".stable") for topic in topics if topic.endswith(".stable"))
+            known = f"the queries with results are {', '.join(outputs[:20])}" if outputs else "no query has results yet"
+            query = partition.topic.rpartition(".")[0]
+            raise UserError("query", query, f"has no results here: there is no topic {partition.topic}", known) from None
 
 
 def _record(record: Any, recreations: int, topic_id: str) -> OutputRecord:

@@ -40,6 +40,10 @@ class View(Mapping[Any, Stable[T] | Tentative[T]], Generic[T]):
         self.change = change
         return True
 
+    def forget_tentative(self) -> None:
+        """Return to the stable rows, as a new iteration does."""
+        self._tentative.clear()
+
     def __getitem__(self, key: Any) -> Stable[T] | Tentative[T]:
         return self._tentative[key] if key in self._tentative else self._stable[key]
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path
 
+import pandas
 import pytest
 from kafka import TopicPartition
+from kafka.errors import KafkaError
 from pydantic import BaseModel
 
 from boreal.client import Boundary, CorrectedStream, MissingRows, RecDone, Stable, Tentative, Undo
@@ -125,6 +128,68 @@ def test_a_group_keeps_the_place(life: Life, kafka: KafkaServer) -> None:
         stream.commit(group)
     with CorrectedStream(life.name, kafka.bootstrap, group=group) as stream:
         assert numbers(stream.stable(), 2) == [200, 201]
+
+
+def test_a_read_until_now_ends_at_what_is_there(life: Life, kafka: KafkaServer) -> None:
+    guess_and_heal(life)
+    with CorrectedStream(life.name, kafka.bootstrap, model=Row) as stream:
+        assert [row.n for row in stream.stable(until="now")] == [0, 1, 200, 201]
+        assert list(stream.stable(until="now")) == []
+        life.give(data(4, 1, epoch=1))
+        life.settle()
+        assert [row.n for row in stream.stable(until="now")] == [4]
+    with CorrectedStream(life.name, kafka.bootstrap) as stream:
+        assert len(list(stream.changes(until="now"))) == 10
+        assert list(stream.latest(until="now")) == []
+
+
+def test_frames_hold_what_is_there_now(life: Life, kafka: KafkaServer) -> None:
+    guess_and_heal(life)
+    life.give(data(4, 1, tentative=True, epoch=1, at=300))
+    life.settle()
+
+    def frame(view: str) -> pandas.DataFrame:
+        with CorrectedStream(life.name, kafka.bootstrap, model=Row) as stream:
+            return stream.frame(view, types={"n": "double"}).to_pandas()
+
+    stable, latest, changes = frame("stable"), frame("latest"), frame("changes")
+    assert stable.n.tolist() == [0.0, 1.0, 200.0, 201.0] and str(stable.time.dtype) == "datetime64[us, UTC]"
+    assert dict(zip(latest.name, zip(latest.n, latest._tentative, strict=True), strict=True)) == {
+        "k0é": (300.0, True), "k1é": (1.0, False), "k2é": (200.0, False)
+    }  # fmt: skip
+    row = ["stable"] * 2
+    assert changes._type.tolist() == [*row, "boundary", "tentative", "tentative", "undo", *row, "rec_done", "tentative"]
+    assert changes._revoked[5] == 2 and changes._missing_inputs[3].tolist() == ["jfk"] and changes._id[7] == 3
+
+
+def test_a_second_frame_goes_on_after_the_first(life: Life, kafka: KafkaServer) -> None:
+    """Of the latest rows it is the whole view; a tentative row that was undone meanwhile is not in it."""
+    life.give(data(0, 2), data(2, 1, tentative=True))
+    life.settle()
+    with CorrectedStream(life.name, kafka.bootstrap) as stream, CorrectedStream(life.name, kafka.bootstrap) as stable:
+        assert stream.frame("latest").to_arrow().column("n").to_pylist() == [0, 1, 2]
+        assert len(stable.frame()) == 2
+        life.give(UndoFrame(ORIGIN, 1, 1, "jfk#1"), data(2, 1, epoch=1, at=5))
+        life.settle()
+        assert sorted(stream.frame("latest").to_arrow().column("n").to_pylist()) == [0, 1, 5]
+        assert stable.frame().to_arrow().column("n").to_pylist() == [5]
+
+
+def test_a_query_that_does_not_exist_is_an_error_at_once(life: Life, kafka: KafkaServer) -> None:
+    guess_and_heal(life)
+    name = f"{life.name}x"
+    for read in (CorrectedStream.frame, lambda stream: next(stream.stable()), lambda stream: next(stream.changes())):
+        with CorrectedStream(name, kafka.bootstrap) as stream:
+            started = time.monotonic()
+            with pytest.raises(UserError, match=f"query: has no results here: there is no topic {name}") as error:
+                read(stream)
+            assert time.monotonic() - started < 5
+    assert error.value.field == "query" and life.name in error.value.fix
+
+
+def test_a_frame_of_an_unreachable_kafka_is_an_error() -> None:
+    with CorrectedStream("q", "127.0.0.1:1", bootstrap_timeout_ms=50) as stream, pytest.raises(KafkaError):
+        stream.frame()
 
 
 def test_rows_that_are_kept_no_longer_are_missed_loudly(life: Life, kafka: KafkaServer) -> None:
@@ -266,7 +331,8 @@ def test_an_unreachable_site_is_silence(sites: dict[str, KafkaServer], both: dic
     sites["a"].kill()
     both["b"].give(data(0, 4))
     with CorrectedStream(both["b"].name, bootstrap) as stream:
-        assert numbers(stream.stable(), 4) == [0, 1, 2, 3]
+        assert numbers(stream.stable(), 3) == [0, 1, 2]
+        assert [row["n"] for row in stream.stable(until="now")] == [3]
         sites["a"].start()
         both["a"].give(data(0, 6))
         assert numbers(stream.stable(), 2) == [4, 5]

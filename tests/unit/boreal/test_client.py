@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +23,12 @@ from kafka.errors import KafkaConfigurationError
 from pydantic import BaseModel, ValidationError
 
 from boreal import CorrectedStream
-from boreal.client import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo, View
+from boreal.client import Boundary, Change, Missing, MissingRows, RecDone, Stable, Tentative, Undo, View
 from boreal.client.corrected_stream import _make_row_factory
 from boreal.client.corrector import Corrector, Delivery, LogPosition, OutputRecord
+from boreal.client.result_frame import check_frame, frame_of_changes, frame_of_rows
 from boreal.client.site_readers import SiteReaders
+from boreal.model.errors import UserError
 from tests.foreign import NAMES, make_foreign_packages, run_python
 from tests.waiting import wait
 
@@ -313,9 +317,12 @@ class RecordingFactory(CorrectedStream[Row]):
         self.records = records
 
     @contextmanager
-    def _reading(self, topics: dict[str, str], positions: dict[str, LogPosition]) -> Iterator[SiteReaders]:
-        feeds = SiteReaders()
+    def _reading(
+        self, topics: dict[str, str], positions: dict[str, LogPosition], until_now: bool = False
+    ) -> Iterator[SiteReaders]:
+        feeds = SiteReaders(until_now)
         feeds._waiting[""] = deque([[record for record in self.records if record.offset >= positions[""].offset]])
+        feeds.end("")
         yield feeds
 
 
@@ -400,6 +407,56 @@ def test_any_interleaving_gives_each_stable_row_once(
     assert [kind for kind, _ in groupby(held, type)] in ([Stable], [Stable, Tentative])
     tentative = [change.data for change in held if isinstance(change, Tentative)]
     assert tentative == sorted(set(tentative))
+
+
+# Frames
+
+
+def test_a_frame_that_cannot_be_made_consumes_nothing() -> None:
+    stream = RecordingFactory(Site().stable(0, 1).records)
+    with pytest.raises(UserError, match=r"types\.n: does not fit"):
+        stream.frame(types={"n": "bool"}).to_arrow()
+    stream = RecordingFactory(Site().stable(0, 1).write("odd", 3).records)
+    stream.records[-1].fields.pop("type")
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            stream.frame("changes")
+    assert stream.place()["id"] is None
+
+
+def test_a_frame_ends_before_a_gap_and_the_next_one_says_what_is_missing() -> None:
+    stream = RecordingFactory(Site().stable(0, 1, 5, 6).records)
+    assert stream.frame().to_arrow().column("n").to_pylist() == [0, 1]
+    with pytest.raises(MissingRows, match="rows 2 to 4"):
+        stream.frame()
+    assert stream.frame().to_arrow().column("n").to_pylist() == [5, 6]
+
+
+def test_frames_refuse_what_they_cannot_show() -> None:
+    rows: list[dict] = [{"time": "2013-01-01T00:00:00Z", "_cause": 1}]
+    for make, problem in (
+        (lambda: frame_of_changes([RecDone(None), Stable(0, rows[0], None, datetime.now(UTC), "", 0, 0)], {}), "column _cause"),
+        (lambda: check_frame("all", {}), "choose one of stable, latest, changes"),
+        (lambda: check_frame("stable", {"n": "long"}), "choose one of string, int"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            make()
+    assert frame_of_rows(rows, {}).to_arrow().schema.field("time").type == pa.timestamp("us", tz="UTC")
+    assert frame_of_rows([], {"n": "int"}).to_arrow().schema == pa.schema([("n", pa.int64())])
+
+
+def test_without_pandas_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match=r"pip install pandas, or use to_arrow\(\)"):
+        frame_of_rows([{"n": 1}], {}).to_pandas()
+
+
+def test_a_read_that_ends_takes_what_another_site_has_beyond_the_live_one() -> None:
+    a, b = Site("a").stable(0).tentative(1), Site("b").stable(0, 1, 2)
+    reader = Corrector({"a": LogPosition(0, 0), "b": LogPosition(0, 0)}, lambda data: data["n"], 0.0)
+    changes = reader.take([a.news(), b.news()], 0.1) + reader.finish()
+    assert [type(each.change) for each in changes] == [Stable, Tentative, Undo, Stable, Stable]
+    assert reader.finish() == []
 
 
 # Waiting without a thread of one's own
