@@ -31,7 +31,7 @@ from boreal.model.durations import format_duration
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin
 from boreal.model.partition import split
 from boreal.model.schema import Type
-from boreal.query.plan import Edge
+from boreal.query.plan import Edge, Plan
 from boreal.query.spec import Stream
 from formats.columns import convert
 from formats.dead_letter import DeadLetterRecord
@@ -118,31 +118,45 @@ class _BatchContents:
     """Number of rows that were rejected as too far ahead."""
 
 
+@dataclass(frozen=True, slots=True)
+class SourceStream:
+    """A stream of a query, as its source takes it. Durations are in microseconds of run time."""
+
+    name: str
+    """The name of the stream."""
+    spec: Stream
+    """What the query says of it."""
+    topic: str
+    """The user's topic."""
+    edges: tuple[Edge, ...]
+    """The edges of the plan that the stream writes."""
+    bucket_us: int
+    """The length of a bucket, in microseconds of event time."""
+    delay_threshold_us: int = 3_000_000
+    """X."""
+    boundary_interval_us: int = 50_000
+    """How often a boundary is written."""
+
+    @staticmethod
+    def of(plan: Plan, name: str, spec: Stream, topic: str) -> SourceStream:
+        """A stream of this plan."""
+        edges = tuple(edge for edge in plan.sources if edge.operator == name)
+        return SourceStream(name, spec, topic, edges, plan.bucket_us, plan.delay_threshold_us, plan.boundary_interval_us)
+
+
 class Intake:
     """One incarnation of a source, from `place` on. Pass each record once, in order."""
 
-    def __init__(
-        self,
-        name: str,
-        stream: Stream,
-        topic: str,
-        edges: Sequence[Edge],
-        bucket_us: int,
-        origin: Origin,
-        place: SourcePlace,
-        *,
-        delay_threshold_us: int = 3_000_000,
-        boundary_interval_us: int = 50_000,
-    ) -> None:
-        """edges: the plan's edges that the stream writes. place: modified from now on. Durations in us."""
+    def __init__(self, stream: SourceStream, origin: Origin, place: SourcePlace) -> None:
+        """place: modified from now on."""
         self.place = place
-        self.progress = StreamProgress(stream, delay_threshold_us, boundary_interval_us)
-        self.name = name
-        self._stream = stream
-        self._topic = topic
-        self._shape = RecordShape(stream.time, stream.time_unit, stream.attributes)
-        self._logs = [(edge, [LogId(edge.name, "", part) for part in range(edge.partitions)]) for edge in edges]
-        self._bucket_us = bucket_us
+        self.progress = StreamProgress(stream.spec, stream.delay_threshold_us, stream.boundary_interval_us)
+        self.name = stream.name
+        self._stream = stream.spec
+        self._topic = stream.topic
+        self._shape = RecordShape(stream.spec.time, stream.spec.time_unit, stream.spec.attributes)
+        self._logs = [(edge, [LogId(edge.name, "", part) for part in range(edge.partitions)]) for edge in stream.edges]
+        self._bucket_us = stream.bucket_us
         self._origin = origin
         self._reach = place.promise
         self._reached_at = 0

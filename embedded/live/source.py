@@ -15,7 +15,7 @@ from boreal.query.spec import Stream
 from embedded.live.topic import Topic
 from formats.dead_letter import DeadLetterRecord
 from formats.json_text import moment
-from intake.intake import Intake, rows_not_held
+from intake.intake import Intake, SourceStream, rows_not_held
 from intake.place import PartitionPlace
 from logs.log import LogStore
 from logs.source_restart import SourceRestart, source_restart
@@ -45,8 +45,8 @@ class LiveSource:
         now: int,
     ) -> None:
         """append: logs a frame. refuse: takes a dead letter."""
-        edges = [edge for edge in plan.sources if edge.operator == name]
-        ids = [LogId(edge.name, "", partition) for edge in edges for partition in range(edge.partitions)]
+        taken = SourceStream.of(plan, name, stream, name)
+        ids = [LogId(edge.name, "", partition) for edge in taken.edges for partition in range(edge.partitions)]
         former = source_restart([logs.open(log) for log in ids], name)
         origin = Origin("", former.incarnation + 1)
         self.name = name
@@ -60,11 +60,7 @@ class LiveSource:
         self._logs = [logs.open(log) for log in ids]
         self._boundary_at = now
         self._trim_at = now + TRIM_EVERY_US
-        self.intake = Intake(
-            *(name, stream, name, edges, plan.bucket_us, origin, former.place),
-            delay_threshold_us=plan.delay_threshold_us,
-            boundary_interval_us=plan.boundary_interval_us,
-        )
+        self.intake = Intake(taken, origin, former.place)
         for log in ids:
             append(log, Start(origin, 0, former.written[log.key]))
         if former.until:

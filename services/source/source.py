@@ -13,7 +13,7 @@ from boreal.model.frames import Origin, Start
 from deployment.layout import make_layout
 from formats.control_messages import ControlItem
 from formats.record_parsing import RecordShape
-from intake.intake import Intake
+from intake.intake import Intake, SourceStream
 from logs.source_restart import SourceRestart, source_restart
 from services.hosting.process import THREAD_SWITCH_S, StatusPublisher
 from services.hosting.trimmer import Trimmer
@@ -90,14 +90,8 @@ class SourceProcess:
 
     def make_intake(self, former: SourceRestart) -> Intake:
         """The checks and ids of the new incarnation."""
-        edges = [edge for edge in self.layout.plan.sources if edge.operator == self.stream]
-        origin = Origin("", former.incarnation + 1)
-        plan = self.layout.plan
-        return Intake(
-            *(self.stream, self.spec, self.topic_name, edges, plan.bucket_us, origin, former.place),
-            delay_threshold_us=plan.delay_threshold_us,
-            boundary_interval_us=plan.boundary_interval_us,
-        )
+        stream = SourceStream.of(self.layout.plan, self.stream, self.spec, self.topic_name)
+        return Intake(stream, Origin("", former.incarnation + 1), former.place)
 
     def open_box(self, letters: Letters) -> PostBox | None:
         """None if posting is off and the spool is empty, or if the spool cannot be opened."""

@@ -19,7 +19,7 @@ from boreal.model.schema import Schema
 from boreal.query.plan import Edge
 from boreal.query.spec import Stream
 from formats.dead_letter import DeadLetterRecord
-from intake.intake import ANCHOR_EVERY, Batch, Intake, rows_not_held
+from intake.intake import ANCHOR_EVERY, Batch, Intake, SourceStream, rows_not_held
 from intake.place import PartitionPlace, SourcePlace, read_announcement
 from logs.memory_log import MemoryLog
 from logs.source_restart import source_restart
@@ -61,7 +61,8 @@ def intake(
     spec: Stream, edges: Sequence[Edge] = (edge("s"),), place: SourcePlace | None = None, incarnation: int = 1
 ) -> Intake:
     logs = [f"{e.name}/{p}" for e in edges for p in range(e.partitions)]
-    return Intake("s", spec, TOPIC, edges, BUCKET_US, Origin("", incarnation), place or SourcePlace(dict.fromkeys(logs, 0)))
+    taken = SourceStream("s", spec, TOPIC, tuple(edges), BUCKET_US)
+    return Intake(taken, Origin("", incarnation), place or SourcePlace(dict.fromkeys(logs, 0)))
 
 
 def rows_of(frames: Sequence[tuple[LogId, Frame]]) -> list[tuple[float, str]]:

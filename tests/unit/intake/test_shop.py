@@ -15,7 +15,7 @@ from boreal.model.frames import Data, Origin
 from boreal.query.plan import Edge
 from boreal.query.spec import load_query
 from examples.shop.generate import FIRST_DAY, PARTITIONS, Record, make
-from intake.intake import Intake
+from intake.intake import Intake, SourceStream
 from intake.place import SourcePlace
 from tests.examples.test_shop import EXAMPLES
 
@@ -64,7 +64,7 @@ def drive(stream: str, records: Sequence[Record], frozen: Sequence[Frozen] = (),
     spec = load_query(EXAMPLES / f"{name}.yaml").streams[stream]
     spec = type(spec).model_validate({**spec.model_dump(mode="json", by_alias=True), **settings})
     edge = Edge("s", "s", spec.attributes, 1, 1, (), True)
-    intake = Intake("s", spec, "topic", [edge], 100_000, Origin("", 1), SourcePlace({"s/0": 0}))
+    intake = Intake(SourceStream("s", spec, "topic", (edge,), 100_000), Origin("", 1), SourcePlace({"s/0": 0}))
     topic = written([record for record in records if record.stream == stream], frozen)
     intake.progress.watch(range(PARTITIONS), START)
     taken = dict.fromkeys(range(PARTITIONS), 0)
