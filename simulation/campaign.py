@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import time
@@ -27,6 +28,10 @@ from simulation.scenario import Scenario, make_reference
 
 CHUNK = 10
 """Seeds that a process takes at a time."""
+
+UNCOLLECTED = 200_000
+"""Objects that a process allocates before Python looks for cycles among them. A run has few, so looking often is a fifteenth
+of its time."""
 
 
 @dataclass
@@ -124,6 +129,7 @@ def _verdicts(seeds: int, first: int, mutant: str | None, processes: int) -> Ite
 
 def _run_chunk(chunk: range, mutant: str | None) -> list[SeedVerdict]:
     pa.set_cpu_count(1)  # batches are small, and there is a process for each core
+    gc.set_threshold(UNCOLLECTED)
     return [run_seed(seed, mutant) for seed in chunk]
 
 
