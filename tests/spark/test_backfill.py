@@ -29,6 +29,7 @@ import spark_jobs.session
 from bench.deployment import Deployment, read_all, wait_until
 from boreal.model.frames import Boundary, LogId
 from boreal.query.spec import load_query
+from boreal.spark import register
 from boreal_cli import main
 from boreal_cli.history import parse_time
 from boreal_cli.result_files import json_lines
@@ -40,7 +41,6 @@ from services.kafka.topics import TopicSpec, ensure, stable_topic
 from services.stack.feed import feed
 from services.storage.kafka_log import KafkaLogStore
 from spark_jobs.batch import recompute
-from spark_jobs.session import close_session, open_session
 from tests.examples.test_flights import DEPARTURES, EXAMPLES, WEATHER, assert_same, oracle
 from tests.spark.jobs import environment_of
 from tests.stack.test_flights import read_with_confluent
@@ -106,13 +106,6 @@ def _holds(deployment: Deployment, count: int) -> bool:
     return len(deployment.stable()) >= count
 
 
-@pytest.fixture(scope="module")
-def session(fed: Fed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    opened = open_session("test", fed.departures.settings, tmp_path_factory.mktemp("spark"))
-    yield opened
-    close_session(opened)
-
-
 @pytest.fixture
 def boreal(fed: Fed, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs a command in this process, with the session that there is."""
@@ -155,6 +148,13 @@ def test_a_month_through_the_stack_is_what_duckdb_says_whoever_reads_it(fed: Fed
     assert_same(in_order_of_keys(rows), fed.expected[name])
     assert [row["window_end"] for row in rows] == sorted(row["window_end"] for row in rows)
     assert read_with_confluent(deployment.kafka["a"].bootstrap, stable_topic(name), len(rows)) == rows
+
+
+def test_a_month_that_plain_spark_reads_is_what_duckdb_says(fed: Fed, session: SparkSession) -> None:
+    register(session)
+    options = {"query": "departures", "bootstrap": fed.departures.kafka["a"].bootstrap}
+    rows = session.read.format("boreal").options(**options).load().toJSON().collect()
+    assert_same(in_order_of_keys([json.loads(row.replace(".000Z", "Z")) for row in rows]), fed.expected["departures"])
 
 
 @pytest.mark.parametrize("name", ["departures", "weather_delays"])

@@ -21,6 +21,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "boreal.model": (),
     "boreal.query": ("boreal.model",),
     "boreal.client": ("boreal.model",),
+    "boreal.spark": ("boreal.client",),
     "boreal": ("boreal.client",),
     "sunion": ("boreal.query",),
     "operators": ("boreal.query",),
