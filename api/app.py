@@ -14,6 +14,7 @@ from api import problems
 from api.gate import WITHOUT_TOKEN, Gate
 from api.installation import Installation
 from api.problems import Problem
+from api.rates import Rates
 from api.routers import chaos, health, metrics, output, queries, streams
 from api.settings import ApiSettings
 from api.tokens import TokenStore
@@ -56,7 +57,8 @@ def create_app(settings: ApiSettings, installation: Installation, tokens: TokenS
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(Gate, tokens=tokens, hosts=(settings.host, *settings.hosts))
+    rates = Rates(settings.requests_per_s, settings.open_requests)
+    app.add_middleware(Gate, tokens=tokens, hosts=(settings.host, *settings.hosts), rates=rates)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

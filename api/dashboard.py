@@ -49,10 +49,11 @@ def _file(name: str) -> Response:
 
 @router.get("/api/v1/session")
 async def session(request: Request, settings: SettingsOf) -> dict[str, Any]:
-    """Who the caller is, and what it may do here."""
+    """Who the caller is, what it may do here, and whether rows are shown."""
     caller: Caller = request.state.caller
     may = {role.value: caller.may(role) for role in Role}
-    return {"name": caller.name, "may": {**may, "chaos": may["chaos"] and settings.allow_chaos}}
+    may["chaos"] = may["chaos"] and settings.allow_chaos
+    return {"name": caller.name, "may": may, "shows_rows": settings.show_rows}
 
 
 @router.post("/api/v1/session", status_code=204)

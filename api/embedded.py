@@ -27,6 +27,7 @@ from api.installation import (
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
+from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from embedded.faults import parse_fault_at_once
 from embedded.live.engine import LiveEngine
@@ -89,6 +90,11 @@ class EmbeddedInstallation:
 
     def statuses(self) -> Mapping[str, Mapping[str, Any]]:
         return self._call(lambda engine, now: {name: query.status(now) for name, query in engine.queries.items()})
+
+    def layout(self, name: str) -> Layout:
+        # The demo's durations are in event time, which is faster than the query file says.
+        made = self._call(lambda engine, _: _find(engine, name).plan)
+        return Layout(made, self.sites)
 
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         return self._call(lambda engine, now: _find(engine, name).instances(now))

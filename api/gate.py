@@ -1,10 +1,12 @@
-"""What every request passes before it reaches a route: its Host, where it comes from, who calls, and how long its body is.
+"""What every request passes before it reaches a route: its Host, where it comes from, who calls and how often, and its length.
 
 Plain ASGI, because it must see a body as it arrives, and streams as they leave.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -13,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problems import problem
+from api.rates import Rates
 from api.settings import is_loopback
 from api.tokens import TokenStore
 
@@ -35,10 +38,11 @@ _HEADERS = {
 class Gate:
     """Refuses what must not reach a route."""
 
-    def __init__(self, app: ASGIApp, tokens: TokenStore, hosts: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, tokens: TokenStore, hosts: Collection[str], rates: Rates) -> None:
         """hosts: by which the API is reached, beside localhost and loopback addresses."""
         self._app = app
         self._tokens = tokens
+        self._rates = rates
         self._hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,9 +54,17 @@ class Gate:
         length = headers.get("content-length", "")
         if refusal is None and length.isdecimal() and int(length) > limit:
             refusal = problem(413, _too_long(limit), field="body", fix=f"send at most {limit} bytes at once")
+        caller = scope.get("state", {}).get("caller")
+        if refusal is None and caller is not None:
+            wait_s = self._rates.begin(caller.id, time.monotonic())
+            refusal = _too_fast(wait_s) if wait_s else None
         if refusal is not None:
             return await refusal(scope, receive, _with_headers(send))
-        await self._app(scope, _counted(receive, limit), _with_headers(send))
+        try:
+            await self._app(scope, _counted(receive, limit), _with_headers(send))
+        finally:
+            if caller is not None:
+                self._rates.end(caller.id)
 
     def _refuse_host(self, headers: Headers) -> ASGIApp | None:
         """A page of another name that resolves to this address (DNS rebinding) sends that name. Ports do not matter."""
@@ -101,6 +113,12 @@ def _counted(receive: Receive, limit: int) -> Receive:
 
 def _too_long(limit: int) -> str:
     return f"the body has more than {limit} bytes"
+
+
+def _too_fast(wait_s: float) -> ASGIApp:
+    headers = {"Retry-After": str(math.ceil(wait_s))}
+    fix = "wait as long as Retry-After says, or raise BOREAL_API__REQUESTS_PER_S or BOREAL_API__OPEN_REQUESTS"
+    return problem(429, "this token makes too many requests", field="Authorization", fix=fix, headers=headers)
 
 
 def _with_headers(send: Send) -> Send:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from boreal.model.errors import UserError
 from boreal.query.spec import Query
+from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 
 View = Literal["stable", "all"]
@@ -214,6 +215,9 @@ class Installation(Protocol):
 
     def statuses(self) -> Mapping[str, Mapping[str, Any]]:
         """`status` of all queries, by name, in one look."""
+
+    def layout(self, name: str) -> Layout:
+        """The parts of a query as they run, with the durations that are in force, and where they are. NotFoundError."""
 
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         """What each instance of a query says of itself, with the fields of `instances` in `deployment.status_fields.NODE`.

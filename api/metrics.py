@@ -37,6 +37,7 @@ class StatusCollector(Collector):
         age = _gauge("input_ingest_age_seconds", "How long ago the source logged the last row.", "stream")
         dead = _counter("dlq_records", "Records that a source has refused.", "stream", "reason")
         seconds = _gauge("reconciliation_seconds", "How long the last correction of an instance took.", "instance", "mode")
+        records = self._installation.queries()
         for name, status in self._installation.statuses().items():
             for known in STATES:
                 state.add_metric([name, known], float(status["state"] == known))
@@ -58,18 +59,16 @@ class StatusCollector(Collector):
                 _add(age, [name, stream["name"]], stream["last_ingest_age_ms"], 1e-3)
                 for reason, field in DEAD_LETTERS.items():
                     _add(dead, [name, stream["name"], reason], stream.get(field), 1)
-            self._corrections(seconds, name)
+            if name in records:
+                self._corrections(seconds, name, str(records[name].spec["reconcile"]))
         yield from (
             state, paused, rows, undone, delay, threshold, held, late, tentative, stable, inputs, age, dead, seconds,
         )  # fmt: skip
 
-    def _corrections(self, metric: Metric, name: str) -> None:
-        record = self._installation.queries().get(name)
-        if record is None:
-            return
+    def _corrections(self, metric: Metric, name: str, mode: str) -> None:
         for entry in self._installation.instances(name):
             who = f"{entry['fragment']}.{entry['replica']}.{entry['shard']}"
-            _add(metric, [name, who, str(record.spec["reconcile"])], _seconds(entry), 1)
+            _add(metric, [name, who, mode], _seconds(entry), 1)
 
 
 def _seconds(entry: Mapping[str, Any]) -> float | None:

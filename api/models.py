@@ -124,6 +124,37 @@ class QueryList(BaseModel):
     stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")
 
 
+class OverviewInput(BaseModel):
+    """A stream in a list."""
+
+    name: str = Field(description="The stream.")
+    state: str = Field(description="As in the status.")
+    missing: bool = Field(description="Whether a replica goes on without it.")
+
+
+class OverviewEntry(BaseModel):
+    """A query in a line."""
+
+    name: str = Field(description="The name of the query.")
+    revision: int = Field(description="Grows with each change.")
+    paused: bool = Field(description="Whether its processes are stopped.")
+    state: str | None = Field(description="The state of what clients see; null where this version cannot run the query.")
+    delay_threshold: str = Field(description="X, as the query file writes it.")
+    x_ms: float | None = Field(description="X in milliseconds; null where this version cannot read the query.")
+    p99_ms: float | None = Field(description="The 99th percentile of the delay of new rows lately; null where there was none.")
+    violations: int = Field(description="New rows that came later than X after their ingest.")
+    tentative: int = Field(description="Tentative rows that are not revoked.")
+    inputs: list[OverviewInput] = Field(description="The streams.")
+
+
+class Overview(BaseModel):
+    """All queries, a line each, in order of their names."""
+
+    queries: list[OverviewEntry] = Field(description="The queries.")
+    as_of_ms: float = Field(description="When this was known, in milliseconds since 1970.")
+    stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")
+
+
 class Validation(BaseModel):
     """A query that would be accepted."""
 

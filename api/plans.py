@@ -9,13 +9,12 @@ from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Query
-from deployment.layout import make_layout
+from deployment.layout import Layout
 from deployment.operator_hosts import expected_threshold_us
 
 
-def plan_answer(query: Query, sites: tuple[str, ...]) -> dict[str, Any]:
-    """The plan over these sites. UserError if it cannot be planned there."""
-    layout = make_layout(query, sites)
+def plan_answer(query: Query, layout: Layout) -> dict[str, Any]:
+    """The plan of a query, as it runs or would run."""
     found = layout.plan
     least_us = max(query.tuning.delay_threshold_least, expected_threshold_us(plan(query)))
     return {

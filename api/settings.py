@@ -31,6 +31,16 @@ class ApiSettings(BaseSettings):
     behind_tls: bool = Field(
         default=False, description="Whether what is in front of the API speaks TLS, so that it may listen anywhere without."
     )
+    show_rows: bool = Field(
+        default=True,
+        description="Whether answers have rows of outputs. If not, what they say of health, delays and counts is the same.",
+    )
+    requests_per_s: float = Field(
+        default=1_000, ge=0, description="Requests a second that a token may make; more are answered with 429. 0: any number."
+    )
+    open_requests: int = Field(
+        default=1_000, ge=1, description="Requests that a token may have open at the same time, streams of events included."
+    )
     allow_chaos: bool = Field(default=False, description="Whether callers with the role chaos may break something on purpose.")
 
     def check(self) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from api.faults import ResolvedFault, resolve
@@ -31,6 +32,7 @@ from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
+from deployment.layout import Layout, make_layout
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 from services.hosting.process import now_us
@@ -60,6 +62,8 @@ class StackInstallation:
         self._operations = Operations(settings)
         self._home = self._operations.home
         self._records: dict[str, QueryRecord] = {}
+        self._listed: Mapping[str, QueryRecord] | None = None
+        self._unheard: dict[str, WatchedQuery] = {}
         self._heard = threading.Condition()
         self._watch = QueryRegistry(self._home).watch(self._take_record)
         self._statuses = Statuses(self._home)
@@ -91,7 +95,9 @@ class StackInstallation:
 
                 if not self._heard.wait_for(is_known, HEARD_WITHIN_S):
                     raise UnavailableError("min_revision", revision, f"{name} has no such revision yet", "ask again soon")
-            return dict(sorted(self._records.items()))
+            if self._listed is None:
+                self._listed = MappingProxyType(dict(sorted(self._records.items())))
+            return self._listed
 
     def freshness(self) -> Freshness:
         newest = max((float(status["at_ms"]) for status in self._statuses.newest().values()), default=0.0)
@@ -117,13 +123,18 @@ class StackInstallation:
         reports = self._reports.newest()
         return {name: self._status(record, reports) for name, record in self.queries().items()}
 
+    def layout(self, name: str) -> Layout:
+        return make_layout(self._record(name).query, self.sites)
+
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
-        self._record(name)
-        now_ms = time.time() * 1_000
+        spec, now_ms = self._record(name).spec, time.time() * 1_000
+        most = max([spec["replicas"], *(each.get("replicas", 1) for each in spec.get("fragments", {}).values())])
+        newest = self._statuses.newest()
+        said = [newest.get(f"node.{name}.r{number}") for number in range(most)]
         return [
             _aged(entry, max(now_ms - status["at_ms"], 0.0))
-            for process, status in sorted(self._statuses.newest().items())
-            if process.startswith(f"node.{name}.") and status["at_ms"] >= now_ms - SILENT_AFTER_S * 1_000
+            for status in said
+            if status is not None and status["at_ms"] >= now_ms - SILENT_AFTER_S * 1_000
             for entry in status["instances"]
         ]
 
@@ -246,7 +257,10 @@ class StackInstallation:
         if record.name in reports:
             return reports[record.name]
         try:
-            return WatchedQuery(record, self.sites, now_us()).status(now_us())
+            watched = self._unheard.get(record.name)
+            if watched is None or watched.record is not record:
+                watched = self._unheard[record.name] = WatchedQuery(record, self.sites, now_us())
+            return watched.status(now_us())
         except UserError as error:
             problem = f"cannot run in this version: {error}"
             raise UserError("NAME", record.name, problem, "change it, or use the version that made it") from None
@@ -254,6 +268,8 @@ class StackInstallation:
     def _take_record(self, name: str, record: QueryRecord | None) -> None:
         """In the thread of the watch."""
         with self._heard:
+            self._unheard.pop(name, None)
+            self._listed = None
             if record is None:
                 self._records.pop(name, None)
             else:

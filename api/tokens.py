@@ -50,6 +50,8 @@ _ALSO = {
 class Caller:
     """Who calls."""
 
+    id: str
+    """The id of the token; `up` and `settings` for those that have none."""
     name: str
     """The name of the token."""
     roles: frozenset[Role]
@@ -125,20 +127,20 @@ class TokenStore:
         """Who has this token; None if it is unknown, revoked or expired. All tokens are compared, in constant time."""
         said = _hash(text)
         found: Caller | None = None
-        for name, sha256, roles in self._valid():
+        for known, name, sha256, roles in self._valid():
             if hmac.compare_digest(said, sha256):
-                found = Caller(name, frozenset(roles))
+                found = Caller(known, name, frozenset(roles))
         return found
 
-    def _valid(self) -> Iterator[tuple[str, str, list[Role]]]:
+    def _valid(self) -> Iterator[tuple[str, str, str, list[Role]]]:
         everything = [Role.ADMIN, Role.CHAOS]
         if self._given:
-            yield "settings", _hash(self._given), everything
+            yield "settings", "settings", _hash(self._given), everything
         if self._up.is_file():
-            yield "up", _hash(self._up.read_text().strip()), everything
+            yield "up", "up", _hash(self._up.read_text().strip()), everything
         for token in self.tokens():
             if token.expires_ms is None or token.expires_ms > self._now() * 1_000:
-                yield token.name, token.sha256, [Role(role) for role in token.roles]
+                yield token.id, token.name, token.sha256, [Role(role) for role in token.roles]
 
     def _load(self) -> list[Token]:
         try:

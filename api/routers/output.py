@@ -11,9 +11,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
 
-from api.dependencies import VIEWER, InstallationOf, Name
-from api.installation import OutputPage, OutputReader, UnavailableError, View
+from api.dependencies import VIEWER, InstallationOf, Name, SettingsOf
+from api.installation import ForbiddenError, OutputPage, OutputReader, UnavailableError, View
 
 router = APIRouter(prefix="/api/v1/queries", tags=["output"])
 
@@ -28,10 +30,19 @@ LOOK_S = 5
 """How often an idle stream looks whether its query still exists."""
 
 
+class _Stream(EventSourceResponse):
+    """Cuts off a caller that takes nothing, in silence: its connection is closed since the answer is not complete."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(SendTimeoutError):
+            await super().__call__(scope, receive, send)
+
+
 @router.get("/{name}/output", dependencies=[VIEWER], response_class=EventSourceResponse)
 async def output(
     name: Name,
     installation: InstallationOf,
+    settings: SettingsOf,
     view: Annotated[View, Query(alias="from", description="`stable`: final rows. `all`: every record.")] = "stable",
     last: Annotated[int | None, Query(description="Begin with at most so many old events.", ge=0, le=LAST_MAX)] = None,
     last_event_id: Annotated[str | None, Header(description="Go on after this event.", max_length=100)] = None,
@@ -41,8 +52,12 @@ async def output(
     With `from=stable` each event is a final row, `{"carrier": "AA", ...}`. With `from=all` it is a record as in changes.jsonl,
     and the name of the event is its type: `stable`, `tentative`, `undo`, `boundary` or `rec_done`. Each event has an id; a
     caller that sends the last one as `Last-Event-ID` goes on after it. A `gap` event says that what followed it is no longer
-    kept. The stream ends when the query is deleted.
+    kept. The stream ends when the query is deleted. Where the installation shows no rows, `from=all` has the records without
+    `data` and `key`, and `from=stable` is refused.
     """
+    if view == "stable" and not settings.show_rows:
+        fix = "ask for from=all, whose records come without their rows, or set BOREAL_API__SHOW_ROWS=true"
+        raise ForbiddenError("from", view, "is rows alone, and this installation shows none", fix)
     reader = await run_in_threadpool(installation.output, name, view)
     try:
         place = last_event_id or (await run_in_threadpool(reader.newest, last) if last is not None else None)
@@ -50,12 +65,17 @@ async def output(
     except BaseException:
         await run_in_threadpool(reader.close)
         raise
-    events = _events(reader, place, first, lambda: name in installation.queries())
-    return EventSourceResponse(events, ping=PING_S, send_timeout=SEND_WITHIN_S, headers={"X-Accel-Buffering": "no"})
+    shown = str if settings.show_rows else _without_row
+    events = _events(reader, place, first, lambda: name in installation.queries(), shown)
+    return _Stream(events, ping=PING_S, send_timeout=SEND_WITHIN_S, headers={"X-Accel-Buffering": "no"})
 
 
 async def _events(
-    reader: OutputReader, place: str | None, page: OutputPage | None, exists: Callable[[], bool]
+    reader: OutputReader,
+    place: str | None,
+    page: OutputPage | None,
+    exists: Callable[[], bool],
+    shown: Callable[[str], str] = str,
 ) -> AsyncIterator[ServerSentEvent]:
     loop, more = asyncio.get_running_loop(), asyncio.Event()
     stop = reader.on_more(_waker(loop, more))
@@ -65,12 +85,11 @@ async def _events(
             if page.gap is not None:
                 yield ServerSentEvent(event="gap", data=json.dumps(dict(page.gap)))
             for event in page.events:
-                yield ServerSentEvent(id=event.id, event=event.type, data=event.data)
+                yield ServerSentEvent(id=event.id, event=event.type, data=shown(event.data))
             is_end = not page.events and page.next_id in (None, place)
             place = page.next_id or place
-            if is_end:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(more.wait(), LOOK_S)
+            if is_end and not await _within(LOOK_S, more) and not await run_in_threadpool(exists):
+                break
             more.clear()
             page = await _next(reader, place, exists)
     finally:
@@ -78,14 +97,26 @@ async def _events(
         await asyncio.shield(run_in_threadpool(reader.close))
 
 
+async def _within(seconds: float, more: asyncio.Event) -> bool:
+    """Whether there may be more within some seconds."""
+    with suppress(TimeoutError):
+        return await asyncio.wait_for(more.wait(), seconds)
+    return False
+
+
 async def _next(reader: OutputReader, place: str | None, exists: Callable[[], bool]) -> OutputPage | None:
     """The next page; None if the query was deleted. While servers do not answer, the caller hears only silence."""
-    while await run_in_threadpool(exists):
+    while True:
         try:
             return await run_in_threadpool(reader.read, place, PAGE)
         except UnavailableError:
             await asyncio.sleep(RETRY_MS / 1_000)
-    return None
+            if not await run_in_threadpool(exists):
+                return None
+
+
+def _without_row(record: str) -> str:
+    return json.dumps({**json.loads(record), "key": None, "data": None})
 
 
 def _waker(loop: asyncio.AbstractEventLoop, more: asyncio.Event) -> Callable[[], Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -15,6 +16,9 @@ from api.models import (
     EXAMPLE_SPEC,
     Accepted,
     InputStatus,
+    Overview,
+    OverviewEntry,
+    OverviewInput,
     QueryAnswer,
     QueryList,
     QueryStatus,
@@ -115,16 +119,14 @@ def status(name: Name, installation: InstallationOf, response: Response, min_rev
 @router.get("/{name}/plan", dependencies=[VIEWER])
 def plan(name: Name, installation: InstallationOf) -> dict[str, Any]:
     """The fragments, replicas and operators of a query, and the durations that follow from it."""
-    return plan_answer(_record(installation, name).query, installation.sites)
+    return plan_answer(_record(installation, name).query, installation.layout(name))
 
 
 @router.get("/{name}/explain-delay", dependencies=[VIEWER])
 def explain_delay(name: Name, installation: InstallationOf) -> dict[str, Any]:
     """Where X goes: `parts`, in the order in which a row passes them, sum up to it, but for those within another. `waits`:
     which bucket waits for which inputs, since when, and in how long its results are given as tentative at the latest."""
-    record = _record(installation, name)
-    planned = make_layout(record.query, installation.sites).plan
-    return explanation(planned, installation.status(name), installation.instances(name))
+    return explanation(installation.layout(name).plan, installation.status(name), installation.instances(name))
 
 
 @router.get("/{name}/inputs", dependencies=[VIEWER])
@@ -149,6 +151,14 @@ def _who(entry: Mapping[str, Any]) -> tuple[str, str, int]:
 def validate_named(name: Name, document: Document, installation: InstallationOf) -> Validation:
     """What PUT would say of a query, without doing it."""
     return _validated(installation, _named(name, document))
+
+
+@checking.get("/overview", dependencies=[VIEWER])
+def overview(installation: InstallationOf) -> Overview:
+    """All queries, a line each: what a list shows of thousands."""
+    freshness, statuses = installation.freshness(), installation.statuses()
+    lines = [_line(record, statuses.get(name)) for name, record in installation.queries().items()]
+    return Overview(queries=lines, as_of_ms=freshness.as_of_ms, stale=freshness.is_stale)
 
 
 @checking.post("/validate", dependencies=[VIEWER], openapi_extra=takes_document(EXAMPLE_SPEC))
@@ -199,7 +209,8 @@ def _record(installation: Installation, name: str, min_revision: int | None = No
 
 
 def _validated(installation: Installation, query: QuerySpec) -> Validation:
-    return Validation(valid=True, notes=list(installation.check(query)), plan=plan_answer(query, installation.sites))
+    notes, layout = installation.check(query), make_layout(query, installation.sites)
+    return Validation(valid=True, notes=list(notes), plan=plan_answer(query, layout))
 
 
 def _changed(change: Change, response: Response) -> QueryAnswer:
@@ -216,6 +227,26 @@ def _accepted(change: Change, response: Response) -> Accepted:
     return Accepted(name=change.record.name, revision=change.record.revision, paused=change.record.paused)
 
 
+def _line(record: QueryRecord, status: Mapping[str, Any] | None) -> OverviewEntry:
+    found = status or {"state": None, "delay_ms": {"p99": None}, "violations": 0, "tentative": {"outstanding": 0}, "inputs": []}
+    missing = {name for replica in found.get("replicas", ()) for name in replica["missing"]}
+    threshold = record.spec["delay_threshold"]
+    return OverviewEntry(
+        name=record.name,
+        revision=record.revision,
+        paused=record.paused,
+        state=found["state"],
+        delay_threshold=threshold,
+        x_ms=_x_ms(threshold),
+        p99_ms=found["delay_ms"]["p99"],
+        violations=found["violations"],
+        tentative=found["tentative"]["outstanding"],
+        inputs=[
+            OverviewInput(name=each["name"], state=each["state"], missing=each["name"] in missing) for each in found["inputs"]
+        ],
+    )
+
+
 def _answer(record: QueryRecord, notes: tuple[str, ...] = (), status: QueryStatus | None = None) -> QueryAnswer:
     """The record as it is stored: a query that this version cannot read must not hide the others."""
     spec = record.spec
@@ -224,7 +255,7 @@ def _answer(record: QueryRecord, notes: tuple[str, ...] = (), status: QueryStatu
         revision=record.revision,
         paused=record.paused,
         delay_threshold=spec["delay_threshold"],
-        x_ms=_or_none(lambda: milliseconds(parse_duration(spec["delay_threshold"], "delay_threshold"))),
+        x_ms=_x_ms(spec["delay_threshold"]),
         reconcile=spec["reconcile"],
         policy=spec["policy"],
         replicas=spec["replicas"],
@@ -235,9 +266,11 @@ def _answer(record: QueryRecord, notes: tuple[str, ...] = (), status: QueryStatu
     )
 
 
-def _or_none(make: Callable[[], float]) -> float | None:
+@lru_cache(4_096)
+def _x_ms(delay_threshold: str) -> float | None:
+    """None where this version cannot read it."""
     try:
-        return make()
+        return milliseconds(parse_duration(delay_threshold, "delay_threshold"))
     except UserError:
         return None
 

@@ -14,13 +14,13 @@ export function QueriesPage({ view }) {
   const [filter, setFilter] = useState(view.get("filter") || "");
   const [shown, setShown] = useState(SHOWN);
   useEffect(() => poll(async () => {
-    const { found } = await call("GET", "queries?expand=status");
+    const { found } = await call("GET", "overview");
     asOf.value = found.as_of_ms;
     setQueries(found.queries);
   }, 1000), []);
   if (queries === null) return html`<p aria-busy="true">Loading</p>`;
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const text = (query) => `${query.name} ${query.status ? WORDS[query.status.state] || query.status.state : ""}`.toLowerCase();
+  const text = (query) => `${query.name} ${WORDS[query.state] || query.state || ""}`.toLowerCase();
   const found = queries.filter((query) => words.every((word) => text(query).includes(word)));
   return html`<div class="row"><h1>Queries</h1>
       <label>Filter <input type="search" value=${filter} onInput=${(e) => { setFilter(e.target.value); setView({ filter: e.target.value || null }); }} /></label>
@@ -33,13 +33,11 @@ export function QueriesPage({ view }) {
 }
 
 function Row({ query }) {
-  const status = query.status;
-  const missing = new Set(status ? status.replicas.flatMap((replica) => replica.missing || []) : []);
   return html`<tr><td><a href="#/q/${encodeURIComponent(query.name)}">${query.name}</a></td>
-    <td>${status ? html`<${State} state=${status.state} />` : "–"}</td>
-    <td class="n">${query.delay_threshold}</td><td class="n">${seconds(status && status.delay_ms.p99)}</td>
-    <td class="n">${status ? status.violations : "–"}</td><td class="n">${status ? status.tentative.outstanding : "–"}</td>
-    <td>${status && status.inputs.map((input) => `${input.name} ${missing.has(input.name) ? "✂ missing" : input.state}`).join(", ")}</td></tr>`;
+    <td>${query.state ? html`<${State} state=${query.state} />` : "cannot run"}</td>
+    <td class="n">${query.delay_threshold}</td><td class="n">${seconds(query.p99_ms)}</td>
+    <td class="n">${query.violations}</td><td class="n">${query.tentative}</td>
+    <td>${query.inputs.map((input) => `${input.name} ${input.missing ? "✂ missing" : input.state}`).join(", ")}</td></tr>`;
 }
 
 const EXAMPLE = `name: counts

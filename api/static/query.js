@@ -54,7 +54,8 @@ export function QueryPage({ name, view }) {
     <section class="card"><${Slider} query=${query} change=${change} /></section>
     <section class="card"><h2>What a client sees</h2>
       <p>${status.counts.stable} stable, <strong>${status.tentative.outstanding} tentative now</strong>, ${status.counts.undone} undone so far, ${status.violations} later than X</p>
-      <${TailList} rows=${tail.current.rows.slice(0, 120)} hidden=${tail.current.hidden} now=${Date.now()} key="tail" /></section>
+      ${session.value.shows_rows ? html`<${TailList} rows=${tail.current.rows.slice(0, 120)} hidden=${tail.current.hidden} now=${Date.now()} key="tail" />`
+        : html`<p class="soft">This installation shows no rows.</p>`}</section>
     <section class="card"><div class="row"><h2>Delay of new results, against X</h2>
       <label class="soft">span <select value=${span} onChange=${(e) => { setSpan(Number(e.target.value)); setView({ span: e.target.value }); }}>
         ${SPANS.map((each) => html`<option value=${each}>${each} s</option>`)}</select></label></div>

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice, takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ KEPT_BOUNDARIES = 512
 """How many boundaries are kept beside them: an idle query has many, and a later one takes the place of an earlier one."""
 MARK_FRAMES = 10_000
 READ_FRAMES = 1_024
+NEAR = 200
+"""So far from the end a walk from there is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +96,12 @@ class OutputRing:
     def read(self, after: int, limit: int, only_stable: bool) -> list[OutputRecord]:
         """At most `limit` records after a number, in order. only_stable: only stable rows."""
         with self._lock:
-            found = list(takewhile(lambda record: record.seq > after, reversed(self._rows)))
-            if not only_stable:
-                found += takewhile(lambda record: record.seq > after, reversed(self._boundaries))
+            rows, last = self._rows, self._last
+            found = _first_after(after, last, rows, None if only_stable else limit)
+            found += [] if only_stable else _first_after(after, last, self._boundaries, limit)
         if only_stable:
             found = [record for record in found if record.kind == "stable"]
-        found.sort(key=lambda record: record.seq)
+        found.sort(key=_seq)
         return found[:limit]
 
     def before_last(self, count: int, only_stable: bool) -> int:
@@ -119,6 +123,19 @@ class OutputRing:
                 self._listeners.pop(number, None)
 
         return stop
+
+
+_seq = attrgetter("seq")
+
+
+def _first_after(after: int, last: int, records: deque[OutputRecord], limit: int | None) -> list[OutputRecord]:
+    """The first records after a number, in any order. Most readers are near the end; for the others a search costs less than a
+    walk."""
+    if last - after <= NEAR:
+        return list(takewhile(lambda record: record.seq > after, reversed(records)))
+    kept = list(records)
+    start = bisect_right(kept, after, key=_seq)
+    return kept[start:] if limit is None else kept[start : start + limit]
 
 
 @dataclass(frozen=True, slots=True)

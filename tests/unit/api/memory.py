@@ -25,6 +25,7 @@ from api.installation import (
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, load_query
+from deployment.layout import Layout, make_layout
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 
@@ -110,6 +111,9 @@ class MemoryInstallation:
 
     def statuses(self) -> Mapping[str, Mapping[str, Any]]:
         return {name: self.status(name) for name in self.records}
+
+    def layout(self, name: str) -> Layout:
+        return make_layout(self.record(name).query, self.sites)
 
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         self.record(name)

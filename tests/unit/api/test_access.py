@@ -141,6 +141,19 @@ def test_a_body_that_is_too_long_is_refused_also_where_its_length_is_not_said(ad
     problem(admin.post(QUERIES, content=iter([long])), 413, "body")
 
 
+def test_a_token_that_calls_too_often_waits_and_others_do_not(tmp_path: Path) -> None:
+    tokens = TokenStore(tmp_path, "ours")
+    _, other = tokens.create("other", [Role.VIEWER])
+    app = create_app(ApiSettings(requests_per_s=0.5), MemoryInstallation(), tokens)
+    caller = TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": "Bearer ours"})
+    assert caller.get(QUERIES).status_code == 200
+    refused = caller.get(QUERIES)
+    problem(refused, 429, "Authorization")
+    assert int(refused.headers["retry-after"]) in (1, 2)
+    assert caller.get("/healthz").status_code == 200
+    assert caller.get(QUERIES, headers={"Authorization": f"Bearer {other}"}).status_code == 200
+
+
 def test_what_is_not_a_route_is_a_problem_too(admin: TestClient) -> None:
     problem(admin.get("/api/v1/nothing"), 404, "path")
     answer = admin.put(QUERIES)

@@ -64,6 +64,8 @@ def test_queries_change_under_preconditions(here: EmbeddedInstallation) -> None:
     here.delete("small", ANY)
     with pytest.raises(NotFoundError):
         here.status("small")
+    layout = here.layout("departures")
+    assert (layout.plan.bucket_us, layout.plan.bucket_run_us, layout.sites) == (600 * 100_000, 100_000, ("local",))
     eventually(lambda: here.readiness().is_ready)
     assert not here.freshness().is_stale
     assert len(here.instances("departures")) == 2

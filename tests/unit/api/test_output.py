@@ -11,8 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sse_starlette import ServerSentEvent
 
+from api import create_app
+from api.models import EXAMPLE_SPEC
 from api.routers import output as module
-from api.routers.output import _events
+from api.routers.output import _events, _without_row
+from api.settings import ApiSettings
+from api.tokens import Role, TokenStore
+from tests.unit.api.conftest import ADDRESS
 from tests.unit.api.memory import MemoryInstallation, MemoryOutput
 from tests.unit.api.test_queries import DEPARTURES, problem
 
@@ -88,6 +93,22 @@ def test_the_stream_ends_with_its_query(output: MemoryOutput, monkeypatch: pytes
         return len([event async for event in events if event.event is not None])
 
     assert asyncio.run(follow()) == 5 and output.readers == 0
+
+
+def test_where_rows_are_not_shown_the_rest_is(tokens: TokenStore, installation: MemoryInstallation) -> None:
+    app = create_app(ApiSettings(show_rows=False), installation, tokens)
+    _, token = tokens.create("ours", [Role.ADMIN])
+    caller = TestClient(app, base_url=ADDRESS, headers={"Authorization": f"Bearer {token}"})
+    assert caller.put(DEPARTURES, json=EXAMPLE_SPEC).status_code == 201
+    problem(caller.get(f"{DEPARTURES}/output"), 403, "from")
+    installation.outputs["all"].put("tentative", json.dumps({"seq": 7, "key": "secret", "data": {"carrier": "secret"}}))
+    read = installation.outputs["all"].read(None, 9)
+
+    async def follow() -> list[Any]:
+        return await some(_events(installation.outputs["all"], None, read, lambda: True, _without_row), 1)
+
+    assert asyncio.run(follow()) == [("a:0", "tentative", {"seq": 7, "key": None, "data": None})]
+    assert caller.get(f"{DEPARTURES}/status").json()["counts"] == {"stable": 0, "tentative": 0, "undone": 0}
 
 
 def test_an_id_of_another_output_and_an_unknown_view_are_refused(

@@ -67,6 +67,18 @@ def test_all_are_listed_in_one_call_or_in_pages(admin: TestClient) -> None:
     problem(admin.get(QUERIES, params={"expand": "everything"}), 422, "expand")
 
 
+def test_the_overview_has_a_line_for_each_query(admin: TestClient, query: dict[str, Any]) -> None:
+    shown = admin.get("/api/v1/overview").json()
+    assert shown["queries"] == [
+        {
+            "name": "departures", "revision": 1, "paused": False, "state": "STARTING", "delay_threshold": "3s", "x_ms": 3000.0,
+            "p99_ms": None, "violations": 0, "tentative": 0,
+            "inputs": [{"name": "jfk", "state": "starting", "missing": False}],
+        }
+    ]  # fmt: skip
+    assert shown["stale"] is False
+
+
 def test_patch_answers_with_what_is_in_force(admin: TestClient, query: dict[str, Any]) -> None:
     changed = admin.patch(DEPARTURES, json={"delay_threshold": "1s"})
     assert changed.status_code == 200 and (changed.json()["x_ms"], changed.json()["revision"]) == (1000, 2)

@@ -1,0 +1,108 @@
+"""Reads of a stack with thousands of queries: what does not change is neither sorted nor planned again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from api import stack
+from api.models import EXAMPLE_SPEC
+from boreal.query.spec import Query
+from deployment import watched_query
+from deployment.layout import Layout
+from deployment.query_record import QueryRecord
+from services.kafka.settings import ServiceSettings
+
+
+class Followed:
+    """What a follower of a topic knows."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, Any]] = {}
+        self.is_current = threading.Event()
+        self.is_current.set()
+
+    def newest(self) -> dict[str, dict[str, Any]]:
+        return dict(self.known)
+
+    def close(self) -> None: ...
+
+
+class Registry:
+    """A topic of queries. take: what the installation does with each record."""
+
+    take: Callable[[str, QueryRecord | None], None]
+
+    def __init__(self, home: object) -> None: ...
+
+    def watch(self, take: Callable[[str, QueryRecord | None], None]) -> Followed:
+        Registry.take = staticmethod(take)
+        return Followed()
+
+
+class NoOperations:
+    home, clusters = None, {}  # type: ignore[var-annotated]
+
+    def __init__(self, settings: ServiceSettings) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def statuses() -> Followed:
+    return Followed()
+
+
+@pytest.fixture
+def installation(monkeypatch: pytest.MonkeyPatch, statuses: Followed) -> stack.StackInstallation:
+    monkeypatch.setattr(stack, "QueryRegistry", Registry)
+    monkeypatch.setattr(stack, "Operations", NoOperations)
+    monkeypatch.setattr(stack, "Statuses", lambda home: statuses)
+    monkeypatch.setattr(stack, "QueryReports", lambda home: Followed())
+    made = stack.StackInstallation(ServiceSettings(sites={"a": {"bootstrap": "127.0.0.1:1"}}))  # type: ignore[dict-item]
+    for name in ("b", "c", "a"):
+        Registry.take(name, record(name))
+    return made
+
+
+def record(name: str) -> QueryRecord:
+    return QueryRecord(name, {**EXAMPLE_SPEC, "name": name}, 1)
+
+
+def test_queries_are_sorted_again_only_after_a_change(installation: stack.StackInstallation) -> None:
+    first = installation.queries()
+    assert list(first) == ["a", "b", "c"] and installation.queries() is first
+    Registry.take("b", None)
+    assert list(installation.queries()) == ["a", "c"] and list(first) == ["a", "b", "c"], "what was read stays as it was"
+
+
+def test_a_query_that_the_monitor_does_not_know_yet_is_planned_once(
+    installation: stack.StackInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+    make = watched_query.make_layout
+
+    def counted(query: Query, sites: tuple[str, ...]) -> Layout:
+        planned.append(query.name)
+        return make(query, sites)
+
+    monkeypatch.setattr(watched_query, "make_layout", counted)
+    for _ in range(3):
+        assert {name: found["state"] for name, found in installation.statuses().items()} == dict.fromkeys("abc", "STARTING")
+    assert planned == ["a", "b", "c"]
+    Registry.take("b", replace(record("b"), revision=2, paused=True))
+    assert installation.status("b")["state"] == "PAUSED" and planned == ["a", "b", "c", "b"]
+
+
+def test_the_instances_of_a_query_are_those_of_its_replicas(installation: stack.StackInstallation, statuses: Followed) -> None:
+    said = {"fragment": "main", "shard": 0, "state": "STABLE", "inputs": []}
+    now_ms = time.time() * 1_000
+    for name, at_ms in {"a.r0": now_ms, "a.r1": now_ms - 60_000, "a.r2": now_ms, "b.r0": now_ms}.items():
+        entry = {**said, "replica": name.partition(".")[2]}
+        statuses.known[f"node.{name}"] = {"at_ms": at_ms, "instances": [entry]}
+    assert [entry["replica"] for entry in installation.instances("a")] == ["r0"], "r1 is silent, and r2 of an earlier revision"
