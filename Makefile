@@ -83,7 +83,7 @@ WITH_PANDAS := $(foreach package,pandas python-dateutil pytz tzdata,--unsafe-pac
 
 lock: $(READY) ## write all three locks again from pyproject.toml
 	$(PIP) install --quiet pip-tools
-	$(LOCK) --extra dev --extra stack --extra examples --allow-unsafe -o requirements-dev.txt pyproject.toml
+	$(LOCK) --extra dev --extra stack --extra otel --extra examples --allow-unsafe -o requirements-dev.txt pyproject.toml
 	$(LOCK) --extra docs --allow-unsafe -c requirements-dev.txt -o requirements-docs.txt pyproject.toml
 	$(LOCK) --extra examples $(WITH_PANDAS) -c requirements-dev.txt -o requirements-demo.txt pyproject.toml
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -37,6 +37,8 @@ class StatusCollector(Collector):
         age = _gauge("input_ingest_age_seconds", "How long ago the source logged the last row.", "stream")
         dead = _counter("dlq_records", "Records that a source has refused.", "stream", "reason")
         seconds = _gauge("reconciliation_seconds", "How long the last correction of an instance took.", "instance", "mode")
+        held_rows = _gauge("buffer_tuples", "Rows of its inputs that an instance has in memory.", "instance")
+        copied = _gauge("checkpoint_bytes", "The size of the last copy of an instance's state; 0 before the first.", "instance")
         records = self._installation.queries()
         for name, status in self._installation.statuses().items():
             for known in STATES:
@@ -59,21 +61,15 @@ class StatusCollector(Collector):
                 _add(age, [name, stream["name"]], stream["last_ingest_age_ms"], 1e-3)
                 for reason, field in DEAD_LETTERS.items():
                     _add(dead, [name, stream["name"], reason], stream.get(field), 1)
-            if name in records:
-                self._corrections(seconds, name, str(records[name].spec["reconcile"]))
+            for entry in self._installation.instances(name) if name in records else ():
+                who = f"{entry['fragment']}.{entry['replica']}.{entry['shard']}"
+                _add(seconds, [name, who, str(records[name].spec["reconcile"])], entry["last_reconciliation_s"], 1)
+                _add(held_rows, [name, who], entry.get("held_rows"), 1)
+                _add(copied, [name, who], entry.get("checkpoint_bytes"), 1)
         yield from (
             state, paused, rows, undone, delay, threshold, held, late, tentative, stable, inputs, age, dead, seconds,
+            held_rows, copied,
         )  # fmt: skip
-
-    def _corrections(self, metric: Metric, name: str, mode: str) -> None:
-        for entry in self._installation.instances(name):
-            who = f"{entry['fragment']}.{entry['replica']}.{entry['shard']}"
-            _add(metric, [name, who, mode], _seconds(entry), 1)
-
-
-def _seconds(entry: Mapping[str, Any]) -> float | None:
-    found = entry.get("last_reconciliation_s")
-    return None if found is None else float(found)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -16,6 +16,8 @@ def instance_fields(status: Status, now_us: int) -> dict[str, Any]:
         "engine_ms": status.engine_latency_us / 1_000,
         "missing": list(status.missing),
         "position": status.position,
+        "held_rows": status.held_rows,
+        "checkpoint_bytes": status.checkpoint_bytes,
         "inputs": [
             {
                 "name": entry.key,

@@ -235,6 +235,8 @@ NODE: Fields = {
             "engine_ms": "What an order to the operators takes at worst.",
             "missing": "The inputs that are missing.",
             "position": "Up to which event time its stable input is processed: microseconds since 1970.",
+            "held_rows": "Rows of its inputs in its memory: to be processed yet, or kept for a correction.",
+            "checkpoint_bytes": "How large the last copy of its state was; 0 before the first.",
             "inputs": (
                 "For each partition that it reads:",
                 {

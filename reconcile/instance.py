@@ -246,6 +246,8 @@ class Instance:
             is_tentative=self.sunion.live is not None,
             is_redoing=self.sunion.redoing,
             redo_tuples=self.redo_tuples,
+            held_rows=sum(link.port.held_rows for link in self.links),
+            checkpoint_bytes=self.engine.copied_bytes,
             inputs=tuple(link.status() for link in self.links),
         )
 

@@ -64,5 +64,9 @@ class Status:
     """Whether a correction is running."""
     redo_tuples: int
     """The number of input rows that the last correction has processed again."""
+    held_rows: int
+    """The rows of its inputs that are in memory: to come yet, or kept for a correction."""
+    checkpoint_bytes: int
+    """The size of the last copy of its state; 0 before the first."""
     inputs: tuple[InputStatus, ...]
     """The input partitions."""

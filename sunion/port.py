@@ -119,6 +119,11 @@ class Port:
     """Clock value: the ingest time that belongs to `stable_reach`."""
 
     @property
+    def held_rows(self) -> int:
+        """How many rows are in memory, stable and tentative. Other threads may ask."""
+        return self.tape.cached_rows + sum(len(chunk.times) for chunk in self.suffix[:])
+
+    @property
     def is_early(self) -> bool:
         """Whether the tentative suffix consists of early answers, while no input of the producer has failed."""
         return self.upstream_cause == EARLY and self.suffix_boundary > self.tape.boundary

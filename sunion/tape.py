@@ -143,6 +143,12 @@ class Tape:
             self.places.append((time - 1, first_id))
 
     @property
+    def cached_rows(self) -> int:
+        """How many rows are in memory. Other threads may ask: the chunks may change meanwhile."""
+        first = self.chunks[:1]
+        return self.next_id - first[0].first_id if first else 0
+
+    @property
     def cached_from(self) -> int:
         """The id from which all rows up to next_id are in memory."""
         return self.chunks[0].first_id if self.chunks else self.next_id

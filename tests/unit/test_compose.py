@@ -26,6 +26,8 @@ COMPOSE = ROOT / "docker-compose.yml"
 OF_ITS_PLACE = {"listeners", "advertised.listeners", "log.dirs", "controller.quorum.voters", "listener.security.protocol.map"}
 """Settings of a broker that say where it is, and so differ."""
 
+MONITORING = ("prometheus", "grafana")
+
 QUERY = {
     "name": "q",
     "streams": {name: {"topic": name, "time": "at", "schema": {"k": "int"}} for name in ("left", "right")},
@@ -58,7 +60,7 @@ def option(command: list[str], name: str) -> str:
 
 
 def test_each_local_server_has_its_container(services: dict[str, Any], local: LocalStack) -> None:
-    containers = {name for name in services if not name.startswith(("supervisor-", "spark-", "api"))}
+    containers = {name for name in services if not name.startswith(("supervisor-", "spark-", "api", *MONITORING))}
     assert containers == {name.replace(".", "-") for name in local.servers()}
 
 

@@ -19,6 +19,7 @@ from api.installation import (
     StreamPlace,
     UnavailableError,
 )
+from api.metrics import StatusCollector
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from embedded.live.output import OutputRecord, OutputRing
@@ -69,6 +70,16 @@ def test_queries_change_under_preconditions(here: EmbeddedInstallation) -> None:
     eventually(lambda: here.readiness().is_ready)
     assert not here.freshness().is_stale
     assert len(here.instances("departures")) == 2
+
+
+def test_a_query_that_runs_has_a_sample_of_each_metric(here: EmbeddedInstallation) -> None:
+    """But of what no correction has told yet."""
+
+    def lacking() -> set[str]:
+        return {family.name for family in StatusCollector(here).collect() if not family.samples}
+
+    eventually(lambda: lacking() <= {"boreal_reconciliation_seconds"})
+    eventually(lambda: any(entry["held_rows"] for entry in here.instances("departures")))
 
 
 def test_posted_rows_come_out(here: EmbeddedInstallation) -> None:

@@ -147,8 +147,9 @@ def test_metrics_have_the_names_of_the_design_and_base_units(admin: TestClient, 
     assert 'boreal_delay_threshold_seconds{query="departures"} 3.0' in lines
     assert 'boreal_query_state{query="departures",state="STARTING"} 1.0' in lines
     for name in (
-        "boreal_output_tuples_total", "boreal_output_delay_seconds", "boreal_delay_violations_total",
-        "boreal_tentative_outstanding", "boreal_last_stable_timestamp_seconds", "boreal_input_state",
-        "boreal_reconciliation_seconds", "boreal_undone_tuples_total", "boreal_dlq_records_total",
+        "boreal_query_state", "boreal_output_tuples_total", "boreal_output_delay_seconds", "boreal_delay_threshold_seconds",
+        "boreal_delay_violations_total", "boreal_tentative_outstanding", "boreal_last_stable_timestamp_seconds",
+        "boreal_input_state", "boreal_reconciliation_seconds", "boreal_undone_tuples_total", "boreal_checkpoint_bytes",
+        "boreal_buffer_tuples", "boreal_dlq_records_total",
     ):  # fmt: skip
         assert any(line.startswith(f"# TYPE {name.removesuffix('_total')}") for line in lines), name
