@@ -28,6 +28,7 @@ from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
 from deployment.layout import Layout
+from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 from embedded.faults import parse_fault_at_once
 from embedded.live.engine import LiveEngine
@@ -98,6 +99,12 @@ class EmbeddedInstallation:
 
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         return self._call(lambda engine, now: _find(engine, name).instances(now))
+
+    def liveness(self, name: str) -> Liveness:
+        return self._call(lambda engine, now: _find(engine, name).liveness(now))
+
+    def running(self, name: str) -> Sequence[str]:
+        return ()
 
     def config(self) -> Mapping[str, Any]:
         return {"embedded": True, "data": str(self._data)}

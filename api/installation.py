@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from boreal.model.errors import UserError
 from boreal.query.spec import Query
 from deployment.layout import Layout
+from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 
 View = Literal["stable", "all"]
@@ -222,6 +223,12 @@ class Installation(Protocol):
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         """What each instance of a query says of itself, with the fields of `instances` in `deployment.status_fields.NODE`.
         Those that are silent are absent. NotFoundError."""
+
+    def liveness(self, name: str) -> Liveness:
+        """Whether a query runs as its newest record says. NotFoundError, UnavailableError."""
+
+    def running(self, name: str) -> Sequence[str]:
+        """The processes of a query that have not ended, by name; also those of one that was paused a moment ago."""
 
     def config(self) -> Mapping[str, Any]:
         """The effective settings as JSON. Secrets are masked."""

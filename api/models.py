@@ -52,6 +52,18 @@ class InputStatus(_More):
     last_ingest_age_ms: float | None = Field(description="How long ago its source logged the last row.")
 
 
+class LivenessAnswer(BaseModel):
+    """Whether a query runs as its newest revision says."""
+
+    live: bool = Field(description="Whether all its parts run that revision and are ready. Tentative answers are answers.")
+    waits_for: list[str] = Field(description="The parts that are not ready yet.")
+    states: dict[str, str] = Field(description="The state of each instance, by FRAGMENT.REPLICA.SHARD.")
+    missing_inputs: list[str] = Field(description="The inputs that are missing now.")
+    problem: str | None = Field(description="Why this revision cannot run; null if it can.")
+    least_x_ms: float = Field(description="The smallest X that the instances can keep, by what was measured lately.")
+    running: list[str] = Field(description="The processes that have not ended, also where the query is paused.")
+
+
 class ReplicaStatus(_More):
     """A shard of a replica of a fragment."""
 

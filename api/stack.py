@@ -33,12 +33,12 @@ from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
 from deployment.layout import Layout, make_layout
+from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 from services.hosting.process import now_us
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
-from services.kafka.statuses import Statuses
 from services.kafka.topics import out_topic, stable_topic
 from services.monitor.reports import QueryReports
 from services.stack.chaos import FaultRefused, request_fault
@@ -66,7 +66,7 @@ class StackInstallation:
         self._unheard: dict[str, WatchedQuery] = {}
         self._heard = threading.Condition()
         self._watch = QueryRegistry(self._home).watch(self._take_record)
-        self._statuses = Statuses(self._home)
+        self._statuses = self._operations.follow_statuses()
         self._reports = QueryReports(self._home)
         self._tails: dict[tuple[str, View], tuple[OutputTail, int]] = {}
         self._tails_lock = threading.Lock()
@@ -77,7 +77,7 @@ class StackInstallation:
         return self._settings.site_names
 
     def close(self) -> None:
-        for follower in (self._watch, self._statuses, self._reports, self._operations, self._posts):
+        for follower in (self._watch, self._reports, self._operations, self._posts):
             follower.close()
 
     # Reads
@@ -137,6 +137,14 @@ class StackInstallation:
             if status is not None and status["at_ms"] >= now_ms - SILENT_AFTER_S * 1_000
             for entry in status["instances"]
         ]
+
+    def liveness(self, name: str) -> Liveness:
+        with _reaching():
+            return self._operations.liveness(self._record(name))
+
+    def running(self, name: str) -> Sequence[str]:
+        with _reaching():
+            return self._operations.processes_of(name)
 
     def config(self) -> Mapping[str, Any]:
         shown: dict[str, Any] = self._settings.model_dump(mode="json")

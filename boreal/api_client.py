@@ -145,6 +145,11 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/status", params={"min_revision": min_revision})
         return found
 
+    def liveness(self, name: str, *, min_revision: int | None = None) -> Json:
+        """Whether a query runs as its newest revision says."""
+        found: Json = self.call("GET", f"{_path(name)}/liveness", params={"min_revision": min_revision})
+        return found
+
     def plan(self, name: str) -> Json:
         found: Json = self.call("GET", f"{_path(name)}/plan")
         return found

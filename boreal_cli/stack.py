@@ -21,8 +21,10 @@ from boreal_cli import errors, options
 
 if TYPE_CHECKING:
     from boreal.query.spec import Query
+    from boreal_cli.through_api import ApiOperations
+    from deployment.liveness import Liveness
     from deployment.query_record import QueryRecord
-    from services.stack.operations import Liveness, Operations
+    from services.stack.operations import Operations
 
 LIVE_WITHIN_S = 180.0
 """How long to wait until a query is live. On two busy cores, a Spark job needs about a minute."""
@@ -51,7 +53,7 @@ query = typer.Typer()
 
 @query.callback(invoke_without_command=True)
 def _query(context: typer.Context) -> None:
-    """Apply, change, show and remove queries."""
+    """Apply, change, show and remove queries: through the API where one runs here, else over Kafka."""
     options.show_help_alone(context)
 
 
@@ -200,8 +202,10 @@ def apply(file: options.QueryFile, engine: Engine = None, data: Data = None, as_
     from services.stack.operations import with_default_engine, with_engine
 
     spec = load_query(file)
-    wanted = with_default_engine(spec) if engine is None else with_engine(spec, engine)
-    with closing(_operations(data)) as operations:
+    wanted = spec if engine is None else with_engine(spec, engine)
+    with closing(_query_operations(data, as_json)) as operations:
+        if not _is_embedded(data):
+            wanted = with_default_engine(wanted)
         if is_local(data) and any("spark" in fragment.engines for fragment in plan(wanted).fragments):
             spark(to_stderr)
         record = operations.apply(wanted)
@@ -229,7 +233,7 @@ def set_(
         if not equals:
             raise UserError("KEY=VALUE", change, "has no =", "write KEY=VALUE, such as delay_threshold=1s")
         pairs[key] = value
-    with closing(_operations(data)) as operations:
+    with closing(_query_operations(data, as_json)) as operations:
         record = operations.set(name, pairs)
         _report(record, _await_live(operations, record, stable_within_s=0), (), as_json)
 
@@ -237,7 +241,7 @@ def set_(
 @query.command("list", epilog="Example: boreal query list --json")
 def list_(data: Data = None, as_json: options.Json = False) -> None:
     """List all queries."""
-    with closing(_operations(data)) as operations:
+    with closing(_query_operations(data, as_json)) as operations:
         records = operations.queries()
     if as_json:
         _print_json({"queries": [_summary(record) for record in records.values()]})
@@ -250,7 +254,7 @@ def list_(data: Data = None, as_json: options.Json = False) -> None:
 @query.command(epilog="Example: boreal query show departures")
 def show(name: Name, data: Data = None, as_json: options.Json = False) -> None:
     """Show a query and its state."""
-    with closing(_operations(data)) as operations:
+    with closing(_query_operations(data, as_json)) as operations:
         record = operations.query(name)
         liveness = operations.liveness(record)
     if as_json:
@@ -264,7 +268,7 @@ def show(name: Name, data: Data = None, as_json: options.Json = False) -> None:
 @query.command(epilog="Example: boreal query pause departures")
 def pause(name: Name, data: Data = None, as_json: options.Json = False) -> None:
     """Stop the processes of a query. No input is lost: its topics keep the records that arrive."""
-    with closing(_operations(data)) as operations:
+    with closing(_query_operations(data, as_json)) as operations:
         record = operations.pause(name, True)
         operations.await_ended(name, _saying_what_ends())
     if as_json:
@@ -276,7 +280,7 @@ def pause(name: Name, data: Data = None, as_json: options.Json = False) -> None:
 @query.command(epilog="Example: boreal query resume departures")
 def resume(name: Name, data: Data = None, as_json: options.Json = False) -> None:
     """Continue a paused query; return when it is live."""
-    with closing(_operations(data)) as operations:
+    with closing(_query_operations(data, as_json)) as operations:
         record = operations.pause(name, False)
         _report(record, _await_live(operations, record), (), as_json)
 
@@ -284,7 +288,7 @@ def resume(name: Name, data: Data = None, as_json: options.Json = False) -> None
 @query.command(epilog="Example: boreal query delete departures")
 def delete(name: Name, data: Data = None, as_json: options.Json = False) -> None:
     """Remove a query with its logs, checkpoints and output topics. Its input topics are kept."""
-    with closing(_operations(data)) as operations:
+    with closing(_query_operations(data, as_json)) as operations:
         operations.delete(name, _saying_what_ends())
     if as_json:
         _print_json({"name": name, "deleted": True})
@@ -405,7 +409,31 @@ def _operations(data: Path | None) -> Operations:
     return Operations(reach(data))
 
 
-def _await_live(operations: Operations, record: QueryRecord, stable_within_s: float = STABLE_WITHIN_S) -> Liveness:
+def _query_operations(data: Path | None, as_json: bool) -> Operations | ApiOperations:
+    """The operations on queries: through the API of a local installation where it answers, and over Kafka elsewhere."""
+    from boreal_cli.through_api import api_of
+    from services.stack.launcher import is_local
+    from services.stack.state import default_data
+
+    api = api_of((data or default_data()).absolute()) if is_local(data) else None
+    if api is None:
+        return _operations(data)
+    if not as_json:
+        to_stderr(f"through the API at {api.address}")
+    return api
+
+
+def _is_embedded(data: Path | None) -> bool:
+    from services.stack.embedded import EmbeddedStack
+    from services.stack.launcher import is_local
+    from services.stack.state import default_data
+
+    return is_local(data) and EmbeddedStack((data or default_data()).absolute()).exists
+
+
+def _await_live(
+    operations: Operations | ApiOperations, record: QueryRecord, stable_within_s: float = STABLE_WITHIN_S
+) -> Liveness:
     """Wait until the query is live, then up to `stable_within_s` seconds until it is stable, and print what is waited for.
     Returns immediately if the query is paused or has a problem."""
     started = time.monotonic()

@@ -16,6 +16,7 @@ from api.models import (
     EXAMPLE_SPEC,
     Accepted,
     InputStatus,
+    LivenessAnswer,
     Overview,
     OverviewEntry,
     OverviewInput,
@@ -141,6 +142,22 @@ def replicas(name: Name, installation: InstallationOf) -> list[ReplicaStatus]:
     said = {_who(each): each for each in installation.instances(name)}
     known = installation.status(name)["replicas"]
     return [ReplicaStatus.model_validate({**said.get(_who(each), {}), **each}) for each in known]
+
+
+@router.get("/{name}/liveness", dependencies=[VIEWER])
+def liveness(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> LivenessAnswer:
+    """Whether a query runs as its newest revision says: what `boreal query apply` waits for."""
+    _record(installation, name, min_revision)
+    found = installation.liveness(name)
+    return LivenessAnswer(
+        live=found.is_ready,
+        waits_for=list(found.waits_for),
+        states=dict(found.states),
+        missing_inputs=list(found.missing),
+        problem=found.problem,
+        least_x_ms=found.least_x_ms,
+        running=list(installation.running(name)),
+    )
 
 
 def _who(entry: Mapping[str, Any]) -> tuple[str, str, int]:

@@ -26,6 +26,7 @@ from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query
 from deployment.instance_fields import instance_fields
 from deployment.journal import FailureJournal, JournalEntry
+from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord, read_query_record
 from embedded.faults import Fault, check_faults
 from embedded.file_checkpoints import FileCheckpointStore
@@ -368,6 +369,16 @@ class LiveQuery:
     def instances(self, now: int) -> list[dict[str, Any]]:
         """What each living instance says of itself: the fields of `instances` in `deployment.status_fields.NODE`."""
         return [entry for who in self._instances if (entry := self._instance(who, now)) is not None]
+
+    def liveness(self, now: int) -> Liveness:
+        """Whether it runs as its record says."""
+        said, status = self.instances(now), self.status(now)
+        states = {f"{each['fragment']}.{each['replica']}.{each['shard']}": str(each["state"]) for each in status["replicas"]}
+        waits_for = () if self.record.paused else tuple(who for who, state in states.items() if state == FAILURE)
+        missing = sorted({name for entry in said for name in entry["missing"]})
+        least_x_ms = max((float(entry["least_x_ms"]) for entry in said), default=0.0)
+        is_ready = bool(status["ready"]) and not self.record.paused and not waits_for
+        return Liveness(is_ready, waits_for, states, tuple(missing), self.problem, least_x_ms)
 
     @property
     def _instances(self) -> list[InstanceId]:

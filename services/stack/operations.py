@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kafka.errors import KafkaError, KafkaTimeoutError
@@ -15,6 +15,7 @@ from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
 from deployment.layout import Layout, internal_topics, make_layout
+from deployment.liveness import Liveness
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.query_record import QueryRecord, refuse_other_structure
 from deployment.skew import clock_warnings
@@ -61,29 +62,6 @@ REACHED_WITHIN_S = 10.0
 _LOOK_S = 0.1
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Liveness:
-    """Whether a query runs as its record says. A query that answers tentatively is live; one that is paused is not, and waits
-    for nothing."""
-
-    is_ready: bool
-    """Whether all its processes run the current record and are ready."""
-    waits_for: tuple[str, ...]
-    """The names of the processes that are not ready yet."""
-    states: Mapping[str, str]
-    """The state of each instance, by its name."""
-    missing: tuple[str, ...]
-    """The inputs that are missing now."""
-    problem: str | None = None
-    """Why the record cannot run; None if it can."""
-    least_x_ms: float = 0.0
-    """The smallest X, in milliseconds, that the instances can keep according to recent measurements."""
-
-    @property
-    def is_stable(self) -> bool:
-        return self.is_ready and all(state == "STABLE" for state in self.states.values())
 
 
 class OutOfReach(UserError):
@@ -254,15 +232,18 @@ class Operations:
 
     def statuses(self, within_s: float = SILENT_AFTER_S) -> dict[str, Status]:
         """The last status of each process, by name, without those older than `within_s` seconds."""
+        statuses = self.follow_statuses()
+        if not statuses.is_current.wait(REACHED_WITHIN_S):
+            with reaching(self.settings):
+                raise KafkaTimeoutError(f"no status could be read within {REACHED_WITHIN_S:.0f} s")
+        oldest = (time.time() - within_s) * 1000
+        return {name: status for name, status in statuses.newest().items() if status["at_ms"] >= oldest}
+
+    def follow_statuses(self) -> Statuses:
+        """All statuses, kept current until `close`."""
         if self._statuses is None:
             self._statuses = Statuses(self.home)
-            if not self._statuses.is_current.wait(REACHED_WITHIN_S):
-                self._statuses.close()
-                self._statuses = None
-                with reaching(self.settings):
-                    raise KafkaTimeoutError(f"no status could be read within {REACHED_WITHIN_S:.0f} s")
-        oldest = (time.time() - within_s) * 1000
-        return {name: status for name, status in self._statuses.newest().items() if status["at_ms"] >= oldest}
+        return self._statuses
 
     def liveness(self, record: QueryRecord) -> Liveness:
         statuses = self.statuses()
@@ -284,7 +265,7 @@ class Operations:
 
     def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
         """Wait until no process of the query runs. on_wait: see `delete`."""
-        while running := self._processes_of(name):
+        while running := self.processes_of(name):
             on_wait(running)
             time.sleep(_LOOK_S)
 
@@ -325,7 +306,7 @@ class Operations:
             **self.details(),
         }
 
-    def _processes_of(self, query: str) -> list[str]:
+    def processes_of(self, query: str) -> list[str]:
         """The names of a query's processes that some supervisor still runs."""
         return sorted(
             process["name"]

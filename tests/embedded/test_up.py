@@ -12,6 +12,13 @@ import pytest
 from boreal_cli import main
 from tests.embedded.installation import boreal, demo_up, eventually
 
+SMALL = """
+name: small
+streams: {a: {time: at, schema: {k: string}, boundary: clock}}
+output: a
+delay_threshold: 3s
+replicas: 1
+"""
 STATUS = "/api/v1/queries/departures/status"
 
 
@@ -45,6 +52,17 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         eventually(lambda: up.call("GET", STATUS)[2]["counts"]["undone"] > 0, "undone rows")
         eventually(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] == 0, "only stable rows")
 
+        listed = boreal("query", "list", "--data", str(tmp_path))
+        assert "departures" in listed.stdout and listed.stderr == f"through the API at {up.status['api']}\n"
+        file = tmp_path / "small.yaml"
+        file.write_text(SMALL)
+        applied = json.loads(boreal("query", "apply", str(file), "--data", str(tmp_path), "--json").stdout)
+        assert applied["live"] and applied["revision"] == 1
+        short = boreal("query", "set", "small", "delay_threshold=1ms", "--data", str(tmp_path), "--json")
+        assert short.returncode == 2 and json.loads(short.stderr)["error"]["field"] == "delay_threshold"
+        assert boreal("query", "pause", "small", "--data", str(tmp_path)).stdout == "small is paused\n"
+        assert boreal("query", "delete", "small", "--data", str(tmp_path)).stdout == "small is deleted\n"
+
         again = boreal("up", "--embedded", "--demo", "--data", str(tmp_path))
         assert again.returncode == 0 and "already up" in again.stdout
         down = boreal("down", "--data", str(tmp_path), "--json")
@@ -71,7 +89,7 @@ def test_what_cannot_start_says_why(
 
 def test_commands_for_a_stack_say_that_it_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "stack.json").write_text('{"v": 1, "embedded": true, "port": 8080}')
-    for command in (["up"], ["query", "list"]):
+    for command in (["up"], ["query", "list"], ["tail", "q"]):
         assert main([*command, "--data", str(tmp_path)]) == 2
         assert "holds an embedded installation" in capsys.readouterr().err
     assert main(["status", "--json", "--data", str(tmp_path)]) == 1

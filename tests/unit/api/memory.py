@@ -26,6 +26,7 @@ from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, load_query
 from deployment.layout import Layout, make_layout
+from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 
@@ -118,6 +119,13 @@ class MemoryInstallation:
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
         self.record(name)
         return []
+
+    def liveness(self, name: str) -> Liveness:
+        self.record(name)
+        return Liveness(True, (), {"main.r0.0": "STABLE"}, (), None, 700.0)
+
+    def running(self, name: str) -> Sequence[str]:
+        return ()
 
     def config(self) -> Mapping[str, Any]:
         return {"sites": {"a": {"password": "**********"}}}

@@ -38,7 +38,7 @@ class PausedOperations:
 def test_a_paused_query_that_is_changed_is_said_to_be_paused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stack, "_operations", lambda data: PausedOperations())
+    monkeypatch.setattr(stack, "_query_operations", lambda data, as_json: PausedOperations())
     monkeypatch.setattr(stack, "LIVE_WITHIN_S", 0.0)
     assert main(["query", "set", "q", "delay_threshold=1s"]) == 0
     assert capsys.readouterr() == ("q is paused, revision 2\n", "")
@@ -53,7 +53,7 @@ def test_a_query_that_this_version_cannot_read_is_listed_among_the_others(
     spec = load_query(query_of(policy="delay/suspend", engine=["native", "spark"])).dump()
     records = {name: QueryRecord(name, {**spec, **more}, 1) for name, more in {"a": {}, "b": {"of_a_later_version": 1}}.items()}
     operations = SimpleNamespace(queries=lambda: records, close=lambda: None)
-    monkeypatch.setattr(stack, "_operations", lambda data: operations)
+    monkeypatch.setattr(stack, "_query_operations", lambda data, as_json: operations)
     assert main(["query", "list", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["queries"]
     assert first == {
@@ -69,7 +69,7 @@ def test_all_that_a_query_is_shown_with_is_described(
     record = QueryRecord("q", load_query(query_of()).dump(), 1)
     live = Liveness(True, (), {"main.r0.0": "STABLE"}, ("a",), None)
     operations = SimpleNamespace(query=lambda name: record, liveness=lambda record: live, close=lambda: None)
-    monkeypatch.setattr(stack, "_operations", lambda data: operations)
+    monkeypatch.setattr(stack, "_query_operations", lambda data, as_json: operations)
     assert main(["query", "show", "q", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown.pop("spec") == record.spec

@@ -1,0 +1,99 @@
+"""The operations on queries through the REST API of an installation: the same ones, with the same errors, as over Kafka."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from boreal.api_client import ApiClient, ApiError
+from boreal.model.errors import UserError
+from boreal.query.spec import Query
+from deployment.liveness import Liveness
+from deployment.query_record import QueryRecord
+
+SERVES_WITHIN_S = 2.0
+LONGEST_CALL_S = 600.0
+"""A query is deleted when its processes have ended and its topics are gone."""
+_LOOK_S = 0.1
+
+
+class ApiOperations:
+    """See `services.stack.operations.Operations`, of which these are the operations on queries. UserError for what the API
+    refuses, or where it does not answer."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address = address
+        self._api = ApiClient(address, token, timeout_s=LONGEST_CALL_S)
+
+    def close(self) -> None:
+        self._api.close()
+
+    def queries(self) -> dict[str, QueryRecord]:
+        return {answer["name"]: _record(answer) for answer in self._call(self._api.queries)}
+
+    def query(self, name: str) -> QueryRecord:
+        return _record(self._call(lambda: self._api.query(name)))
+
+    def apply(self, query: Query) -> QueryRecord:
+        return _record(self._call(lambda: self._api.put(query.dump())))
+
+    def set(self, name: str, changes: Mapping[str, object]) -> QueryRecord:
+        return _record(self._call(lambda: self._api.call("PATCH", f"/queries/{quote(name, safe='')}", changes)))
+
+    def pause(self, name: str, paused: bool) -> QueryRecord:
+        self._call(lambda: self._api.pause(name) if paused else self._api.resume(name))
+        return self.query(name)
+
+    def delete(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
+        on_wait([name])
+        self._call(lambda: self._api.delete(name))
+
+    def liveness(self, record: QueryRecord) -> Liveness:
+        found = self._call(lambda: self._api.liveness(record.name, min_revision=record.revision))
+        return Liveness(
+            found["live"], tuple(found["waits_for"]), found["states"], tuple(found["missing_inputs"]), found["problem"],
+            found["least_x_ms"],
+        )  # fmt: skip
+
+    def await_ended(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
+        while running := self._call(lambda: self._api.liveness(name))["running"]:
+            on_wait(running)
+            time.sleep(_LOOK_S)
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except ApiError as error:
+            raise _refusal(error) from None
+        except OSError as error:
+            problem = f"does not answer: {error}"
+            raise UserError("API", self.address, problem, "see boreal status; what was asked for may have been done") from None
+
+
+def api_of(data: Path) -> ApiOperations | None:
+    """The operations through the API of the installation that runs in a directory; None where none answers."""
+    from services.stack.launcher import LocalStack
+    from services.stack.state import living, read_state
+
+    state, stack = read_state(data), LocalStack(data)  # an embedded one has the same files
+    if state is None or living(state["supervisor"]) is None or stack.token is None:
+        return None
+    try:
+        with urllib.request.urlopen(f"{stack.api}/healthz", timeout=SERVES_WITHIN_S):
+            return ApiOperations(stack.api, stack.token)
+    except OSError:
+        return None
+
+
+def _record(answer: Mapping[str, Any]) -> QueryRecord:
+    return QueryRecord(answer["name"], dict(answer["spec"]), answer["revision"], answer["paused"])
+
+
+def _refusal(error: ApiError) -> UserError:
+    """The error that the API's own operation has raised."""
+    field = error.field or "API"
+    return UserError(field, error.value, error.detail.removeprefix(f"{field}: "), error.fix or "see boreal status")
