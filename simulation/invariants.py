@@ -404,7 +404,10 @@ def _starvation(scenario: Scenario, observed: Observation) -> Iterator[Violation
     # If only streams are cut, partners answer at once; otherwise each turn may wait for one that does not (R22).
     answer = 1 if all(strike.kind == "cut_stream" for strike in scenario.strikes) else 6
     most = len(plan.fragments) * observed.x_us_max if scenario.owes_early else plan.stable_lag_of(observed.x_us_max)
-    allowed = most + turns * answer * plan.heartbeat_us + 100_000
+    # A redo on a host in another process waits for the batch that runs and takes the next one; each batch may last 1.5 times
+    # the usual. The next turn begins only when its end is confirmed.
+    redo = 3 * scenario.batch_us
+    allowed = most + turns * (answer * plan.heartbeat_us + redo) + 100_000
     for span in observed.trailing:
         if span.until_us - span.since_us > allowed:
             yield Violation("starved", f"{span.who} from {span.since_us} to {span.until_us}, {allowed} allowed")
