@@ -44,7 +44,7 @@ export function spansOf(status, now) {
     const own = change && spans[entry.who];
     if (!own) continue;
     if (own.length) own[own.length - 1].to = entry.at_ms;
-    else own.push({ state: change[1], from: 0, to: entry.at_ms });
+    else if (change[1] !== "STARTING") own.push({ state: change[1], from: 0, to: entry.at_ms });
     own.push({ state: change[2], from: entry.at_ms, to: now });
   }
   for (const replica of status.replicas) {

@@ -34,11 +34,11 @@ export function Dag({ spec, inputs, missing }) {
     return html`<path class=${cut ? "cut" : ""} d="M${x1} ${y1} C${x1 + GAP / 2} ${y1} ${x2 - GAP / 2} ${y2} ${x2} ${y2}" />`;
   };
   const end = { x: width - 34, y: at[spec.output].y };
-  return html`<svg class="dag" viewBox="0 0 ${width} ${height}" role="img" aria-label="The query's operators. Inputs: ${words}.">
+  return html`<div class="graph scroll" tabindex="0"><svg class="dag" viewBox="0 0 ${width} ${height}" role="img" aria-label="The query's operators. Inputs: ${words}.">
     ${columns.flat().flatMap((node) => node.inputs.map((from) => wire(from, at[node.name], missing.has(from))))}
     ${wire(spec.output, end, false)}<text x=${end.x + 2} y=${end.y + HEIGHT / 2 + 5}>out</text>
     ${columns.flat().map((node) => html`<g class=${stateOf(node.name)}><rect x=${at[node.name].x} y=${at[node.name].y} width=${WIDTH} height=${HEIGHT} rx="6" />
       <text x=${at[node.name].x + 9} y=${at[node.name].y + 17}>${missing.has(node.name) ? "✂ " : ""}${node.name.slice(0, 14)}</text>
       <text class="kind" x=${at[node.name].x + 9} y=${at[node.name].y + 32}>${node.kind === "stream" ? (missing.has(node.name) ? "missing" : stateOf(node.name)) : node.kind}</text></g>`)}
-  </svg>`;
+  </svg></div>`;
 }

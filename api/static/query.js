@@ -4,6 +4,7 @@ import { setView } from "./app.js";
 import { DelayChart, Strips } from "./charts.js";
 import { Dag } from "./dag.js";
 import { State } from "./queries.js";
+import { ShowMe } from "./showme.js";
 import { Tail, TailList } from "./tail.js";
 import { html, useEffect, useRef, useState } from "./vendor.js";
 
@@ -49,6 +50,7 @@ export function QueryPage({ name, view }) {
       <span class="soft">revision ${query.revision} · ${query.reconcile} · ${Object.values(query.policy).join("/")}</span>
       <a href="#/q/${encodeURIComponent(name)}/explain">explain the delay</a></div>
     <${Banner} status=${status} missing=${missing} tail=${tail.current} now=${now} />
+    ${session.value.may.chaos && session.value.may.operator && html`<${ShowMe} name=${name} query=${query} status=${status} missing=${missing} change=${change} />`}
     <section class="card"><h2>Inputs and operators</h2><${Dag} spec=${query.spec} inputs=${status.inputs} missing=${missing} />
       <${Chaos} name=${name} status=${status} missing=${missing} /></section>
     <section class="card"><${Slider} query=${query} change=${change} /></section>

@@ -57,6 +57,24 @@ def test_a_visitor_cuts_a_stream_and_sees_its_results_taken_back(up: Up, open_pa
     assert page.errors == []
 
 
+def test_show_me_tells_it_all_and_leaves_x_as_it_was(up: Up, open_page: OpenPage) -> None:
+    page = open_page(viewport={"width": 1000, "height": 1400}, reduced_motion="reduce")
+    page.goto(up.link)
+    page.get_by_role("link", name="departures").click()
+    before = up.call("GET", "/api/v1/queries/departures")[2]["delay_threshold"]
+    page.get_by_role("button", name="Show me").click()
+    tale = page.locator(".tale")
+    for text in ("We cut", "results came without", "is back", "struck through", "Now X is", "The same cut"):
+        tale.get_by_text(text).wait_for(timeout=60_000)
+        page.screenshot(path=picture(f"show-me-{text.replace(' ', '-').lower()}"), full_page=True)
+    tale.get_by_text("every answer right in the end").wait_for(timeout=60_000)
+    assert "Nothing became amber" in tale.inner_text()
+    tale.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Show me").wait_for()
+    assert up.call("GET", "/api/v1/queries/departures")[2]["delay_threshold"] == before
+    assert page.errors == []
+
+
 def test_it_fits_a_phone_and_is_dark_where_the_system_is(up: Up, open_page: OpenPage) -> None:
     page = open_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
     page.goto(up.link)
