@@ -19,6 +19,7 @@ from api.embedded import EmbeddedInstallation
 from api.server import add_options, server_config
 from api.settings import ApiSettings
 from api.tokens import TokenStore
+from services.hosting.log_lines import set_up_logging
 from services.stack.embedded import state_of
 from services.stack.state import only_one, write_state
 
@@ -39,6 +40,7 @@ class _Server(uvicorn.Server):
 
 def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
     """Run until SIGTERM or SIGINT. UserError if another process uses `data`."""
+    set_up_logging("api")
     sys.setswitchinterval(THREAD_SWITCH_S)
     # Imported objects stay for good: the garbage collector need not look at them.
     gc.freeze()

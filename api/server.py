@@ -20,6 +20,7 @@ def server_config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         log_level="warning",
+        log_config=None,  # as the process logs
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
         server_header=False,

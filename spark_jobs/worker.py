@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from reconcile.events import InstanceId
 from reconcile.orders import Begin, Order, Place, decode_order, encode_order
 from reconcile.parts import is_part
 from reconcile.remote import OrderedHost, Rebuild, RemoteHost
+from services.hosting.log_lines import set_up_logging
 from services.kafka.clusters import Cluster
 from services.kafka.settings import load_settings
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
@@ -158,12 +158,12 @@ class ReplicaHosts:
     """The hosts of a replica's instances; each is made when its first order comes."""
 
     def __init__(self, task: ReplicaTask) -> None:
-        logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
         settings = load_settings()
         self._log = task.log
         self._layout = make_layout(load_query(json.loads(task.spec)), task.sites)
         self._instances = self._layout.remote_instances(task.replica)
         query = self._layout.plan.query
+        set_up_logging(f"spark.{query}.{task.replica}")
         self._topic = orders_topic(query, task.replica)
         self._cluster = Cluster(self._layout.site_of_replica(task.replica), settings, f"spark.{query}.{task.replica}")
         self._store = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)

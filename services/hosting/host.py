@@ -24,6 +24,7 @@ from kafka.errors import KafkaError
 
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Frame, LogId, State, Undo
+from deployment.corrections import Correction, CorrectionHistory
 from deployment.layout import Layout
 from deployment.operator_hosts import copy_owner
 from formats.control_messages import ControlItem, acknowledge_item, message_item
@@ -54,6 +55,7 @@ from reconcile.events import (
 from reconcile.instance import Instance
 from reconcile.orders import Order, Place
 from services.hosting.failpoints import failpoint
+from services.hosting.log_lines import facts
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
 from services.kafka.clusters import Cluster
 from services.storage.kafka_log import KafkaLogStore
@@ -168,6 +170,8 @@ class InstanceHost:
     """Called after each change of state, in the host's thread."""
     on_broken: Callable[[LogId, int, Exception], None] = lambda log, offset, error: None
     """on_broken(log, offset, error): called for each record that is not a frame, in the host's thread."""
+    on_corrected: Callable[[Correction], None] = lambda correction: None
+    """Called after each correction, in the host's thread."""
     status: InstanceStatus = field(default_factory=InstanceStatus)
     """Written by the host's thread, read by the thread that publishes the status."""
     inbox: queue.SimpleQueue[InboxEntry] = field(default_factory=queue.SimpleQueue)
@@ -177,6 +181,7 @@ class InstanceHost:
     _first: InboxEntry | None = field(init=False, default=None)
     _items: list[ControlItem] = field(init=False, default_factory=list)
     _is_tentative: bool = field(init=False, default=False)
+    _corrections: CorrectionHistory = field(init=False, default_factory=CorrectionHistory)
     _is_checkpoint_pending: bool = field(init=False, default=False)
     _uploads: queue.SimpleQueue[StoreCheckpoint | None] = field(init=False, default_factory=queue.SimpleQueue)
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
@@ -303,12 +308,17 @@ class InstanceHost:
                     self._is_checkpoint_pending = True
                     self._defer(lambda: self._start_upload(effect))
             case StateChanged(state):
-                _logger.info("%s is %s", self.me, state.value if state else "dead")
+                said = state.value if state else "dead"
+                _logger.info("%s is %s", self.me, said, extra=facts(instance=str(self.me), state=said))
                 self.status.state, self.status.since_us = state, now_us()
+                self._corrections.enter(state, self.status.since_us)
                 self.on_change()
-            case Reconciled(started, tuples, _):
-                seconds = (now_us() - started) / 1e6
-                _logger.info("%s has reconciled: %d input rows in %.3f s", self.me, tuples, seconds)
+            case Reconciled(started, tuples, checkpoint_bytes):
+                now = now_us()
+                seconds = (now - started) / 1e6
+                told = facts(instance=str(self.me), rows=tuples, seconds=seconds)
+                _logger.info("%s has reconciled: %d input rows in %.3f s", self.me, tuples, seconds, extra=told)
+                self.on_corrected(self._corrections.end(started, tuples, checkpoint_bytes, now))
                 self.status.reconciliations += 1
                 self.status.last_reconciliation_s = seconds
             case _:
@@ -320,7 +330,9 @@ class InstanceHost:
             self._is_tentative = True
             held_s = self.instance.status().alpha_x_us / 1e6
             missing = f" for {', '.join(frame.missing)}" if frame.missing else ""
-            _logger.info("%s answers tentatively after a wait of %.3f s%s", self.me, held_s, missing)
+            told = facts(instance=str(self.me), held_s=held_s, missing=frame.missing, cause=frame.cause)
+            _logger.info("%s answers tentatively after a wait of %.3f s%s", self.me, held_s, missing, extra=told)
+            self._corrections.answer_tentatively(frame.missing, now_us())
         elif isinstance(frame, Undo):
             self._is_tentative = False
 

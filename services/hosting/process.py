@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from services.hosting.log_lines import set_up_logging
 from services.kafka.clusters import Cluster, close_producer, log_retry
 from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.timekeeper import Timekeeper
@@ -122,11 +123,7 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
     serve returns when `stopping` is set (SIGTERM, SIGINT) or when the process cannot continue. An exception is logged and ends
     the process with 1: the supervisor starts it again, and it continues from its logs.
     """
-    logging.basicConfig(
-        level=os.environ.get("BOREAL_LOG_LEVEL", "INFO"),
-        format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    set_up_logging(name)
     # Imported objects stay for good: the garbage collector need not look at them.
     gc.freeze()
     gc.enable()

@@ -26,6 +26,8 @@ from boreal.model.errors import UserError
 VARIABLES = {
     "BOREAL_CONFIG": "A YAML file of settings, such as `sites: {a: {bootstrap: '127.0.0.1:9092'}}`. Variables override it.",
     "BOREAL_LOG_LEVEL": "How much processes log: DEBUG, INFO (the default), WARNING or ERROR.",
+    "BOREAL_LOG_FORMAT": "How processes log: `text` (the default), or `json`, an object a line (docs/operations.md).",
+    "BOREAL_TRACES": "Where spans of OpenTelemetry go, such as `http://127.0.0.1:4318/v1/traces`. Without it, none are made.",
     "BOREAL_CACHE": "The directory of the jars of Kafka and of Spark's connector, by default `~/.cache/boreal`.",
     "BOREAL_FAILPOINT": "For tests: the name of a failpoint at which the process is killed (services/hosting/failpoints.py).",
 }

@@ -26,6 +26,7 @@ from reconcile.recovery import Saved
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
 from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
+from services.hosting.traces import tells_corrections
 from services.hosting.trimmer import Trimmer
 from services.kafka.clusters import make_clusters
 from services.kafka.control import ControlPlane
@@ -102,8 +103,9 @@ class NodeProcess:
         control.listen(self._hear)
         status = StatusPublisher(home, self.name, self._status)
         broken = BrokenFrames(home, self.layout)
-        for host in self.hosts.values():
-            host.on_change, host.on_broken = status.now, broken.report
+        tells = tells_corrections(self.name, self.layout.plan.query, self.layout.plan.mode.value)
+        for who, host in self.hosts.items():
+            host.on_change, host.on_broken, host.on_corrected = status.now, broken.report, tells(who)
             host.start()
         watch = self.registry.watch(self._take_change)
         self.exit_request.wait(stopping)

@@ -133,7 +133,9 @@ class WebServer:
     """Serves an application in a thread. If the port is taken it logs an error, and the source runs without HTTP."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        self._server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="off"))
+        # log_config None: it logs as the process does.
+        config = uvicorn.Config(app, host=host, port=port, log_level="warning", log_config=None, lifespan="off")
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
