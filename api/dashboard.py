@@ -7,7 +7,9 @@ other origins, whatever they carry.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,9 @@ router = APIRouter(tags=["dashboard"])
 
 
 @router.get("/", include_in_schema=False)
-async def index() -> Response:
+async def index(request: Request) -> Response:
     """The page. It is asked for each time, so that a new version shows at once."""
-    return _file("index.html")
+    return _file("index.html", request)
 
 
 @router.get("/static/{name}", include_in_schema=False)
@@ -40,11 +42,22 @@ async def static(name: str, request: Request) -> Response:
     if not (STATIC / name).is_file() or (STATIC / name).suffix not in _TYPES or "/" in name:
         answer: Response = problem(404, "there is no such file", field="path", value=name, fix="reload the page")
         return answer
-    return _file(name)
+    return _file(name, request)
 
 
-def _file(name: str) -> Response:
-    return FileResponse(STATIC / name, media_type=_TYPES[Path(name).suffix], headers={"Cache-Control": "no-cache"})
+def _file(name: str, request: Request) -> Response:
+    """A file of the package, compressed where the caller takes that."""
+    path, media_type = STATIC / name, _TYPES[Path(name).suffix]
+    headers = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return FileResponse(path, media_type=media_type, headers=headers)
+    content = _compressed(path, path.stat().st_mtime_ns)
+    return Response(content, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
+
+
+@lru_cache(64)
+def _compressed(path: Path, mtime_ns: int) -> bytes:
+    return gzip.compress(path.read_bytes(), mtime=0)
 
 
 @router.get("/api/v1/session")

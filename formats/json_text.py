@@ -119,3 +119,27 @@ _TEXTS: dict[Type, Callable[[pa.Array], pa.Array]] = {
     Type.BOOL: _bool_texts,
     Type.TIMESTAMP: _timestamp_texts,
 }
+
+
+def table_texts(table: pa.Table) -> pa.Array | None:
+    """Each row as a JSON object. None if a column is of a type, or has a value, that has no such text here: nested values,
+    decimals, and doubles that are not finite."""
+    columns = {}
+    for field, chunked in zip(table.schema, table.columns, strict=True):
+        kind, column = _kind_of(field.type), chunked.combine_chunks()
+        if kind is None or (kind is Type.DOUBLE and not pc.all(pc.is_finite(column)).as_py()):
+            return None
+        wanted = pa.timestamp("us", field.type.tz) if kind is Type.TIMESTAMP else kind.arrow
+        columns[field.name] = _json_texts(column.cast(wanted, safe=False), kind)
+    return joined(object_parts(columns)) if columns and table.num_rows else None
+
+
+def _kind_of(found: pa.DataType) -> Type | None:
+    kinds: tuple[tuple[Type, Callable[[pa.DataType], bool]], ...] = (
+        (Type.STRING, pa.types.is_string),
+        (Type.INT, pa.types.is_signed_integer),
+        (Type.DOUBLE, pa.types.is_float64),
+        (Type.BOOL, pa.types.is_boolean),
+        (Type.TIMESTAMP, pa.types.is_timestamp),
+    )
+    return next((kind for kind, holds in kinds if holds(found)), None)

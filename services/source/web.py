@@ -15,7 +15,7 @@ import io
 import json
 import logging
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import uvicorn
@@ -25,6 +25,7 @@ from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
 
 from boreal.model.errors import BorealError
+from formats.json_text import table_texts
 from formats.record_parsing import RecordShape, read_records
 from services.source.post_box import PostBox
 from services.source.spool import SpoolFull
@@ -105,7 +106,11 @@ def _records(kind: str, body: bytes) -> list[bytes]:
         return [line for line in body.splitlines() if line.strip()]
     if kind == ARROW:
         with pa.ipc.open_stream(io.BytesIO(body)) as reader:
-            return [_dump(row) for row in _in_microseconds(reader.read_all()).to_pylist()]
+            table = reader.read_all()
+        texts = table_texts(table)
+        if texts is not None:
+            return cast(list[bytes], texts.cast(pa.binary()).to_pylist())
+        return [_dump(row) for row in _in_microseconds(table).to_pylist()]
     found = json.loads(body)
     return [_dump(row) for row in (found if isinstance(found, list) else [found])]
 

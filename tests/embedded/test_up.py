@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -33,6 +34,9 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
 
         with urlopen(f"{up.status['api']}/", timeout=10) as page:
             assert "default-src 'self'" in page.headers["Content-Security-Policy"] and b"static/app.js" in page.read()
+        zipped = Request(f"{up.status['api']}/static/app.js", headers={"Accept-Encoding": "gzip"})
+        with urlopen(zipped, timeout=10) as script:
+            assert script.headers["Content-Encoding"] == "gzip" and b"Age" in gzip.decompress(script.read())
         code, headers, _ = up.call("POST", "/api/v1/session")
         cookie = headers["set-cookie"]
         assert code == 204 and "HttpOnly" in cookie and "SameSite=strict" in cookie

@@ -42,7 +42,7 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "services": (),
     "spark_jobs": ("services.egress",),
     "simulation": ("embedded", "services.egress"),
-    "bench": ("services.stack", "spark_jobs", "simulation"),
+    "bench": ("services.stack", "spark_jobs", "simulation", "boreal"),
     "api": ("services.stack",),
     "boreal_cli": ("bench", "api", "boreal"),
 }

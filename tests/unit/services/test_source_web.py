@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import logging
 import socket
@@ -11,7 +10,7 @@ import urllib.error
 import urllib.request
 from contextlib import closing
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -69,6 +68,18 @@ def test_nanoseconds_are_taken_as_microseconds() -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     first, second = map(json.loads, _records(ARROW, sink.getvalue().to_pybytes()))
-    moment = datetime.datetime(1970, 1, 1, 0, 16, 40, 1, datetime.UTC)
-    assert first == {"at": moment.isoformat(), "landed": moment.replace(tzinfo=None).isoformat(), "n": 1}
+    assert first == {"at": "1970-01-01T00:16:40.000001Z", "landed": "1970-01-01T00:16:40.000001Z", "n": 1}
     assert second == {"at": None, "landed": None, "n": 2}
+
+
+def test_an_arrow_stream_is_the_rows_that_it_holds_also_where_a_column_has_no_quick_text() -> None:
+    rows: list[dict[str, Any]] = [
+        {"s": 'a"b\n\u00e9', "i": -1, "d": 1.5, "b": True, "nested": {"x": [1]}, "odd": float("inf")},
+        {"s": None, "i": None, "d": None, "b": None, "nested": None, "odd": None},
+    ]
+    for columns in (("s", "i", "d", "b"), ("s", "nested"), ("i", "odd")):
+        table = pa.Table.from_pylist([{name: row[name] for name in columns} for row in rows])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        assert [json.loads(record) for record in _records(ARROW, sink.getvalue().to_pybytes())] == table.to_pylist()
