@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, Ingest, RecDone, Start, Undo
-from boreal.model.schema import Schema
+from boreal.model.schema import TRACEPARENT, Schema
 from formats.json_text import (
     by_value,
     column_texts,
@@ -116,6 +116,14 @@ class RowRecords:
     def keys(self) -> pa.Array | None:
         """The keys of the rows as JSON; None if the output has no key."""
         return joined(key_parts(self._key, self._columns)) if self._key else None
+
+    @property
+    def traces(self) -> list[bytes | None] | None:
+        """The trace context of each row; None if the output has no such column."""
+        if not self._schema.is_traced:
+            return None
+        found: list[bytes | None] = self.frame.batch.column(TRACEPARENT).cast(pa.binary()).to_pylist()
+        return found
 
     @cached_property
     def records(self) -> pa.Array:

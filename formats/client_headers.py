@@ -7,6 +7,7 @@ epoch         as in the value of q.out                               q.stable
 anchor        where a restart of the writer begins (R26)             stable boundaries of q.out
 place         the changelog's position after this record             stable boundaries of q.out
 stable_id     the next id of q.stable when this record was sent      stable boundaries of q.out, at the home site
+traceparent   the row's column of this name, if it has a value       rows of q.out and q.stable
 """
 
 from __future__ import annotations

@@ -26,11 +26,12 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from boreal.model.durations import format_duration
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin
 from boreal.model.partition import split
-from boreal.model.schema import Type
+from boreal.model.schema import TRACEPARENT, Type
 from boreal.query.plan import Edge, Plan
 from boreal.query.spec import Stream
 from formats.columns import convert
@@ -333,7 +334,14 @@ class Intake:
         for place, reason in rows.reasons.items():
             partition, record = contents.data[place]
             contents.reasons[partition, record.offset] = reason
-        return rows
+        return self._with_traces(rows, contents) if self._shape.schema.is_traced else rows
+
+    def _with_traces(self, rows: ParsedRows, contents: _BatchContents) -> ParsedRows:
+        """The trace context of a record's header, where its value has none."""
+        at = self._shape.schema.names.index(TRACEPARENT)
+        headers = pa.array([_trace_of(contents.data[place][1]) for place in rows.places.tolist()], pa.string())
+        values = [*rows.values[:at], pc.coalesce(rows.values[at], headers), *rows.values[at + 1 :]]
+        return replace(rows, values=values)
 
     def _floors(self, partition: int, times: np.ndarray, offsets: np.ndarray, contents: _BatchContents) -> np.ndarray:
         """For each row of a partition, the floor before its offset: below it the row is late."""
@@ -434,3 +442,12 @@ def _time(text: str, time_unit: str) -> int:
 def text_of(value: bytes | None) -> str:
     """A record's value as its dead letter holds it."""
     return (value or b"").decode("utf-8", "backslashreplace")[:LONGEST_TEXT]
+
+
+def _trace_of(record: UserRecord) -> str | None:
+    """The trace context in a record's headers; None if there is none, or it is no text."""
+    found = dict(record.headers or ()).get(TRACEPARENT)
+    try:
+        return found.decode() if found else None
+    except UnicodeDecodeError:
+        return None

@@ -18,6 +18,10 @@ TIME = "time"
 WINDOW = ("window_start", "window_end")
 RESERVED = (TIME, *WINDOW)
 
+TRACEPARENT = "traceparent"
+"""A text column of this name is the header of the same name of a Kafka record: W3C's trace context. A source takes it from the
+header where the record's value has none, and results that have the column have the header."""
+
 FIRST_TIME_US = -62_135_596_800_000_000
 """The start of the year 1. An earlier time has no ISO 8601 text; usually its unit is wrong."""
 LAST_TIME_US = 253_402_300_799_999_999
@@ -67,6 +71,11 @@ class Schema:
     @property
     def types(self) -> dict[str, Type]:
         return dict(self.columns)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the tuples have the text column `traceparent`."""
+        return self.types.get(TRACEPARENT) is Type.STRING
 
     @property
     def visible(self) -> dict[str, Type]:

@@ -18,6 +18,7 @@ import numpy as np
 from kafka.errors import KafkaTimeoutError
 
 from boreal.model.frames import Boundary, Data, Frame, LogId
+from boreal.model.schema import TRACEPARENT
 from formats.changelog import Changelog, ControlRecord, RowRecords
 from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, encode_anchor, encode_place, number
 from formats.frame_records import Headers
@@ -156,6 +157,7 @@ class OutTopic:
         records: list[bytes] = rows.records.view("binary").to_pylist()
         keys: list[bytes | None] = rows.keys.view("binary").to_pylist() if rows.keys is not None else [None] * len(records)
         stable: list[StableRow] = []
+        traces = rows.traces or [None] * len(records)
         if frame.tentative:
             headers: list[Headers] = [[self._incarnation]] * len(records)
         else:
@@ -163,7 +165,11 @@ class OutTopic:
             headers = [[self._incarnation, (ID, number(id_))] for id_ in ids]
             if self._stable is not None:
                 data: list[bytes] = rows.data.view("binary").to_pylist()
-                stable = [StableRow(*row, frame.epoch) for row in zip(ids, keys, data, strict=True)]
+                rest = zip(ids, keys, data, traces, strict=True)
+                stable = [StableRow(id_, key, value, frame.epoch, trace) for id_, key, value, trace in rest]
+        if any(traces):
+            traced = zip(headers, traces, strict=True)
+            headers = [own if trace is None else [*own, (TRACEPARENT, trace)] for own, trace in traced]
         self._send(records, keys, headers, emitted_us, rows, stable)
 
     def _send_control(self, control: ControlRecord, frame: Frame, emitted_us: int) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
+from boreal.model.schema import TRACEPARENT
 from formats.client_headers import EPOCH, ID, INCARNATION, number
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.hosting.failpoints import failpoint
@@ -173,6 +174,8 @@ class StableTopic:
         self._producer.begin_transaction()
         for row in fresh:
             headers = [(ID, number(row.id)), (EPOCH, number(row.epoch)), (INCARNATION, self._incarnation)]
+            if row.trace is not None:
+                headers.append((TRACEPARENT, row.trace))
             self._producer.send(self._topic, row.value, key=row.key, headers=headers, partition=0)
         failpoint("egress.before_commit")
         self._producer.commit_transaction()

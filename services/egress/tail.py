@@ -18,6 +18,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
 from boreal.model.frames import INFINITY, Anchor
+from boreal.model.schema import TRACEPARENT
 from formats.changelog import ChangelogPlace
 from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
 from formats.json_text import moment
@@ -42,6 +43,8 @@ class StableRow:
     """The row as JSON text."""
     epoch: int
     """The epoch in which it became stable."""
+    trace: bytes | None = None
+    """Its trace context, if it has one."""
 
 
 def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
@@ -98,10 +101,11 @@ def stable_rows(cluster: Cluster, topic: str, start: int, end: int) -> Iterator[
     with closing(cluster.make_consumer()) as consumer:
         consumer.assign([partition])
         for record in read_range(consumer, partition, max(start, _range(consumer, partition)[0]), end):
-            id_ = dict(record.headers).get(ID)
+            headers = dict(record.headers)
+            id_ = headers.get(ID)
             if id_ is not None:
                 value, epoch = _data_of(record.value.decode())
-                yield StableRow(int(id_), record.key, value, epoch)
+                yield StableRow(int(id_), record.key, value, epoch, headers.get(TRACEPARENT))
 
 
 def read_range(consumer: KafkaConsumer, partition: TopicPartition, start: int, end: int) -> Iterator[ConsumerRecord]:

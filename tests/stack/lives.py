@@ -132,6 +132,7 @@ class Life:
     skip_to: int = 0
     has_latest: bool = False
     codes: list[int] = field(default_factory=list)
+    schema: Schema = SCHEMA
 
     def __post_init__(self) -> None:
         out_topic, stable_topic = f"{self.name}.out{self.site and '.'}{self.site}", f"{self.name}.stable"
@@ -143,7 +144,7 @@ class Life:
             self.latest = LatestTopic(self.cluster, f"{self.name}.latest", out_topic, self.codes.append)
         rows = RowTopics(self.stable, self.latest)
         self.tail: OutTail = read_out_tail(self.cluster, out_topic, rows.next_id)
-        changelog = Changelog("q", SCHEMA, ("name",), BUCKET, place=self.tail.place)
+        changelog = Changelog("q", self.schema, ("name",), BUCKET, place=self.tail.place)
         incarnation = self.tail.incarnation + 1
         self.delays = RecentDelays(1_000_000)
         self.out = OutTopic(

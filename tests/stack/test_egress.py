@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pytest
 from kafka import TopicPartition
 
 from boreal.model.frames import Anchor, Boundary, Data, LogId, Origin, RecDone, Start, State, Undo
+from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
@@ -164,6 +165,36 @@ def test_rows_that_were_deleted_from_q_stable_by_age_are_not_given_again(live: C
     second.give_rows(2)
     second.settle()
     assert stable_of(cluster, stable)[0] == [3, 4]
+
+
+def test_a_row_with_a_trace_context_has_it_as_a_header_in_both_topics_and_after_a_restart(
+    cluster: Cluster, fresh_name: str
+) -> None:
+    ensure(cluster, [TopicSpec(f"{fresh_name}.out", 1), TopicSpec(f"{fresh_name}.stable", 1)])
+    schema = Schema.of({"name": "string", "n": "int", "traceparent": "string"})
+
+    def traced(first_id: int, tentative: bool = False) -> Data:
+        rows = [{"time": n, "name": "k", "n": n, "traceparent": f"00-{n}" if n % 2 else None} for n in (first_id, first_id + 1)]
+        return replace(data(first_id, 2, tentative), batch=pa.RecordBatch.from_pylist(rows, schema=schema.arrow))
+
+    out, stable = f"{fresh_name}.out", f"{fresh_name}.stable"
+    life = Life(cluster, fresh_name, schema=schema)
+    life.give(traced(0))
+    life.settle()
+    StableTopic(cluster, stable, f"boreal.{stable}", out, life.codes.append).close()  # from here on only q.out has rows
+    life.give(traced(2), boundary(4, 4), traced(4, tentative=True))
+    wait_until(lambda: len(life.out._sent) and life.out._sent[-1].is_given, "q.out has it all")
+    second = Life(cluster, fresh_name, schema=schema)
+    second.settle()
+    wait_until(lambda: len(stable_of(cluster, stable)[0]) == 4, "q.stable has it all")
+    second.close()
+    life.close()
+    found = {
+        topic: [dict(record.headers).get("traceparent") for record in records_of(cluster, topic, topic == stable)]
+        for topic in (out, stable)
+    }
+    assert found[stable] == [None, b"00-1", None, b"00-3"]
+    assert [trace for trace in found[out] if trace] == [b"00-1", b"00-3", b"00-5"]
 
 
 def test_rows_that_only_q_out_has_are_copied(live: Callable[[], Life], cluster: Cluster) -> None:

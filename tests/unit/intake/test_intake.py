@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -146,6 +146,22 @@ def test_broken_records_cannot_make_up_for_each_other() -> None:
     batch = intake(stream()).take({0: [*records, row(4, 5, "e")]}, now=NOW)
     assert rows_of(batch.frames) == [(1, "a"), (5, "e")]
     assert sorted(letters_of(batch)) == [1, 2, 3]
+
+
+def test_a_column_traceparent_is_the_header_where_the_value_has_none() -> None:
+    """Also where a record of the batch is broken, so that rows are read one by one; a header that is no text is none."""
+    traced = {**SCHEMA, "traceparent": "string"}
+    for broken in ([], [Record(9, b"{")]):
+        source = intake(stream(schema=traced), [replace(edge("s"), schema=Schema.of(dict(traced)))])
+        own = json.dumps({"at": 3_000, "traceparent": "own"}).encode()
+        batch = source.take({0: [
+            row(0, 1.0, traceparent="00-aa"), row(1, 2.0), Record(2, own, [("traceparent", b"00-bb")]),
+            Record(3, b'{"at": 3500}', [("traceparent", None)]), Record(4, b'{"at": 4000}', [("traceparent", b"\xff")]),
+            *broken,
+        ]}, NOW)  # fmt: skip
+        [found] = [frame.batch for _, frame in batch.frames if isinstance(frame, Data)]
+        assert found.column("traceparent").to_pylist() == ["00-aa", None, "own", None, None]
+        assert len(batch.letters) == len(broken)
 
 
 def test_values_are_read_alike_on_both_paths() -> None:
