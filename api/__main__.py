@@ -33,7 +33,7 @@ def serve(stopping: threading.Event) -> int:
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     home = make_clusters(settings, NAME)[settings.home]
-    StatusPublisher(home, NAME, lambda: {"ready": server.started and installation.is_known})
+    StatusPublisher(home, NAME, lambda: {"ready": server.started and installation.is_known, "tokens": tokens.shown()})
     while thread.is_alive() and not stopping.wait(0.1):
         pass
     server.should_exit = True

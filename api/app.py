@@ -15,11 +15,21 @@ from api.gate import WITHOUT_TOKEN, Gate
 from api.installation import Installation
 from api.problems import Problem
 from api.rates import Rates
-from api.routers import chaos, health, metrics, output, queries, streams
+from api.routers import chaos, events, failures, health, metrics, output, queries, streams
 from api.settings import ApiSettings
 from api.tokens import TokenStore
 
-ROUTERS = (queries.router, queries.checking, output.router, streams.router, chaos.router, metrics.router, health.router)
+ROUTERS = (
+    queries.router,
+    queries.checking,
+    output.router,
+    failures.router,
+    events.router,
+    streams.router,
+    chaos.router,
+    metrics.router,
+    health.router,
+)
 
 THREADS = 64
 """Calls that may wait for servers at the same time, such as the deletion of a query."""

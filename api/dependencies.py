@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Header, Path, Request
@@ -49,11 +50,12 @@ Name = Annotated[str, Path(description="The name of the query.", min_length=1, m
 
 
 def expectation(
+    request: Request,
     name: Name,
     if_match: Annotated[str | None, Header(description="Refuse with 412 if the query has another ETag.")] = None,
     if_none_match: Annotated[str | None, Header(description="`*`: refuse with 412 if the query exists.")] = None,
 ) -> Precondition:
-    return precondition(name, if_match, if_none_match)
+    return replace(precondition(name, if_match, if_none_match), by=str(request.state.caller))
 
 
 Expectation = Annotated[Precondition, Depends(expectation)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from api.event_history import EventHistory
 from api.installation import (
     BusyError,
     Change,
@@ -55,7 +56,13 @@ class EmbeddedInstallation:
         self._data = data
         self._allow_chaos = allow_chaos
         self._thread = LiveThread(data)
-        self._faults = 0
+        self.events = EventHistory()
+        journal = self._thread.engine.journal
+        if journal.events:
+            self.events.begin(journal.events[0][0])
+        for number, event in journal.events:
+            self.events.take(number, event)
+        journal.on_event = self.events.take
         self._thread.start()
         if is_demo:
             self._call(lambda engine, now: engine.put_demo(now))
@@ -109,6 +116,10 @@ class EmbeddedInstallation:
     def config(self) -> Mapping[str, Any]:
         return {"embedded": True, "data": str(self._data)}
 
+    def see_tokens(self, tokens: Sequence[Mapping[str, Any]]) -> None:
+        """There are these tokens, as `TokenStore.shown` says: record which are new, and which are gone."""
+        self._call(lambda engine, now: engine.see_tokens(tokens, now))
+
     # Changes
 
     def check(self, query: Query) -> tuple[str, ...]:
@@ -118,30 +129,30 @@ class EmbeddedInstallation:
         def put(engine: LiveEngine, now: int) -> Change:
             old = engine.queries.get(query.name)
             precondition.check(query.name, old.record if old else None)
-            return _change(engine.put(query, now), old is None)
+            return _change(engine.put(query, now, by=precondition.by), old is None)
 
         return self._call(put)
 
     def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
-        return self._act(name, precondition, lambda engine, now: engine.change(name, fields, now))
+        return self._act(name, precondition, lambda engine, now: engine.change(name, fields, now, precondition.by))
 
     def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:
-        return self._act(name, precondition, lambda engine, now: engine.pause(name, paused, now))
+        return self._act(name, precondition, lambda engine, now: engine.pause(name, paused, now, precondition.by))
 
     def restart(self, name: str, only_failed: bool, precondition: Precondition) -> Change:
         def restart(engine: LiveEngine, now: int) -> LiveQuery:
             query = engine.queries[name]
             works = all(replica["state"] != "FAILURE" for replica in query.status(now)["replicas"])
             if not (only_failed and works) and not query.record.paused:
-                query.restart(now)
+                return engine.restart(name, now, precondition.by)
             return query
 
         return self._act(name, precondition, restart)
 
     def delete(self, name: str, precondition: Precondition) -> None:
-        def delete(engine: LiveEngine, _: int) -> None:
+        def delete(engine: LiveEngine, now: int) -> None:
             precondition.check(name, _find(engine, name).record)
-            engine.delete(name)
+            engine.delete(name, now, precondition.by)
 
         self._call(delete)
 
@@ -172,7 +183,7 @@ class EmbeddedInstallation:
 
     # Faults
 
-    def fault(self, text: str) -> StartedFault:
+    def fault(self, text: str, by: str = "api") -> StartedFault:
         """Also `heal STREAM|FRAGMENT.rN`, which ends the faults of this target before their time."""
         if not self._allow_chaos:
             problem = "is not allowed to break anything"
@@ -180,15 +191,16 @@ class EmbeddedInstallation:
         words = " ".join(text.split())
         if heal := _HEAL.fullmatch(words):
             return self._call(lambda engine, _: self._heal(engine, words, heal["target"]))
-        return self._call(lambda engine, now: self._strike(engine, words, now))
+        return self._call(lambda engine, now: self._strike(engine, words, now, by))
 
-    def _strike(self, engine: LiveEngine, text: str, now: int) -> StartedFault:
+    def _strike(self, engine: LiveEngine, text: str, now: int, by: str) -> StartedFault:
         name, plain = _split_query(engine, text)
         fault = parse_fault_at_once(plain)
         target = fault.stream or f"{fault.fragment}.{fault.replica}"
         query = _choose(engine, name, target, lambda query: query.check_fault(fault))
-        active = query.strike(fault, now)
-        return self._started(f"{plain} in {query.name}", target, None if active.ends_at is None else active.ends_at / 1_000)
+        id_, active = query.strike(fault, now, f"{plain} in {query.name}", by)
+        ends_at_ms = None if active.ends_at is None else active.ends_at / 1_000
+        return StartedFault(id_, f"{plain} in {query.name}", (target,), ends_at_ms)
 
     def _heal(self, engine: LiveEngine, text: str, target: str) -> StartedFault:
         name, plain = _split_query(engine, text)
@@ -201,11 +213,7 @@ class EmbeddedInstallation:
 
         query = _choose(engine, name, target, check)
         query.heal(target)
-        return self._started(f"{plain} in {query.name}", target, None)
-
-    def _started(self, fault: str, target: str, ends_at_ms: float | None) -> StartedFault:
-        self._faults += 1
-        return StartedFault(f"fault-{self._faults}", fault, (target,), ends_at_ms)
+        return StartedFault(f"heal-{target}", f"{plain} in {query.name}", (target,), None)
 
     def _act(self, name: str, precondition: Precondition, act: Callable[[LiveEngine, int], LiveQuery]) -> Change:
         def checked(engine: LiveEngine, now: int) -> Change:

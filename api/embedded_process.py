@@ -48,7 +48,10 @@ def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
     with only_one(data):
         installation = EmbeddedInstallation(data, settings.allow_chaos, is_demo)
         given = settings.token.get_secret_value() if settings.token else None
-        app = create_app(settings, installation, TokenStore(data, given))
+        tokens = TokenStore(data, given)
+        tokens.on_change = lambda: installation.see_tokens(tokens.shown())
+        tokens.tokens()
+        app = create_app(settings, installation, tokens)
         add_dashboard(app, data)
         server = _Server(server_config(app, settings))
         server.on_ready = lambda: write_state(data, state_of(os.getpid(), is_ready=True))

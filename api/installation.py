@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from api.event_history import EventHistory
 from boreal.model.errors import UserError
 from boreal.query.spec import Query
 from deployment.layout import Layout
@@ -65,6 +66,8 @@ class Precondition:
     """The record must have one of these revisions; None: any."""
     must_exist: bool | None = None
     """True: there must be a record. False: there must be none. None: either."""
+    by: str = "api"
+    """Who changes it, for the event of the change."""
 
     def check(self, name: str, current: QueryRecord | None) -> None:
         """PreconditionError if the newest record is not what the caller expects."""
@@ -268,10 +271,14 @@ class Installation(Protocol):
     def output(self, name: str, view: View) -> OutputReader:
         """A reader of a query's output. NotFoundError."""
 
+    @property
+    def events(self) -> EventHistory:
+        """What happened."""
+
     # Faults
 
-    def fault(self, text: str) -> StartedFault:
+    def fault(self, text: str, by: str = "api") -> StartedFault:
         """Break something on purpose, such as "cut jfk for 5s": a fault of `boreal run`, beginning now. It is undone in time
         even if this process ends. A stream or replica may have its query before it: `departures.jfk`. UserError for a fault
         that is not understood or not possible here, NotFoundError for an unknown target, ConflictError for one that several
-        queries have, ForbiddenError where chaos is not allowed."""
+        queries have, ForbiddenError where chaos is not allowed. by: who asks for it, for its events."""

@@ -7,12 +7,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from boreal.model.durations import format_duration
+from deployment.events import KINDS, Event
 
 EXAMPLE_SPEC: dict[str, Any] = {
     "name": "departures",
-    "streams": {
-        "jfk": {"topic": "flights.jfk", "time": "departed_at", "schema": {"carrier": "string", "dep_delay": "double"}}
-    },
+    "streams": {"jfk": {"topic": "flights.jfk", "time": "departed_at", "schema": {"carrier": "string", "dep_delay": "double"}}},
     "operators": {
         "late": {"filter": "jfk", "where": "dep_delay > 15"},
         "by_carrier": {
@@ -205,6 +204,118 @@ class ChaosAnswer(BaseModel):
     fault: str = Field(description="The fault, with the query that it concerns.")
     targets: list[str] = Field(description="The processes, or the replicas and streams, that it concerns.")
     ends_at_ms: float | None = Field(description="When it is undone, in milliseconds since 1970; null if it is over at once.")
+
+
+class EventAnswer(BaseModel):
+    """Something that happened."""
+
+    id: int = Field(description="Its number; later events have higher ones.")
+    at_ms: float = Field(description="When, in milliseconds since 1970.")
+    kind: str = Field(description="; ".join(f"`{kind}`: {text}" for kind, text in KINDS.items()))
+    query: str | None = Field(description="The query that it concerns.")
+    by: str | None = Field(description="Who did it: `cli`, or a token by its name and roles; null if nobody did.")
+    failure: str | None = Field(description="The id of the failure that it is part of.")
+    facts: dict[str, Any] = Field(description="What `kind` says.")
+
+    @classmethod
+    def of(cls, number: int, event: Event) -> EventAnswer:
+        fields = event.fields()
+        del fields["v"]
+        return cls(id=number, **fields)
+
+
+class EventList(BaseModel):
+    """Events, the newest first."""
+
+    events: list[EventAnswer] = Field(description="The events.")
+    next: int | None = Field(description="What to give as `after` for older ones; null if there are no more.")
+
+
+class FailureSummary(BaseModel):
+    """A failure of a query. Times are milliseconds since 1970."""
+
+    id: str = Field(description="Its id: when it was detected.", examples=["20260102T140211123Z"])
+    query: str = Field(description="The query.")
+    state: str = Field(description="`open`, or `over`: all instances are stable again, and clients hold nothing tentative.")
+    detected_ms: float = Field(description="When the first instance noticed it.")
+    ended_ms: float | None = Field(description="When the last consequence was over; null while it is open.")
+    duration_ms: float | None = Field(description="From its beginning, as far as known, to its end; null while it is open.")
+    x_ms: float | None = Field(description="X when it was detected.")
+    reconcile: str | None = Field(description="The mode at that time.")
+    policy: dict[str, str] | None = Field(description="The policy at that time.")
+    missing: list[str] = Field(description="The inputs that some instance lacked.")
+    silent: list[str] = Field(description="The instances that were silent.")
+    rows_tentative: int | None = Field(description="Tentative rows that clients were given; null while it is open.")
+    rows_undone: int = Field(description="Tentative rows that were revoked, at the site with the most.")
+    late_rows: int | None = Field(description="New rows that came later than X; null if unknown.")
+    because: str | None = Field(description="Why it ended, if not by healing: `paused` or `deleted`.")
+
+
+class Phase(BaseModel):
+    """A part of a failure."""
+
+    name: str = Field(
+        description="`detected`: nobody had noticed. `held`: results were held back. `tentative`: clients got tentative "
+        "results. `redo`: all inputs were there again, and results were corrected."
+    )
+    from_ms: float = Field(description="When it began.")
+    to_ms: float | None = Field(description="When it ended; null while it lasts.")
+    ms: float | None = Field(description="How long it took; null while it lasts.")
+
+
+class FailureCourse(BaseModel):
+    """How a failure went at one instance, or egress."""
+
+    instance: str = Field(description="FRAGMENT.REPLICA.SHARD, or egress.SITE.")
+    state: str = Field(description="As what it was detected: `UP_FAILURE`, or `FAILURE` if it was itself silent.")
+    missing: list[str] = Field(description="The inputs that it lacked.")
+    detected_ms: float = Field(description="When that was noticed.")
+    healed_ms: float | None = Field(description="When it had all inputs again, or was heard again.")
+    reconciled_ms: float | None = Field(description="When it was stable again.")
+    redo_s: float | None = Field(description="How long its correction took; null if there was none.")
+
+
+class SiteCost(BaseModel):
+    """What a failure cost clients of one site."""
+
+    site: str = Field(description="The site.")
+    rows_undone: int = Field(description="Tentative rows that they were given, and that were revoked.")
+
+
+class ClientCost(BaseModel):
+    """What clients saw of a failure."""
+
+    tentative_from_ms: float | None = Field(description="When the first tentative row was given; null if there was none.")
+    undone_ms: float | None = Field(description="When the last ones were revoked.")
+    sites: list[SiteCost] = Field(description="For each site whose clients had tentative rows.")
+
+
+class PastFault(BaseModel):
+    """A fault on purpose."""
+
+    id: str = Field(description="Its id.")
+    fault: str = Field(description="The fault.")
+    begun_ms: float = Field(description="When it was begun.")
+    ended_ms: float | None = Field(description="When it was undone; null before.")
+
+
+class FailureAnswer(FailureSummary):
+    """A failure in full."""
+
+    begun_ms: float = Field(description="When it began: when the silence began that was noticed, else when it was detected.")
+    phases: list[Phase] = Field(description="Its parts, in order.")
+    clients: ClientCost = Field(description="What clients saw.")
+    instances: list[FailureCourse] = Field(description="How it went at each instance that it concerned.")
+    switches: int = Field(description="How often a reader turned to another replica.")
+    faults: list[PastFault] = Field(description="Faults on purpose that were active, or were within the minute before.")
+    events: list[EventAnswer] = Field(description="Its events, in order: the first thousand.")
+
+
+class FailureList(BaseModel):
+    """Failures, the newest first."""
+
+    failures: list[FailureSummary] = Field(description="The failures.")
+    next: str | None = Field(description="What to give as `after` for older ones; null if there are no more.")
 
 
 class AppendAnswer(BaseModel):

@@ -10,9 +10,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from kafka.consumer.fetcher import ConsumerRecord
+
+from api.event_history import EventHistory
 from api.faults import ResolvedFault, resolve
 from api.installation import (
     Change,
@@ -37,9 +41,11 @@ from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 from services.hosting.process import now_us
+from services.kafka.events import event_of
+from services.kafka.follower import TopicFollower
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
-from services.kafka.topics import out_topic, stable_topic
+from services.kafka.topics import EVENTS, out_topic, stable_topic
 from services.monitor.reports import QueryReports
 from services.stack.chaos import FaultRefused, request_fault
 from services.stack.operations import SILENT_AFTER_S, Operations, OutOfReach
@@ -68,6 +74,8 @@ class StackInstallation:
         self._watch = QueryRegistry(self._home).watch(self._take_record)
         self._statuses = self._operations.follow_statuses()
         self._reports = QueryReports(self._home)
+        self.events = EventHistory()
+        self._events = TopicFollower(self._home, EVENTS, self._take_event, read_committed=True)
         self._tails: dict[tuple[str, View], tuple[OutputTail, int]] = {}
         self._tails_lock = threading.Lock()
         self._posts = Posts(self._operations.clusters)
@@ -77,7 +85,7 @@ class StackInstallation:
         return self._settings.site_names
 
     def close(self) -> None:
-        for follower in (self._watch, self._reports, self._operations, self._posts):
+        for follower in (self._watch, self._reports, self._events, self._operations, self._posts):
             follower.close()
 
     # Reads
@@ -167,14 +175,14 @@ class StackInstallation:
             precondition.check(query.name, record)
 
         with _reaching():
-            record = self._operations.apply(query, check)
+            record = self._operations.apply(query, check, precondition.by)
         return self._known(record, is_new)
 
     def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
-        return self._act(name, precondition, lambda check: self._operations.set(name, fields, check))
+        return self._act(name, precondition, lambda *checked: self._operations.set(name, fields, *checked))
 
     def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:
-        return self._act(name, precondition, lambda check: self._operations.pause(name, paused, check))
+        return self._act(name, precondition, lambda *checked: self._operations.pause(name, paused, *checked))
 
     def restart(self, name: str, only_failed: bool, precondition: Precondition) -> Change:
         failed = [replica for replica in self.status(name)["replicas"] if replica["state"] in ("FAILURE", "STARTING")]
@@ -182,12 +190,13 @@ class StackInstallation:
             record = self._record(name)
             precondition.check(name, record)
             return Change(record)
-        return self._act(name, precondition, lambda check: self._operations.restart(name, check))
+        return self._act(name, precondition, lambda *checked: self._operations.restart(name, *checked))
 
     def delete(self, name: str, precondition: Precondition) -> None:
         self._record(name)
         with _reaching():
-            self._operations.delete(name, lambda waits_for: None, lambda record: precondition.check(name, record))
+            check = partial(precondition.check, name)
+            self._operations.delete(name, lambda waits_for: None, check, precondition.by)
         with self._heard:
             self._heard.wait_for(lambda: name not in self._records, HEARD_WITHIN_S)
 
@@ -226,7 +235,7 @@ class StackInstallation:
 
     # Faults
 
-    def fault(self, text: str) -> StartedFault:
+    def fault(self, text: str, by: str = "api") -> StartedFault:
         if self._faults is None:
             fix = "start the stack with boreal up --allow-chaos"
             raise ForbiddenError("fault", text, "is not allowed: this installation was started without --allow-chaos", fix)
@@ -234,7 +243,8 @@ class StackInstallation:
         processes = _processes_of(found)
         ends_at_ms = time.time() * 1_000 + (found.fault.for_us or 0) / 1_000
         try:
-            fault_id = request_fault(self._faults, found.fault, processes)
+            said = {"text": found.text, "query": found.query, "by": by}
+            fault_id = request_fault(self._faults, found.fault, processes, **said)
         except FaultRefused as error:
             raise UnavailableError("fault", text, str(error), "see boreal status") from None
         return StartedFault(fault_id, found.text, tuple(processes), ends_at_ms)
@@ -242,7 +252,7 @@ class StackInstallation:
     def _act(self, name: str, precondition: Precondition, act: Any) -> Change:
         self._record(name)
         with _reaching():
-            return self._known(act(lambda record: precondition.check(name, record)))
+            return self._known(act(partial(precondition.check, name), precondition.by))
 
     def _known(self, record: QueryRecord, is_new: bool = False) -> Change:
         """The change, once the followers have heard of it."""
@@ -272,6 +282,14 @@ class StackInstallation:
         except UserError as error:
             problem = f"cannot run in this version: {error}"
             raise UserError("NAME", record.name, problem, "change it, or use the version that made it") from None
+
+    def _take_event(self, record: ConsumerRecord) -> None:
+        """In the thread of the follower."""
+        event = event_of(record)
+        if event is not None:
+            if self.events.last is None:
+                self.events.begin(record.offset)
+            self.events.take(record.offset, event)
 
     def _take_record(self, name: str, record: QueryRecord | None) -> None:
         """In the thread of the watch."""

@@ -60,6 +60,10 @@ class Caller:
     def may(self, role: Role) -> bool:
         return any(role in _ALSO[own] for own in self.roles)
 
+    def __str__(self) -> str:
+        """Who it is, as events say."""
+        return f"{self.name} ({', '.join(sorted(role.value for role in self.roles))})"
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -89,6 +93,8 @@ class TokenStore:
         self._given = given
         self._now = now
         self._read: tuple[tuple[int, int] | None, list[Token]] = (None, [])
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the tokens have changed, by whoever asks next."""
 
     def create(self, name: str, roles: list[Role], for_s: float | None = None) -> tuple[Token, str]:
         """A new token, and its text, which is kept nowhere. for_s: how long it is valid, in seconds."""
@@ -121,7 +127,15 @@ class TokenStore:
         version = status.st_mtime_ns, status.st_ino
         if self._read[0] != version:
             self._read = version, self._load()
+            self.on_change()
         return list(self._read[1])
+
+    def shown(self) -> list[dict[str, Any]]:
+        """What a status says of the tokens: nothing from which one could be made."""
+        return [
+            {"id": token.id, "name": token.name, "roles": list(token.roles), "created_ms": token.created_ms}
+            for token in self.tokens()
+        ]
 
     def caller(self, text: str) -> Caller | None:
         """Who has this token; None if it is unknown, revoked or expired. All tokens are compared, in constant time."""

@@ -150,6 +150,16 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/liveness", params={"min_revision": min_revision})
         return found
 
+    def failures(self, name: str, *, limit: int = 50, after: str | None = None) -> Json:
+        """A page of the failures of a query, the newest first. after: `next` of the page before."""
+        found: Json = self.call("GET", f"{_path(name)}/failures", params={"limit": limit, "after": after})
+        return found
+
+    def failure(self, name: str, id: str) -> Json:
+        """A failure, with its phases, its cost and its events."""
+        found: Json = self.call("GET", f"{_path(name)}/failures/{urllib.parse.quote(id, safe='')}")
+        return found
+
     def plan(self, name: str) -> Json:
         found: Json = self.call("GET", f"{_path(name)}/plan")
         return found

@@ -30,6 +30,7 @@ TENTATIVE: Fields = {
     "since": "When the first of them was given.",
     "cause": "Why they are tentative: the failure, or `early`.",
 }
+CHANGES = "Its last changes of state since the process began, the newest last: the state, and when it was entered."
 STATES = "`STABLE`, `UP_FAILURE`, `STABILIZATION` or `RECOVERING`, as protocol.md defines them"
 
 # What a Spark job says of itself
@@ -229,6 +230,7 @@ NODE: Fields = {
             "engine": "`native` or `spark`.",
             "state": f"{STATES}; null before the first.",
             "since_ms": "When it entered the state.",
+            "changes": CHANGES,
             "x_ms": "The X that it keeps to.",
             "alpha_x_ms": "How long it may hold a bucket back for missing input.",
             "least_x_ms": "The smallest X that leaves time to hold a bucket back, by what was measured lately.",
@@ -259,6 +261,8 @@ EGRESS: Fields = {
     "site": "Its site.",
     "state": f"{STATES}; null before the first.",
     "since_ms": "When it entered the state.",
+    "changes": CHANGES,
+    "reads": ("Which replica's log is read:", {"INPUT": "Of each partition of the output."}),
     "x_ms": "The X that it keeps to.",
     "alpha_x_ms": "How long it may hold a bucket back for missing input.",
     "skew_ms": "How far the clocks of what it reads were seen to be ahead.",
@@ -283,7 +287,12 @@ EGRESS: Fields = {
     ),
     "unconfirmed_frames": "Frames whose records Kafka has not confirmed yet.",
 }
-API: Fields = {}
+API: Fields = {
+    "tokens": (
+        "Which tokens there are, without what they are:",
+        {"id": "Its id.", "name": "Its name.", "roles": "What it may.", "created_ms": "When it was made."},
+    ),
+}
 SPARK: Fields = {"site": "The site of the replica.", "replica": "The replica.", **JOB}
 MONITOR: Fields = {
     "queries": "The queries that it watches.",
@@ -291,6 +300,19 @@ MONITOR: Fields = {
     "trimmed_before": ("How far logs may be trimmed:", {"QUERY": ("Of each query:", {"LOG": "The first id that is needed."})}),
 }
 SUPERVISOR: Fields = {
+    "faults": (
+        "The faults on purpose that are active, or were within the last minute:",
+        {
+            "id": "Its id.",
+            "fault": "The fault, as it was asked for.",
+            "query": "Its query.",
+            "targets": "The processes that it concerns.",
+            "by": "Who asked for it.",
+            "begun_ms": "When it was begun.",
+            "ends_at_ms": "When it is to be undone.",
+            "ended_ms": "When it was undone; null before.",
+        },
+    ),
     "processes": (
         "For each process that it runs:",
         {**PROCESS_OF_STACK, "created": "When it was made, in seconds since the machine began."},

@@ -1,5 +1,5 @@
-"""Watches one query. Pure: the reports of its processes and the time in; trims and journal entries out. `status` is the known
-state of the query."""
+"""Watches one query. Pure: the reports of its processes and the time in; trims, journal entries and the events of its failures
+out. `status` is the known state of the query."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from boreal.model.frames import State
 from boreal.query.plan import Edge
-from deployment import claims, stalls
+from deployment import claims, failure_signs, stalls
 from deployment.claims import LogClaims, Trim
+from deployment.events import Event
+from deployment.failure_recorder import FailureRecorder
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import facts_of_job
@@ -20,7 +22,7 @@ from formats.control_messages import ControlItem, instance_of
 from formats.json_text import moment
 from reconcile.events import InstanceId
 
-WatchEffect = Trim | JournalEntry
+WatchEffect = Trim | JournalEntry | Event
 
 SILENT_AFTER_US = 5_000_000
 """A process sends its status every second. It is silent after five missed ones."""
@@ -59,6 +61,8 @@ class WatchedQuery:
         self.journal = FailureJournal()
         self.claims = LogClaims(now)
         self.stalls = StallDetector(STALL_AFTER_LEAST_US)
+        self.failures: FailureRecorder | None = None
+        """None as long as it is not known what was recorded before; what is seen meanwhile is recorded later."""
         self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
@@ -74,6 +78,12 @@ class WatchedQuery:
         self.record, self.layout, self.plan = record, layout, layout.plan
         self.instances = _instances_of(layout)
         self._expect(now)
+
+    def record_failures(self, recorded: Iterable[Event]) -> None:
+        """Record the failures of the query from now on. recorded: the events of it that there are."""
+        self.failures = FailureRecorder(self.record.name)
+        for event in recorded:
+            self.failures.resume(event)
 
     def _expect(self, now: int) -> None:
         """Whom the plan makes us hear from, and how soon they may count as stalled."""
@@ -117,6 +127,11 @@ class WatchedQuery:
             effects += self._entries(self.claims.hear(self.layout.egress_instance(name), now), now)
         self._processes[status["process"]] = status
         self._heard_at[status["process"]] = now
+        if self.failures is not None and not self.record.paused:
+            if kind == "node":
+                effects += failure_signs.see_node(self._regarding(self.failures), status, now / 1_000)
+            elif kind == "egress" and name in self.sites:
+                effects += failure_signs.see_egress(self._regarding(self.failures), name, status, now / 1_000)
         return effects
 
     def note_damage(self, instance: str, number: int, now: int) -> list[WatchEffect]:
@@ -132,7 +147,28 @@ class WatchedQuery:
         effects: list[WatchEffect] = []
         for effect in self.claims.tick(now, is_counting=not self.record.paused):
             effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
-        return effects + self._changes(now)
+        return effects + self._changes(now) + self._failure_signs(now)
+
+    def _regarding(self, failures: FailureRecorder) -> FailureRecorder:
+        """The recorder, with what is in force."""
+        spec = self.record.spec
+        x_ms = self.plan.delay_threshold_us / 1_000
+        failures.regime = {"x_ms": x_ms, "reconcile": spec["reconcile"], "policy": spec["policy"]}
+        return failures
+
+    def _failure_signs(self, now: int) -> list[Event]:
+        """What follows of failures because time has passed."""
+        if self.failures is None:
+            return []
+        failures, now_ms = self._regarding(self.failures), now / 1_000
+        if self.record.paused:
+            return failures.end("paused", now_ms)
+        egresses = {f"egress.{site}": f"egress.{self.record.name}.{site}" for site in self.sites}
+        nodes = {str(who): f"node.{self.record.name}.{who.replica}" for who in self.instances}
+        processes = {**nodes, **egresses}
+        silent = [name for name, process in processes.items() if self._newest(process, now) is None]
+        events = failure_signs.see_silent(failures, silent, now_ms) if self._absent(now) == FAILURE else []
+        return events + failures.keep(processes, now_ms) + failures.settle(now_ms)
 
     # State
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
@@ -13,12 +13,12 @@ router = APIRouter(prefix="/api/v1/chaos", tags=["chaos"])
 
 
 @router.post("", status_code=202, dependencies=[CHAOS], openapi_extra=takes_document({"fault": "cut jfk for 5s"}))
-def begin(document: Document, installation: InstallationOf) -> ChaosAnswer:
+def begin(http: Request, document: Document, installation: InstallationOf) -> ChaosAnswer:
     """Break something, such as `cut jfk for 5s`, `cut departures.main.r0 for 5s`, `freeze main.r0 for 3s`, `crash main.r0 for
     3s` or `slow jfk by 500ms for 10s`. It is undone in time, even if the API ends."""
     try:
         request = ChaosRequest.model_validate(document)
     except ValidationError as error:
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
-    started = installation.fault(request.fault)
+    started = installation.fault(request.fault, str(http.state.caller))
     return ChaosAnswer(id=started.id, fault=started.fault, targets=list(started.targets), ends_at_ms=started.ends_at_ms)

@@ -30,7 +30,7 @@ LOOK_S = 5
 """How often an idle stream looks whether its query still exists."""
 
 
-class _Stream(EventSourceResponse):
+class Stream(EventSourceResponse):
     """Cuts off a caller that takes nothing, in silence: its connection is closed since the answer is not complete."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +67,7 @@ async def output(
         raise
     shown = str if settings.show_rows else _without_row
     events = _events(reader, place, first, lambda: name in installation.queries(), shown)
-    return _Stream(events, ping=PING_S, send_timeout=SEND_WITHIN_S, headers={"X-Accel-Buffering": "no"})
+    return Stream(events, ping=PING_S, send_timeout=SEND_WITHIN_S, headers={"X-Accel-Buffering": "no"})
 
 
 async def _events(
@@ -78,7 +78,7 @@ async def _events(
     shown: Callable[[str], str] = str,
 ) -> AsyncIterator[ServerSentEvent]:
     loop, more = asyncio.get_running_loop(), asyncio.Event()
-    stop = reader.on_more(_waker(loop, more))
+    stop = reader.on_more(waker(loop, more))
     try:
         yield ServerSentEvent(comment="connected", retry=RETRY_MS)
         while page is not None:
@@ -88,7 +88,7 @@ async def _events(
                 yield ServerSentEvent(id=event.id, event=event.type, data=shown(event.data))
             is_end = not page.events and page.next_id in (None, place)
             place = page.next_id or place
-            if is_end and not await _within(LOOK_S, more) and not await run_in_threadpool(exists):
+            if is_end and not await within(LOOK_S, more) and not await run_in_threadpool(exists):
                 break
             more.clear()
             page = await _next(reader, place, exists)
@@ -97,7 +97,7 @@ async def _events(
         await asyncio.shield(run_in_threadpool(reader.close))
 
 
-async def _within(seconds: float, more: asyncio.Event) -> bool:
+async def within(seconds: float, more: asyncio.Event) -> bool:
     """Whether there may be more within some seconds."""
     with suppress(TimeoutError):
         return await asyncio.wait_for(more.wait(), seconds)
@@ -119,7 +119,9 @@ def _without_row(record: str) -> str:
     return json.dumps({**json.loads(record), "key": None, "data": None})
 
 
-def _waker(loop: asyncio.AbstractEventLoop, more: asyncio.Event) -> Callable[[], Any]:
+def waker(loop: asyncio.AbstractEventLoop, more: asyncio.Event) -> Callable[[], Any]:
+    """What another thread calls to set `more`."""
+
     def wake() -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(more.set)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.dependencies import ADMIN, OPERATOR, VIEWER, Document, Expectation, InstallationOf, Name, takes_document
 from api.etags import etag_of
@@ -63,11 +63,11 @@ def list_queries(
 
 
 @router.post("", status_code=201, dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE_SPEC))
-def create(document: Document, installation: InstallationOf, response: Response) -> QueryAnswer:
+def create(request: Request, document: Document, installation: InstallationOf, response: Response) -> QueryAnswer:
     """Create a query, and start it. 409 if there is one of this name: PUT replaces it."""
     query = load_query(document)
     try:
-        change = installation.put(query, Precondition(must_exist=False))
+        change = installation.put(query, Precondition(must_exist=False, by=str(request.state.caller)))
     except PreconditionError:
         fix = f"PUT {PREFIX}/{query.name} replaces it; or give the new one another name"
         raise ConflictError("name", query.name, "is the name of a query that exists", fix) from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,9 @@ from boreal.model.frames import Frame, LogId, State
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query
+from deployment.audit import ChaosAudit
+from deployment.events import Event, stamp
+from deployment.failure_recorder import SILENT, Clients, FailureRecorder
 from deployment.instance_fields import instance_fields
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.liveness import Liveness
@@ -41,16 +44,18 @@ from embedded.world import Clock, World
 from formats.dead_letter import DeadLetterRecord
 from formats.json_text import moment
 from reconcile.events import InstanceId, Reconciled, StateChanged, Threshold
+from reconcile.status import Status
 
 SITE = "local"
 """The name of the one site of an embedded installation."""
+EGRESS_NAME = f"{EGRESS}.{SITE}"
 SEGMENT_BYTES = 1 << 20
 """The size of a log's file. Trimming removes whole files."""
 KEPT_LETTERS = 1_000
 RETRY_US = (1_000_000, 30_000_000)
 """A query that fails is restarted after the first, and later the second, of these times."""
 
-PAUSED, FAILURE, STARTING = "PAUSED", "FAILURE", "STARTING"
+PAUSED, FAILURE, STARTING = "PAUSED", SILENT, "STARTING"
 _RANKS = [State.STABLE.value, State.UP_FAILURE.value, State.STABILIZATION.value, State.RECOVERING.value]
 
 
@@ -87,6 +92,10 @@ class LiveQuery:
         self.clock = clock
         self.plan = plan_live(record.query, is_demo)
         self.journal = FailureJournal()
+        self.on_events: Callable[[Sequence[Event]], None] = lambda events: None
+        """Called with what is to be recorded."""
+        self.failures = FailureRecorder(record.name)
+        self.chaos = ChaosAudit()
         self.ring = OutputRing()
         self.letters: deque[DeadLetterRecord] = deque(maxlen=KEPT_LETTERS)
         self.dead_letters: Counter[str] = Counter()
@@ -94,6 +103,8 @@ class LiveQuery:
         self.since: dict[InstanceId, int] = {}
         self.reconciliations: Counter[InstanceId] = Counter()
         self.last_reconciliation_s: dict[InstanceId, float] = {}
+        self._changed_ms: dict[str, float] = {}
+        self._clients = (False, 0)
         self._states: dict[InstanceId, State | None] = {}
         self._running: _Running | None = None
         self._faults: list[tuple[Fault, int]] = []
@@ -192,6 +203,7 @@ class LiveQuery:
         self.save()
         if record.paused:
             self.end()
+            self.on_events(self.failures.end("paused", now / 1_000))
         elif self._running is None:
             self.begin(now)
         elif replace(changed, delay_threshold_us=old.delay_threshold_us) != old:
@@ -214,6 +226,8 @@ class LiveQuery:
 
     def _fail(self, error: Exception, now: int) -> None:
         self.end()
+        for who in self._instances:
+            self._see_state(str(who), SILENT, now)
         self.problem = f"{type(error).__name__}: {error}"
         if now - self._begun_at > RETRY_US[1]:
             self._retries = 0
@@ -276,16 +290,37 @@ class LiveQuery:
         """What faults may concern: streams and replicas."""
         return [*dict.fromkeys(edge.operator for edge in self.plan.sources), *dict.fromkeys(map(_place, self._instances))]
 
-    def strike(self, fault: Fault, now: int) -> ActiveFault:
-        """Begin a fault; it ends after its duration. UserError if the query has no such target, or does not run."""
+    def strike(self, fault: Fault, now: int, text: str = "", by: str | None = None) -> tuple[str, ActiveFault]:
+        """Begin a fault; it ends after its duration. Returns its id, and the fault. text, by: for its events. UserError if the
+        query has no such target, or does not run."""
         self.check_fault(fault)
         if self._running is None:
             raise UserError("fault", self.name, "does not run", f"resume it: boreal query resume {self.name}")
         self._running.world.now = max(self._running.world.now, now)
         self.note("fault", _target(fault), f"{fault.kind.replace('_', ' ')} for {(fault.for_us or 0) / 1e6:g} s", now, True)
         active = self._running.injector.strike(fault)
-        active.undo.append(lambda: self.note("fault", _target(fault), "is over", self._now))
-        return active
+        begun_ms, ends_at = self._now / 1_000, active.ends_at
+        id_ = f"{stamp(begun_ms)}-{_target(fault)}"
+        said = {
+            "id": id_,
+            "fault": text,
+            "query": self.name,
+            "targets": [_target(fault)],
+            "by": by,
+            "begun_ms": begun_ms,
+            "ends_at_ms": None if ends_at is None else ends_at / 1_000,
+            "ended_ms": None,
+        }
+
+        def undone() -> None:
+            self.note("fault", _target(fault), "is over", self._now)
+            self.on_events(self.chaos.see(id_, [{**said, "ended_ms": self._now / 1_000}], self._now / 1_000))
+            self._see_frozen()
+
+        self.on_events(self.chaos.see(id_, [said], begun_ms))
+        self._see_frozen()
+        active.undo.append(undone)
+        return id_, active
 
     def heal(self, target: str) -> int:
         """End all faults of a stream or replica, or all faults if the target is ''. Returns how many there were."""
@@ -306,7 +341,54 @@ class LiveQuery:
         running = self._running
         if running is not None and log.stream == self.plan.output.name:
             instance = running.world.egress().instance
-            running.output.take(frame, now, (instance.status().inputs[0].read_from or "r0") if instance else "r0")
+            status = instance.status() if instance else None
+            replica = status.inputs[0].read_from if status else ""
+            running.output.take(frame, now, replica or "r0")
+            if replica:
+                self.on_events(self.failures.see_reads(EGRESS_NAME, {self.plan.output.name: replica}, now / 1_000))
+            # Called with every frame, so it looks first whether there is anything to see.
+            place = running.output.place
+            if (place.outstanding > 0, place.n_undone) != self._clients:
+                self._see_clients(running.output, now)
+            self.on_events(self.failures.settle(now / 1_000))
+
+    def _see_clients(self, output: Output, now: int) -> None:
+        """Record what clients see of a failure."""
+        place = output.place
+        self._clients = place.outstanding > 0, place.n_undone
+        since = None if output.tentative_since is None else output.tentative_since / 1_000
+        seen = Clients(place.outstanding, since, output.cause, place.n_undone, output.delays.violations)
+        self.on_events(self._recorder.see_clients(SITE, seen, now / 1_000))
+
+    @property
+    def _recorder(self) -> FailureRecorder:
+        """The recorder of failures, with what is in force."""
+        spec = self.record.spec
+        x_ms = self.plan.delay_threshold_us / 1_000
+        self.failures.regime = {"x_ms": x_ms, "reconcile": spec["reconcile"], "policy": spec["policy"]}
+        return self.failures
+
+    def _see_state(self, name: str, state: str, now: int, redo_s: float | None = None, status: Status | None = None) -> None:
+        """Record what a change of an instance means for failures."""
+        if self._running is not None:
+            self._see_clients(self._running.output, now)
+        now_ms = max(now / 1_000, self._changed_ms.get(name, 0.0) + 0.001)
+        self._changed_ms[name] = now_ms
+        failed = [each for each in status.inputs if each.failed] if status is not None else []
+        missing = {*(status.missing if status is not None else ()), *(each.key.partition("/")[0] for each in failed)}
+        silent = [each.heard_at for each in failed if each.silent]
+        since_ms = min(silent) / 1_000 if silent else None
+        self.on_events(self._recorder.see_state(name, state, now_ms, missing, since_ms, redo_s))
+
+    def _see_frozen(self) -> None:
+        """Frozen instances are silent, until they are awake."""
+        for who in self._instances:
+            process = self._running.world.processes[who] if self._running is not None else None
+            if process is None or process.instance is None:
+                continue
+            if process.is_frozen != self.failures.is_silent(str(who)):
+                state = SILENT if process.is_frozen else process.instance.state.value
+                self._see_state(str(who), state, self._now)
 
     def hear(self, who: InstanceId, what: StateChanged | Reconciled, now: int) -> None:
         """An instance reports."""
@@ -315,12 +397,16 @@ class LiveQuery:
             self.last_reconciliation_s[who] = (now - what.started) / 1e6
             return
         before = self._states.get(who)
+        process = self._running.world.processes[who] if self._running is not None else None
+        said = process.instance.status() if process is not None and process.instance is not None else None
+        was_redoing = before is State.STABILIZATION and what.state is State.STABLE
+        redo_s = self.last_reconciliation_s.get(who) if was_redoing else None
+        name = EGRESS_NAME if who.fragment == EGRESS else str(who)
+        self._see_state(name, what.state.value if what.state else SILENT, now, redo_s, said)
         self._states[who], self.since[who] = what.state, now
         state = what.state.value if what.state else FAILURE
         if who.fragment != EGRESS:
-            instance = self._running.world.processes[who].instance if self._running is not None else None
-            missing = instance.status().missing if instance is not None else ()
-            lacks = f", missing {', '.join(missing)}" if missing else ""
+            lacks = f", missing {', '.join(said.missing)}" if said is not None and said.missing else ""
             was = before.value if before else STARTING
             self.note("state", str(who), f"{was} -> {state}{lacks}", now, state == FAILURE)
 

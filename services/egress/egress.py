@@ -62,7 +62,7 @@ class EgressProcess:
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
-        self.host.on_change = status.now
+        self.host.on_change = self.out.on_change = status.now
         self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
         self.host.start()
         watch = self.registry.watch(self._take_change)
@@ -147,6 +147,8 @@ class EgressProcess:
             "site": self.site,
             "state": host.state.value if host.state else None,
             "since_ms": host.since_us / 1_000,
+            "changes": list(host.changes),
+            "reads": {entry.key: entry.read_from for entry in status.inputs},
             "x_ms": self.delays.x_us / 1_000,
             "alpha_x_ms": status.alpha_x_us / 1_000,
             "skew_ms": status.skew_us / 1_000,

@@ -89,6 +89,8 @@ class OutTopic:
     """One egress's q.out. `end`: the offset that the next record must get, for there is no other writer; `replica()`: the
     replica whose stream is read now; `exit(code)` ends the process.
 
+    `on_change()` is called when clients begin to have tentative rows, and when they have none any more.
+
     `tentative_since_us`, `cause`: since when, in microseconds, the client has tentative rows, and why; None and "" if it has
     none. `latency`: how long Kafka takes to confirm a frame.
     """
@@ -121,6 +123,7 @@ class OutTopic:
         self._on_the_way = 0
         self._changed = threading.Condition()
         self._is_closed = False
+        self.on_change: Callable[[], None] = lambda: None
         self._producer = cluster.make_producer(batch_size=BATCH_BYTES)
 
     def append(self, log: LogId, frame: Frame) -> None:
@@ -254,7 +257,10 @@ class OutTopic:
         return sent.last_id < self._stable.next_id
 
     def _note_tentative(self, frame: Frame, emitted_us: int) -> None:
+        was_tentative = self.tentative_since_us is not None
         if not self.changelog.place.outstanding:
             self.tentative_since_us, self.cause = None, ""
         elif isinstance(frame, Data):
             self.tentative_since_us, self.cause = self.tentative_since_us or emitted_us, frame.cause
+        if was_tentative != (self.tentative_since_us is not None):
+            self.on_change()

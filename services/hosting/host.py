@@ -25,6 +25,7 @@ from kafka.errors import KafkaError
 from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Frame, LogId, State, Undo
 from deployment.corrections import Correction, CorrectionHistory
+from deployment.failure_signs import note_change
 from deployment.layout import Layout
 from deployment.operator_hosts import copy_owner
 from formats.control_messages import ControlItem, acknowledge_item, message_item
@@ -132,6 +133,8 @@ class InstanceStatus:
     """How many corrections it has completed since the process began."""
     last_reconciliation_s: float | None = None
     """How long the last one took, in seconds; None before the first."""
+    changes: list[tuple[str, float]] = field(default_factory=list)
+    """Its last changes of state: the state, and when, in milliseconds since the epoch."""
 
 
 @dataclass
@@ -312,6 +315,8 @@ class InstanceHost:
                 _logger.info("%s is %s", self.me, said, extra=facts(instance=str(self.me), state=said))
                 self.status.state, self.status.since_us = state, now_us()
                 self._corrections.enter(state, self.status.since_us)
+                if state is not None:
+                    note_change(self.status.changes, state.value, self.status.since_us / 1_000)
                 self.on_change()
             case Reconciled(started, tuples, checkpoint_bytes):
                 now = now_us()

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import InvalidProducerEpochError, KafkaTimeoutError, ProducerFencedError
 
 from boreal.model.errors import UserError
+from deployment.audit import QueryChange
 from deployment.query_record import QueryRecord, read_query_record
 from services.kafka.clusters import Cluster, close_producer
 from services.kafka.follower import TopicFollower
@@ -20,6 +22,8 @@ from services.kafka.topics import QUERIES
 ANSWERED_WITHIN_MS = 10_000
 WRITER = "boreal.queries.writer"
 """The transactional id of all writers: Kafka lets only the last one that began commit."""
+BY = "by"
+"""The header of a record that says who wrote it."""
 _FENCED = (ProducerFencedError, InvalidProducerEpochError)
 """Another writer has begun."""
 _RETRY_S = 0.05
@@ -42,9 +46,9 @@ class QueryRegistry:
     def __init__(self, home: Cluster) -> None:
         self._cluster = home
 
-    def update(self, name: str, decide: Decide) -> QueryRecord | None:
-        """Replace a query's record by what `decide` makes of it, and return that. KafkaError if Kafka does not answer within
-        ten seconds; the record may have been written nevertheless.
+    def update(self, name: str, decide: Decide, by: str | None = None) -> QueryRecord | None:
+        """Replace a query's record by what `decide` makes of it, and return that. by: who changes it. KafkaError if Kafka does
+        not answer within ten seconds; the record may have been written nevertheless.
 
         1. A writer begins: Kafka aborts what an earlier one has not committed, and refuses it from then on.
         2. The newest record is read, and `decide` is called.
@@ -59,7 +63,8 @@ class QueryRegistry:
                 new = decide(old)
                 if new != old:
                     producer.begin_transaction()
-                    producer.send(QUERIES, new.to_json() if new else None, key=name.encode(), partition=0)
+                    value, headers = new.to_json() if new else None, [(BY, by.encode())] if by is not None else []
+                    producer.send(QUERIES, value, key=name.encode(), headers=headers, partition=0)
                     producer.commit_transaction()
                 return new
             except _FENCED:
@@ -73,9 +78,9 @@ class QueryRegistry:
         """Write a record, whatever there was. Errors as in `update`."""
         self.update(record.name, lambda old: record)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, by: str | None = None) -> None:
         """Delete a query's record. Errors as in `update`; deleting an absent record is no error."""
-        self.update(name, lambda old: None)
+        self.update(name, lambda old: None, by)
 
     def load(self) -> dict[str, QueryRecord]:
         """All current queries, by name. KafkaError if the home site does not answer within ten seconds."""
@@ -107,6 +112,16 @@ class QueryRegistry:
         return TopicFollower(
             self._cluster, QUERIES, lambda record: on_change(*read_query_record(record.key, record.value)), read_committed=True
         )
+
+    def watch_changes(self, on_change: Callable[[QueryChange], None]) -> TopicFollower:
+        """As `watch`, with who made each change, and when."""
+
+        def take(record: ConsumerRecord) -> None:
+            name, found = read_query_record(record.key, record.value)
+            by = dict(record.headers).get(BY)
+            on_change(QueryChange(name, found, float(record.timestamp), by.decode() if by is not None else None))
+
+        return TopicFollower(self._cluster, QUERIES, take, read_committed=True)
 
     def _make_writer(self) -> KafkaProducer:
         return self._cluster.make_producer(

@@ -14,6 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
 from boreal.model.errors import UserError
+from deployment.events import KEPT_MS
 from deployment.layout import Layout
 from deployment.operator_hosts import answers_topic, orders_topic
 from services.kafka.clusters import Cluster
@@ -21,9 +22,11 @@ from services.kafka.clusters import Cluster
 QUERIES = "boreal.queries"
 STATUS = "boreal.status"
 CLOCK = "boreal.clock"
+EVENTS = "boreal.events"
 
 FOR_EVER = "-1"
 _HOUR_MS = str(3_600_000)
+_DAY_MS = str(24 * 3_600_000)
 _SEGMENT_MS = str(600_000)
 """Kafka cleans closed segments only. For a retention of an hour, segments must close sooner than after Kafka's default week."""
 
@@ -79,6 +82,7 @@ _CLOCK = {
     "retention.ms": _HOUR_MS,
     "segment.ms": _SEGMENT_MS,
 }
+_EVENTS = {"cleanup.policy": "delete", "retention.ms": str(KEPT_MS), "segment.ms": _DAY_MS}
 _CLIENTS = {"cleanup.policy": "delete", "max.message.bytes": _FRAME_BYTES}
 _LOG = {
     "cleanup.policy": "delete",
@@ -104,6 +108,7 @@ def system_topics() -> list[TopicSpec]:
         TopicSpec(QUERIES, 1, {"cleanup.policy": "compact"}),
         TopicSpec(STATUS, 1, _STATUS),
         TopicSpec(CLOCK, 1, _CLOCK),
+        TopicSpec(EVENTS, 1, _EVENTS),
     ]
 
 

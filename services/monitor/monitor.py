@@ -10,18 +10,21 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 from boreal.model.errors import UserError
+from deployment.audit import ChaosAudit, QueryAudit, QueryChange, TokenAudit
 from deployment.claims import Trim
+from deployment.events import Event
 from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
 from deployment.watched_query import ProcessStatus, WatchedQuery, WatchEffect
 from formats.control_messages import ControlItem, trim_item
-from services.hosting.process import EXIT_STOPPED, StatusPublisher, now_us
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.kafka.clusters import make_clusters
 from services.kafka.control import NO_HURRY_MS, ControlPlane
+from services.kafka.events import EventWriter
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import StatusReader
@@ -48,6 +51,13 @@ class MonitorProcess:
         self._earlier: dict[str, Report] | None = None
         self._statuses: StatusReader | None = None
         self._reports: ReportWriter | None = None
+        self._events: EventWriter | None = None
+        self._recorded: dict[str, list[Event]] | None = None  # of each query, before the monitor began; None: not known yet
+        self._changes: dict[str, QueryChange] = {}
+        self._query_audit, self._chaos_audit, self._token_audit = QueryAudit(), ChaosAudit(), TokenAudit()
+        self._is_following = False
+        self._is_auditing = False
+        self._is_fenced = threading.Event()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def serve(self, stopping: threading.Event) -> int:
@@ -55,20 +65,25 @@ class MonitorProcess:
         self._reports = ReportWriter(home)
         earlier_reports = QueryReports(home)
         self._statuses = StatusReader(home, self._note_status)
-        QueryRegistry(home).watch(lambda name, record: self._inbox.put(lambda: self._take_record(name, record)))
+        follower = QueryRegistry(home).watch_changes(lambda change: self._inbox.put(lambda: self._take_change(change)))
+        self._events = EventWriter(home, self._note_recorded, self._is_fenced.set)
         sweeper = CheckpointSweeper(connect_redis(self.settings.redis), lambda: sorted(self.queries), self._report_damage)
         StatusPublisher(home, NAME, lambda: self._own_status(sweeper))
         tick_at = now_us()
-        while not stopping.is_set():
+        while not stopping.is_set() and not self._is_fenced.is_set():
             self._handle_until(min(tick_at, now_us() + STOP_WITHIN_US))
             if now_us() >= tick_at:
                 tick_at = now_us() + TICK_US
                 if self._earlier is None and earlier_reports.is_current.is_set():
                     self._earlier = earlier_reports.newest()
                     earlier_reports.close()
+                if not self._is_following and follower.is_current.is_set():
+                    self._is_following = True
+                    self._inbox.put(self._begin_audit)  # behind the changes that were there
                 self._tick()
-        # Nothing has to be closed, and a client may be waiting for a cluster out of reach: the threads end with the process.
-        return EXIT_STOPPED
+        self._events.close()
+        # Nothing else has to be closed, and a client may wait for a cluster out of reach: the threads end with the process.
+        return EXIT_FENCED if self._is_fenced.is_set() else EXIT_STOPPED
 
     def _handle_until(self, at: int) -> None:
         """Handle events until this time, in microseconds."""
@@ -84,7 +99,12 @@ class MonitorProcess:
 
     # Events
 
-    def _take_record(self, name: str, record: QueryRecord | None) -> None:
+    def _take_change(self, change: QueryChange) -> None:
+        name, record = change.name, change.record
+        if self._is_auditing:
+            self._record(self._query_audit.see(change))
+        else:
+            self._changes[name] = change
         known = self.queries.get(name)
         try:
             if record is None:
@@ -100,6 +120,8 @@ class MonitorProcess:
         name = record.name
         watched = WatchedQuery(record, self.settings.site_names, now_us())
         self.queries[name] = watched
+        if self._recorded is not None:
+            watched.record_failures(self._recorded.pop(name, []))
         control = ControlPlane(self.clusters, control_topic(name), NAME, self.settings.home)
         control.listen(lambda sender, items: self._inbox.put(lambda: self._hear(name, items)), NO_HURRY_MS)
         self._controls[name] = control
@@ -107,7 +129,10 @@ class MonitorProcess:
     def _drop(self, name: str) -> None:
         if self._earlier is not None:
             self._earlier.pop(name, None)
-        if self.queries.pop(name, None) is not None:
+        watched = self.queries.pop(name, None)
+        if watched is not None:
+            if watched.failures is not None:
+                self._record(watched.failures.end("deleted", now_us() / 1_000))
             # In a thread, because it may have to wait for a cluster out of reach.
             threading.Thread(target=self._controls.pop(name).close, daemon=True).start()
             self._publish(name, None)
@@ -122,7 +147,34 @@ class MonitorProcess:
         if self._statuses is not None and self._statuses.is_current.is_set():
             self._inbox.put(lambda: self._take_status(status))
 
+    def _note_recorded(self, events: list[Event]) -> None:
+        """In the thread of the writer."""
+        self._inbox.put(lambda: self._begin_recording(events))
+
+    def _begin_recording(self, events: list[Event]) -> None:
+        """These events are there: from now on, what is seen beyond them is recorded."""
+        self._recorded = {}
+        for event in events:
+            for audit in (self._query_audit, self._chaos_audit, self._token_audit):
+                audit.resume(event)
+            if event.query is not None and event.failure is not None:
+                self._recorded.setdefault(event.query, []).append(event)
+        for name, watched in self.queries.items():
+            watched.record_failures(self._recorded.pop(name, []))
+        self._begin_audit()
+
+    def _begin_audit(self) -> None:
+        """Record the changes of queries that nobody has recorded, once both these and those are known."""
+        if self._recorded is not None and self._is_following and not self._is_auditing:
+            self._is_auditing = True
+            self._record(self._query_audit.see_all(self._changes.values(), now_us() / 1_000))
+            self._changes.clear()
+
     def _take_status(self, status: ProcessStatus) -> None:
+        if self._recorded is not None and "faults" in status:
+            self._record(self._chaos_audit.see(status["process"], status["faults"], now_us() / 1_000))
+        if self._recorded is not None and "tokens" in status:
+            self._record(self._token_audit.see(status["tokens"], now_us() / 1_000))
         watched = self.queries.get(status.get("query") or "")
         if watched is not None:
             self._perform(watched.record.name, watched.take(status, now_us()))
@@ -160,10 +212,17 @@ class MonitorProcess:
             match effect:
                 case Trim(needed):
                     self._controls[name].send([trim_item(needed)])
+                case Event():
+                    self._record([effect])
                 case JournalEntry(_, _, who, text, is_bad):
                     _logger.log(logging.WARNING if is_bad else logging.INFO, "%s: %s %s", name, who, text)
                 case _:
                     assert_never(effect)
+
+    def _record(self, events: Sequence[Event]) -> None:
+        assert self._events is not None, "it serves"
+        if events:
+            self._events.put(events)
 
     def _own_status(self, sweeper: CheckpointSweeper) -> dict[str, Any]:
         return {

@@ -210,6 +210,7 @@ class NodeProcess:
             "engine": self.layout.plan.fragment(host.me.fragment).engine_of(self.replica),
             "state": own.state.value if own.state else None,
             "since_ms": own.since_us / 1_000,
+            "changes": list(own.changes),
             **instance_fields(status, now_us()),
             "reconciliations": own.reconciliations,
             "last_reconciliation_s": own.last_reconciliation_s,

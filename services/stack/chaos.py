@@ -31,15 +31,18 @@ class FaultRefused(BorealError):
     """The supervisor does not obey: it has ended, or was started without chaos."""
 
 
-def request_fault(data: Path, fault: Fault, processes: Sequence[str]) -> str:
+def request_fault(
+    data: Path, fault: Fault, processes: Sequence[str], *, text: str = "", query: str | None = None, by: str | None = None
+) -> str:
     """Ask the supervisor of a stack for a fault of these processes; returns the fault's id once it has begun. FaultRefused if
-    it does not begin within five seconds; it will not begin later then."""
+    it does not begin within five seconds; it will not begin later then. text, query, by: for its events."""
     fault_id = secrets.token_hex(4)
     path = _directory(data) / f"{fault_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = "cut" if fault.kind in ("cut_stream", "cut_replica") else fault.kind
     for_s = (fault.for_us or 0) / 1e6
-    replace_file(path, json.dumps({"kind": kind, "processes": list(processes), "by_s": fault.by_us / 1e6, "for_s": for_s}))
+    asked = {"kind": kind, "processes": list(processes), "by_s": fault.by_us / 1e6, "for_s": for_s}
+    replace_file(path, json.dumps({**asked, "fault": text, "query": query, "by": by}))
     deadline = time.monotonic() + TAKEN_WITHIN_S
     while path.exists():
         if time.monotonic() > deadline:
@@ -49,8 +52,13 @@ def request_fault(data: Path, fault: Fault, processes: Sequence[str]) -> str:
     return fault_id
 
 
+SAID_FOR_MS = 60_000.0
+"""A fault that is over is reported for so long, so that it is recorded even if nobody listens for a while."""
+
+
 @dataclass(eq=False, slots=True)
 class _ActiveFault:
+    id: str
     kind: str
     process: str
     by_s: float
@@ -71,6 +79,7 @@ class FaultDesk:
         self._links = links
         self._send_signal = send_signal
         self._active: list[_ActiveFault] = []
+        self._reported: dict[str, dict[str, Any]] = {}
         for stale in self._directory.glob("*.json"):
             stale.unlink(missing_ok=True)
 
@@ -86,17 +95,38 @@ class FaultDesk:
             except (OSError, ValueError) as error:
                 _logger.warning("%s cannot be read: %s", path, error)
             else:
-                self._begin(asked)
+                self._begin(path.stem, asked)
             path.unlink(missing_ok=True)
         now = time.monotonic()
         for fault in [fault for fault in self._active if fault.ends_at <= now]:
             self._active.remove(fault)
             self._undo(fault)
+            if not any(other.id == fault.id for other in self._active):
+                self._reported[fault.id]["ended_ms"] = time.time() * 1_000
 
-    def _begin(self, asked: Mapping[str, Any]) -> None:
+    def report(self) -> list[dict[str, Any]]:
+        """The faults that are active, and those that were lately, for the supervisor's status."""
+        ended_before = time.time() * 1_000 - SAID_FOR_MS
+        for id_, fault in list(self._reported.items()):
+            if fault["ended_ms"] is not None and fault["ended_ms"] < ended_before:
+                del self._reported[id_]
+        return [dict(fault) for fault in self._reported.values()]
+
+    def _begin(self, id_: str, asked: Mapping[str, Any]) -> None:
         _logger.warning("fault: %s %s for %s s", asked["kind"], ", ".join(asked["processes"]), asked["for_s"])
+        begun_ms = time.time() * 1_000
+        self._reported[id_] = {
+            "id": id_,
+            "fault": asked["fault"],
+            "query": asked["query"],
+            "targets": asked["processes"],
+            "by": asked["by"],
+            "begun_ms": begun_ms,
+            "ends_at_ms": begun_ms + asked["for_s"] * 1_000,
+            "ended_ms": None,
+        }
         for process in asked["processes"]:
-            fault = _ActiveFault(asked["kind"], process, asked["by_s"], time.monotonic() + asked["for_s"])
+            fault = _ActiveFault(id_, asked["kind"], process, asked["by_s"], time.monotonic() + asked["for_s"])
             self._active.append(fault)
             self._strike(fault)
 

@@ -50,6 +50,9 @@ SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tun
 Check = Callable[[QueryRecord | None], None]
 """Called with the newest record of a query, or None, where no other change can come before this one; an error refuses it."""
 
+COMMAND_LINE = "cli"
+"""Who makes a change, as its event says, where nothing else is said."""
+
 SILENT_AFTER_S = 5.0
 """A process whose last status is older than this is not running; statuses come every second."""
 
@@ -74,7 +77,7 @@ def accept_any(record: QueryRecord | None) -> None:
 
 class Operations:
     """The operations on one installation. UserError if an operation is not possible, or a site is out of reach. `close` ends
-    its clients."""
+    its clients. `by` says who makes a change, for its event."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
@@ -103,7 +106,7 @@ class Operations:
     def query(self, name: str) -> QueryRecord:
         return _known(name, self.queries())
 
-    def apply(self, query: Query, check: Check = accept_any) -> QueryRecord:
+    def apply(self, query: Query, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Create a query's topics, and write its record for the supervisors. To apply the same query again changes nothing."""
         query = self.check(query)
 
@@ -116,7 +119,7 @@ class Operations:
         # Before anything is made for it, and then again when its turn to write has come.
         decide(self.queries().get(query.name))
         self._create_topics(query)
-        return self._update(query.name, decide)
+        return self._update(query.name, decide, by)
 
     def check(self, query: Query) -> Query:
         """The query as `apply` would run it. UserError if it would not."""
@@ -126,7 +129,7 @@ class Operations:
         _refuse_short_threshold(query)
         return query
 
-    def set(self, name: str, changes: Mapping[str, object], check: Check = accept_any) -> QueryRecord:
+    def set(self, name: str, changes: Mapping[str, object], check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Change some fields of SETTABLE, all or none; the values are written as in the query file. Of `policy` and `tuning` as
         mappings, the parts that are named change; None stands for the default."""
         for key in changes:
@@ -140,34 +143,36 @@ class Operations:
         known = self.query(name)
         if known.spec != (wanted := decide(known)).spec:
             self._create_topics(wanted.query)
-        return self._update(name, decide)
+        return self._update(name, decide, by)
 
-    def pause(self, name: str, paused: bool, check: Check = accept_any) -> QueryRecord:
+    def pause(self, name: str, paused: bool, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Stop a query's processes, or let them continue where they stopped. The sources' topics keep the rows of the pause."""
 
         def decide(old: QueryRecord | None) -> QueryRecord:
             record = self._checked(name, old, check)
             return _follow(record, replace(record, paused=paused))
 
-        return self._update(name, decide)
+        return self._update(name, decide, by)
 
-    def restart(self, name: str, check: Check = accept_any) -> QueryRecord:
+    def restart(self, name: str, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Restart the replicas and egresses of a query, one after the other."""
 
         def decide(old: QueryRecord | None) -> QueryRecord:
             record = self._checked(name, old, check)
             return _follow(record, replace(record, restarts=record.restarts + 1))
 
-        return self._update(name, decide)
+        return self._update(name, decide, by)
 
-    def delete(self, name: str, on_wait: Callable[[Collection[str]], None], check: Check = accept_any) -> None:
+    def delete(
+        self, name: str, on_wait: Callable[[Collection[str]], None], check: Check = accept_any, by: str = COMMAND_LINE
+    ) -> None:
         """Remove a query with its logs, checkpoints and outputs. Its input topics stay.
 
         on_wait is called repeatedly with the processes that have not ended yet. If the call is interrupted, the query is
         paused, and can be deleted again.
         """
         # 1. Its processes end. 2. Their data is deleted. 3. The record is deleted last: until then it shows what is left to do.
-        old = self.pause(name, True, check)
+        old = self.pause(name, True, check, by)
         self.await_ended(name, on_wait)
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
@@ -177,7 +182,7 @@ class Operations:
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
             RedisCheckpointStore(client, prefix=name).forget()
         with reaching(self.settings):
-            self._registry.delete(name)
+            self._registry.delete(name, by)
 
     def clusters_of(self, query: Query) -> dict[str, Cluster]:
         """The cluster that holds each stream's topic, by stream."""
@@ -187,9 +192,9 @@ class Operations:
     def layout(self, query: Query) -> Layout:
         return make_layout(query, self.settings.site_names)
 
-    def _update(self, name: str, decide: Callable[[QueryRecord | None], QueryRecord]) -> QueryRecord:
+    def _update(self, name: str, decide: Callable[[QueryRecord | None], QueryRecord], by: str) -> QueryRecord:
         with reaching(self.settings):
-            changed = self._registry.update(name, decide)
+            changed = self._registry.update(name, decide, by)
         assert changed is not None, "it is only deleted by `delete`"
         return changed
 

@@ -144,7 +144,7 @@ class Supervisor:
             self._in_thread(lambda name=server_name, server=server: self._keep_server(name, server))  # type: ignore[misc]
         self._in_thread(lambda: self._follow_queries(QueryRegistry(home)))
         self._statuses = StatusReader(home, self._hear)
-        publisher = StatusPublisher(home, name, lambda: {"query": None, "ready": self._is_ready(), **self._written})
+        publisher = StatusPublisher(home, name, self._status)
         self._perform(self._wanted())
         looked_at_logs = now_us()
         while not self._ending.is_set() or self._supervision.processes:
@@ -152,8 +152,8 @@ class Supervisor:
                 self._ending.set()
                 self._perform(ProcessTargets(()))
             self._wait()
-            self._runner.turn_faults()
-            if self._write_state():
+            has_faults_changed = self._runner.turn_faults()
+            if self._write_state() or has_faults_changed:
                 publisher.now()
             if now_us() - looked_at_logs > _LOOK_AT_LOGS_S * 1e6:
                 looked_at_logs = now_us()
@@ -163,6 +163,9 @@ class Supervisor:
         self._runner.close()
         # Our own clients of Kafka are not closed: Kafka may have been stopped with the other processes.
         return EXIT_FAILED if self._has_failed.is_set() else EXIT_STOPPED
+
+    def _status(self) -> dict[str, Any]:
+        return {"query": None, "ready": self._is_ready(), **self._written, "faults": self._runner.faults}
 
     def _wait(self) -> None:
         """Handle the next notification, or a Tick at the next deadline; waits only briefly, because a signal does not wake the
@@ -346,14 +349,19 @@ class ProcessRunner:
         self._links: dict[str, dict[str, ProxyLink]] = {}
         self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
         self._logged: set[str] = set()
+        self.faults: list[dict[str, Any]] = []
+        """For the supervisor's status, from any thread."""
         self._faults: FaultDesk | None = None
         if allow_chaos:
             self._faults = FaultDesk(settings.data, lambda name: self._links.get(name, {}), self._send)
 
-    def turn_faults(self) -> None:
-        """Begin and undo the faults that are asked for, if chaos is allowed."""
-        if self._faults is not None:
-            self._faults.turn()
+    def turn_faults(self) -> bool:
+        """Begin and undo the faults that are asked for, if chaos is allowed. Returns whether their report has changed."""
+        if self._faults is None:
+            return False
+        self._faults.turn()
+        before, self.faults = self.faults, self._faults.report()
+        return before != self.faults
 
     def pid(self, name: str) -> int | None:
         running = self._running.get(name)

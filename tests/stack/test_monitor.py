@@ -20,17 +20,21 @@ import pytest
 
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
+from deployment.events import Event, read_event
+from deployment.failures import Failures
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from formats.control_messages import ControlItem, acknowledge_item, instance_of
 from logs.checkpoints import Checkpoint
-from services.hosting.process import StatusPublisher
+from services.hosting.process import EXIT_FENCED, StatusPublisher, now_us
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control import ControlPlane
+from services.kafka.events import EventWriter
+from services.kafka.follower import TopicFollower
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import Statuses
-from services.kafka.topics import STATUS, control_topic, ensure, query_topics, system_topics
+from services.kafka.topics import EVENTS, STATUS, control_topic, ensure, query_topics, system_topics
 from services.monitor.reports import QueryReports
 from services.stack.servers import KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
@@ -268,6 +272,73 @@ def test_the_status_of_a_query_is_made_of_what_its_processes_say_and_goes_with_i
         eventually(lambda: site.query["x_ms"] == 2000.0, "a new X")
     eventually(lambda: not site.query, "the status goes with the query")
     assert site.monitor["ready"]
+
+
+def test_what_happens_is_recorded_once_though_the_monitor_is_killed_again_and_again(site: Site):
+    """Failures, and who changed the query; a change that came while no monitor ran is recorded by the next."""
+    entry: dict[str, Any] = {"fragment": "main", "shard": 0, "position": 7, "alpha_x_ms": 800.0, "missing": [], "inputs": []}
+    changes = [["RECOVERING", 1_000.0], ["STABLE", 2_000.0]]
+    counts = {"stable": 9, "tentative": 0, "undone": 0}
+    held: dict[str, Any] = {"outstanding": 0, "since_ms": None, "cause": None}
+    egress = {"ready": True, "state": "STABLE", "since_ms": 2_000.0, "counts": counts, "violations": 0, "tentative": held}
+    history: list[Event] = []
+
+    def node(replica: str) -> dict[str, Any]:
+        since = {"state": changes[-1][0], "since_ms": changes[-1][1], "changes": list(changes)}
+        return {"ready": True, "instances": [{**entry, "replica": replica, **since}]}
+
+    def kinds() -> list[str]:
+        return [event.kind for event in history if event.query == site.name]
+
+    def again() -> None:
+        site.end()
+        site.start()
+
+    with Players(site, spec(site.name)), ExitStack() as closed:
+
+        def take(record: Any) -> None:
+            history.append(read_event(record.value))
+
+        closed.enter_context(closing(TopicFollower(site.home, EVENTS, take, read_committed=True)))
+        for replica in ("r0", "r1"):
+            closed.enter_context(closing(StatusPublisher(site.home, f"node.{site.name}.{replica}", partial(node, replica))))
+        closed.enter_context(closing(StatusPublisher(site.home, f"egress.{site.name}.a", lambda: egress)))
+        eventually(lambda: site.query.get("ready"), "all have been heard")
+        eventually(lambda: kinds() == ["created"], "its creation")
+        changes.append(["UP_FAILURE", now_us() / 1_000])
+        eventually(lambda: kinds().count("detected") == 2, "both replicas notice")
+        held.update(outstanding=3, since_ms=now_us() / 1_000, cause="main.r0.0-1")
+        eventually(lambda: "tentative" in kinds(), "the first tentative row")
+        site.end()
+        # While no monitor runs, all of this comes to its end, and the query is changed.
+        changes.extend([["STABILIZATION", now_us() / 1_000], ["STABLE", now_us() / 1_000 + 1]])
+        held.update(outstanding=0, since_ms=None, cause=None)
+        counts.update(undone=3, tentative=3)
+        changed = QueryRecord(site.name, load_query(spec(site.name, delay_threshold="2s")).dump(), 2)
+        QueryRegistry(site.home).update(site.name, lambda old: changed, "ann (operator)")
+        site.start()
+        eventually(lambda: "over" in kinds(), "the end of the failure")
+        again()
+        eventually(lambda: site.monitor.get("ready") and site.query.get("ready"), "another life")
+        whole = ["changed", "created", *["detected"] * 2, *["healed"] * 2, "over", *["reconciled"] * 2, "tentative", "undone"]
+        assert sorted(kinds()) == whole
+    failures = Failures()
+    for event in history:
+        failures.take(event)
+    [failure] = [each.summary() for each in failures.of(site.name)]
+    assert (failure["state"], failure["rows_tentative"], failure["x_ms"]) == ("over", 3, 1_000.0)
+    [change] = [event for event in history if event.query == site.name and event.kind == "changed"]
+    assert (change.by, change.facts["changes"]) == ("ann (operator)", {"delay_threshold": ["1s", "2s"]})
+
+
+def test_a_second_writer_of_events_ends_the_first(site: Site):
+    eventually(lambda: site.monitor, "a monitor")
+    read = threading.Event()
+    with closing(EventWriter(site.home, lambda events: read.set(), lambda: None)):
+        eventually(read.is_set, "the second has begun")
+        with Players(site, spec(site.name)):  # whose query the first wants to record
+            eventually(lambda: not site.is_running, "the first has ended")
+    assert site.process is not None and site.process.returncode == EXIT_FENCED
 
 
 def test_it_outlasts_kafka_and_redis(site: Site):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from api.event_history import EventHistory
 from api.installation import (
     BusyError,
     Change,
@@ -88,6 +89,7 @@ class MemoryInstallation:
         self.allows_chaos = True
         self.is_busy = False
         self.appended: list[tuple[StreamPlace, bytes]] = []
+        self.events = EventHistory()
         self.outputs: dict[View, MemoryOutput] = {"stable": MemoryOutput(), "all": MemoryOutput()}
 
     def close(self) -> None:
@@ -183,7 +185,7 @@ class MemoryInstallation:
         self.record(name)
         return self.outputs[view]
 
-    def fault(self, text: str) -> StartedFault:
+    def fault(self, text: str, by: str = "api") -> StartedFault:
         if not self.allows_chaos:
             raise ForbiddenError("fault", text, "chaos is not allowed here", "run boreal up --allow-chaos")
         self.faults.append(text)

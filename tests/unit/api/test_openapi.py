@@ -27,7 +27,7 @@ CHECKS = [
 ]
 """Not that all that fits the schema is accepted: a query has rules that no JSON Schema says."""
 TOKEN = {"Authorization": "Bearer ours"}
-ENDLESS = r"/output$"
+ENDLESS = r"/(output|stream)$"
 """Streams of events have no end; tests of their own read them."""
 
 

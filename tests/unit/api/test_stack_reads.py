@@ -62,7 +62,8 @@ def statuses() -> Followed:
 def installation(monkeypatch: pytest.MonkeyPatch, statuses: Followed) -> stack.StackInstallation:
     monkeypatch.setattr(stack, "QueryRegistry", Registry)
     monkeypatch.setattr(stack, "Operations", NoOperations)
-    monkeypatch.setattr(stack, "Statuses", lambda home: statuses)
+    monkeypatch.setattr(NoOperations, "follow_statuses", lambda self: statuses, raising=False)
+    monkeypatch.setattr(stack, "TopicFollower", lambda *what, **how: Followed())
     monkeypatch.setattr(stack, "QueryReports", lambda home: Followed())
     made = stack.StackInstallation(ServiceSettings(sites={"a": {"bootstrap": "127.0.0.1:1"}}))  # type: ignore[dict-item]
     for name in ("b", "c", "a"):

@@ -116,12 +116,12 @@ class Records(dict[str, QueryRecord]):
         return dict(self)
 
     def update(  # type: ignore[override]
-        self, name: str, decide: Callable[[QueryRecord | None], QueryRecord]
+        self, name: str, decide: Callable[[QueryRecord | None], QueryRecord], by: str | None = None
     ) -> QueryRecord:
         self[name] = decide(self.get(name))
         return self[name]
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, by: str | None = None) -> None:
         del self[name]
 
 

@@ -271,7 +271,7 @@ def test_a_paused_query_continues_where_it_stopped(begin: Begin, tmp_path: Path)
     drive.engine.pause("departures", False, drive.now)
     drive.run(2)
     assert query.ring.last > last and query.status(drive.now)["state"] == "STABLE"
-    drive.engine.delete("departures")
+    drive.engine.delete("departures", drive.now)
     assert not drive.engine.queries and not list((tmp_path / "queries").iterdir())
 
 

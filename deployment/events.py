@@ -1,0 +1,111 @@
+"""Events: what happened to the queries of an installation, and who did what. They are its failures' history and its audit log.
+
+    {"v":1,"at_ms":1700000000123.0,"kind":"healed","query":"departures","by":null,"failure":"20231114T221320123Z","facts":{...}}
+
+An event is recorded once, by one writer, and never changed. What is known of a failure follows from its events alone
+(`deployment.failures`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+VERSION = 1
+KEPT_MS = 30 * 24 * 3_600_000
+"""How long events are kept."""
+
+DETECTED = "detected"
+SWITCHED = "switched"
+TENTATIVE = "tentative"
+HEALED = "healed"
+UNDONE = "undone"
+RECONCILED = "reconciled"
+OVER = "over"
+CREATED = "created"
+CHANGED = "changed"
+PAUSED = "paused"
+RESUMED = "resumed"
+RESTARTED = "restarted"
+DELETED = "deleted"
+CHAOS_BEGUN = "chaos_begun"
+CHAOS_UNDONE = "chaos_undone"
+TOKEN_MADE = "token_made"
+TOKEN_REVOKED = "token_revoked"
+
+KINDS: Mapping[str, str] = {
+    DETECTED: "An instance misses inputs, or is itself silent (`state` is then `FAILURE`). `since_ms`: when the silence began. "
+    "The first event of a failure has what was in force, `x_ms`, `reconcile` and `policy`, and `undone`: the rows that clients "
+    "of each site had seen revoked before.",
+    SWITCHED: "A reader follows another replica of an input: `input`, `from`, `to`.",
+    TENTATIVE: "Clients of a `site` get the first tentative row of a failure. `total` rows were revoked before.",
+    HEALED: "An instance has all its inputs again, or is heard again.",
+    UNDONE: "Tentative rows that clients of a `site` had were revoked: `rows`; `total` counts all since the query began.",
+    RECONCILED: "An instance is stable again. `redo_s`: how long its correction took; null if none was needed.",
+    OVER: "All instances are stable again, and nothing is tentative. `rows_tentative` and `rows_undone` are of the site with "
+    "the most; `late_rows` came later than X, null if unknown. `because` says why a failure ends otherwise.",
+    CREATED: "A query was created: `revision`, `spec`.",
+    CHANGED: "A query was changed: `revision`, `spec`, and `changes`, the old and the new value of each field.",
+    PAUSED: "A query was paused.",
+    RESUMED: "A query was resumed.",
+    RESTARTED: "The replicas of a query were asked to restart.",
+    DELETED: "A query was deleted.",
+    CHAOS_BEGUN: "A fault was begun on purpose: `id`, `fault`, `targets`, `ends_at_ms`.",
+    CHAOS_UNDONE: "A fault is over: `id`, `fault`.",
+    TOKEN_MADE: "A token was made: `id`, `name`, `roles`.",
+    TOKEN_REVOKED: "A token was revoked: `id`, `name`.",
+}
+"""All kinds, with what their facts say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened."""
+
+    at_ms: float
+    """When, in milliseconds since the Unix epoch."""
+    kind: str
+    """One of KINDS."""
+    query: str | None = None
+    """The query that it concerns; None if it is no query's."""
+    by: str | None = None
+    """Who did it: `cli`, or the name and roles of a token; None if nobody did."""
+    failure: str | None = None
+    """The id of the failure that it is part of; None if of none."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What KINDS says of the kind, as JSON."""
+
+    def fields(self) -> dict[str, Any]:
+        """The event as a JSON object."""
+        return {
+            "v": VERSION,
+            "at_ms": self.at_ms,
+            "kind": self.kind,
+            "query": self.query,
+            "by": self.by,
+            "failure": self.failure,
+            "facts": dict(self.facts),
+        }
+
+    def to_json(self) -> str:
+        """The event as JSON on one line."""
+        return json.dumps(self.fields(), separators=(",", ":"))
+
+
+def read_event(text: str | bytes) -> Event:
+    """The event that `to_json` wrote. KeyError, TypeError or ValueError if it is none, or of another version."""
+    fields = json.loads(text)
+    if fields["v"] != VERSION:
+        raise ValueError(f"version {fields['v']}")
+    names = fields["query"], fields["by"], fields["failure"]
+    query, by, failure = (None if name is None else str(name) for name in names)
+    return Event(float(fields["at_ms"]), str(fields["kind"]), query, by, failure, dict(fields["facts"]))
+
+
+def stamp(at_ms: float) -> str:
+    """A moment as a name, such as 20231114T221320123Z: names in the order of time."""
+    at = datetime.fromtimestamp(int(at_ms) // 1_000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}{int(at_ms) % 1_000:03d}Z"

@@ -1,0 +1,131 @@
+"""Failures and events over REST, as the journal of an installation tells them."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api import event_history
+from deployment.events import Event
+from deployment.failure_recorder import Clients, FailureRecorder
+from tests.unit.api.memory import MemoryInstallation
+from tests.unit.api.test_queries import DEPARTURES, problem
+
+EVENTS = "/api/v1/events"
+
+
+def take(installation: MemoryInstallation, events: list[Event]) -> None:
+    last = installation.events.last or 0
+    for number, event in enumerate(events, last + 1):
+        installation.events.take(number, event)
+
+
+def a_failure(at_ms: float, rows: int = 3) -> list[Event]:
+    recorder = FailureRecorder("departures")
+    recorder.regime = {"x_ms": 3_000.0, "reconcile": "overlay_redo", "policy": {"failure": "process"}}
+    recorder.see_clients("a", Clients(0, None, None, 0, 0), at_ms)
+    return [
+        *recorder.see_state("main.r0.0", "UP_FAILURE", at_ms, ["jfk"], at_ms - 100),
+        *recorder.see_clients("a", Clients(rows, at_ms + 2_700, "main.r0.0-1", 0, 0), at_ms + 2_800),
+        *recorder.see_state("main.r0.0", "STABILIZATION", at_ms + 8_000),
+        *recorder.see_clients("a", Clients(0, None, None, rows, 0), at_ms + 8_004),
+        *recorder.see_state("main.r0.0", "STABLE", at_ms + 8_005, redo_s=0.005),
+        *recorder.settle(at_ms + 60_000),
+    ]
+
+
+def test_failures_come_in_pages_the_newest_first(
+    admin: TestClient, installation: MemoryInstallation, query: dict[str, Any]
+) -> None:
+    for number in range(5):
+        take(installation, a_failure(1_000_000.0 * (number + 1)))
+    first = admin.get(f"{DEPARTURES}/failures?limit=3").json()
+    rest = admin.get(f"{DEPARTURES}/failures?limit=3&after={first['next']}").json()
+    ids = [each["id"] for each in (*first["failures"], *rest["failures"])]
+    assert ids == sorted(ids, reverse=True) and len(set(ids)) == 5 and rest["next"] is None
+    problem(admin.get("/api/v1/queries/other/failures"), 404, "NAME")
+
+
+def test_a_failure_is_told_in_full(admin: TestClient, installation: MemoryInstallation, query: dict[str, Any]) -> None:
+    take(installation, a_failure(1_000_000.0))
+    [listed] = admin.get(f"{DEPARTURES}/failures").json()["failures"]
+    told = admin.get(f"{DEPARTURES}/failures/{listed['id']}").json()
+    assert {key: told[key] for key in listed} == listed
+    assert (told["rows_tentative"], told["missing"], told["x_ms"], told["late_rows"]) == (3, ["jfk"], 3_000.0, 0)
+    assert [(phase["name"], phase["ms"]) for phase in told["phases"]] == [
+        ("detected", 100.0),
+        ("held", 2_700.0),
+        ("tentative", 5_300.0),
+        ("redo", 5.0),
+    ]
+    assert [event["kind"] for event in told["events"]] == ["detected", "tentative", "healed", "undone", "reconciled", "over"]
+    refused = problem(admin.get(f"{DEPARTURES}/failures/f-1"), 404, "ID")
+    assert listed["id"] in refused["fix"]
+
+
+def test_events_are_filtered_and_paged(admin: TestClient, installation: MemoryInstallation) -> None:
+    take(installation, [Event(1.0, "created", "q", "cli", None, {}), *a_failure(1_000_000.0)])
+    assert [event["kind"] for event in admin.get(f"{EVENTS}?limit=2").json()["events"]] == ["over", "reconciled"]
+    [created] = admin.get(f"{EVENTS}?query=q").json()["events"]
+    assert (created["id"], created["by"]) == (1, "cli")
+    kinds = admin.get(f"{EVENTS}?kind=healed&kind=detected&since_ms=2").json()["events"]
+    assert [event["kind"] for event in kinds] == ["healed", "detected"]
+    found: list[int] = []
+    after: int | None = None
+    while True:
+        page = admin.get(EVENTS, params={"limit": 2, **({} if after is None else {"after": after})}).json()
+        found += [event["id"] for event in page["events"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert found == [7, 6, 5, 4, 3, 2, 1]
+    assert "healed" in problem(admin.get(f"{EVENTS}?kind=heeled"), 422, "kind")["fix"]
+
+
+def read_stream(address: str, token: dict[str, str], count: int, path: str = "/stream", **headers: str) -> list[dict[str, Any]]:
+    """The first events of a stream."""
+    found: list[dict[str, Any]] = []
+    fields: dict[str, str] = {}
+    request = urllib.request.Request(f"{address}{EVENTS}{path}", headers={**token, **headers})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        while len(found) < count:
+            line = answer.readline().decode().rstrip("\r\n")
+            key, _, value = line.partition(": ")
+            if key in ("id", "event", "data"):
+                fields[key] = value
+            elif not line and "event" in fields:
+                found.append({**fields, "data": json.loads(fields["data"])})
+                fields = {}
+    return found
+
+
+def test_a_stream_goes_on_where_its_caller_was_and_says_what_is_lost(
+    address: str, admin: TestClient, installation: MemoryInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = {"Authorization": admin.headers["Authorization"]}
+    take(installation, a_failure(1_000_000.0))
+    events = read_stream(address, token, 4, **{"Last-Event-ID": "2"})
+    assert [(event["id"], event["event"]) for event in events] == [
+        ("3", "healed"), ("4", "undone"), ("5", "reconciled"), ("6", "over"),
+    ]  # fmt: skip
+    assert events[0]["data"]["failure"] == events[3]["data"]["failure"]
+    [over] = read_stream(address, token, 1, "/stream?kind=over", **{"Last-Event-ID": "0"})
+    assert over["id"] == "6"
+    problem(admin.get(f"{EVENTS}/stream", headers={"Last-Event-ID": "a:1"}), 422, "Last-Event-ID")
+    installation.events.begin(4)
+    gap = read_stream(address, token, 1, **{"Last-Event-ID": "1"})
+    assert (gap[0]["event"], gap[0]["data"]) == ("gap", {"after": 1})
+
+
+def test_old_events_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_history, "KEPT_EVENTS", 4)
+    history = event_history.EventHistory()
+    for number in range(1, 8):
+        history.take(number, Event(float(number), "created", "q"))
+    page = history.after(1, event_history.EventFilter(), 10)
+    assert page.lost and [number for number, _ in page.events] == [4, 5, 6, 7]
+    assert not history.after(5, event_history.EventFilter(), 10).lost
