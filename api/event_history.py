@@ -7,12 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from deployment.events import Event, read_event
-from deployment.failures import Failures
+from deployment.failures import Failure, Failures
 
 KEPT_EVENTS = 50_000
 """How many events the API holds. The installation may keep more."""
@@ -119,6 +119,11 @@ class EventHistory:
             older = list(self._events) if number is None else _older(self._events, number)
         older.reverse()
         return _page(older, wanted, limit, is_end=True, lost=False)
+
+    def since(self, query: str, since_ms: float) -> list[Failure]:
+        """The failures of a query that were detected since then, the newest first."""
+        with self._lock:
+            return [replace(failure) for failure in self._failures.of(query) if failure.detected_ms >= since_ms]
 
     def failures(self, query: str) -> list[Mapping[str, Any]]:
         """What is known of the failures of a query, the newest first, as `Failure.summary`."""

@@ -311,6 +311,24 @@ class FailureAnswer(FailureSummary):
     events: list[EventAnswer] = Field(description="Its events, in order: the first thousand.")
 
 
+class WhatIfStep(BaseModel):
+    """What would have been shown from an X on, up to the next step's."""
+
+    x_ms: float = Field(description="X in milliseconds.")
+    failures: int = Field(description="Failures of which clients would have been given tentative rows.")
+    rows_tentative_at_most: int = Field(description="How many of these, at most.")
+
+
+class WhatIf(BaseModel):
+    """What each X would have shown of recorded failures: a bound, not a forecast. An X may have shown less."""
+
+    query: str = Field(description="The query.")
+    x_ms: float = Field(description="X now.")
+    since_ms: float = Field(description="Failures that were detected since then count.")
+    is_bound: bool = Field(default=True, description="true: the rows are upper bounds.")
+    steps: list[WhatIfStep] = Field(description="By rising X, from 0. The last one would have shown nothing.")
+
+
 class FailureList(BaseModel):
     """Failures, the newest first."""
 

@@ -155,6 +155,11 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/failures", params={"limit": limit, "after": after})
         return found
 
+    def what_if(self, name: str, *, since_ms: float | None = None) -> Json:
+        """What each X would have shown of the recorded failures, at most."""
+        found: Json = self.call("GET", f"{_path(name)}/what-if", params={"since_ms": since_ms})
+        return found
+
     def failure(self, name: str, id: str) -> Json:
         """A failure, with its phases, its cost and its events."""
         found: Json = self.call("GET", f"{_path(name)}/failures/{urllib.parse.quote(id, safe='')}")

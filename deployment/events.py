@@ -46,7 +46,8 @@ KINDS: Mapping[str, str] = {
     UNDONE: "Tentative rows that clients of a `site` had were revoked: `rows`; `total` counts all since the query began.",
     RECONCILED: "An instance is stable again. `redo_s`: how long its correction took; null if none was needed.",
     OVER: "All instances are stable again, and nothing is tentative. `rows_tentative` and `rows_undone` are of the site with "
-    "the most; `late_rows` came later than X, null if unknown. `because` says why a failure ends otherwise.",
+    "the most; `late_rows` came later than X, and `rows_stable` were given stable meanwhile; null if unknown. `because` says "
+    "why a failure ends otherwise.",
     CREATED: "A query was created: `revision`, `spec`.",
     CHANGED: "A query was changed: `revision`, `spec`, and `changes`, the old and the new value of each field.",
     PAUSED: "A query was paused.",

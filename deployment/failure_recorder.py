@@ -45,6 +45,8 @@ class Clients:
     """Rows revoked since the query began."""
     late: int | None = None
     """Rows that came later than X, since a time that does not change during a failure; None if unknown."""
+    stable: int = 0
+    """Stable rows since the query began."""
 
 
 class FailureRecorder:
@@ -64,7 +66,7 @@ class FailureRecorder:
         self._tentative: set[str] = set()  # sites
         self._undone: dict[str, int] = {}  # per site, since the query began
         self._rows: dict[str, int] = {}  # per site, in this failure
-        self._late: dict[str, tuple[int | None, int | None]] = {}  # per site: at the beginning, and now
+        self._clients: dict[str, tuple[Clients | None, Clients]] = {}  # per site: when the failure began, and now
         self._reads: dict[tuple[str, str], tuple[str, float]] = {}  # per instance and input: the replica, and since when
         self._last_ms = 0.0
 
@@ -130,8 +132,8 @@ class FailureRecorder:
     def see_clients(self, site: str, clients: Clients, at_ms: float) -> list[Event]:
         """What the clients of a site have. Early answers are no failure."""
         events: list[Event] = []
-        began_at, _ = self._late.get(site, (None, None))
-        self._late[site] = (clients.late if self.failure is None else began_at, clients.late)
+        before, _ = self._clients.get(site, (None, clients))
+        self._clients[site] = clients if self.failure is None else before, clients
         grown = clients.undone - self._undone.setdefault(site, clients.undone)
         if grown > 0 and self.failure is not None:
             events.append(self._record(UNDONE, at_ms, {"site": site, "rows": grown, "total": clients.undone}))
@@ -162,9 +164,13 @@ class FailureRecorder:
 
     def _end(self, at_ms: float, because: str | None) -> list[Event]:
         rows = max(self._rows.values(), default=0)
-        late = [None if None in (began, now) else now - began for began, now in self._late.values()]  # type: ignore[operator]
-        late_rows = None if not late or None in late else max(max(n for n in late if n is not None), 0)
-        facts = {"rows_tentative": rows, "rows_undone": rows, "late_rows": late_rows, "because": because}
+        known = [(before, now) for before, now in self._clients.values() if before is not None]
+        late = [now.late - before.late for before, now in known if now.late is not None and before.late is not None]
+        meanwhile = {
+            "late_rows": max(late) if late and min(late) >= 0 else None,  # an egress that began anew counts anew
+            "rows_stable": max((now.stable - before.stable for before, now in known), default=None),
+        }
+        facts = {"rows_tentative": rows, "rows_undone": rows, **meanwhile, "because": because}
         return [self._record(OVER, at_ms, facts)]
 
     def _record(self, kind: str, at_ms: float, facts: dict[str, Any]) -> Event:
@@ -183,7 +189,7 @@ class FailureRecorder:
             for each in (self._failing, self._states, self._missing, self._rows):
                 each.clear()
             self._tentative.clear()
-            self._late = {site: (now, now) for site, (_, now) in self._late.items()}
+            self._clients = {site: (now, now) for site, (_, now) in self._clients.items()}
             return
         self.failure = event.failure
         self._undone = {**event.facts.get("undone", {}), **self._undone}

@@ -42,7 +42,7 @@ def see_egress(recorder: FailureRecorder, site: str, status: Said, now_ms: float
     name, held, counts = f"egress.{site}", status.get("tentative", {}), status["counts"]
     events = recorder.see_reads(name, status.get("reads", {}), now_ms)
     told = held.get("outstanding", 0), held.get("since_ms"), held.get("cause")
-    clients = Clients(*told, counts["undone"], status["violations"])
+    clients = Clients(*told, counts["undone"], status["violations"], counts["stable"])
     # A failure that begins now begins with its detection, and it does not end before its rows are counted.
     if recorder.failure is None:
         events += _see_instance(recorder, name, status, status.get("missing", ()), None, now_ms)

@@ -59,6 +59,8 @@ class Failure:
     ended_ms: float | None = None
     undone: dict[str, int] = field(default_factory=dict)
     late_rows: int | None = None
+    rows_stable: int | None = None
+    """Stable rows that clients were given from the detection to the end."""
     because: str | None = None
     switches: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
@@ -200,7 +202,8 @@ class Failures:
             failure.undone_ms = event.at_ms
             failure.undone[facts["site"]] = failure.undone.get(facts["site"], 0) + int(facts["rows"])
         elif event.kind == OVER:
-            failure.ended_ms, failure.because, failure.late_rows = event.at_ms, facts["because"], facts["late_rows"]
+            failure.ended_ms, failure.because = event.at_ms, facts["because"]
+            failure.late_rows, failure.rows_stable = facts["late_rows"], facts["rows_stable"]
 
     def _begin(self, event: Event, id_: str) -> Failure:
         assert event.query is not None

@@ -10,12 +10,14 @@ from fastapi import APIRouter, Path, Query
 from api.dependencies import VIEWER, InstallationOf, Name
 from api.event_history import EventFilter
 from api.installation import Installation, NotFoundError
-from api.models import EventAnswer, FailureAnswer, FailureList, FailureSummary
+from api.models import EventAnswer, FailureAnswer, FailureList, FailureSummary, WhatIf, WhatIfStep
 from boreal.query.refusals import did_you_mean
+from deployment.what_if import Overhead, staircase
 
 router = APIRouter(prefix="/api/v1/queries", tags=["failures"])
 
 MOST_LISTED = 500
+A_DAY_MS = 86_400_000.0
 MOST_EVENTS = 1_000
 
 FailureId = Annotated[str, Path(description="The id of the failure.", max_length=200, examples=["20260102T140211123Z"])]
@@ -45,6 +47,26 @@ def read_failure(name: Name, id: FailureId, installation: InstallationOf) -> Fai
         raise NotFoundError("ID", id, f"{name} has no such failure", fix)
     events = installation.events.after(None, EventFilter(query=name, failure=id), MOST_EVENTS).events
     return FailureAnswer.model_validate({**found, "events": [EventAnswer.of(number, event) for number, event in events]})
+
+
+@router.get("/{name}/what-if", dependencies=[VIEWER])
+def what_if(
+    name: Name,
+    installation: InstallationOf,
+    since_ms: Annotated[
+        float | None, Query(description="Count failures since then; by default of the last 24 hours.", ge=0, le=1e15)
+    ] = None,
+) -> WhatIf:
+    """What each X would have shown of the failures that are recorded, as a staircase: a failure that is over within what X
+    leaves to wait shows nothing, and any other at most the rows that were given meanwhile. A bound, not a forecast."""
+    status, freshness = installation.status(name), installation.freshness()
+    since = freshness.as_of_ms - A_DAY_MS if since_ms is None else since_ms
+    completion_ms = installation.layout(name).plan.completion_us / 1_000
+    alpha_x_ms = status["alpha_x_ms"] if status["alpha_x_ms"] is not None else status["x_ms"]
+    overhead = Overhead.measured(status["x_ms"], alpha_x_ms, completion_ms)
+    steps = staircase(installation.events.since(name, since), overhead)
+    shown = [WhatIfStep(x_ms=step.x_ms, failures=step.failures, rows_tentative_at_most=step.rows) for step in steps]
+    return WhatIf(query=name, x_ms=status["x_ms"], since_ms=since, steps=shown)
 
 
 def _known(name: str, installation: Installation) -> list[Mapping[str, Any]]:

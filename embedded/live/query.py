@@ -348,7 +348,7 @@ class LiveQuery:
                 self.on_events(self.failures.see_reads(EGRESS_NAME, {self.plan.output.name: replica}, now / 1_000))
             # Called with every frame, so it looks first whether there is anything to see.
             place = running.output.place
-            if (place.outstanding > 0, place.n_undone) != self._clients:
+            if (place.outstanding > 0, place.n_undone) != self._clients or self.failures.failure is not None:
                 self._see_clients(running.output, now)
             self.on_events(self.failures.settle(now / 1_000))
 
@@ -357,7 +357,7 @@ class LiveQuery:
         place = output.place
         self._clients = place.outstanding > 0, place.n_undone
         since = None if output.tentative_since is None else output.tentative_since / 1_000
-        seen = Clients(place.outstanding, since, output.cause, place.n_undone, output.delays.violations)
+        seen = Clients(place.outstanding, since, output.cause, place.n_undone, output.delays.violations, place.n_stable)
         self.on_events(self._recorder.see_clients(SITE, seen, now / 1_000))
 
     @property

@@ -67,6 +67,20 @@ def test_a_failure_is_told_in_full(admin: TestClient, installation: MemoryInstal
     assert listed["id"] in refused["fix"]
 
 
+def test_what_if_is_a_staircase_that_ends_at_nothing(
+    admin: TestClient, installation: MemoryInstallation, query: dict[str, Any]
+) -> None:
+    take(installation, [*a_failure(1_000_000.0, rows=3), *a_failure(2_000_000.0, rows=5)])
+    told = admin.get(f"{DEPARTURES}/what-if?since_ms=0").json()
+    assert told["is_bound"] and told["x_ms"] == 3_000.0
+    assert [(step["failures"], step["rows_tentative_at_most"]) for step in told["steps"]] == [(2, 8), (0, 0)]
+    assert 8_100.0 < told["steps"][1]["x_ms"] < 9_500.0
+    later = admin.get(f"{DEPARTURES}/what-if?since_ms=1500000").json()
+    assert later["steps"][0] == {"x_ms": 0.0, "failures": 1, "rows_tentative_at_most": 5}
+    assert admin.get(f"{DEPARTURES}/what-if").json()["steps"] == [{"x_ms": 0.0, "failures": 0, "rows_tentative_at_most": 0}]
+    problem(admin.get("/api/v1/queries/other/what-if"), 404, "NAME")
+
+
 def test_events_are_filtered_and_paged(admin: TestClient, installation: MemoryInstallation) -> None:
     take(installation, [Event(1.0, "created", "q", "cli", None, {}), *a_failure(1_000_000.0)])
     assert [event["kind"] for event in admin.get(f"{EVENTS}?limit=2").json()["events"]] == ["over", "reconciled"]
