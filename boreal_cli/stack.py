@@ -65,6 +65,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(query, name="query")
     app.command(epilog="Example: boreal tail departures")(tail)
     app.command(epilog="Example: boreal feed departures jfk=jfk.csv lga=lga.csv --speed 60x --end")(feed)
+    app.command(epilog="Example: boreal fault cut jfk for 10s")(fault)
 
 
 def missing(error: ModuleNotFoundError) -> UserError:
@@ -186,6 +187,38 @@ def down(data: Data = None, as_json: options.Json = False) -> None:
         typer.echo(f"boreal is down, in {stack.data}" if was_up else f"nothing was up in {stack.data}")
         for other in [] if was_up else stacks_up():
             typer.echo(f"a stack is up in {other}: boreal down --data {other}")
+
+
+def fault(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FAULT",
+            help="A fault of boreal run --fault, without `at T`: cut, slow, freeze or crash a stream or a replica for a time.",
+            show_default=False,
+        ),
+    ],
+    data: Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Break something that runs, for a time. The installation was started with --allow-chaos, and undoes the fault itself.
+
+    QUERY.STREAM or QUERY.main.r0 names the target where several queries have one of that name.
+    """
+    from boreal_cli.through_api import api_of
+    from services.stack.state import default_data
+
+    directory = (data or default_data()).absolute()
+    api = api_of(directory)
+    if api is None:
+        fix = "start it with boreal up --allow-chaos, or name its directory with --data"
+        raise UserError("--data", str(directory), "has no installation that runs", fix)
+    with closing(api):
+        begun = api.fault(" ".join(words))
+    if as_json:
+        _print_json(begun)
+    else:
+        typer.echo(f"{begun['fault']}: {', '.join(begun['targets'])}")
 
 
 @query.command(epilog="Example: boreal query apply departures.yaml --engine native")

@@ -64,6 +64,11 @@ class ApiOperations:
             on_wait(running)
             time.sleep(_LOOK_S)
 
+    def fault(self, text: str) -> dict[str, Any]:
+        """Begin a fault, such as `cut jfk for 10s`: its id, its text with the query's name, its processes and its end."""
+        found: dict[str, Any] = self._call(lambda: self._api.chaos(text))
+        return found
+
     def _call(self, call: Callable[[], Any]) -> Any:
         try:
             return call()

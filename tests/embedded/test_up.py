@@ -50,7 +50,9 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         assert (code, changed["delay_threshold"]) == (200, "1s")
         stale = {"If-Match": '"1"'}
         assert up.call("PATCH", "/api/v1/queries/departures", {"delay_threshold": "2s"}, **stale)[0] == 412
-        assert up.call("POST", "/api/v1/chaos", {"fault": "cut jfk for 60s"})[0] in (200, 201, 202)
+        unknown = boreal("fault", "cut", "jfx", "for", "60s", "--data", str(tmp_path), "--json")
+        assert unknown.returncode == 2 and json.loads(unknown.stderr)["error"]["field"] == "fault"
+        assert boreal("fault", "cut", "jfk", "for", "60s", "--data", str(tmp_path)).stdout.startswith("cut jfk for 60s")
         eventually(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] > 0, "tentative rows")
         assert up.call("POST", "/api/v1/chaos", {"fault": "heal jfk"})[0] in (200, 201, 202)
         eventually(lambda: up.call("GET", STATUS)[2]["counts"]["undone"] > 0, "undone rows")
@@ -71,6 +73,8 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         assert again.returncode == 0 and "already up" in again.stdout
         down = boreal("down", "--data", str(tmp_path), "--json")
         assert json.loads(down.stdout) == {"was_up": True}
+        none = boreal("fault", "cut", "jfk", "for", "1s", "--data", str(tmp_path), "--json")
+        assert none.returncode == 2 and json.loads(none.stderr)["error"]["field"] == "--data"
         assert not psutil.pid_exists(process["pid"]) or psutil.Process(process["pid"]).status() == psutil.STATUS_ZOMBIE
     assert (tmp_path / "logs" / "api.log").read_text() == ""
 
