@@ -21,7 +21,7 @@ COPY simulation simulation
 COPY bench bench
 COPY api api
 COPY boreal_cli boreal_cli
-RUN pip install --no-cache-dir '.[stack]'
+RUN pip install --no-cache-dir '.[stack,otel]'
 
 RUN useradd --system --create-home boreal && install --directory --owner boreal /var/lib/boreal
 USER boreal

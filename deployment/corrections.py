@@ -11,12 +11,12 @@ from boreal.model.frames import State
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A correction that is complete. Clock values in microseconds; detected_at <= tentative_at, redo_at <= done_at."""
+    """A correction that is complete. Clock values in microseconds; detected_at <= redo_at <= done_at."""
 
     detected_at: int
     """When the instance left STABLE; when the redo began, if it never did, as after early answers."""
     tentative_at: int | None
-    """When it first answered tentatively; None if it did not."""
+    """When it first answered tentatively since the last correction, be it early; None if it did not."""
     missing: tuple[str, ...]
     """The inputs that the first tentative answer lacked."""
     redo_at: int

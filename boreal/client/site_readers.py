@@ -52,17 +52,21 @@ class SiteReaders:
             self._ended.add(site)
             self._changed.notify_all()
 
-    def note(self, site: str, error: Exception | None) -> None:
-        """A site is not reachable, or again (error None). If no site is, it is an error at once where nobody waits: for a
-        read until now, and for an output that no site knows."""
+    def note(self, site: str, error: Exception) -> bool:
+        """A site is not reachable. If no site is, it is an error at once where nobody waits: for a read until now, and for an
+        output that no site knows. Returns whether it is."""
         with self._changed:
-            if error is None:
-                self._away.pop(site, None)
-                return
             self._away[site] = error
             nobody_waits = self.until_now or all(isinstance(each, UserError) for each in self._away.values())
-            if nobody_waits and len(self._away) == len(self._waiting):
+            is_over = nobody_waits and len(self._away) == len(self._waiting)
+            if is_over:
                 self.fail(error)
+            return is_over
+
+    def note_reachable(self, site: str) -> None:
+        """A site is reachable, maybe again."""
+        with self._changed:
+            self._away.pop(site, None)
 
     def is_over(self) -> bool:
         """Whether all reachable sites were read to their ends, and all batches are taken."""
@@ -140,7 +144,8 @@ class SiteReader:
             except (KafkaError, OSError, UserError) as error:
                 if isinstance(error, KafkaConfigurationError):
                     return self._feeds.fail(error)
-                self._feeds.note(self._site, error)
+                if self._feeds.note(self._site, error):
+                    return
                 if repr(error) != said:
                     said = repr(error)
                     _logger.warning("%s cannot be read at present; it is tried again: %s", self._topic, said)
@@ -171,7 +176,7 @@ class SiteReader:
             self._topic_id = found
             consumer.seek(partition, self._offset)
             self._has_read = True
-            self._feeds.note(self._site, None)
+            self._feeds.note_reachable(self._site)
             while not self._feeds.is_closed:
                 if self._feeds.until_now and consumer.position(partition) >= end:
                     return True

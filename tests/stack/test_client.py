@@ -175,7 +175,9 @@ def test_a_second_frame_goes_on_after_the_first(life: Life, kafka: KafkaServer) 
         assert stable.frame().to_arrow().column("n").to_pylist() == [5]
 
 
-def test_a_query_that_does_not_exist_is_an_error_at_once(life: Life, kafka: KafkaServer) -> None:
+def test_a_query_that_does_not_exist_is_an_error_at_once(
+    life: Life, kafka: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
     guess_and_heal(life)
     name = f"{life.name}x"
     for read in (CorrectedStream.frame, lambda stream: next(stream.stable()), lambda stream: next(stream.changes())):
@@ -185,6 +187,7 @@ def test_a_query_that_does_not_exist_is_an_error_at_once(life: Life, kafka: Kafk
                 read(stream)
             assert time.monotonic() - started < 5
     assert error.value.field == "query" and life.name in error.value.fix
+    assert not [record for record in caplog.records if record.name == "boreal.client"], "an error that is raised is not logged"
 
 
 def test_a_frame_of_an_unreachable_kafka_is_an_error() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Callable
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from boreal.model.frames import Boundary, Frame, LogId, Origin, State
+from deployment.corrections import Correction
 from logs.checkpoints import Checkpoint, CheckpointStore
 from logs.memory_checkpoints import MemoryCheckpointStore
 from reconcile.events import (
+    Append,
     CheckpointStored,
     Effect,
     Event,
@@ -20,6 +24,8 @@ from reconcile.events import (
     Heartbeat,
     InstanceId,
     Received,
+    Reconciled,
+    StateChanged,
     StoreCheckpoint,
     Tail,
     Tick,
@@ -55,6 +61,9 @@ class Scripted:
 
     def is_starving(self, now: int) -> bool:
         return self.starves
+
+    def status(self) -> Any:
+        return SimpleNamespace(alpha_x_us=2_700_000)
 
     def next_deadline(self) -> int:
         return now_us() + 10_000
@@ -103,6 +112,33 @@ def test_a_failure_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> N
     with closing(host):
         host.start()
         assert wait(lambda: codes == [1])
+
+
+def test_a_correction_is_told_with_its_phases_once_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Also to programs that read the log."""
+    caplog.set_level(logging.INFO, "boreal.host")
+    origin = Origin("r0", 1)
+    told: list[Correction] = []
+    script: list[Effect] = [
+        StateChanged(State.UP_FAILURE),
+        Append(LOG, Boundary(origin, 0, 7, True, 0, 0, missing=("jfk",), cause="jfk#1")),
+        StateChanged(State.STABILIZATION),
+    ]
+    instance, host = host_of(script, Outlet(), MemoryCheckpointStore())
+    host.on_corrected = told.append
+    with closing(host):
+        host.start()
+        assert wait(lambda: host.status.state is State.STABILIZATION)
+        redo_at = now_us()
+        instance.script = [Reconciled(redo_at, 17, 4_096), StateChanged(State.STABLE)]
+        assert wait(lambda: bool(told))
+    [found] = told
+    assert found.tentative_at is not None and found.redo_at == redo_at
+    assert found.detected_at <= found.tentative_at <= found.redo_at <= found.done_at
+    assert (found.missing, found.rows, found.checkpoint_bytes) == (("jfk",), 17, 4_096)
+    facts = [record.facts for record in caplog.records if hasattr(record, "facts")]
+    assert [fact.get("state") for fact in facts][:3] == ["UP_FAILURE", None, "STABILIZATION"]
+    assert facts[1]["missing"] == ("jfk",) and facts[3]["rows"] == 17
 
 
 def test_signs_of_life_that_nobody_takes_are_bounded_and_hold_back_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
