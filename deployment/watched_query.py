@@ -27,6 +27,10 @@ WatchEffect = Trim | JournalEntry | Event
 SILENT_AFTER_US = 5_000_000
 """A process sends its status every second. It is silent after five missed ones."""
 
+LATE_AFTER_US = 120_000_000
+"""A process that is not heard for so long after its query, or the monitor, has begun, has failed: a Spark job may take a minute
+to start on a busy machine."""
+
 STALL_AFTER_LEAST_US = 10_000_000
 """Minimum time without progress before an instance counts as stalled."""
 STALL_AFTER_X = 10
@@ -166,7 +170,10 @@ class WatchedQuery:
         egresses = {f"egress.{site}": f"egress.{self.record.name}.{site}" for site in self.sites}
         nodes = {str(who): f"node.{self.record.name}.{who.replica}" for who in self.instances}
         processes = {**nodes, **egresses}
-        silent = [name for name, process in processes.items() if self._newest(process, now) is None]
+        # One that was never heard may still be on its way; it is missed when it should have come long ago.
+        is_late = now - self.begun_at > LATE_AFTER_US
+        expected = [name for name, process in processes.items() if is_late or process in self._heard_at]
+        silent = [name for name in expected if self._newest(processes[name], now) is None]
         events = failure_signs.see_silent(failures, silent, now_ms) if self._absent(now) == FAILURE else []
         return events + failures.keep(processes, now_ms) + failures.settle(now_ms)
 

@@ -10,6 +10,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.claims import Trim
+from deployment.events import Event
 from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
 from deployment.status_fields import QUERY
@@ -102,6 +103,33 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "idle_partitions": [1],
         "spooled_bytes": None,
     }
+
+
+def kinds(effects: list[Any]) -> list[str]:
+    return [effect.kind for effect in effects if isinstance(effect, Event)]
+
+
+def test_failures_are_recorded_once_it_is_known_what_was_recorded_before():
+    query = watched()
+    all_speak(query, 0)
+    assert kinds(query.take(node("r0", state="UP_FAILURE", since_ms=9.0), SECOND)) == []
+    query.record_failures([])
+    seen = query.take(node("r0", state="UP_FAILURE", since_ms=9.0, missing=["jfk"]), 2 * SECOND)
+    [detected] = [effect for effect in seen if isinstance(effect, Event)]
+    assert (detected.kind, detected.at_ms, detected.facts["x_ms"]) == ("detected", 9.0, 3_000.0)
+    assert kinds(query.take(node("r0", since_ms=1_500.0), 3 * SECOND)) == ["healed", "reconciled"]
+    assert kinds(query.tick(4 * SECOND)) == ["over"]
+
+
+def test_a_process_that_was_never_heard_is_silent_only_if_it_should_have_come_long_ago():
+    query = watched()
+    query.record_failures([])
+    query.take(node("r0"), 0)
+    assert kinds(query.tick(6 * SECOND)) == ["detected"], "r0 was heard, and is no more"
+    query.take(node("r0"), 7 * SECOND)
+    assert kinds(query.tick(60 * SECOND)) != []
+    names = [effect.facts["instance"] for effect in query.tick(121 * SECOND) if isinstance(effect, Event)]
+    assert {"main.r1.0", "egress.a"} <= set(names)
 
 
 def test_all_that_it_says_is_described():
