@@ -1,6 +1,8 @@
-// The frame of all pages, and which page is shown: #/, #/q/NAME, #/q/NAME/explain, #/new, #/ops. View state is after the ?.
+// The frame of all pages, and which page is shown: #/, #/q/NAME, #/q/NAME/explain, #/q/NAME/failures, #/q/NAME/failures/ID, #/new,
+// #/ops. View state is after the ?.
 import { asOf, begin, enter, offline, paused, said, session, toast } from "./api.js";
 import { ExplainPage } from "./explain.js";
+import { FailurePage, FailuresPage } from "./failures.js";
 import { OperationsPage } from "./operations.js";
 import { NewPage, QueriesPage } from "./queries.js";
 import { QueryPage } from "./query.js";
@@ -50,6 +52,8 @@ function App() {
   const at = parts[0] || "";
   let page;
   if (at === "q" && parts[2] === "explain") page = html`<${ExplainPage} key=${parts[1]} name=${parts[1]} />`;
+  else if (at === "q" && parts[2] === "failures" && parts[3]) page = html`<${FailurePage} key=${parts[3]} name=${parts[1]} id=${parts[3]} />`;
+  else if (at === "q" && parts[2] === "failures") page = html`<${FailuresPage} key=${parts[1]} name=${parts[1]} />`;
   else if (at === "q") page = html`<${QueryPage} key=${parts[1]} name=${parts[1]} view=${view} />`;
   else if (at === "ops") page = html`<${OperationsPage} />`;
   else if (at === "new") page = html`<${NewPage} />`;

@@ -1,5 +1,6 @@
-// What an operator looks at: replicas, the journal of all queries, and the settings.
-import { asOf, call, clock, poll, seconds, session } from "./api.js";
+// What an operator looks at: replicas, what happened and who did it, and the settings.
+import { asOf, call, poll, seconds, session } from "./api.js";
+import { EventTable } from "./failures.js";
 import { State } from "./queries.js";
 import { html, useEffect, useState } from "./vendor.js";
 
@@ -7,10 +8,12 @@ export function OperationsPage() {
   const [queries, setQueries] = useState(null);
   const [config, setConfig] = useState(null);
   const [filter, setFilter] = useState("");
+  const [events, setEvents] = useState([]);
   useEffect(() => poll(async () => {
-    const { found } = await call("GET", "queries?expand=status");
+    const [{ found }, told] = await Promise.all([call("GET", "queries?expand=status"), call("GET", "events?limit=200")]);
     asOf.value = found.as_of_ms;
     setQueries(found.queries);
+    setEvents(told.found.events);
   }, 2000), []);
   useEffect(() => {
     if (session.value.may.admin) call("GET", "config").then(({ found }) => setConfig(found), () => {});
@@ -18,17 +21,13 @@ export function OperationsPage() {
   if (queries === null) return html`<p aria-busy="true">Loading</p>`;
   const holds = (...texts) => texts.join(" ").toLowerCase().includes(filter.toLowerCase());
   const replicas = queries.flatMap((query) => (query.status ? query.status.replicas : []).map((replica) => ({ query: query.name, ...replica })));
-  const entries = queries.flatMap((query) => ((query.status && query.status.journal) || []).map((entry) => ({ query: query.name, ...entry })));
-  entries.sort((a, b) => b.at_ms - a.at_ms);
   return html`<div class="row"><h1>Operations</h1><label>Filter <input type="search" value=${filter} onInput=${(e) => setFilter(e.target.value)} /></label></div>
     <section class="card scroll"><h2>Replicas</h2><table>
       <thead><tr><th>query</th><th>replica</th><th>engine</th><th>site</th><th>state</th><th class="n">since</th></tr></thead>
       <tbody>${replicas.filter((each) => holds(each.query, each.fragment, each.replica, each.state)).slice(0, 500).map((each) => html`<tr>
         <td>${each.query}</td><td>${each.fragment}.${each.replica}.${each.shard}</td><td>${each.engine}</td><td>${each.site || ""}</td>
         <td><${State} state=${each.state} /></td><td class="n">${each.since_ms ? seconds(asOf.value - each.since_ms) : "–"}</td></tr>`)}</tbody></table></section>
-    <section class="card scroll"><h2>What happened</h2><table>
-      <thead><tr><th>time</th><th>query</th><th>kind</th><th>who</th><th>what</th></tr></thead>
-      <tbody>${entries.filter((each) => holds(each.query, each.kind, each.who, each.text)).slice(0, 200).map((each) => html`<tr>
-        <td>${clock(each.at_ms)}</td><td>${each.query}</td><td>${each.kind}</td><td>${each.who}</td><td>${each.is_bad ? "✖ " : ""}${each.text}</td></tr>`)}</tbody></table></section>
+    <section class="card scroll"><h2>What happened, and who did it</h2>
+      <${EventTable} withQuery=${true} events=${events.filter((each) => holds(each.query || "", each.kind, each.by || "", JSON.stringify(each.facts)))} /></section>
     ${config && html`<section class="card"><h2>Settings</h2><pre class="scroll">${JSON.stringify(config, null, 2)}</pre></section>`}`;
 }
