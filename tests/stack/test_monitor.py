@@ -332,11 +332,18 @@ def test_what_happens_is_recorded_once_though_the_monitor_is_killed_again_and_ag
 
 
 def test_a_second_writer_of_events_ends_the_first(site: Site):
-    eventually(lambda: site.monitor, "a monitor")
-    read = threading.Event()
-    with closing(EventWriter(site.home, lambda events: read.set(), lambda: None)):
-        eventually(read.is_set, "the second has begun")
-        with Players(site, spec(site.name)):  # whose query the first wants to record
+    written, read = threading.Event(), threading.Event()
+
+    def take(record: Any) -> None:
+        if record.key == site.name.encode():
+            written.set()
+
+    with closing(TopicFollower(site.home, EVENTS, take, read_committed=True)), Players(site, spec(site.name)):
+        eventually(written.is_set, "the first has recorded the query")
+        with closing(EventWriter(site.home, lambda events: read.set(), lambda: None)):
+            eventually(read.is_set, "the second has begun")
+            changed = QueryRecord(site.name, load_query(spec(site.name, delay_threshold="2s")).dump(), 2)
+            QueryRegistry(site.home).put(changed)  # which the first wants to record
             eventually(lambda: not site.is_running, "the first has ended")
     assert site.process is not None and site.process.returncode == EXIT_FENCED
 
