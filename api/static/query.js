@@ -54,7 +54,7 @@ export function QueryPage({ name, view }) {
     ${session.value.may.chaos && session.value.may.operator && html`<${ShowMe} name=${name} query=${query} status=${status} missing=${missing} change=${change} />`}
     <section class="card"><h2>Inputs and operators</h2><${Dag} spec=${query.spec} inputs=${status.inputs} missing=${missing} />
       <${Chaos} name=${name} status=${status} missing=${missing} /></section>
-    <section class="card"><${Slider} query=${query} change=${change} share=${(status.alpha_x_ms || 0) / status.x_ms} /></section>
+    <section class="card"><${Slider} query=${query} change=${change} /></section>
     <section class="card"><h2>What a client sees</h2>
       <p>${status.counts.stable} stable, <strong>${status.tentative.outstanding} tentative now</strong>, ${status.counts.undone} undone so far, ${status.violations} later than X</p>
       ${session.value.shows_rows ? html`<${TailList} rows=${tail.current.rows.slice(0, 120)} hidden=${tail.current.hidden} now=${Date.now()} key="tail" />`
@@ -158,20 +158,18 @@ function leastOf(spec) {
   return Math.ceil((2 * (inMilliseconds(tuning.bucket || "100ms") + inMilliseconds(tuning.boundary_interval || "50ms")) + 1) / 10) * 10;
 }
 
-// Recorded failures that lasted longer than an X holds results back: at most so many would have shown tentative results.
-function WhatIf({ name, x, share }) {
-  const [lasted, setLasted] = useState([]);
-  useEffect(() => poll(async () => {
-    const { found } = await call("GET", `queries/${encodeURIComponent(name)}/failures?limit=100`);
-    setLasted(found.failures.filter((each) => each.duration_ms !== null).map((each) => each.duration_ms));
-  }, 5000), [name]);
-  if (!lasted.length || !share) return null;
-  const shown = lasted.filter((ms) => ms >= x * share).length;
-  return html`<p class="soft">${seconds(x)} would have shown tentative results in at most ${shown} of the last ${lasted.length} failure${lasted.length > 1 ? "s" : ""}:
-    a bound from how long they lasted, no promise.</p>`;
+// What an X would have shown of the recorded failures of the last day, as the server bounds it.
+function WhatIf({ name, x }) {
+  const [steps, setSteps] = useState([]);
+  useEffect(() => poll(async () => setSteps((await call("GET", `queries/${encodeURIComponent(name)}/what-if`)).found.steps), 5000), [name]);
+  const all = steps.length ? steps[0].failures : 0;
+  if (!all) return null;
+  const step = steps.filter((each) => each.x_ms <= x).at(-1);
+  return html`<p class="soft">${seconds(x)} would have shown tentative results in ${step.failures} of the ${all} failure${all > 1 ? "s" : ""} of the last day,
+    ${" "}at most ${step.rows_tentative_at_most} rows: a bound, no promise.</p>`;
 }
 
-function Slider({ query, change, share }) {
+function Slider({ query, change }) {
   const least = leastOf(query.spec), most = Math.max(MOST_MS, query.x_ms);
   const toPlace = (ms) => Math.round((1000 * Math.log(ms / least)) / Math.log(most / least));
   const toX = (place) => {
@@ -193,6 +191,6 @@ function Slider({ query, change, share }) {
       aria-valuetext=${seconds(shown)} onInput=${(e) => setDragged(toX(Number(e.target.value)))} onChange=${(e) => set(toX(Number(e.target.value)))} />
       <output for="x"><strong>${seconds(shown)}</strong></output>
       <span class="soft">${dragged === null ? "" : "let go to set it; "}a shorter failure than this stays hidden, a longer one shows tentative results</span></div>
-    <${WhatIf} name=${query.name} x=${shown} share=${share} />`;
+    <${WhatIf} name=${query.name} x=${shown} />`;
 }
 
