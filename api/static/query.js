@@ -14,7 +14,7 @@ const KINDS = ["stable", "tentative", "undo", "boundary", "rec_done", "message"]
 export function QueryPage({ name, view }) {
   const path = `queries/${encodeURIComponent(name)}`;
   const [query, setQuery] = useState(null);
-  const etag = useRef(null), ahead = useRef(0);
+  const etag = useRef(null), ahead = useRef(0), changes = useRef(Promise.resolve());
   const [span, setSpan] = useState(Number(view.get("span")) || 120);
   const tail = useRef(new Tail());
   const [turn, setTurn] = useState(0);
@@ -34,7 +34,9 @@ export function QueryPage({ name, view }) {
   const to = now, from = now - span * 1000;
   const faults = (status.journal || []).filter((entry) => entry.kind === "fault")
     .map((entry) => ({ at: entry.at_ms, sign: entry.is_bad ? "✂" : "✓", text: `${entry.who}: ${entry.text}` }));
-  const change = async (fields, headers) => {
+  // One after the other, each with the ETag that the one before has left: quick keys at the slider do not contradict each other.
+  const change = (fields, headers) => (changes.current = changes.current.then(() => send(fields, headers)));
+  const send = async (fields, headers) => {
     try {
       const { etag: current } = await call("PATCH", path, { body: fields, headers: { "If-Match": etag.current, ...headers } });
       etag.current = current;

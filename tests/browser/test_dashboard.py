@@ -70,15 +70,14 @@ def test_a_visitor_cuts_a_stream_and_sees_its_results_taken_back(up: Up, open_pa
     page.go_back()
     page.get_by_text("would have shown tentative results in").wait_for()
     page.get_by_role("link", name="failures", exact=True).click()
-    page.get_by_role("cell", name="jfk missing").first.wait_for()
-    page.locator("tbody a").last.click()
-    page.get_by_text("It is over: jfk").wait_for()
+    page.get_by_role("row").filter(has_text="jfk missing").last.get_by_role("link").click()
+    page.get_by_text("It is over:").wait_for()
     page.get_by_text("tentative results were given and taken back").wait_for()
     for part in ("held", "tentative", "redo"):
         page.get_by_role("cell", name=part, exact=True).first.wait_for()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download as JSON").click()
-    assert json.loads(download.value.path().read_text())["missing"][0] == "jfk"
+    assert "jfk" in json.loads(download.value.path().read_text())["missing"]
     assert page.errors == []
 
 
