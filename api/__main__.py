@@ -9,6 +9,7 @@ import uvicorn
 
 from api.app import create_app
 from api.dashboard import add_dashboard
+from api.jobs import Jobs
 from api.server import END_WITHIN_S, add_options, server_config
 from api.settings import ApiSettings
 from api.stack import StackInstallation
@@ -26,7 +27,7 @@ def serve(stopping: threading.Event) -> int:
     options = ApiSettings(**{name: value for name, value in vars(arguments).items() if value is not None})
     installation = StackInstallation(settings, allow_chaos=options.allow_chaos)
     tokens = TokenStore(settings.data, options.token.get_secret_value() if options.token else None)
-    app = create_app(options, installation, tokens)
+    app = create_app(options, installation, tokens, Jobs(settings.data / "jobs", options.jobs_at_once))
     add_dashboard(app, settings.data)
     server = uvicorn.Server(server_config(app, options))
     # Signals are the main thread's; uvicorn leaves them alone in another.

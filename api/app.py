@@ -13,9 +13,10 @@ from fastapi.openapi.utils import get_openapi
 from api import problems
 from api.gate import WITHOUT_TOKEN, Gate
 from api.installation import Installation
+from api.jobs import Jobs
 from api.problems import Problem
 from api.rates import Rates
-from api.routers import chaos, events, failures, health, metrics, output, queries, streams
+from api.routers import chaos, comparisons, events, failures, health, metrics, output, queries, streams
 from api.settings import ApiSettings
 from api.tokens import TokenStore
 
@@ -24,6 +25,7 @@ ROUTERS = (
     queries.checking,
     output.router,
     failures.router,
+    comparisons.router,
     events.router,
     streams.router,
     chaos.router,
@@ -38,14 +40,16 @@ DESCRIPTION = """X over REST: queries, their delay thresholds, and how they are.
 `Authorization: Bearer TOKEN`. Every error is a problem document (RFC 9457) that names the field, its value and the fix."""
 
 
-def create_app(settings: ApiSettings, installation: Installation, tokens: TokenStore) -> FastAPI:
-    """The API over an installation, which is closed when the application ends. UserError for settings that are not safe."""
+def create_app(settings: ApiSettings, installation: Installation, tokens: TokenStore, jobs: Jobs) -> FastAPI:
+    """The API over an installation, which is closed when the application ends, as its jobs are. UserError for settings that
+    are not safe."""
     settings.check()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         current_default_thread_limiter().total_tokens = THREADS
         yield
+        jobs.close()
         installation.close()
 
     app = FastAPI(
@@ -64,6 +68,7 @@ def create_app(settings: ApiSettings, installation: Installation, tokens: TokenS
     )
     app.state.installation = installation
     app.state.settings = settings
+    app.state.jobs = jobs
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)

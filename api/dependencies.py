@@ -10,6 +10,7 @@ from fastapi import Depends, Header, Path, Request
 
 from api.etags import precondition
 from api.installation import ForbiddenError, Installation, Precondition
+from api.jobs import Jobs
 from api.settings import ApiSettings
 from api.tokens import Caller, Role
 from boreal.model.documents import parse_document
@@ -26,6 +27,10 @@ def installation_of(request: Request) -> Installation:
 
 def settings_of(request: Request) -> ApiSettings:
     return cast(ApiSettings, request.app.state.settings)
+
+
+def jobs_of(request: Request) -> Jobs:
+    return cast(Jobs, request.app.state.jobs)
 
 
 class Requires:
@@ -45,6 +50,7 @@ class Requires:
 VIEWER, OPERATOR, ADMIN, CHAOS = (Depends(Requires(role)) for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN, Role.CHAOS))
 
 InstallationOf = Annotated[Installation, Depends(installation_of)]
+JobsOf = Annotated[Jobs, Depends(jobs_of)]
 SettingsOf = Annotated[ApiSettings, Depends(settings_of)]
 Name = Annotated[str, Path(description="The name of the query.", min_length=1, max_length=200, examples=["departures"])]
 

@@ -16,6 +16,7 @@ import uvicorn
 from api.app import create_app
 from api.dashboard import add_dashboard
 from api.embedded import EmbeddedInstallation
+from api.jobs import Jobs
 from api.server import add_options, server_config
 from api.settings import ApiSettings
 from api.tokens import TokenStore
@@ -51,7 +52,7 @@ def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
         tokens = TokenStore(data, given)
         tokens.on_change = lambda: installation.see_tokens(tokens.shown())
         tokens.tokens()
-        app = create_app(settings, installation, tokens)
+        app = create_app(settings, installation, tokens, Jobs(data / "jobs", settings.jobs_at_once))
         add_dashboard(app, data)
         server = _Server(server_config(app, settings))
         server.on_ready = lambda: write_state(data, state_of(os.getpid(), is_ready=True))

@@ -336,6 +336,75 @@ class FailureList(BaseModel):
     next: str | None = Field(description="What to give as `after` for older ones; null if there are no more.")
 
 
+class Progress(BaseModel):
+    """How far a comparison is."""
+
+    done: int = Field(description="Runs that are done.")
+    total: int | None = Field(description="All runs; null before it has begun.")
+
+
+class ComparisonProblem(BaseModel):
+    """Why a comparison failed."""
+
+    field: str = Field(description="What was wrong.")
+    value: Any = Field(description="Its value.")
+    problem: str = Field(description="What was wrong with it.")
+    fix: str = Field(description="What to do.")
+
+
+class ComparisonSummary(BaseModel):
+    """A comparison. Times are milliseconds since 1970."""
+
+    id: str = Field(description="Its id.", examples=["which-mode"])
+    query: str = Field(description="The query.")
+    state: str = Field(description="`queued`, `running`, `done`, `failed` or `cancelled`.")
+    progress: Progress = Field(description="How far it is.")
+    by: str = Field(description="Who asked for it: a token, by its name and roles.")
+    created_ms: float = Field(description="When that was.")
+    started_ms: float | None = Field(description="When it began.")
+    ended_ms: float | None = Field(description="When it was over.")
+    problem: ComparisonProblem | None = Field(description="With `failed`: why.")
+
+
+class ComparedRun(_More):
+    """A run: the figures of `boreal compare`. Times are of the run's clock."""
+
+    x_ms: float = Field(description="X.")
+    mode: str = Field(description="The reconciliation mode.")
+    policy: str = Field(description="The policy, FAILURE/STABILIZATION.")
+    is_stable: bool = Field(description="Whether all replicas were stable in the end, and had processed all input.")
+    delay_new_ms_max: float | None = Field(description="The longest delay of a new row.")
+    violations: int = Field(description="New rows that came later than X.")
+    n_tentative: int = Field(description="Tentative rows that the client was given.")
+    n_undone: int = Field(description="Tentative rows that were revoked.")
+    consistent_after_seconds: float | None = Field(
+        description="From the end of the last fault until all was stable again; null without faults, or if one did not heal."
+    )
+
+
+class ComparisonResult(BaseModel):
+    """What came of a comparison."""
+
+    query: str = Field(description="The query.")
+    faults: list[str] = Field(description="The faults.")
+    table: list[ComparedRun] = Field(description="A row for each run.")
+    notes: list[str] = Field(description="Which combinations were omitted, and why.")
+
+
+class ComparisonAnswer(ComparisonSummary):
+    """A comparison in full."""
+
+    request: dict[str, Any] = Field(description="What was asked for.")
+    result: ComparisonResult | None = Field(description="What came of it; null before it is done.")
+
+
+class ComparisonList(BaseModel):
+    """Comparisons, the newest first."""
+
+    comparisons: list[ComparisonSummary] = Field(description="The comparisons.")
+    next: str | None = Field(description="What to give as `after` for more; null if there are no more.")
+
+
 class AppendAnswer(BaseModel):
     """What became of rows."""
 

@@ -43,6 +43,8 @@ class ApiSettings(BaseSettings):
     )
     allow_chaos: bool = Field(default=False, description="Whether callers with the role chaos may break something on purpose.")
 
+    jobs_at_once: int = Field(default=1, ge=1, le=16, description="Jobs, such as comparisons, that may run at the same time.")
+
     def check(self) -> None:
         """UserError for an address that other machines reach, without TLS: tokens could be read on their way."""
         if self.certificate is not None or self.behind_tls or is_loopback(self.host):

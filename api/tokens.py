@@ -30,7 +30,7 @@ class Role(Enum):
     VIEWER = "viewer"
     """Read everything but the settings."""
     OPERATOR = "operator"
-    """Also create and change queries, and post rows."""
+    """Also create and change queries, post rows, and start, cancel and delete comparisons."""
     ADMIN = "admin"
     """Also delete queries, and read the settings."""
     CHAOS = "chaos"

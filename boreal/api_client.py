@@ -173,6 +173,31 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/explain-delay")
         return found
 
+    # Comparisons
+
+    def compare(self, request: Mapping[str, Any]) -> Json:
+        """Begin a comparison. request: `query`, `sources`, and what is to be compared, as docs/rest.md says; with an `id`, the
+        call may be repeated. Returns at once: `comparison` says how far it is."""
+        found: Json = self.call("POST", "/comparisons", request)
+        return found
+
+    def comparison(self, id: str) -> Json:
+        """A comparison, with its `state`, its `progress` and, once it is done, its `result`."""
+        found: Json = self.call("GET", _job_path(id))
+        return found
+
+    def comparisons(self, *, limit: int = 50, after: str | None = None) -> Json:
+        """A page of the comparisons, the newest first. after: `next` of the page before."""
+        found: Json = self.call("GET", "/comparisons", params={"limit": limit, "after": after})
+        return found
+
+    def cancel_comparison(self, id: str) -> Json:
+        found: Json = self.call("POST", f"{_job_path(id)}/cancel")
+        return found
+
+    def delete_comparison(self, id: str) -> None:
+        self.call("DELETE", _job_path(id))
+
     # Rows and results
 
     def append(self, stream: str, rows: Sequence[Mapping[str, Any]]) -> Json:
@@ -263,6 +288,10 @@ class AsyncApiClient:
 
 def _path(name: str) -> str:
     return f"/queries/{urllib.parse.quote(name, safe='')}"
+
+
+def _job_path(id: str) -> str:
+    return f"/comparisons/{urllib.parse.quote(id, safe='')}"
 
 
 def _error_of(status: int, body: bytes) -> ApiError:

@@ -121,15 +121,22 @@ def compare(
     """Run each combination in its own folder, then write compare.html and compare.json to `out`."""
     runs, table = [], []
     for combination in chosen:
-        part = out / combination.name
-        run_folder.prepare(part)
-        outcome = session.run(part, mode=combination.mode, policy=combination.policy, watch=watch_for(combination))
-        runs.append(outcome.report)
-        table.append(_row(session, combination, outcome, part))
+        report, row = run_combination(session, combination, out / combination.name, watch_for(combination))
+        runs.append(report)
+        table.append(row)
     done = Comparison(session.query.name, session.fault_texts, runs, table, list(notes))
     run_folder.write_whole(out / "compare.html", page(done.query, session.faults, done.faults, runs, table))
     run_folder.write_whole(out / "compare.json", done.to_json())
     return done
+
+
+def run_combination(
+    session: Session, combination: Combination, part: Path, watch: Watch | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run one combination in a folder of its own, which is created: its report, and its row of the table."""
+    run_folder.prepare(part)
+    outcome = session.run(part, mode=combination.mode, policy=combination.policy, watch=watch)
+    return outcome.report, _row(session, combination, outcome, part)
 
 
 def _row(session: Session, combination: Combination, outcome: Outcome, part: Path) -> dict[str, Any]:

@@ -26,6 +26,15 @@ _DEFAULT_KEYS = 100
 
 def generate(name: str, schema: Schema, text: str, seed: int = 0) -> pa.RecordBatch:
     """The rows of stream `name`, in order of time, with the columns of `schema.arrow`. UserError if `text` is not valid."""
+    rate, count, keys = parse_generator(name, text)
+    times = START_US + np.arange(count, dtype=np.int64) * 1_000_000 // rate
+    draw = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    columns = [_values(kind, times, keys, draw) for _, kind in schema.columns]
+    return pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=schema.arrow)
+
+
+def parse_generator(name: str, text: str) -> tuple[int, int, int]:
+    """What a generator of stream `name` makes: tuples per second, tuples in all, and keys. UserError if `text` is not valid."""
     match = _SHAPE.fullmatch(text)
     if match is None or int(match["rate"]) == 0 or float(match["seconds"]) == 0 or match["keys"] == "0":
         raise UserError(
@@ -34,12 +43,8 @@ def generate(name: str, schema: Schema, text: str, seed: int = 0) -> pa.RecordBa
             "is not a valid generator",
             "write generate:RATE,SECONDS[,KEYS], each above 0, such as generate:1000,60 or generate:1000,60,20",
         )
-    rate, keys = int(match["rate"]), int(match["keys"] or _DEFAULT_KEYS)
-    count = math.ceil(rate * float(match["seconds"]))
-    times = START_US + np.arange(count, dtype=np.int64) * 1_000_000 // rate
-    draw = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    columns = [_values(kind, times, keys, draw) for _, kind in schema.columns]
-    return pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=schema.arrow)
+    rate = int(match["rate"])
+    return rate, math.ceil(rate * float(match["seconds"])), int(match["keys"] or _DEFAULT_KEYS)
 
 
 def _values(kind: Type, times: np.ndarray, keys: int, draw: np.random.Generator) -> pa.Array:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TextIO, cast
+from typing import Any, Literal, TextIO, cast
 
 import numpy as np
 
@@ -156,10 +156,10 @@ class RunOptions:
 PLAIN = RunOptions()
 
 
-def make_session(query_path: Path, sources: Sequence[str], options: RunOptions = PLAIN) -> Session:
-    """Check everything that a command was given, and read its sources, STREAM=PATH each. UserError for the first thing that
-    is wrong."""
-    query = load_query(query_path)
+def make_session(source: Path | Mapping[str, Any], sources: Sequence[str], options: RunOptions = PLAIN) -> Session:
+    """Check everything that a command was given, and read its sources, STREAM=PATH each. source: the query, as `load_query`
+    takes it. UserError for the first thing that is wrong."""
+    query = load_query(source)
     rate, speed, clock, seed = options.rate, options.speed, options.clock, options.seed
     if rate is not None and speed is not None:
         raise UserError("--speed", speed, f"cannot be used with --rate {rate}", "use only one of the two")

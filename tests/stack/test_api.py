@@ -15,6 +15,7 @@ from api import create_app
 from api import posts as posting
 from api import stack as module
 from api.installation import ANY, Precondition, PreconditionError
+from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
 from api.stack import StackInstallation
@@ -69,7 +70,7 @@ def test_while_kafka_is_away_reads_go_on_marked_stale_and_writes_are_refused(
     settings = settings_of(own_kafka)
     installation = StackInstallation(settings)
     path = f"/api/v1/queries/{fresh_name}"
-    app = create_app(ApiSettings(), installation, TokenStore(tmp_path, "ours"))
+    app = create_app(ApiSettings(), installation, TokenStore(tmp_path, "ours"), Jobs(tmp_path / "jobs"))
     headers = {"Authorization": "Bearer ours"}
     with TestClient(app, base_url="http://127.0.0.1", headers=headers) as api, monkeypatch.context() as patch:
         assert api.put(path, json=spec_of(fresh_name)).status_code == 201

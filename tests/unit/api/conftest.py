@@ -13,6 +13,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from api import create_app
+from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
@@ -20,6 +21,10 @@ from services.stack.servers import free_port
 from tests.unit.api.memory import MemoryInstallation
 
 ADDRESS = "http://127.0.0.1:8080"
+
+
+IDLE = ("sh", "-c", "exec cat")
+"""The command of a job that does nothing until its input ends."""
 
 
 @pytest.fixture
@@ -33,9 +38,19 @@ def tokens(tmp_path: Path) -> TokenStore:
 
 
 @pytest.fixture
-def client(installation: MemoryInstallation, tokens: TokenStore) -> Iterator[TestClient]:
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    """Jobs that do nothing."""
+    made = Jobs(tmp_path / "jobs", command=IDLE)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(installation: MemoryInstallation, tokens: TokenStore, jobs: Jobs) -> Iterator[TestClient]:
     """A caller without a token."""
-    with TestClient(create_app(ApiSettings(), installation, tokens), base_url=ADDRESS, raise_server_exceptions=False) as made:
+    with TestClient(
+        create_app(ApiSettings(), installation, tokens, jobs), base_url=ADDRESS, raise_server_exceptions=False
+    ) as made:
         yield made
 
 
@@ -60,10 +75,10 @@ def query(admin: TestClient) -> dict[str, Any]:
 
 
 @pytest.fixture
-def address(installation: MemoryInstallation, tokens: TokenStore) -> Iterator[str]:
+def address(installation: MemoryInstallation, tokens: TokenStore, jobs: Jobs) -> Iterator[str]:
     """Where the API listens, on a real socket."""
     port = free_port()
-    app = create_app(ApiSettings(), installation, tokens)
+    app = create_app(ApiSettings(), installation, tokens, jobs)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run)
     thread.start()

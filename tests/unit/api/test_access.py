@@ -16,6 +16,7 @@ from api import create_app
 from api.app import ROUTERS
 from api.dependencies import Requires
 from api.gate import BODY_BYTES_MAX
+from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
@@ -75,7 +76,7 @@ def test_a_token_that_is_unknown_expired_or_revoked_is_refused(client: TestClien
     tokens = TokenStore(tmp_path / "other", now=lambda: now)
     made, text = tokens.create("grafana", [Role.VIEWER], for_s=60)
     _, lasting = tokens.create("ours", [Role.VIEWER])
-    app = create_app(ApiSettings(), MemoryInstallation(), tokens)
+    app = create_app(ApiSettings(), MemoryInstallation(), tokens, Jobs(tmp_path / "jobs"))
     caller = TestClient(app, base_url="http://127.0.0.1")
 
     def status(token: str, kind: str = "Bearer") -> int:
@@ -111,7 +112,7 @@ def test_the_token_of_up_and_of_the_settings_may_do_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "127.0.0.1", "localhost:9", "[::1]:8080", "LOCALHOST", "boreal.example:1"])
 def test_known_names_may_be_called_at_any_port(tmp_path: Path, host: str) -> None:
-    app = create_app(ApiSettings(hosts=["boreal.example"]), MemoryInstallation(), TokenStore(tmp_path))
+    app = create_app(ApiSettings(hosts=["boreal.example"]), MemoryInstallation(), TokenStore(tmp_path), Jobs(tmp_path / "jobs"))
     assert TestClient(app).get("/healthz", headers={"Host": host}).status_code == 200
 
 
@@ -144,7 +145,7 @@ def test_a_body_that_is_too_long_is_refused_also_where_its_length_is_not_said(ad
 def test_a_token_that_calls_too_often_waits_and_others_do_not(tmp_path: Path) -> None:
     tokens = TokenStore(tmp_path, "ours")
     _, other = tokens.create("other", [Role.VIEWER])
-    app = create_app(ApiSettings(requests_per_s=0.5), MemoryInstallation(), tokens)
+    app = create_app(ApiSettings(requests_per_s=0.5), MemoryInstallation(), tokens, Jobs(tmp_path / "jobs"))
     caller = TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": "Bearer ours"})
     assert caller.get(QUERIES).status_code == 200
     refused = caller.get(QUERIES)
@@ -179,12 +180,16 @@ def test_answers_forbid_what_a_page_of_ours_does_not_need(admin: TestClient) -> 
 
 def test_other_machines_are_not_served_in_clear(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unencrypted"):
-        create_app(ApiSettings(host="0.0.0.0"), MemoryInstallation(), TokenStore(tmp_path))
-    create_app(ApiSettings(host="0.0.0.0", behind_tls=True), MemoryInstallation(), TokenStore(tmp_path))
+        create_app(ApiSettings(host="0.0.0.0"), MemoryInstallation(), TokenStore(tmp_path), Jobs(tmp_path / "jobs"))
+    create_app(
+        ApiSettings(host="0.0.0.0", behind_tls=True), MemoryInstallation(), TokenStore(tmp_path), Jobs(tmp_path / "jobs")
+    )
 
 
 def test_the_settings_are_shown_to_admins_without_secrets(admin: TestClient, tmp_path: Path) -> None:
-    app = create_app(ApiSettings(token=SecretStr("hush")), MemoryInstallation(), TokenStore(tmp_path, "hush"))
+    app = create_app(
+        ApiSettings(token=SecretStr("hush")), MemoryInstallation(), TokenStore(tmp_path, "hush"), Jobs(tmp_path / "jobs")
+    )
     shown = TestClient(app, base_url="http://127.0.0.1").get("/api/v1/config", headers={"Authorization": "Bearer hush"})
     assert shown.status_code == 200 and "hush" not in shown.text and shown.json()["api"]["port"] == 8080
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from api.comparisons import EXAMPLE
 from api.models import EXAMPLE_SPEC
 from api.tokens import Role, TokenStore
 from boreal.api_client import ApiClient, ApiError, AsyncApiClient, Event
@@ -39,6 +40,17 @@ def test_queries_are_made_changed_and_deleted(address: str, token: str) -> None:
     with pytest.raises(ApiError) as refused:
         ApiClient(address, "other").queries()
     assert refused.value.status == 401 and refused.value.fix
+
+
+def test_comparisons_are_begun_read_and_ended(address: str, token: str) -> None:
+    with ApiClient(address, token) as api:
+        api.put(EXAMPLE_SPEC)
+        begun = api.compare(EXAMPLE)
+        assert begun["id"] == "which-mode" and api.compare(EXAMPLE) == api.comparison("which-mode") == begun
+        assert [each["id"] for each in api.comparisons()["comparisons"]] == ["which-mode"]
+        assert api.cancel_comparison("which-mode")["state"] == "cancelled"
+        api.delete_comparison("which-mode")
+        assert api.comparisons() == {"comparisons": [], "next": None}
 
 
 def test_results_come_as_they_are_made_and_callers_may_leave_open_streams(

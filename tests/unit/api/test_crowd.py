@@ -18,6 +18,7 @@ import uvicorn
 from api import create_app
 from api.embedded import RingReader
 from api.installation import Precondition, View
+from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.routers import output as module
 from api.settings import ApiSettings
@@ -55,11 +56,11 @@ def installation(monkeypatch: pytest.MonkeyPatch) -> Ringed:
 
 
 @pytest.fixture
-def address(installation: Ringed, tokens: TokenStore) -> Iterator[tuple[str, int]]:
+def address(installation: Ringed, tokens: TokenStore, jobs: Jobs) -> Iterator[tuple[str, int]]:
     """Where the API listens, with little room for what a caller has not read."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-    app = create_app(ApiSettings(), installation, tokens)
+    app = create_app(ApiSettings(), installation, tokens, jobs)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -9,10 +9,11 @@ from schemathesis.specs.openapi import checks
 from starlette.testclient import TestClient
 
 from api import create_app
+from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
 from api.tokens import TokenStore
-from tests.unit.api.conftest import ADDRESS
+from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 
 EXAMPLES = 10
@@ -33,12 +34,15 @@ ENDLESS = r"/(output|stream)$"
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory):
-    app = create_app(ApiSettings(allow_chaos=True), MemoryInstallation(), TokenStore(tmp_path_factory.mktemp("data"), "ours"))
+    data = tmp_path_factory.mktemp("data")
+    jobs = Jobs(data / "jobs", command=IDLE)
+    app = create_app(ApiSettings(allow_chaos=True), MemoryInstallation(), TokenStore(data, "ours"), jobs)
     client = TestClient(app, base_url=ADDRESS, headers=TOKEN)
     client.put("/api/v1/queries/departures", json=EXAMPLE_SPEC).raise_for_status()
     made = schemathesis.openapi.from_dict(client.get("/api/v1/openapi.json").json())
     made.app = app
-    return made.exclude(path_regex=ENDLESS)
+    yield made.exclude(path_regex=ENDLESS)
+    jobs.close()
 
 
 described = schemathesis.pytest.from_fixture("document")

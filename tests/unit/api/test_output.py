@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from sse_starlette import ServerSentEvent
 
 from api import create_app
+from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.routers import output as module
 from api.routers.output import _events, _without_row
@@ -95,8 +96,8 @@ def test_the_stream_ends_with_its_query(output: MemoryOutput, monkeypatch: pytes
     assert asyncio.run(follow()) == 5 and output.readers == 0
 
 
-def test_where_rows_are_not_shown_the_rest_is(tokens: TokenStore, installation: MemoryInstallation) -> None:
-    app = create_app(ApiSettings(show_rows=False), installation, tokens)
+def test_where_rows_are_not_shown_the_rest_is(tokens: TokenStore, installation: MemoryInstallation, jobs: Jobs) -> None:
+    app = create_app(ApiSettings(show_rows=False), installation, tokens, jobs)
     _, token = tokens.create("ours", [Role.ADMIN])
     caller = TestClient(app, base_url=ADDRESS, headers={"Authorization": f"Bearer {token}"})
     assert caller.put(DEPARTURES, json=EXAMPLE_SPEC).status_code == 201
