@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from deployment.events import Event, read_event
+from deployment.events import SERVED, Event, read_event
 from deployment.failures import Failure, Failures
 
 KEPT_EVENTS = 50_000
@@ -69,7 +69,9 @@ class EventHistory:
         self._listeners: list[Callable[[], None]] = []
 
     def take(self, number: int, event: Event) -> None:
-        """The next event."""
+        """The next event. Sums of what was served are passed over: they would displace what happened."""
+        if event.kind == SERVED:
+            return
         with self._lock:
             if self._events and number <= self._events[-1][0]:
                 return

@@ -13,6 +13,8 @@ from api.installation import Installation
 STATES = ("STABLE", "UP_FAILURE", "STABILIZATION", "RECOVERING", "STARTING", "FAILURE", "PAUSED")
 INPUT_STATES = ("live", "idle", "spooling", "failed", "starting", "paused")
 QUANTILES = {"p50": "0.5", "p99": "0.99", "max": "1"}
+BUDGETS = ("results", "time")
+BURNT_OVER = {"1h": "burn_1h", "6h": "burn_6h"}
 DEAD_LETTERS = {"refused": "dlq", "ahead": "ahead"}
 
 
@@ -39,6 +41,10 @@ class StatusCollector(Collector):
         seconds = _gauge("reconciliation_seconds", "How long the last correction of an instance took.", "instance", "mode")
         held_rows = _gauge("buffer_tuples", "Rows of its inputs that an instance has in memory.", "instance")
         copied = _gauge("checkpoint_bytes", "The size of the last copy of an instance's state; 0 before the first.", "instance")
+        objective = _gauge("slo_objective_ratio", "The share that is to be on time, and not tentative.")
+        share = _gauge("slo_share_ratio", "The share that was, within the window of the objective.", "budget")
+        left = _gauge("slo_budget_left_ratio", "How much of the budget is left; below 0 it is overspent.", "budget")
+        burn = _gauge("slo_burn_rate", "How fast the budget was spent lately; 1 spends it within its window.", "budget", "over")
         records = self._installation.queries()
         for name, status in self._installation.statuses().items():
             for known in STATES:
@@ -53,6 +59,13 @@ class StatusCollector(Collector):
             _add(held, [name], status["alpha_x_ms"], 1e-3)
             late.add_metric([name], status["violations"])
             tentative.add_metric([name], status["tentative"]["outstanding"])
+            if (slo := status.get("slo")) is not None:
+                objective.add_metric([name], round(slo["objective"] / 100, 9))
+                for budget in BUDGETS:
+                    _add(share, [name, budget], slo[budget]["share"], 1)
+                    left.add_metric([name, budget], slo[budget]["budget_left"])
+                    for over, field in BURNT_OVER.items():
+                        burn.add_metric([name, budget, over], slo[budget][field])
             positions = [replica["position"] for replica in status["replicas"] if replica.get("position") is not None]
             _add(stable, [name], max(positions, default=None), 1e-6)
             for stream in status["inputs"]:
@@ -68,7 +81,7 @@ class StatusCollector(Collector):
                 _add(copied, [name, who], entry.get("checkpoint_bytes"), 1)
         yield from (
             state, paused, rows, undone, delay, threshold, held, late, tentative, stable, inputs, age, dead, seconds,
-            held_rows, copied,
+            held_rows, copied, objective, share, left, burn,
         )  # fmt: skip
 
 

@@ -319,6 +319,41 @@ class WhatIfStep(BaseModel):
     rows_tentative_at_most: int = Field(description="How many of these, at most.")
 
 
+class Budget(BaseModel):
+    """How much of what may go wrong within the window is left."""
+
+    share: float | None = Field(description="The share that was as it should be, from 0 to 1; null where there is none yet.")
+    budget_left: float = Field(description="1: all, 0: nothing; below 0 it is overspent.")
+    burn_1h: float = Field(description="How fast it was spent over the last hour: 1 spends all of it within the window.")
+    burn_6h: float = Field(description="The same, over the last six hours.")
+
+
+class ResultsBudget(Budget):
+    """New rows."""
+
+    on_time: int = Field(description="Those that came within X of their ingest.")
+    late: int = Field(description="The others.")
+
+
+class TimeBudget(Budget):
+    """Time, of which the budget is a part of the whole window."""
+
+    tentative_ms: float = Field(description="For how long clients held tentative rows.")
+
+
+class SloAnswer(BaseModel):
+    """How a query keeps its objective."""
+
+    query: str = Field(description="The query.")
+    objective: float = Field(description="The objective, in percent.", examples=[99.9])
+    window_ms: float = Field(description="Over how long, up to now.")
+    since_ms: float = Field(description="From when on it is known what clients were given, within the window.")
+    results: ResultsBudget = Field(description="Of new rows, how many came within X.")
+    time: TimeBudget = Field(description="For how much of the time clients held nothing tentative.")
+    as_of_ms: float = Field(description="When this was known, in milliseconds since 1970.")
+    stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")
+
+
 class WhatIf(BaseModel):
     """What each X would have shown of recorded failures: a bound, not a forecast. An X may have shown less."""
 

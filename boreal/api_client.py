@@ -160,6 +160,11 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/what-if", params={"since_ms": since_ms})
         return found
 
+    def slo(self, name: str) -> Json:
+        """How a query keeps its objective, and what is left of its budgets."""
+        found: Json = self.call("GET", f"{_path(name)}/slo")
+        return found
+
     def failure(self, name: str, id: str) -> Json:
         """A failure, with its phases, its cost and its events."""
         found: Json = self.call("GET", f"{_path(name)}/failures/{urllib.parse.quote(id, safe='')}")

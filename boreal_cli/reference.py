@@ -56,8 +56,15 @@ EXPRESSIONS_OVER = Schema.of({
 })  # fmt: skip
 """The columns of the examples of expressions."""
 
-_PARTS = ("Stream", "Window", "Policy", "Tuning", "FragmentSpec")
-_TITLES = {"Stream": "A stream", "Window": "A window", "Policy": "Policy", "Tuning": "Tuning", "FragmentSpec": "A fragment"}
+_PARTS = ("Stream", "Window", "Policy", "Slo", "Tuning", "FragmentSpec")
+_TITLES = {
+    "Stream": "A stream",
+    "Window": "A window",
+    "Policy": "Policy",
+    "Slo": "Objective",
+    "Tuning": "Tuning",
+    "FragmentSpec": "A fragment",
+}
 _OPERATORS = ("Filter", "Map", "Union", "Aggregate", "Join", "Distinct", "Top")
 
 _MADE = "<!-- Made by `python -m boreal_cli.reference`: edit the code instead. -->"
@@ -181,7 +188,7 @@ def _type(field: Mapping[str, Any], definitions: Definitions) -> str:
             return f"int{_bounds(field)}"
         case {"type": "boolean"}:
             return "bool"
-        case {"title": "duration" | "size" | "auto, or a duration" as title}:
+        case {"title": "duration" | "size" | "percentage" | "auto, or a duration" as title}:
             return str(title)
         case {"maxLength": most}:
             return f"name, up to {most} letters"

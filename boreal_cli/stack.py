@@ -252,14 +252,15 @@ def set_(
         list[str],
         typer.Argument(
             metavar="KEY=VALUE...",
-            help="The setting and its new value: delay_threshold, reconcile or policy.",
+            help="The setting and its new value: delay_threshold, reconcile, policy or slo.",
             show_default=False,
         ),
     ],
     data: Data = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change a query while it runs. A new delay threshold takes effect at once. For other changes, replicas restart in turn."""
+    """Change a query while it runs. A new delay threshold or objective takes effect at once. For other changes, replicas
+    restart in turn."""
     pairs = {}
     for change in changes:
         key, equals, value = change.partition("=")

@@ -10,15 +10,17 @@ KEPT_US = 60_000_000
 
 
 class DelayWindow:
-    """x_us: X, in microseconds. violations: how many delays have exceeded it."""
+    """x_us: X, in microseconds. rows: how many delays there were. violations: how many of them have exceeded X."""
 
     def __init__(self, x_us: int) -> None:
         self.x_us = x_us
+        self.rows = 0
         self.violations = 0
         self._kept: deque[tuple[int, np.ndarray]] = deque()
 
     def add(self, now_us: int, delays_us: np.ndarray) -> None:
         """Add the delays, in microseconds, of rows that reached the client at `now_us`."""
+        self.rows += len(delays_us)
         self.violations += int((delays_us > self.x_us).sum())
         if len(delays_us):
             self._kept.append((now_us, delays_us))

@@ -31,6 +31,7 @@ PAUSED = "paused"
 RESUMED = "resumed"
 RESTARTED = "restarted"
 DELETED = "deleted"
+SERVED = "served"
 CHAOS_BEGUN = "chaos_begun"
 CHAOS_UNDONE = "chaos_undone"
 TOKEN_MADE = "token_made"
@@ -54,6 +55,8 @@ KINDS: Mapping[str, str] = {
     RESUMED: "A query was resumed.",
     RESTARTED: "The replicas of a query were asked to restart.",
     DELETED: "A query was deleted.",
+    SERVED: "What clients of a query with an objective (`slo`) were given since `from_ms`: new rows `on_time` and `late`; and "
+    "`tentative_ms`, for how long they held tentative rows. The API sums these up, and does not list them.",
     CHAOS_BEGUN: "A fault was begun on purpose: `id`, `fault`, `targets`, `ends_at_ms`.",
     CHAOS_UNDONE: "A fault is over: `id`, `fault`.",
     TOKEN_MADE: "A token was made: `id`, `name`, `roles`.",

@@ -106,6 +106,25 @@ EGRESS_OF_QUERY: Fields = {
     "tentative": ("What clients hold that may be revoked:", TENTATIVE),
     "counts": ("What clients were given:", COUNTS),
 }
+BUDGET: Fields = {
+    "share": "The share that was as it should be, from 0 to 1; null where there is none yet.",
+    "budget_left": "How much is left of what may be otherwise within the window: 1 is all, 0 none; below 0 it is overspent.",
+    "burn_1h": "How fast the budget was spent over the last hour: 1 spends all of it within the window.",
+    "burn_6h": "The same, over the last six hours.",
+}
+SLO: Fields = {
+    "objective": "The objective, in percent.",
+    "window_ms": "Over how long, up to now.",
+    "since_ms": "From when on it is known what clients were given, within the window.",
+    "results": (
+        "New rows:",
+        {"on_time": "Those that came within X of their ingest.", "late": "The others.", **BUDGET},
+    ),
+    "time": (
+        "Time, of which the budget is a part of the whole window:",
+        {"tentative_ms": "For how long clients held tentative rows.", **BUDGET},
+    ),
+}
 QUERY: Fields = {
     "v": "The version of this shape.",
     "process": "`query:NAME`, the key of the record.",
@@ -122,6 +141,7 @@ QUERY: Fields = {
     "alpha_x_ms": "The least of its replicas'.",
     "delay_ms": ("The delay of new rows lately, at the best egress; null where there was none.", DELAYS),
     "violations": "New rows that came later than X after their ingest, at all egresses.",
+    "slo": ("For a query with an objective; null for any other:", SLO),
     "inputs": ("For each stream:", INPUT),
     "replicas": ("For each instance, that is, each shard of each replica of each fragment:", REPLICA),
     "jobs": (
@@ -268,6 +288,7 @@ EGRESS: Fields = {
     "skew_ms": "How far the clocks of what it reads were seen to be ahead.",
     "counts": ("What clients were given:", COUNTS),
     "delay_ms": ("The delay of new rows lately; null where there was none.", DELAYS),
+    "new_rows": "New rows since the process began, whose delays count.",
     "violations": "New rows that came later than X after their ingest.",
     "tentative": (
         "What clients hold that may be revoked:",

@@ -17,6 +17,7 @@ from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import facts_of_job
 from deployment.query_record import QueryRecord
 from deployment.skew import ProcessStatus, clock_warnings
+from deployment.slo import ServiceLevel
 from deployment.stalls import StallDetector
 from formats.control_messages import ControlItem, instance_of
 from formats.json_text import moment
@@ -67,6 +68,8 @@ class WatchedQuery:
         self.stalls = StallDetector(STALL_AFTER_LEAST_US)
         self.failures: FailureRecorder | None = None
         """None as long as it is not known what was recorded before; what is seen meanwhile is recorded later."""
+        self.served = ServiceLevel(record.name)
+        self.slo = record.query.slo
         self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
@@ -79,15 +82,17 @@ class WatchedQuery:
         layout = make_layout(record.query, self.sites)
         if self.record.paused and not record.paused:
             self.begun_at = now
-        self.record, self.layout, self.plan = record, layout, layout.plan
+        self.record, self.layout, self.plan, self.slo = record, layout, layout.plan, record.query.slo
         self.instances = _instances_of(layout)
         self._expect(now)
 
     def record_failures(self, recorded: Iterable[Event]) -> None:
-        """Record the failures of the query from now on. recorded: the events of it that there are."""
+        """Record the failures of the query, and what its clients are given, from now on. recorded: the events of it that there
+        are."""
         self.failures = FailureRecorder(self.record.name)
         for event in recorded:
             self.failures.resume(event)
+            self.served.resume(event)
 
     def _expect(self, now: int) -> None:
         """Whom the plan makes us hear from, and how soon they may count as stalled."""
@@ -136,6 +141,10 @@ class WatchedQuery:
                 effects += failure_signs.see_node(self._regarding(self.failures), status, now / 1_000)
             elif kind == "egress" and name in self.sites:
                 effects += failure_signs.see_egress(self._regarding(self.failures), name, status, now / 1_000)
+                if self.slo is not None and "new_rows" in status:
+                    is_tentative = status.get("tentative", {}).get("outstanding", 0) > 0
+                    counts = status["new_rows"], status["violations"]
+                    effects += self.served.see(name, *counts, is_tentative, now / 1_000)
         return effects
 
     def note_damage(self, instance: str, number: int, now: int) -> list[WatchEffect]:
@@ -151,6 +160,8 @@ class WatchedQuery:
         effects: list[WatchEffect] = []
         for effect in self.claims.tick(now, is_counting=not self.record.paused):
             effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
+        if self.record.paused or self.slo is None:
+            effects += self.served.stop(now / 1_000)
         return effects + self._changes(now) + self._failure_signs(now)
 
     def _regarding(self, failures: FailureRecorder) -> FailureRecorder:
@@ -201,6 +212,7 @@ class WatchedQuery:
             "alpha_x_ms": min(alphas, default=None),
             "delay_ms": best["delay_ms"],
             "violations": sum(egress["violations"] for egress in egresses),
+            "slo": None if self.slo is None else self.served.report(self.slo, now / 1_000),
             "inputs": [self._input(name, now) for name in self._streams],
             "replicas": replicas,
             "jobs": [self._job(replica, now) for replica in self.layout.replicas if self.layout.remote_instances(replica)],

@@ -11,7 +11,16 @@ from fastapi import APIRouter, Query, Request, Response
 from api.dependencies import ADMIN, OPERATOR, VIEWER, Document, Expectation, InstallationOf, Name, takes_document
 from api.etags import etag_of
 from api.explain import explanation
-from api.installation import Change, ConflictError, Freshness, Installation, NotFoundError, Precondition, PreconditionError
+from api.installation import (
+    Change,
+    ConflictError,
+    Freshness,
+    Installation,
+    NotFoundError,
+    Precondition,
+    PreconditionError,
+    UnavailableError,
+)
 from api.models import (
     EXAMPLE_SPEC,
     Accepted,
@@ -24,6 +33,7 @@ from api.models import (
     QueryList,
     QueryStatus,
     ReplicaStatus,
+    SloAnswer,
     Validation,
     milliseconds,
 )
@@ -97,7 +107,7 @@ def change(
     name: Name, document: Document, expected: Expectation, installation: InstallationOf, response: Response
 ) -> QueryAnswer:
     """Change some fields while the query runs, all or none: delay_threshold, reconcile, policy, replicas, engine, tuning,
-    latest. A new delay threshold holds at once, also for what is held back. Answers with what is in force."""
+    latest, slo. A new delay threshold holds at once, also for what is held back. Answers with what is in force."""
     return _changed(installation.change(name, document, expected), response)
 
 
@@ -115,6 +125,20 @@ def status(name: Name, installation: InstallationOf, response: Response, min_rev
     found = _status(installation.status(name), installation.freshness())
     assert found is not None, "a query that exists has a status"
     return found
+
+
+@router.get("/{name}/slo", dependencies=[VIEWER])
+def slo(name: Name, installation: InstallationOf) -> SloAnswer:
+    """How a query keeps its objective: how many of its results came within X, and for how much of the time clients held nothing
+    tentative; what is left of both budgets, and how fast they are spent. 404 if it has none."""
+    if "slo" not in _record(installation, name).spec:
+        fix = 'set one with PATCH: {"slo": {"objective": "99.9%", "window": "30d"}}'
+        raise NotFoundError("slo", None, f"{name} has no objective", fix)
+    status, freshness = installation.status(name), installation.freshness()
+    if status.get("slo") is None:
+        raise UnavailableError("slo", None, f"what {name} has given is not counted yet", "ask again soon")
+    as_of_ms = status.get("at_ms", freshness.as_of_ms)
+    return SloAnswer.model_validate({**status["slo"], "query": name, "as_of_ms": as_of_ms, "stale": freshness.is_stale})
 
 
 @router.get("/{name}/plan", dependencies=[VIEWER])

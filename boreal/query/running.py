@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -23,6 +24,11 @@ RETENTION_HEARTBEATS = 10
 
 LEAST_RETENTION_US = 1_000_000
 LEAST_MEMORY = 1_000
+
+LEAST_WINDOW_US, MOST_WINDOW_US = 6 * 3_600_000_000, 30 * 86_400_000_000
+"""Of an objective."""
+
+_PERCENT = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)%")
 
 
 class Mode(StrEnum):
@@ -171,6 +177,52 @@ class Tuning(Model):
                 value=format_bytes(self.memory),
             )
         return self
+
+
+def _percent(value: object) -> object:
+    found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    percent = float(found[1]) if found else 0.0
+    if not 0 < percent < 100:
+        refuse("is not a share in percent, above 0% and below 100%", 'write it as in "99.9%"', value=value)
+    return percent
+
+
+Percent = Annotated[
+    float,
+    BeforeValidator(_percent),
+    PlainSerializer(lambda value: f"{value:.10g}%"),
+    WithJsonSchema({"type": "string", "title": "percentage", "pattern": f"^{_PERCENT.pattern}$", "examples": ["99.9%"]}),
+]
+
+
+class Slo(Model):
+    """X as a service level objective: which share of new rows is to come within X, and for which share of the time clients are
+    to hold nothing tentative. In a file also on one line, as in `99.9%/30d`."""
+
+    objective: Percent = Field(description="The share of both, such as `99.9%`; below 100%, so that there is a budget.")
+    window: Duration = Field(
+        default=MOST_WINDOW_US,
+        description="Over how long, up to now. From six hours to 30 days, which is how long events are kept.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Slo:
+        if not LEAST_WINDOW_US <= self.window <= MOST_WINDOW_US:
+            refuse(
+                "is not between 6h and 30d: burn rates are taken over six hours, and events are kept for 30 days",
+                "write a window within these, such as 7d",
+                field="window",
+                value=format_duration(self.window),
+            )
+        return self
+
+
+def slo_from_text(value: object) -> object:
+    """OBJECTIVE or OBJECTIVE/WINDOW as the fields that it stands for; anything else unchanged."""
+    if not isinstance(value, str):
+        return value
+    objective, slash, window = value.partition("/")
+    return {"objective": objective, **({"window": window} if slash else {})}
 
 
 class FragmentSpec(Model):

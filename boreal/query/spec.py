@@ -31,8 +31,10 @@ from boreal.query.running import (
     Hold,
     Mode,
     Policy,
+    Slo,
     Tuning,
     policy_from_text,
+    slo_from_text,
 )
 from boreal.query.shapes import (
     Aggregate,
@@ -64,6 +66,7 @@ __all__ = [
     "OperatorSpec",
     "Policy",
     "Query",
+    "Slo",
     "Stream",
     "Top",
     "Tuning",
@@ -113,6 +116,11 @@ class Query(Model):
     fragments: Annotated[dict[Name, FragmentSpec], Field(min_length=1)] | None = Field(
         default=None,
         description="The parts that the query is divided into, by name. By default one, called `main`.",
+    )
+    slo: Annotated[Slo | None, BeforeValidator(slo_from_text)] = Field(
+        default=None,
+        description="An objective for results within X and for time without tentative results, whose budget is kept. By "
+        "default none.",
     )
     tuning: Tuning = Field(default=Tuning(), description="What most queries leave at its default.")
     latest: bool = Field(

@@ -53,6 +53,7 @@ class LiveEngine:
                 audit.resume(event)
             if event.query in self.queries:
                 self.queries[event.query].failures.resume(event)
+                self.queries[event.query].served.resume(event)
         self.journal.events.clear()
         changes = [QueryChange(name, query.record, now / 1_000) for name, query in self.queries.items()]
         self.journal.record(self._audit.see_all(changes, now / 1_000))

@@ -31,6 +31,7 @@ from deployment.instance_fields import instance_fields
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord, read_query_record
+from deployment.slo import MINUTE_MS, ServiceLevel
 from embedded.faults import Fault, check_faults
 from embedded.file_checkpoints import FileCheckpointStore
 from embedded.file_log import FileLogStore
@@ -78,6 +79,8 @@ class _Running:
     output: Output
     sources: dict[str, LiveSource]
     files: ExitStack
+    is_counting: bool = False
+    """Whether `_count_served` is called at each full minute."""
 
 
 class LiveQuery:
@@ -95,6 +98,8 @@ class LiveQuery:
         self.on_events: Callable[[Sequence[Event]], None] = lambda events: None
         """Called with what is to be recorded."""
         self.failures = FailureRecorder(record.name)
+        self.served = ServiceLevel(record.name)
+        self.slo = record.query.slo
         self.chaos = ChaosAudit()
         self.ring = OutputRing()
         self.letters: deque[DeadLetterRecord] = deque(maxlen=KEPT_LETTERS)
@@ -180,11 +185,13 @@ class LiveQuery:
                 self._running.injector.strike(replace(fault, for_us=ends_at - now))
         self._faults = []
         self._begun_at, self.problem = now, None
+        self._begin_counting(self._running)
 
     def end(self) -> None:
         """Stop all instances at once. What they have logged stays."""
         running, self._running = self._running, None
         if running is not None:
+            self.on_events(self.served.stop(running.world.now / 1_000))
             self._faults = [(active.fault, active.ends_at) for active in running.injector.active if active.ends_at is not None]
             running.files.close()
         self._retry_at = None
@@ -199,7 +206,7 @@ class LiveQuery:
         """Run by another record of the same query from now on. A new X holds at once; after other changes, all instances begin
         again from their logs. UserError if it cannot run here; nothing changes then."""
         changed, old = plan_live(record.query, self.is_demo), self.plan
-        self.record, self.plan = record, changed
+        self.record, self.plan, self.slo = record, changed, record.query.slo
         self.save()
         if record.paused:
             self.end()
@@ -210,6 +217,8 @@ class LiveQuery:
             self.restart(now)
         elif changed.delay_threshold_us != old.delay_threshold_us:
             self._set_threshold(changed.delay_threshold_us)
+        if self._running is not None:
+            self._begin_counting(self._running)
 
     def restart(self, now: int) -> None:
         """Begin all instances again from their logs."""
@@ -350,6 +359,7 @@ class LiveQuery:
             place = running.output.place
             if (place.outstanding > 0, place.n_undone) != self._clients or self.failures.failure is not None:
                 self._see_clients(running.output, now)
+                self._see_served(running.output, now)
             self.on_events(self.failures.settle(now / 1_000))
 
     def _see_clients(self, output: Output, now: int) -> None:
@@ -359,6 +369,29 @@ class LiveQuery:
         since = None if output.tentative_since is None else output.tentative_since / 1_000
         seen = Clients(place.outstanding, since, output.cause, place.n_undone, output.delays.violations, place.n_stable)
         self.on_events(self._recorder.see_clients(SITE, seen, now / 1_000))
+
+    def _begin_counting(self, running: _Running) -> None:
+        """Count what clients are given, as long as there is an objective."""
+        if self.slo is None:
+            self.on_events(self.served.stop(running.world.now / 1_000))
+        elif running.is_counting:
+            self._see_served(running.output, running.world.now)
+        else:
+            running.is_counting = True
+            self._count_served(running)
+
+    def _count_served(self, running: _Running) -> None:
+        if self.slo is None:
+            running.is_counting = False
+        elif self._running is running:
+            now, minute_us = running.world.now, int(MINUTE_MS * 1_000)
+            self._see_served(running.output, now)
+            running.world.at(now - now % minute_us + minute_us, lambda: self._count_served(running))
+
+    def _see_served(self, output: Output, now: int) -> None:
+        if self.slo is not None:
+            delays, is_tentative = output.delays, output.place.outstanding > 0
+            self.on_events(self.served.see(SITE, delays.rows, delays.violations, is_tentative, now / 1_000))
 
     @property
     def _recorder(self) -> FailureRecorder:
@@ -438,6 +471,7 @@ class LiveQuery:
             "alpha_x_ms": min(alphas, default=None),
             "delay_ms": egress["delay_ms"],
             "violations": egress["violations"],
+            "slo": self._slo(now),
             "inputs": self._inputs(now),
             "replicas": replicas,
             "jobs": [],
@@ -451,6 +485,13 @@ class LiveQuery:
             "journal": self.journal.dump(),
             "seen": [],
         }
+
+    def _slo(self, now: int) -> dict[str, Any] | None:
+        if self.slo is None:
+            return None
+        if self._running is not None:
+            self._see_served(self._running.output, now)
+        return self.served.report(self.slo, now / 1_000)
 
     def instances(self, now: int) -> list[dict[str, Any]]:
         """What each living instance says of itself: the fields of `instances` in `deployment.status_fields.NODE`."""

@@ -154,6 +154,7 @@ class EgressProcess:
             "skew_ms": status.skew_us / 1_000,
             "counts": {"stable": place.n_stable, "tentative": place.n_tentative, "undone": place.n_undone},
             "delay_ms": self.delays.summary_ms(now_us()),
+            "new_rows": self.delays.rows,
             "violations": self.delays.violations,
             "tentative": {
                 "outstanding": place.outstanding,

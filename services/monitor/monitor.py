@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from boreal.model.errors import UserError
 from deployment.audit import ChaosAudit, QueryAudit, QueryChange, TokenAudit
 from deployment.claims import Trim
-from deployment.events import Event
+from deployment.events import DELETED, SERVED, Event
 from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
 from deployment.watched_query import ProcessStatus, WatchedQuery, WatchEffect
@@ -157,7 +157,7 @@ class MonitorProcess:
         for event in events:
             for audit in (self._query_audit, self._chaos_audit, self._token_audit):
                 audit.resume(event)
-            if event.query is not None and event.failure is not None:
+            if event.query is not None and (event.failure is not None or event.kind in (SERVED, DELETED)):
                 self._recorded.setdefault(event.query, []).append(event)
         for name, watched in self.queries.items():
             watched.record_failures(self._recorded.pop(name, []))

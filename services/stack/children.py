@@ -15,7 +15,7 @@ from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 
-CHANGED_LIVE = ("delay_threshold",)
+CHANGED_LIVE = ("delay_threshold", "slo")
 """The fields of a query that running processes apply: they follow boreal.queries themselves."""
 
 CHANGED_IN_TURN = ("reconcile", "policy", "replicas", "engine")

@@ -44,7 +44,7 @@ from services.storage.redis_checkpoints import RedisCheckpointStore, connect_red
 DEFAULT_ENGINE = "spark"
 """The engine of a query that names none."""
 
-SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tuning", "latest")
+SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tuning", "latest", "slo")
 """The fields of a running query that `set` changes. The structure and the name stay."""
 
 Check = Callable[[QueryRecord | None], None]

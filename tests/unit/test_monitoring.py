@@ -13,7 +13,7 @@ import promql_parser
 import pytest
 import yaml
 
-from api.metrics import INPUT_STATES, QUANTILES, STATES, StatusCollector
+from api.metrics import BUDGETS, BURNT_OVER, INPUT_STATES, QUANTILES, STATES, StatusCollector
 from tests.unit.api.memory import MemoryInstallation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,7 @@ LABELS = {
 VALUES: dict[str, dict[str, tuple[str, ...]]] = {
     "boreal_query_state": {"state": STATES},
     "boreal_input_state": {"state": INPUT_STATES},
+    "boreal_slo_burn_rate": {"budget": BUDGETS, "over": tuple(BURNT_OVER)},
     "boreal_output_delay_seconds": {"quantile": tuple(QUANTILES.values())},
 }
 

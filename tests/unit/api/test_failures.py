@@ -67,6 +67,22 @@ def test_a_failure_is_told_in_full(admin: TestClient, installation: MemoryInstal
     assert listed["id"] in refused["fix"]
 
 
+def test_an_objective_has_its_budgets(admin: TestClient, query: dict[str, Any]) -> None:
+    assert "PATCH" in problem(admin.get(f"{DEPARTURES}/slo"), 404, "slo")["fix"]
+    problem(admin.get("/api/v1/queries/other/slo"), 404, "NAME")
+    refused = problem(admin.patch(DEPARTURES, json={"slo": {"objective": "100%"}}), 422, "slo.objective")
+    assert "99.9%" in refused["fix"]
+    changed = admin.patch(DEPARTURES, json={"slo": "99.9%/7d"}).json()
+    assert changed["spec"]["slo"] == {"objective": "99.9%", "window": "7d"}
+    told = admin.get(f"{DEPARTURES}/slo").json()
+    assert (told["query"], told["objective"], told["window_ms"]) == ("departures", 99.9, 7 * 86_400_000.0)
+    for budget in ("results", "time"):
+        assert (told[budget]["share"], told[budget]["budget_left"], told[budget]["burn_1h"]) == (None, 1.0, 0.0)
+    metrics = admin.get("/metrics").text.splitlines()
+    assert 'boreal_slo_objective_ratio{query="departures"} 0.999' in metrics
+    assert 'boreal_slo_burn_rate{budget="time",over="6h",query="departures"} 0.0' in metrics
+
+
 def test_what_if_is_a_staircase_that_ends_at_nothing(
     admin: TestClient, installation: MemoryInstallation, query: dict[str, Any]
 ) -> None:
