@@ -143,6 +143,25 @@ def test_time_goes_on_while_an_egress_is_not_heard() -> None:
     assert told.level.report(OBJECTIVE, told.now_ms + 60_000)["time"]["tentative_ms"] == 180_000.0
 
 
+def test_a_record_has_the_time_before_its_end_and_the_next_one_the_rest() -> None:
+    level = ServiceLevel("q")
+    level.see("home", 0, 0, True, BEGIN_MS)
+    [event] = level.see("home", 0, 0, True, BEGIN_MS + 90_000)
+    [rest] = level.stop(BEGIN_MS + 100_000)
+    assert (event.at_ms, event.facts["tentative_ms"]) == (BEGIN_MS + 60_000, 60_000)
+    assert (rest.facts["from_ms"], rest.facts["tentative_ms"]) == (BEGIN_MS + 60_000, 40_000)
+
+
+def test_what_comes_while_nothing_is_counted_does_not_count() -> None:
+    level = ServiceLevel("q")
+    level.see("home", 0, 0, False, BEGIN_MS)
+    level.stop(BEGIN_MS + 1_000)
+    level.see("home", 70, 7, False, BEGIN_MS + 2_000)
+    level.see("home", 71, 7, False, BEGIN_MS + 3_000)
+    found = level.report(OBJECTIVE, BEGIN_MS + 3_000)["results"]
+    assert (found["on_time"], found["late"]) == (1, 0)
+
+
 def anew(level: ServiceLevel) -> None:
     level.see("home", 4, 2, False, BEGIN_MS + 2_000)
 

@@ -10,10 +10,10 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.claims import Trim
-from deployment.events import Event
+from deployment.events import SERVED, Event
 from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
-from deployment.status_fields import QUERY
+from deployment.status_fields import QUERY, SLO
 from deployment.watched_query import WatchedQuery
 from formats.control_messages import acknowledge_item, instance_of, message_item
 from reconcile.events import LeaseEnd
@@ -107,6 +107,35 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
 
 def kinds(effects: list[Any]) -> list[str]:
     return [effect.kind for effect in effects if isinstance(effect, Event)]
+
+
+def test_what_clients_were_given_is_counted_for_an_objective_and_goes_on_in_the_next_life():
+    query = watched(slo="99%/7d")
+
+    def say(rows: int, late: int, now: int, since_ms: float | None = None) -> list[Event]:
+        said = {**egress(since_ms=since_ms), "new_rows": rows, "violations": late}
+        return [effect for effect in query.take(said, now) if isinstance(effect, Event) and effect.kind == SERVED]
+
+    assert say(100, 5, 0) == [] and query.status(0)["slo"]["results"]["share"] is None
+    query.record_failures([])
+    say(100, 5, SECOND)
+    say(190, 5, 30 * SECOND)
+    say(200, 15, 31 * SECOND, since_ms=31_000.0)
+    found = say(210, 15, 61 * SECOND)
+    [event] = found
+    assert (event.at_ms, event.facts["on_time"], event.facts["late"]) == (60_000.0, 100, 10)
+    assert event.facts["tentative_ms"] == 29_000.0
+    told = query.status(61 * SECOND)["slo"]
+    assert set(told) == set(SLO) and told["time"]["tentative_ms"] == 30_000.0
+    later = watched(slo="99%/7d")
+    later.record_failures(found)
+    assert later.status(61 * SECOND)["slo"]["results"]["late"] == 10
+    query.change(record(2, paused=True, slo="99%/7d"), 62 * SECOND)
+    paused = [each for each in query.tick(62 * SECOND) if isinstance(each, Event) and each.kind == SERVED]
+    assert [each.facts["tentative_ms"] for each in paused] == [1_000.0]
+    assert query.tick(63 * SECOND) == []
+    query.change(record(3), 64 * SECOND)
+    assert query.status(64 * SECOND)["slo"] is None
 
 
 def test_failures_are_recorded_once_it_is_known_what_was_recorded_before():

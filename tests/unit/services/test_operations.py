@@ -42,6 +42,12 @@ def say(monkeypatch: pytest.MonkeyPatch, operations: Operations, **query: Any) -
     monkeypatch.setattr(operations, "queries", lambda: {"q": record(1)})
 
 
+def test_a_new_objective_restarts_no_process():
+    spec = {**query_of(), "slo": "99.9%/7d"}
+    changed = QueryRecord("q", load_query(spec).dump(), 2)
+    assert query_children(changed, ("a",), ("a",)) == query_children(record(1), ("a",), ("a",))
+
+
 def test_a_query_is_live_once_all_that_it_needs_runs_as_its_record_says(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
