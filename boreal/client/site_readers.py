@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections import deque
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from boreal.client.corrector import LogPosition, OutputRecord
@@ -19,6 +20,7 @@ INCARNATION_BITS = 40
 """The bits for the incarnation of a topic's writer; no topic has more incarnations than these can count."""
 _POLL_MS = 200
 _RETRY_S = 0.2
+_SHOWN_QUERIES = 10
 _FIRST_LOOK_MS = 400
 """How long Kafka may take to say where a topic begins, before it is asked whether the topic exists at all."""
 
@@ -200,9 +202,11 @@ def _check_that_it_exists(consumer: KafkaConsumer, partition: TopicPartition) ->
     except KafkaTimeoutError:
         topics = consumer.topics()
         if partition.topic not in topics:
-            outputs = sorted(topic.removesuffix(".stable") for topic in topics if topic.endswith(".stable"))
-            known = f"the queries with results are {', '.join(outputs[:20])}" if outputs else "no query has results yet"
             query = partition.topic.rpartition(".")[0]
+            outputs = sorted(topic.removesuffix(".stable") for topic in topics if topic.endswith(".stable"))
+            shown = (get_close_matches(query, outputs, n=_SHOWN_QUERIES) or outputs)[:_SHOWN_QUERIES]
+            left = f" and {len(outputs) - len(shown)} others" if len(outputs) > len(shown) else ""
+            known = f"queries with results are {', '.join(shown)}{left}" if outputs else "no query has results yet"
             raise UserError("query", query, f"has no results here: there is no topic {partition.topic}", known) from None
 
 

@@ -513,8 +513,8 @@ def test_without_a_java_spark_is_refused_in_a_line_that_says_what_to_install(bor
         cwd=ROOT, env={**environment(), "PATH": "/nowhere", "JAVA_HOME": ""}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert run.returncode == 2
-    [line] = run.stderr.splitlines()
-    assert "no Java 17 or later was found; install one" in line
+    said, line = run.stderr.splitlines()
+    assert said.startswith("through the API at ") and "no Java 17 or later was found; install one" in line
 
 
 def test_what_is_fed_to_a_stream_that_has_ended_is_refused_before_it_becomes_dead_letters(boreal: Commands) -> None:
@@ -534,7 +534,7 @@ def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, qu
     admin = KafkaAdminClient(bootstrap_servers=boreal.status()["kafka"]["a"])
     topics = {name for name in admin.list_topics() if not name.startswith("__")}
     admin.close()
-    assert topics == {"in.left", "in.right", "boreal.clock", "boreal.queries", "boreal.status"}
+    assert topics == {"in.left", "in.right", "boreal.clock", "boreal.events", "boreal.queries", "boreal.status"}
     assert boreal.refused("query", "delete", "counts")["problem"] == "there is no such query"
 
 
