@@ -7,8 +7,10 @@ whole. What runs and what waits is decided by `api.job_queue`; here its effects 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import secrets
 import shutil
 import signal
@@ -37,6 +39,9 @@ REQUEST, JOB, PROGRESS, RESULT, PROBLEM, SAID, WORK = (
     "request.json", "job.json", "progress.json", "result.json", "problem.json", "stderr.txt", "work",
 )  # fmt: skip
 
+LOCK = ".lock"
+"""A name that no id has."""
+
 _logger = logging.getLogger("boreal.api")
 
 
@@ -51,7 +56,8 @@ class JobPage:
 
 
 class Jobs:
-    """Starts, watches and ends jobs. Those of an earlier process go on. Nothing else may use the folder meanwhile."""
+    """Starts, watches and ends jobs; those of an earlier process go on. One process does so for a folder, while it holds its
+    lock. Others read what there is, and the first that is asked for a change when the lock is free goes on in its place."""
 
     def __init__(self, folder: Path, at_once: int = 1, command: Sequence[str] = COMMAND) -> None:
         """at_once: how many may run at the same time. command: what runs a job, with the job's folder as the last argument."""
@@ -60,27 +66,33 @@ class Jobs:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._queue = JobQueue(at_once)
         self._lock = threading.RLock()
+        self._owned: int | None = None
+        folder.mkdir(parents=True, exist_ok=True)
         with self._lock:
-            self._perform(self._queue.begin(self._saved(), _now_ms()))
+            self._own()
 
     def close(self) -> None:
         """Stop what runs. It will run again."""
         with self._lock:
-            self._perform(self._queue.end())
+            if self._owned is not None:
+                self._perform(self._queue.end())
+                os.close(self._owned)
+                self._owned = None
 
     # Reads
 
     def find(self, id_: str) -> Job:
         """NotFoundError if there is no such job."""
         with self._lock:
-            if id_ not in self._queue.jobs:
-                raise NotFoundError("ID", id_, "there is no such job", "GET the list for those that there are")
-            return self._queue.jobs[id_]
+            found = self._known().get(id_)
+        if found is None:
+            raise NotFoundError("ID", id_, "there is no such job", "GET the list for those that there are")
+        return found
 
     def page(self, after: str | None, limit: int) -> JobPage:
         """At most `limit` jobs, the newest first. after: `next` of the page before."""
         with self._lock:
-            jobs = sorted(self._queue.jobs.values(), key=_place, reverse=True)
+            jobs = sorted(self._known().values(), key=_place, reverse=True)
         older = [job for job in jobs if after is None or _place(job) < _read_place(after)]
         more = "{:.0f}.{}".format(*_place(older[limit - 1])) if len(older) > limit else None
         return JobPage(older[:limit], more)
@@ -94,7 +106,7 @@ class Jobs:
     def same(self, id_: str, asked: Mapping[str, Any]) -> Job | None:
         """The job that has this id, if it was asked for in the same words; None if there is none. ConflictError."""
         with self._lock:
-            job = self._queue.jobs.get(id_)
+            job = self._known().get(id_)
             if job is not None and (self.read(id_, REQUEST) or {}).get("asked") != asked:
                 raise ConflictError(
                     "id", id_, "is the id of a job with another request", "choose another id, or delete that job"
@@ -103,8 +115,9 @@ class Jobs:
 
     def post(self, id_: str | None, query: str, by: str, asked: Mapping[str, Any], **more: Any) -> Job:
         """Create a job, or return the one that was created by the same request. more: what its process needs beside `asked`.
-        ConflictError, BusyError."""
+        ConflictError, BusyError, UnavailableError."""
         with self._lock:
+            self._want()
             if id_ is not None and (old := self.same(id_, asked)) is not None:
                 return old
             if len(self._queue.jobs) >= MOST_KEPT:
@@ -125,17 +138,44 @@ class Jobs:
             return self._queue.jobs[job.id]
 
     def cancel(self, id_: str) -> Job:
-        """End a job, and return when its process has ended. Nothing happens if it is over. NotFoundError."""
+        """End a job, and return when its process has ended. Nothing happens if it is over. NotFoundError,
+        UnavailableError."""
         with self._lock:
+            self._want()
             self.find(id_)
             self._handle(Cancelled(id_))
             return self._queue.jobs[id_]
 
     def delete(self, id_: str) -> None:
-        """End a job, and forget it. NotFoundError."""
+        """End a job, and forget it. NotFoundError, UnavailableError."""
         with self._lock:
+            self._want()
             self.find(id_)
             self._handle(Deleted(id_))
+
+    # The folder
+
+    def _own(self) -> bool:
+        """Take the lock, and up the jobs of whoever had it before; False if another process has it."""
+        if self._owned is None:
+            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            self._owned = lock
+            self._perform(self._queue.begin(self._saved(), _now_ms()))
+        return True
+
+    def _want(self) -> None:
+        """UnavailableError if another process has the lock."""
+        if not self._own():
+            problem = "can only be changed by another API of this installation, which runs the jobs"
+            raise UnavailableError("id", None, problem, "ask that one")
+
+    def _known(self) -> Mapping[str, Job]:
+        return self._queue.jobs if self._owned is not None else {job.id: job for job in self._saved()}
 
     # Effects
 

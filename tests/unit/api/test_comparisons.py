@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,12 +15,13 @@ from fastapi.testclient import TestClient
 
 from api import create_app
 from api.comparisons import EXAMPLE, MOST_ROWS, ComparisonRequest
-from api.installation import BusyError
+from api.installation import BusyError, UnavailableError
 from api.job_queue import State
-from api.jobs import MOST_WAITING, Jobs
+from api.jobs import COMMAND, MOST_WAITING, Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
 from api.tokens import TokenStore
+from boreal.query.spec import load_query
 from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 from tests.unit.api.test_queries import problem
@@ -118,7 +120,7 @@ def test_comparisons_are_listed_cancelled_and_deleted(admin: TestClient, query: 
     problem(admin.get(f"{PATH}/{running}"), 404, "ID")
     problem(admin.post(f"{PATH}/{running}/cancel"), 404, "ID")
     problem(admin.delete(f"{PATH}/{running}"), 404, "ID")
-    assert list((tmp_path / "jobs").iterdir()) == []
+    assert list((tmp_path / "jobs").glob("[!.]*")) == []
 
 
 @pytest.mark.parametrize(
@@ -178,6 +180,31 @@ def test_jobs_that_an_end_of_the_api_interrupts_run_again(tmp_path: Path) -> Non
     said = "mkdir -p $0 && echo '{}' > $0/result.json"
     again = Jobs(tmp_path, command=("sh", "-c", said))
     eventually(lambda: all(again.find(id_).state is State.DONE for id_ in ids))
+
+
+def test_one_process_runs_the_jobs_of_a_folder_and_another_takes_its_place(tmp_path: Path) -> None:
+    one, other = Jobs(tmp_path, command=IDLE), Jobs(tmp_path, command=IDLE)
+    id_ = one.post("mine", "departures", "ours", {}).id
+    assert other.find(id_).state is State.RUNNING and [job.id for job in other.page(None, 9).jobs] == [id_]
+    for change in (other.cancel, other.delete, lambda id_: other.post(None, "departures", "ours", {"n": id_})):
+        with pytest.raises(UnavailableError):
+            change(id_)
+    assert one.find(id_).attempts == 1
+    one.close()
+    assert other.cancel(id_).state is State.CANCELLED
+    other.close()
+
+
+def test_a_process_ends_with_its_api(tmp_path: Path) -> None:
+    """Also where that is killed: the pipe between them ends."""
+    asked = {**CUT, "sources": dict.fromkeys(["north", "south"], "generate:1000,200")}
+    (tmp_path / "request.json").write_text(json.dumps({"asked": asked, "spec": load_query(LOAD).dump()}))
+    with subprocess.Popen([*COMMAND, tmp_path], stdin=subprocess.PIPE) as process:
+        eventually((tmp_path / "progress.json").is_file)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=30) == 1
+    assert not (tmp_path / "result.json").exists()
 
 
 def test_there_is_an_end_to_what_may_wait(tmp_path: Path) -> None:
