@@ -180,6 +180,7 @@ def test_jobs_that_an_end_of_the_api_interrupts_run_again(tmp_path: Path) -> Non
     said = "mkdir -p $0 && echo '{}' > $0/result.json"
     again = Jobs(tmp_path, command=("sh", "-c", said))
     eventually(lambda: all(again.find(id_).state is State.DONE for id_ in ids))
+    assert {again.find(id_).attempts for id_ in ids} == {1}, "what was stopped in good order does not count"
 
 
 def test_one_process_runs_the_jobs_of_a_folder_and_another_takes_its_place(tmp_path: Path) -> None:
