@@ -49,6 +49,7 @@ class ApiOperations:
         return self.query(name)
 
     def delete(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
+        self.query(name)  # one that does not exist has no end to wait for
         on_wait([name])
         self._call(lambda: self._api.delete(name))
 

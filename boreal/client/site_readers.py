@@ -195,13 +195,14 @@ class SiteReader:
 
 def _check_that_it_exists(consumer: KafkaConsumer, partition: TopicPartition) -> None:
     """UserError if Kafka can be reached, and has no such topic: a misspelt query is no outage."""
-    from kafka.errors import KafkaTimeoutError
+    from kafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
     try:
         consumer.beginning_offsets([partition], timeout_ms=_FIRST_LOOK_MS)
-    except KafkaTimeoutError:
-        topics = consumer.topics()
-        if partition.topic not in topics:
+    except (KafkaTimeoutError, UnknownTopicOrPartitionError) as error:
+        is_absent = isinstance(error, UnknownTopicOrPartitionError) or not consumer.partitions_for_topic(partition.topic)
+        if is_absent:
+            topics = consumer.topics()
             query = partition.topic.rpartition(".")[0]
             outputs = sorted(topic.removesuffix(".stable") for topic in topics if topic.endswith(".stable"))
             shown = (get_close_matches(query, outputs, n=_SHOWN_QUERIES) or outputs)[:_SHOWN_QUERIES]
