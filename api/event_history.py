@@ -6,11 +6,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from api.listeners import Listeners
 from deployment.events import SERVED, Event, read_event
 from deployment.failures import Failure, Failures
 
@@ -66,7 +66,7 @@ class EventHistory:
         self._failures = Failures()
         self._lost_to = -1  # the number of the newest event that is no longer held
         self._lock = threading.Lock()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners = Listeners()
 
     def take(self, number: int, event: Event) -> None:
         """The next event. Sums of what was served are passed over: they would displace what happened."""
@@ -82,9 +82,7 @@ class EventHistory:
                 self._failures.take(event)
             except (KeyError, TypeError, ValueError) as error:
                 _logger.warning("event %d cannot be understood: %r", number, error)
-            listeners = list(self._listeners)
-        for notify in listeners:
-            notify()
+        self._listeners.notify()
 
     def begin(self, number: int) -> None:
         """The events before this number are not known."""
@@ -93,14 +91,7 @@ class EventHistory:
 
     def listen(self, notify: Callable[[], None]) -> Callable[[], None]:
         """Call `notify`, from any thread, after each event, until the returned function is called."""
-        with self._lock:
-            self._listeners.append(notify)
-
-        def stop() -> None:
-            with self._lock, suppress(ValueError):
-                self._listeners.remove(notify)
-
-        return stop
+        return self._listeners.add(notify)
 
     @property
     def last(self) -> int | None:
@@ -111,14 +102,16 @@ class EventHistory:
     def after(self, number: int | None, wanted: EventFilter, limit: int) -> EventPage:
         """At most `limit` events after a number, the oldest first; None: from the oldest that is held."""
         with self._lock:
-            newer = _newer(self._events, -1 if number is None else number)
+            count = _count_after(self._events, -1 if number is None else number)
+            newer = list(islice(self._events, len(self._events) - count, None))
             lost = number is not None and number < self._lost_to
         return _page([*newer[:CHUNK]], wanted, limit, is_end=len(newer) <= CHUNK, lost=lost)
 
     def before(self, number: int | None, wanted: EventFilter, limit: int) -> EventPage:
         """At most `limit` events before a number, the newest first; None: from the newest on."""
         with self._lock:
-            older = list(self._events) if number is None else _older(self._events, number)
+            count = 0 if number is None else _count_after(self._events, number - 1)
+            older = list(islice(self._events, len(self._events) - count))
         older.reverse()
         return _page(older, wanted, limit, is_end=True, lost=False)
 
@@ -138,23 +131,14 @@ class EventHistory:
             return next((failure.detail() for failure in self._failures.of(query) if failure.id == id_), None)
 
 
-def _newer(events: deque[tuple[int, str]], number: int) -> list[tuple[int, str]]:
-    """Those after a number, found from the end: readers are mostly near it."""
+def _count_after(events: deque[tuple[int, str]], number: int) -> int:
+    """How many are after a number, counted from the end: readers are mostly near it."""
     count = 0
     for each, _ in reversed(events):
         if each <= number:
             break
         count += 1
-    return list(islice(events, len(events) - count, None))
-
-
-def _older(events: deque[tuple[int, str]], number: int) -> list[tuple[int, str]]:
-    newer = 0
-    for each, _ in reversed(events):
-        if each < number:
-            break
-        newer += 1
-    return list(islice(events, 0, len(events) - newer))
+    return count
 
 
 def _page(lines: Collection[tuple[int, str]], wanted: EventFilter, limit: int, is_end: bool, lost: bool) -> EventPage:

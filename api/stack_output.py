@@ -10,7 +10,6 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -18,6 +17,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from api.installation import OutputEvent, OutputPage, UnavailableError, View
+from api.listeners import Listeners
 from boreal.model.errors import UserError
 from services.kafka.clusters import Cluster
 from services.kafka.follower import TopicFollower
@@ -37,7 +37,7 @@ class OutputTail:
         self._bytes = 0
         self._incarnation = -1
         self._lock = threading.Lock()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners = Listeners()
         self._follower = TopicFollower(cluster, topic, self._take, read_committed=view == "stable", last=RING_RECORDS)
 
     def close(self) -> None:
@@ -53,14 +53,7 @@ class OutputTail:
 
     def listen(self, notify: Callable[[], None]) -> Callable[[], None]:
         """See `OutputReader.on_more`."""
-        with self._lock:
-            self._listeners.append(notify)
-
-        def stop() -> None:
-            with self._lock, suppress(ValueError):
-                self._listeners.remove(notify)
-
-        return stop
+        return self._listeners.add(notify)
 
     def _take(self, record: ConsumerRecord) -> None:
         """In the thread of the follower."""
@@ -75,9 +68,7 @@ class OutputTail:
             while len(self._ring) > RING_RECORDS or (self._bytes > RING_BYTES and len(self._ring) > 1):
                 _, gone = self._ring.popleft()
                 self._bytes -= len(gone.data) if gone is not None else 0
-            listeners = list(self._listeners)
-        for notify in listeners:
-            notify()
+        self._listeners.notify()
 
 
 class StackOutput:

@@ -33,6 +33,9 @@ LOOK_S = 5
 class Stream(EventSourceResponse):
     """Cuts off a caller that takes nothing, in silence: its connection is closed since the answer is not complete."""
 
+    def __init__(self, events: AsyncIterator[ServerSentEvent]) -> None:
+        super().__init__(events, ping=PING_S, send_timeout=SEND_WITHIN_S, headers={"X-Accel-Buffering": "no"})
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
@@ -67,7 +70,7 @@ async def output(
         raise
     shown = str if settings.show_rows else _without_row
     events = _events(reader, place, first, lambda: name in installation.queries(), shown)
-    return Stream(events, ping=PING_S, send_timeout=SEND_WITHIN_S, headers={"X-Accel-Buffering": "no"})
+    return Stream(events)
 
 
 async def _events(

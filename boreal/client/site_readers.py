@@ -200,15 +200,14 @@ def _check_that_it_exists(consumer: KafkaConsumer, partition: TopicPartition) ->
     try:
         consumer.beginning_offsets([partition], timeout_ms=_FIRST_LOOK_MS)
     except (KafkaTimeoutError, UnknownTopicOrPartitionError) as error:
-        is_absent = isinstance(error, UnknownTopicOrPartitionError) or not consumer.partitions_for_topic(partition.topic)
-        if is_absent:
-            topics = consumer.topics()
-            query = partition.topic.rpartition(".")[0]
-            outputs = sorted(topic.removesuffix(".stable") for topic in topics if topic.endswith(".stable"))
-            shown = (get_close_matches(query, outputs, n=_SHOWN_QUERIES) or outputs)[:_SHOWN_QUERIES]
-            left = f" and {len(outputs) - len(shown)} others" if len(outputs) > len(shown) else ""
-            known = f"queries with results are {', '.join(shown)}{left}" if outputs else "no query has results yet"
-            raise UserError("query", query, f"has no results here: there is no topic {partition.topic}", known) from None
+        if isinstance(error, KafkaTimeoutError) and consumer.partitions_for_topic(partition.topic):
+            return
+        query = partition.topic.rpartition(".")[0]
+        outputs = sorted(topic.removesuffix(".stable") for topic in consumer.topics() if topic.endswith(".stable"))
+        shown = (get_close_matches(query, outputs, n=_SHOWN_QUERIES) or outputs)[:_SHOWN_QUERIES]
+        left = f" and {len(outputs) - len(shown)} others" if len(outputs) > len(shown) else ""
+        known = f"queries with results are {', '.join(shown)}{left}" if outputs else "no query has results yet"
+        raise UserError("query", query, f"has no results here: there is no topic {partition.topic}", known) from None
 
 
 def _record(record: Any, recreations: int, topic_id: str) -> OutputRecord:
