@@ -23,7 +23,7 @@ COPY api api
 COPY boreal_cli boreal_cli
 RUN pip install --no-cache-dir '.[stack,otel]'
 
-RUN useradd --system --create-home boreal && install --directory --owner boreal /var/lib/boreal
+RUN useradd --system --create-home --uid 10001 boreal && install --directory --owner boreal /var/lib/boreal
 USER boreal
 WORKDIR /var/lib/boreal
 ENV PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1

@@ -41,6 +41,10 @@ $(DOCS_READY): $(READY) requirements-docs.txt
 demo: $(DEMO_READY) ## run the flights with an airport cut off, and show what happens (under a minute, with its setup)
 	PYTHONPATH=. $(BIN)/python examples/flights/demo.py out/demo
 
+# Tests start some hundred Python processes. Without bytecode on disk, each compiles all that it imports again, which took up to
+# half of its start: so it is written, even where the environment says otherwise, as images for containers often do.
+test browser faults soak: export PYTHONDONTWRITEBYTECODE =
+
 test: $(READY) ## run all tests
 	$(BIN)/python -m services.hosting.fetch
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
@@ -57,6 +61,10 @@ faults: $(READY) ## break real processes in every known way, and write the figur
 
 soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, and the rarer faults
 	$(BIN)/python -m pytest -q -s -m soak tests/stack tests/spark
+
+thorough: export BOREAL_THOROUGH = 1
+thorough: $(READY) ## run the random tests with five times as many cases
+	$(BIN)/python -m pytest -n $(WORKERS) -q tests/property tests/simulation
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .
@@ -81,13 +89,16 @@ LOCK := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --upgrade --
 	--no-emit-trusted-host --no-emit-find-links --no-annotate
 WITH_PANDAS := $(foreach package,pandas python-dateutil pytz tzdata,--unsafe-package $(package))
 
+# What the demo leaves out, pip-compile lists at the end, as a warning.
 lock: $(READY) ## write all three locks again from pyproject.toml
 	$(PIP) install --quiet pip-tools
-	$(LOCK) --extra dev --extra stack --extra otel --extra examples --allow-unsafe -o requirements-dev.txt pyproject.toml
+	$(LOCK) --extra dev --extra stack --extra registry --extra otel --extra examples --allow-unsafe -o requirements-dev.txt pyproject.toml
 	$(LOCK) --extra docs --allow-unsafe -c requirements-dev.txt -o requirements-docs.txt pyproject.toml
 	$(LOCK) --extra examples $(WITH_PANDAS) -c requirements-dev.txt -o requirements-demo.txt pyproject.toml
+	awk '/^# WARNING:/ { exit } NF' requirements-demo.txt > requirements-demo.new
+	mv requirements-demo.new requirements-demo.txt
 
 clean: ## remove .venv, caches and results
 	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test browser vendor faults soak lint types simulate scenarios bench docs lock clean
+.PHONY: help setup demo test browser vendor faults soak thorough lint types simulate scenarios bench docs lock clean

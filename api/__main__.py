@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import services.hosting.fast_imports  # noqa: F401
+
+# isort: split
 import argparse
 import threading
+from typing import Any
 
 import uvicorn
 
@@ -27,14 +31,20 @@ def serve(stopping: threading.Event) -> int:
     options = ApiSettings(**{name: value for name, value in vars(arguments).items() if value is not None})
     installation = StackInstallation(settings, allow_chaos=options.allow_chaos)
     tokens = TokenStore(settings.data, options.token.get_secret_value() if options.token else None)
-    app = create_app(options, installation, tokens, Jobs(settings.data / "jobs", options.jobs_at_once))
+    jobs = Jobs(settings.data / "jobs", options.jobs_at_once)
+    app = create_app(options, installation, tokens, jobs)
     add_dashboard(app, settings.data)
     server = uvicorn.Server(server_config(app, options))
     # Signals are the main thread's; uvicorn leaves them alone in another.
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     home = make_clusters(settings, NAME)[settings.home]
-    StatusPublisher(home, NAME, lambda: {"ready": server.started and installation.is_known, "tokens": tokens.shown()})
+
+    def status() -> dict[str, Any]:
+        is_ready = server.started and installation.is_known
+        return {"ready": is_ready, "tokens": tokens.shown(), "jobs": jobs.lately(), "replays": installation.replays()}
+
+    StatusPublisher(home, NAME, status)
     while thread.is_alive() and not stopping.wait(0.1):
         pass
     server.should_exit = True

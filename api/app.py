@@ -16,7 +16,20 @@ from api.installation import Installation
 from api.jobs import Jobs
 from api.problems import Problem
 from api.rates import Rates
-from api.routers import chaos, comparisons, events, failures, health, metrics, output, queries, streams
+from api.routers import (
+    backfills,
+    chaos,
+    comparisons,
+    dead_letters,
+    events,
+    failures,
+    health,
+    metrics,
+    output,
+    queries,
+    streams,
+    verifications,
+)
 from api.settings import ApiSettings
 from api.tokens import TokenStore
 
@@ -25,7 +38,12 @@ ROUTERS = (
     queries.checking,
     output.router,
     failures.router,
+    dead_letters.router,
     comparisons.router,
+    verifications.router,
+    verifications.of_queries,
+    backfills.router,
+    backfills.of_queries,
     events.router,
     streams.router,
     chaos.router,

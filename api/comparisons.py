@@ -6,7 +6,7 @@ no request reads a file, and none runs longer or writes more than the limits her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,12 +36,14 @@ _FIELDS = {
     "--fault": "faults",
     "--modes": "modes",
     "--policies": "policies",
+    "--mode": "mode",
+    "--policy": "policy",
     "--delay-threshold": "delay_thresholds",
     "--rate": "rate",
     "--speed": "speed",
     "--seed": "seed",
 }
-"""The field of a request for each option of `boreal compare`."""
+"""The field of a request for each option of the command line."""
 
 EXAMPLE: dict[str, Any] = {
     "id": "which-mode",
@@ -54,14 +56,17 @@ EXAMPLE: dict[str, Any] = {
     "delay_thresholds": ["1s", "3s"],
 }
 
+OnProgress = Callable[[int, int], None]
+"""Called with the runs that are done, and all runs: before the first run, and after each."""
+
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 Short = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class ComparisonRequest(BaseModel):
-    """The same input and faults, under each X, mode and policy: a run for each combination."""
+class InputRequest(BaseModel):
+    """A query, generated input for it, and faults."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EXAMPLE})
+    model_config = ConfigDict(extra="forbid")
 
     id: Id | None = Field(default=None, description="The id of the job; by default one is made. The same id with the same "
         "request is the same job.")  # fmt: skip
@@ -74,6 +79,25 @@ class ComparisonRequest(BaseModel):
         "default 10000/s, or `speed`.")  # fmt: skip
     speed: Short | None = Field(default=None, description="Event time over run time: `10x`. Not together with `rate`.")
     faults: list[Short] = Field(default=[], description="Faults, as `boreal run --fault` takes them.", max_length=20)
+    seed: int = Field(default=0, description="The seed of the input and of the model of work: a run repeats exactly.", ge=0,
+        le=2**53)  # fmt: skip
+
+    def session(self, spec: Mapping[str, Any], sources: Mapping[str, str], **options: str | None) -> Session:
+        """The session of its runs, with other sources. options: of `RunOptions`. UserError, by the field of the request."""
+        asked = RunOptions(
+            faults=self.faults, rate=self.rate, speed=self.speed, engine="native", seed=self.seed, **options  # type: ignore[arg-type]
+        )  # fmt: skip
+        try:
+            return make_session(spec, [f"{stream}={text}" for stream, text in sources.items()], asked)
+        except UserError as error:
+            raise blaming_fields(error) from None
+
+
+class ComparisonRequest(InputRequest):
+    """The same input and faults, under each X, mode and policy: a run for each combination."""
+
+    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
+
     modes: list[Short] | None = Field(
         default=None, description="The reconciliation modes; null: all.", min_length=1, max_length=3
     )
@@ -81,8 +105,6 @@ class ComparisonRequest(BaseModel):
         default=None, description="Policies, FAILURE/STABILIZATION each; null: the six that keep X.", min_length=1, max_length=9
     )
     delay_thresholds: list[Short] = Field(default=[], description="Each X; empty: that of the query.", max_length=20)
-    seed: int = Field(default=0, description="The seed of the input and of the model of work: a run repeats exactly.", ge=0,
-        le=2**53)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +123,7 @@ class Part:
         return self.session.plan.delay_threshold_us / 1_000
 
 
-def spec_of(request: ComparisonRequest, records: Mapping[str, QueryRecord]) -> dict[str, Any]:
+def spec_of(request: InputRequest, records: Mapping[str, QueryRecord]) -> dict[str, Any]:
     """The query that a request is about, as it is now. NotFoundError, UserError."""
     if isinstance(request.query, str):
         if request.query not in records:
@@ -115,6 +137,12 @@ def spec_of(request: ComparisonRequest, records: Mapping[str, QueryRecord]) -> d
 
 def check(request: ComparisonRequest, spec: Mapping[str, Any]) -> None:
     """UserError for the first thing that would keep a comparison from running, by the field of the request."""
+    rows = check_input(request, spec)
+    check_size(sum(len(part.combinations) for part in parts(request, spec, one_row(request))), rows)
+
+
+def check_input(request: InputRequest, spec: Mapping[str, Any]) -> int:
+    """How many rows a request makes. UserError if they are too many, or not for streams of the query."""
     if request.rate is not None and request.speed is not None:
         raise UserError("speed", request.speed, f"cannot be used with rate {request.rate}", "send one of the two")
     streams, rows = spec["streams"], 0
@@ -129,9 +157,18 @@ def check(request: ComparisonRequest, spec: Mapping[str, Any]) -> None:
         except UserError as error:
             raise replace(error, field=field, value=text) from None
     if rows > MOST_ROWS:
-        fix = f"generate at most {MOST_ROWS:,} together, or use boreal compare"
-        raise UserError("sources", rows, "are more rows than a comparison may have", fix)
-    runs = sum(len(part.combinations) for part in parts(request, spec, dict.fromkeys(request.sources, _ONE_ROW)))
+        fix = f"generate at most {MOST_ROWS:,} together, or use the command line"
+        raise UserError("sources", rows, "are more rows than a job may have", fix)
+    return rows
+
+
+def one_row(request: InputRequest) -> dict[str, str]:
+    """A row for each stream, in place of its input."""
+    return dict.fromkeys(request.sources, _ONE_ROW)
+
+
+def check_size(runs: int, rows: int) -> None:
+    """UserError if a job would have too many runs, with so many rows each."""
     if runs > MOST_RUNS:
         fix = f"ask for at most {MOST_RUNS} combinations of X, mode and policy"
         raise UserError("delay_thresholds", runs, "are more runs than a comparison may have", fix)
@@ -142,34 +179,34 @@ def check(request: ComparisonRequest, spec: Mapping[str, Any]) -> None:
 
 def parts(request: ComparisonRequest, spec: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Iterator[Part]:
     """The runs of a request, for one X after the other. sources: instead of those of the request. UserError."""
-    given = request.sources if sources is None else sources
     for x in dict.fromkeys(request.delay_thresholds) or (None,):
-        options = RunOptions(
-            faults=request.faults,
-            rate=request.rate,
-            speed=request.speed,
-            delay_threshold=x,
-            engine="native",
-            seed=request.seed,
-        )
-        try:
-            session = make_session(spec, [f"{stream}={text}" for stream, text in given.items()], options)
-            modes, policies = (ALL if each is None else ",".join(each) for each in (request.modes, request.policies))
-            yield Part(session, *combinations(session, modes, policies))
-        except UserError as error:
-            raise _blaming_fields(error) from None
+        session = request.session(spec, request.sources if sources is None else sources, delay_threshold=x)
+        yield part_of(session, request.modes, request.policies)
+
+
+def part_of(session: Session, modes: Sequence[str] | None, policies: Sequence[str] | None) -> Part:
+    """The runs of a session under some modes and policies; None: all. UserError, by the field of the request."""
+    try:
+        return Part(session, *combinations(session, *(ALL if each is None else ",".join(each) for each in (modes, policies))))
+    except UserError as error:
+        raise blaming_fields(error) from None
 
 
 def run(
-    request: ComparisonRequest, spec: Mapping[str, Any], scratch: Path, on_progress: Callable[[int, int], None]
+    request: ComparisonRequest, spec: Mapping[str, Any], scratch: Path, on_progress: OnProgress
 ) -> dict[str, Any]:
     """Run a comparison: the query, the faults, a row of figures for each run, and notes. scratch: a folder for files that go
-    again. `on_progress(done, total)` is called before the first run and after each."""
+    again."""
+    total = sum(len(part.combinations) for part in parts(request, spec, one_row(request)))
+    return {"query": spec["name"], "faults": request.faults, **run_parts(parts(request, spec), total, scratch, on_progress)}
+
+
+def run_parts(found: Iterable[Part], total: int, scratch: Path, on_progress: OnProgress) -> dict[str, Any]:
+    """Run what a request has become, `total` runs: `table` and `notes`."""
     table: list[dict[str, Any]] = []
     notes: list[str] = []
-    total = sum(len(part.combinations) for part in parts(request, spec, dict.fromkeys(request.sources, _ONE_ROW)))
     on_progress(0, total)
-    for part in parts(request, spec):
+    for part in found:
         notes += [note for note in part.notes if note not in notes]
         for combination in part.combinations:
             with TemporaryDirectory(dir=scratch) as folder:
@@ -177,10 +214,11 @@ def run(
             del row["dir"]
             table.append({"x_ms": part.x_ms, **row})
             on_progress(len(table), total)
-    return {"query": spec["name"], "faults": request.faults, "table": table, "notes": notes}
+    return {"table": table, "notes": notes}
 
 
-def _blaming_fields(error: UserError) -> UserError:
+def blaming_fields(error: UserError) -> UserError:
+    """The same error, with the field of a request in place of the option of `boreal compare`."""
     if error.field == "--source" and error.value is None:
         return replace(error, field="sources", fix="generate its rows: generate:RATE,SECONDS")
     return replace(error, field=_FIELDS.get(error.field, error.field))

@@ -69,13 +69,14 @@ async def session(request: Request, settings: SettingsOf) -> dict[str, Any]:
     return {"name": caller.name, "may": may, "shows_rows": settings.show_rows}
 
 
-@router.post("/api/v1/session", status_code=204)
-async def begin_session(request: Request, response: Response) -> None:
-    """Keep the token of this request in a cookie, for a browser."""
+@router.post("/api/v1/session")
+async def begin_session(request: Request, response: Response, settings: SettingsOf) -> dict[str, Any]:
+    """Keep the token of this request in a cookie, for a browser. Answers as `GET`."""
     name: str = request.app.state.cookie
     token = request.headers["authorization"].partition(" ")[2].strip()
     secure = request.url.scheme == "https"
     response.set_cookie(name, token, max_age=KEPT_S, httponly=True, samesite="strict", secure=secure, path="/")
+    return await session(request, settings)
 
 
 @router.delete("/api/v1/session", status_code=204)

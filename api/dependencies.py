@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Header, Path, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
 
 from api.etags import precondition
 from api.installation import ForbiddenError, Installation, Precondition
@@ -15,7 +17,10 @@ from api.settings import ApiSettings
 from api.tokens import Caller, Role
 from boreal.model.documents import parse_document
 from boreal.model.errors import UserError
+from boreal.query.spec import load_query
+from boreal.query.sql_reading import is_sql
 
+SQL = "application/sql"
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 JSON = ("application/json", "application/merge-patch+json", "application/x-www-form-urlencoded")
 """The last is what curl and urllib say of a body unless they are told otherwise."""
@@ -68,7 +73,7 @@ Expectation = Annotated[Precondition, Depends(expectation)]
 
 
 async def document(request: Request) -> dict[str, Any]:
-    """The object in the body: JSON, or YAML where the content type says so. UserError if it is none."""
+    """The object in the body: JSON, or YAML, or of a query SQL, where the content type says so. UserError if it is none."""
     kind = request.headers.get("content-type", JSON[0]).partition(";")[0].strip().lower()
     body = await request.body()
     try:
@@ -77,10 +82,12 @@ async def document(request: Request) -> dict[str, Any]:
         raise UserError("body", None, "is not UTF-8 text", "send UTF-8") from None
     if kind in YAML:
         found = parse_document("body", text)
+    elif kind == SQL:
+        found = load_query(text).written() if is_sql(text) else None
     elif kind in JSON:
         found = _json(text)
     else:
-        fix = f"send {JSON[0]}, or {YAML[0]}"
+        fix = f"send {JSON[0]}, or {YAML[0]}; a query also as {SQL}"
         raise UserError("Content-Type", kind, "is not understood", fix)
     if not isinstance(found, dict):
         raise UserError("body", found, "is not an object", 'send an object, such as {"delay_threshold": "1s"}')
@@ -101,10 +108,23 @@ def _json(text: str) -> object:
 Document = Annotated[dict[str, Any], Depends(document)]
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def body_as(model: type[Model], document: dict[str, Any]) -> Model:
+    """A body as a model. RequestValidationError, which names each field that is wrong."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+
+
 def takes_document(example: dict[str, Any]) -> dict[str, Any]:
     """What OpenAPI says of a route that takes a `Document`."""
-    content = {
+    content: dict[str, Any] = {
         "application/json": {"schema": {"type": "object"}, "example": example},
         "application/yaml": {"schema": {"type": "string"}},
     }
+    if "streams" in example:
+        content[SQL] = {"schema": {"type": "string"}}
     return {"requestBody": {"required": True, "content": content}}

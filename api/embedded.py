@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from api.event_history import EventHistory
 from api.installation import (
     BusyError,
     Change,
+    Checked,
     ConflictError,
     ForbiddenError,
     Freshness,
@@ -35,7 +37,11 @@ from embedded.faults import parse_fault_at_once
 from embedded.live.engine import LiveEngine
 from embedded.live.output import OutputRing
 from embedded.live.query import SITE, LiveQuery
+from embedded.live.source_archive import SourceFiles
 from embedded.live.thread import LiveThread
+from embedded.recording import Recording, Span, record
+from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
+from services.hosting.traces import tells_corrections
 
 STALE_AFTER_MS = 5_000
 MOST_WAITING = 500_000
@@ -57,6 +63,7 @@ class EmbeddedInstallation:
         self._allow_chaos = allow_chaos
         self._thread = LiveThread(data)
         self.events = EventHistory()
+        self._thread.engine.tell_corrections(tells_corrections("api"))
         journal = self._thread.engine.journal
         if journal.events:
             self.events.begin(journal.events[0][0])
@@ -89,15 +96,17 @@ class EmbeddedInstallation:
         return Freshness(heard_ms, self._thread.now() / 1_000 - heard_ms > STALE_AFTER_MS)
 
     def readiness(self) -> Readiness:
-        found = self.statuses()
+        found = self.statuses(self.queries())
         waits_for = tuple(name for name, status in found.items() if not status["ready"] and not status["paused"])
         return Readiness(not waits_for, waits_for)
 
     def status(self, name: str) -> Mapping[str, Any]:
         return self._call(lambda engine, now: _find(engine, name).status(now))
 
-    def statuses(self) -> Mapping[str, Mapping[str, Any]]:
-        return self._call(lambda engine, now: {name: query.status(now) for name, query in engine.queries.items()})
+    def statuses(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        return self._call(
+            lambda engine, now: {name: engine.queries[name].status(now) for name in names if name in engine.queries}
+        )
 
     def layout(self, name: str) -> Layout:
         # The demo's durations are in event time, which is faster than the query file says.
@@ -120,10 +129,14 @@ class EmbeddedInstallation:
         """There are these tokens, as `TokenStore.shown` says: record which are new, and which are gone."""
         self._call(lambda engine, now: engine.see_tokens(tokens, now))
 
+    def see_jobs(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """There are these jobs, as `Jobs.shown` says: record which are new, and which are over."""
+        self._call(lambda engine, now: engine.see_jobs(jobs, now))
+
     # Changes
 
-    def check(self, query: Query) -> tuple[str, ...]:
-        return self._call(lambda engine, _: engine.check(query))
+    def check(self, query: Query, start: str) -> Checked:
+        return self._call(lambda engine, now: Checked(engine.check(query), engine.preview(query, start, now)))
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         def put(engine: LiveEngine, now: int) -> Change:
@@ -149,6 +162,15 @@ class EmbeddedInstallation:
 
         return self._act(name, precondition, restart)
 
+    def evolve(self, query: Query, start: str, precondition: Precondition) -> Change:
+        return self._act(query.name, precondition, lambda engine, now: engine.evolve(query, start, now, precondition.by))
+
+    def roll_back(self, name: str, precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda engine, now: engine.roll_back(name, now, precondition.by))
+
+    def settle(self, name: str, precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda engine, now: engine.settle(name, now, precondition.by))
+
     def delete(self, name: str, precondition: Precondition) -> None:
         def delete(engine: LiveEngine, now: int) -> None:
             precondition.check(name, _find(engine, name).record)
@@ -161,7 +183,9 @@ class EmbeddedInstallation:
     def streams(self) -> Sequence[StreamPlace]:
         records = self.queries()
         return [
-            StreamPlace(name, stream, f"{name}.{stream}") for name, record in records.items() for stream in record.query.streams
+            StreamPlace(name, stream, f"{name}.{stream}")
+            for name, record in records.items()
+            for stream in dict.fromkeys(stream for run in record.runs() for stream in run.spec["streams"])
         ]
 
     def append(self, place: StreamPlace, records: Sequence[bytes]) -> None:
@@ -177,9 +201,30 @@ class EmbeddedInstallation:
 
         self._call(append)
 
+    def dead_letters(self, name: str, choice: LetterChoice, limit: int) -> LetterPage:
+        return self._call(lambda engine, _: _find(engine, name).newest_letters(choice, limit))
+
+    def replay_letters(self, name: str, choice: LetterChoice, limit: int, by: str) -> ReplayOutcome:
+        def replay(engine: LiveEngine, now: int) -> ReplayOutcome:
+            _find(engine, name)
+            try:
+                return engine.replay(name, choice, limit, now, by)
+            except OSError as error:
+                raise UnavailableError("NAME", name, f"cannot be written: {error}", "look at the disk") from None
+
+        return self._call(replay)
+
     def output(self, name: str, view: View) -> OutputReader:
         ring = self._call(lambda engine, _: _find(engine, name).ring)
         return RingReader(ring, view)
+
+    def recorded(self, name: str, span: Span, most_rows: int) -> Recording:
+        def begin(engine: LiveEngine, now: int) -> tuple[LiveQuery, SourceFiles]:
+            return (query := _find(engine, name)), query.recorded()
+
+        query, files = self._call(begin)
+        with closing(files):
+            return record(query.plan, query.record.query, files.newest_first, span, most_rows)
 
     # Faults
 

@@ -43,16 +43,19 @@ def serve(data: Path, settings: ApiSettings, is_demo: bool) -> None:
     """Run until SIGTERM or SIGINT. UserError if another process uses `data`."""
     set_up_logging("api")
     sys.setswitchinterval(THREAD_SWITCH_S)
-    # Imported objects stay for good: the garbage collector need not look at them.
-    gc.freeze()
-    gc.enable()
     with only_one(data):
         installation = EmbeddedInstallation(data, settings.allow_chaos, is_demo)
+        # What was imported stays for good, and so do most of the queries that were there: the garbage collector need not look
+        # at them. With thousands of queries each of its full looks takes a quarter of a second.
+        gc.freeze()
+        gc.enable()
         given = settings.token.get_secret_value() if settings.token else None
         tokens = TokenStore(data, given)
         tokens.on_change = lambda: installation.see_tokens(tokens.shown())
         tokens.tokens()
-        app = create_app(settings, installation, tokens, Jobs(data / "jobs", settings.jobs_at_once))
+        jobs = Jobs(data / "jobs", settings.jobs_at_once)
+        jobs.tell(installation.see_jobs)
+        app = create_app(settings, installation, tokens, jobs)
         add_dashboard(app, data)
         server = _Server(server_config(app, settings))
         server.on_ready = lambda: write_state(data, state_of(os.getpid(), is_ready=True))

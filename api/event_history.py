@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from api.listeners import Listeners
-from deployment.events import SERVED, Event, read_event
+from deployment.events import CHANGED, CREATED, SERVED, Event, read_event
 from deployment.failures import Failure, Failures
 
 KEPT_EVENTS = 50_000
@@ -119,6 +119,11 @@ class EventHistory:
         """The failures of a query that were detected since then, the newest first."""
         with self._lock:
             return [replace(failure) for failure in self._failures.of(query) if failure.detected_ms >= since_ms]
+
+    def spec(self, query: str, at_ms: float) -> Mapping[str, Any] | None:
+        """The specification of a query at a moment; None if that is not known."""
+        changes = self.before(None, EventFilter(query=query, kinds=frozenset({CREATED, CHANGED})), KEPT_EVENTS).events
+        return next((event.facts["spec"] for _, event in changes if event.at_ms <= at_ms), None)
 
     def failures(self, query: str) -> list[Mapping[str, Any]]:
         """What is known of the failures of a query, the newest first, as `Failure.summary`."""

@@ -7,16 +7,19 @@ protocol (`api.stack`), and so may an engine in the API's own process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from api.event_history import EventHistory
 from boreal.model.errors import UserError
 from boreal.query.spec import Query
+from deployment.change_preview import ChangePreview
 from deployment.layout import Layout
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
+from embedded.recording import Recording, Span
+from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 
 View = Literal["stable", "all"]
 """`stable`: only final rows, as plain objects. `all`: every record that a client of the output sees, tentative ones too."""
@@ -91,6 +94,16 @@ ANY = Precondition()
 
 
 # What is known
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A query that could run."""
+
+    notes: tuple[str, ...]
+    """What the planner says of it."""
+    change: ChangePreview | None
+    """What it would change of the query of its name; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +230,8 @@ class Installation(Protocol):
         """The status of a query, with the fields of `deployment.status_fields.QUERY`. Before its processes are heard their
         states are STARTING. NotFoundError."""
 
-    def statuses(self) -> Mapping[str, Mapping[str, Any]]:
-        """`status` of all queries, by name, in one look."""
+    def statuses(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """`status` of these queries, by name, in one look; without those that do not exist."""
 
     def layout(self, name: str) -> Layout:
         """The parts of a query as they run, with the durations that are in force, and where they are. NotFoundError."""
@@ -238,8 +251,8 @@ class Installation(Protocol):
 
     # Changes. UnavailableError if a server does not answer: what was asked for may have been done nevertheless.
 
-    def check(self, query: Query) -> tuple[str, ...]:
-        """Whether `put` would accept a query; returns what the planner says of it. UserError if it would not."""
+    def check(self, query: Query, start: str) -> Checked:
+        """What `put` would make of a query, or `evolve` with this start. UserError if it cannot run here."""
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         """Create or replace a query; the same again changes nothing. It starts in the background. UserError,
@@ -256,6 +269,18 @@ class Installation(Protocol):
         """Restart the replicas of a query, one after the other. only_failed: nothing happens while all of them work.
         NotFoundError, PreconditionError."""
 
+    def evolve(self, query: Query, start: str, precondition: Precondition) -> Change:
+        """Build another version of a query beside it, which takes over once it has caught up. start: 'earliest', 'latest' or a
+        time. UserError, NotFoundError, PreconditionError."""
+
+    def roll_back(self, name: str, precondition: Precondition) -> Change:
+        """Let the version that was in charge before take over again; give up one that never was. UserError, NotFoundError,
+        PreconditionError."""
+
+    def settle(self, name: str, precondition: Precondition) -> Change:
+        """Let go of the version that was in charge before; returns when nothing is left of it. UserError, NotFoundError,
+        PreconditionError."""
+
     def delete(self, name: str, precondition: Precondition) -> None:
         """Remove a query with its logs and outputs; returns when nothing is left. NotFoundError, PreconditionError."""
 
@@ -268,12 +293,24 @@ class Installation(Protocol):
         """Give rows, as JSON objects that were checked, to a stream. Returns when they survive a crash. BusyError, and
         UnavailableError if an unknown part of them was taken."""
 
+    def dead_letters(self, name: str, choice: LetterChoice, limit: int) -> LetterPage:
+        """At most `limit` dead letters of a query, the newest first. NotFoundError, UnavailableError."""
+
+    def replay_letters(self, name: str, choice: LetterChoice, limit: int, by: str) -> ReplayOutcome:
+        """Put the records of dead letters back into their streams, at most `limit` now, and each letter's at most once,
+        whatever is killed. by: who does it. NotFoundError, UnavailableError; ConflictError if another call overtakes this
+        one."""
+
     def output(self, name: str, view: View) -> OutputReader:
         """A reader of a query's output. NotFoundError."""
 
     @property
     def events(self) -> EventHistory:
         """What happened."""
+
+    def recorded(self, name: str, span: Span, most_rows: int) -> Recording:
+        """What came of the streams of a query within a span, and before it what its windows held then. NotFoundError,
+        RowsGoneError where rows of the span are no longer kept, TooManyRowsError."""
 
     # Faults
 

@@ -11,10 +11,15 @@ import resource
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from api.comparisons import ComparisonRequest, run
+from api import comparisons, recomputations, replays, verifications
+from api.comparisons import ComparisonRequest, OnProgress
 from api.jobs import PROBLEM, PROGRESS, REQUEST, RESULT, WORK
+from api.replays import ReplayRequest
+from api.verifications import VerificationRequest
 from boreal.model.errors import UserError
 from embedded.run_folder import write_whole
 
@@ -38,11 +43,26 @@ def work(folder: Path) -> None:
         write_whole(folder / PROGRESS, json.dumps({"done": done, "total": total}))
 
     try:
-        result = run(ComparisonRequest.model_validate(request["asked"]), request["spec"], scratch, on_progress)
+        result = _run(folder, request, scratch, on_progress)
     except UserError as error:
         write_whole(folder / PROBLEM, json.dumps(error.to_dict()))
         sys.exit(2)
     write_whole(folder / RESULT, json.dumps(result))
+
+
+def _run(folder: Path, request: Mapping[str, Any], scratch: Path, on_progress: OnProgress) -> dict[str, Any]:
+    asked, spec = dict(request["asked"]), request["spec"]
+    if request.get("kind") == "backfill":
+        return recomputations.run_backfill(recomputations.saved(folder, request), folder, scratch, on_progress)
+    if "since_ms" in asked:
+        found = recomputations.saved(folder, request)
+        return recomputations.run_verification(found, folder, scratch, on_progress, request["show_rows"])
+    if request.get("kind") == "verification":
+        return verifications.run(VerificationRequest.model_validate(asked), spec, scratch, on_progress)
+    if "failure" in asked:
+        del asked["query"], asked["failure"]
+        return replays.run(ReplayRequest.model_validate(asked), replays.saved(folder, request), scratch, on_progress)
+    return comparisons.run(ComparisonRequest.model_validate(asked), spec, scratch, on_progress)
 
 
 def _end_with_input() -> None:

@@ -47,6 +47,8 @@ class Job:
     """Who has asked for it."""
     created_ms: float
     """When that was."""
+    kind: str = "comparison"
+    """What it is: which of the job routes shows it."""
     state: State = State.QUEUED
     """How far it is."""
     started_ms: float | None = None

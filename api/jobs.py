@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,9 @@ MOST_KEPT = 500
 MOST_WAITING = 20
 """How many jobs may wait or run."""
 
+SAID_FOR_MS = 600_000.0
+"""A job that is over is reported for so long, so that its end is recorded even if nobody listens for a while."""
+
 COMMAND = (sys.executable, "-m", "api.job_process")
 REQUEST, JOB, PROGRESS, RESULT, PROBLEM, SAID, WORK = (
     "request.json", "job.json", "progress.json", "result.json", "problem.json", "stderr.txt", "work",
@@ -41,6 +44,8 @@ REQUEST, JOB, PROGRESS, RESULT, PROBLEM, SAID, WORK = (
 
 LOCK = ".lock"
 """A name that no id has."""
+
+OnJobs = Callable[[Sequence[Mapping[str, Any]]], None]
 
 _logger = logging.getLogger("boreal.api")
 
@@ -67,6 +72,7 @@ class Jobs:
         self._queue = JobQueue(at_once)
         self._lock = threading.RLock()
         self._owned: int | None = None
+        self._on_change: OnJobs = lambda jobs: None
         folder.mkdir(parents=True, exist_ok=True)
         with self._lock:
             self._own()
@@ -79,46 +85,80 @@ class Jobs:
                 os.close(self._owned)
                 self._owned = None
 
+    def tell(self, on_change: OnJobs) -> None:
+        """Call `on_change` now, and after each change, with all jobs: the fields of `Job`, as JSON."""
+        with self._lock:
+            self._on_change = on_change
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._owned is not None:
+            self._on_change(self._all())
+
+    def _all(self) -> list[Mapping[str, Any]]:
+        return [_shown(job) for job in self._queue.jobs.values()]
+
+    def lately(self) -> list[Mapping[str, Any]]:
+        """As `tell`, but of the jobs that are over only those that were within SAID_FOR_MS: for statuses, which come every
+        second. None of them if another process has the lock, since that one says them."""
+        since_ms = _now_ms() - SAID_FOR_MS
+        with self._lock:
+            jobs = self._all() if self._owned is not None else []
+        return [job for job in jobs if job["ended_ms"] is None or job["ended_ms"] >= since_ms]
+
     # Reads
 
-    def find(self, id_: str) -> Job:
-        """NotFoundError if there is no such job."""
+    def find(self, kind: str, id_: str) -> Job:
+        """NotFoundError if there is no such job of this kind."""
         with self._lock:
             found = self._known().get(id_)
-        if found is None:
+        if found is None or found.kind != kind:
             raise NotFoundError("ID", id_, "there is no such job", "GET the list for those that there are")
         return found
 
-    def page(self, after: str | None, limit: int) -> JobPage:
-        """At most `limit` jobs, the newest first. after: `next` of the page before."""
+    def page(self, kind: str, after: str | None, limit: int) -> JobPage:
+        """At most `limit` jobs of a kind, the newest first. after: `next` of the page before."""
         with self._lock:
-            jobs = sorted(self._known().values(), key=_place, reverse=True)
+            jobs = sorted((job for job in self._known().values() if job.kind == kind), key=_place, reverse=True)
         older = [job for job in jobs if after is None or _place(job) < _read_place(after)]
         more = "{:.0f}.{}".format(*_place(older[limit - 1])) if len(older) > limit else None
         return JobPage(older[:limit], more)
 
     def read(self, id_: str, name: str) -> dict[str, Any] | None:
         """What a file of a job holds; None before it is there."""
-        return _read(self._folder / id_ / name)
+        return _read(self.path(id_, name))
+
+    def path(self, id_: str, name: str) -> Path:
+        """Where a file of a job is. id_: of a job that there is."""
+        return self._folder / id_ / name
 
     # Changes
 
-    def same(self, id_: str, asked: Mapping[str, Any]) -> Job | None:
+    def same(self, kind: str, id_: str, asked: Mapping[str, Any]) -> Job | None:
         """The job that has this id, if it was asked for in the same words; None if there is none. ConflictError."""
         with self._lock:
             job = self._known().get(id_)
-            if job is not None and (self.read(id_, REQUEST) or {}).get("asked") != asked:
+            if job is not None and (job.kind != kind or (self.read(id_, REQUEST) or {}).get("asked") != asked):
                 raise ConflictError(
                     "id", id_, "is the id of a job with another request", "choose another id, or delete that job"
                 )
             return job
 
-    def post(self, id_: str | None, query: str, by: str, asked: Mapping[str, Any], **more: Any) -> Job:
+    def post(
+        self,
+        kind: str,
+        id_: str | None,
+        query: str,
+        by: str,
+        asked: Mapping[str, Any],
+        fill: Callable[[Path], None] = lambda folder: None,
+        **more: Any,
+    ) -> Job:
         """Create a job, or return the one that was created by the same request. more: what its process needs beside `asked`.
-        ConflictError, BusyError, UnavailableError."""
+        fill: writes files that it needs into its folder. ConflictError, BusyError, UnavailableError."""
         with self._lock:
             self._want()
-            if id_ is not None and (old := self.same(id_, asked)) is not None:
+            if id_ is not None and (old := self.same(kind, id_, asked)) is not None:
                 return old
             if len(self._queue.jobs) >= MOST_KEPT:
                 fix = "delete some that are over"
@@ -126,31 +166,32 @@ class Jobs:
             if self._queue.waiting >= MOST_WAITING:
                 problem = f"would have to wait for {MOST_WAITING} others"
                 raise BusyError("id", id_, problem, "send it again when some are over, or cancel some")
-            job = Job(id_ or _new_id(), query, by, _now_ms())
+            job = Job(id_ or _new_id(), query, by, _now_ms(), kind)
             folder = self._folder / job.id
             try:
                 shutil.rmtree(folder, ignore_errors=True)  # of a job that was never saved
                 folder.mkdir(parents=True)
-                write_whole(folder / REQUEST, json.dumps({"asked": asked, **more}))
+                fill(folder)
+                write_whole(folder / REQUEST, json.dumps({"kind": kind, "asked": asked, **more}))
                 self._handle(Posted(job))
             except OSError as error:
                 raise UnavailableError("id", id_, f"cannot be written: {error}", "look at the disk") from None
             return self._queue.jobs[job.id]
 
-    def cancel(self, id_: str) -> Job:
+    def cancel(self, kind: str, id_: str) -> Job:
         """End a job, and return when its process has ended. Nothing happens if it is over. NotFoundError,
         UnavailableError."""
         with self._lock:
             self._want()
-            self.find(id_)
+            self.find(kind, id_)
             self._handle(Cancelled(id_))
             return self._queue.jobs[id_]
 
-    def delete(self, id_: str) -> None:
+    def delete(self, kind: str, id_: str) -> None:
         """End a job, and forget it. NotFoundError, UnavailableError."""
         with self._lock:
             self._want()
-            self.find(id_)
+            self.find(kind, id_)
             self._handle(Deleted(id_))
 
     # The folder
@@ -181,12 +222,13 @@ class Jobs:
 
     def _handle(self, event: Event) -> None:
         self._perform(self._queue.handle(event, _now_ms()))
+        self._tell()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Save(job):
-                    write_whole(self._folder / job.id / JOB, json.dumps({**asdict(job), "state": job.state.value}))
+                    write_whole(self._folder / job.id / JOB, json.dumps(_shown(job)))
                 case Start(id_):
                     self._start(id_)
                 case Stop(id_):
@@ -242,6 +284,10 @@ class Jobs:
             except (OSError, ValueError, TypeError, KeyError) as error:
                 _logger.warning("%s cannot be read: %r", path, error)
         return found
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    return {**asdict(job), "state": job.state.value}
 
 
 def _place(job: Job) -> tuple[float, str]:

@@ -38,6 +38,11 @@ class StatusCollector(Collector):
         inputs = _gauge("input_state", "1 for the state of the stream.", "stream", "state")
         age = _gauge("input_ingest_age_seconds", "How long ago the source logged the last row.", "stream")
         dead = _counter("dlq_records", "Records that a source has refused.", "stream", "reason")
+        lag = _gauge("input_lag_records", "Records of the stream's topic that its source has not taken yet.", "stream")
+        behind = _gauge("input_lag_seconds", "For how long there have been such records.", "stream")
+        portion = _gauge("tentative_share_ratio", "Tentative rows among all rows that clients were given.")
+        memory = _gauge("memory_bytes", "Memory of the query's processes.")
+        cores = _gauge("processor_cores", "Cores that the query's processes take.")
         seconds = _gauge("reconciliation_seconds", "How long the last correction of an instance took.", "instance", "mode")
         held_rows = _gauge("buffer_tuples", "Rows of its inputs that an instance has in memory.", "instance")
         copied = _gauge("checkpoint_bytes", "The size of the last copy of an instance's state; 0 before the first.", "instance")
@@ -46,7 +51,7 @@ class StatusCollector(Collector):
         left = _gauge("slo_budget_left_ratio", "How much of the budget is left; below 0 it is overspent.", "budget")
         burn = _gauge("slo_burn_rate", "How fast the budget was spent lately; 1 spends it within its window.", "budget", "over")
         records = self._installation.queries()
-        for name, status in self._installation.statuses().items():
+        for name, status in self._installation.statuses(records).items():
             for known in STATES:
                 state.add_metric([name, known], float(status["state"] == known))
             paused.add_metric([name], float(bool(status.get("paused"))))
@@ -59,6 +64,10 @@ class StatusCollector(Collector):
             _add(held, [name], status["alpha_x_ms"], 1e-3)
             late.add_metric([name], status["violations"])
             tentative.add_metric([name], status["tentative"]["outstanding"])
+            _add(portion, [name], status.get("tentative_share"), 1)
+            if (resources := status.get("resources")) is not None:
+                _add(memory, [name], resources["memory_bytes"], 1)
+                _add(cores, [name], resources["cores"], 1)
             if (slo := status.get("slo")) is not None:
                 objective.add_metric([name], round(slo["objective"] / 100, 9))
                 for budget in BUDGETS:
@@ -72,6 +81,8 @@ class StatusCollector(Collector):
                 for known in INPUT_STATES:
                     inputs.add_metric([name, stream["name"], known], float(stream["state"] == known))
                 _add(age, [name, stream["name"]], stream["last_ingest_age_ms"], 1e-3)
+                _add(lag, [name, stream["name"]], stream.get("lag_records"), 1)
+                _add(behind, [name, stream["name"]], stream.get("lag_ms"), 1e-3)
                 for reason, field in DEAD_LETTERS.items():
                     _add(dead, [name, stream["name"], reason], stream.get(field), 1)
             for entry in self._installation.instances(name) if name in records else ():
@@ -81,7 +92,7 @@ class StatusCollector(Collector):
                 _add(copied, [name, who], entry.get("checkpoint_bytes"), 1)
         yield from (
             state, paused, rows, undone, delay, threshold, held, late, tentative, stable, inputs, age, dead, seconds,
-            held_rows, copied, objective, share, left, burn,
+            lag, behind, portion, memory, cores, held_rows, copied, objective, share, left, burn,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from boreal.model.durations import format_duration
 from deployment.events import KINDS, Event
+from formats.dead_letter import KeptLetter
 
 EXAMPLE_SPEC: dict[str, Any] = {
     "name": "departures",
@@ -49,6 +50,38 @@ class InputStatus(_More):
     state: str = Field(description="`live`, `idle`, `spooling`, `failed`, `starting` or `paused`.")
     last_boundary: str | None = Field(description="The boundary of the stream, or `end`; null before the first.")
     last_ingest_age_ms: float | None = Field(description="How long ago its source logged the last row.")
+    lag_records: int | None = Field(default=None, description="Records of its topic that are not taken yet, where it is known.")
+    lag_ms: float | None = Field(default=None, description="For how long there have been such records; 0 if there are none.")
+    dlq: int | None = Field(default=None, description="Records that its source has refused since it started.")
+    dlq_per_minute: int | None = Field(default=None, description="How many of them there were within the last minute.")
+    last_refusal: str | None = Field(default=None, description="Why it refused the last of them.")
+    waits_for: str | None = Field(default=None, description="What its records wait for, such as a schema registry.")
+    waits_since_ms: float | None = Field(default=None, description="Since when they wait; null if they do not.")
+
+
+class StreamReader(BaseModel):
+    """A query that reads records."""
+
+    query: str = Field(description="The query.")
+    stream: str = Field(description="Its stream.")
+    state: str = Field(description="As in the status of the query; `starting` before its source is heard.")
+    lag_records: int | None = Field(description="Records that it has not taken yet, where it is known.")
+    lag_ms: float | None = Field(description="For how long there have been such records; 0 if there are none.")
+    dlq: int | None = Field(description="Records that its source has refused since it started.")
+
+
+class StreamReaders(BaseModel):
+    """Records, and who reads them."""
+
+    records: str = Field(description="Where they are: SITE:TOPIC, or QUERY.STREAM in an embedded installation.")
+    alike: bool = Field(description="Whether all readers describe them in the same way: their times, schema and lateness.")
+    readers: list[StreamReader] = Field(description="Who reads them, in order of the names.")
+
+
+class StreamList(BaseModel):
+    """What the queries read, and which of them."""
+
+    streams: list[StreamReaders] = Field(description="In order of where the records are.")
 
 
 class LivenessAnswer(BaseModel):
@@ -92,6 +125,13 @@ class CountsStatus(BaseModel):
     undone: int = Field(description="Tentative rows that were revoked.")
 
 
+class ResourcesStatus(BaseModel):
+    """What the query's processes take."""
+
+    memory_bytes: int = Field(description="Memory.")
+    cores: float = Field(description="Processor time over time: 1 is a whole core.")
+
+
 class QueryStatus(_More):
     """How a query is. docs/settings.md lists the fields that are not listed here."""
 
@@ -104,9 +144,28 @@ class QueryStatus(_More):
     inputs: list[InputStatus] = Field(description="The streams.")
     replicas: list[ReplicaStatus] = Field(description="The instances.")
     tentative: TentativeStatus = Field(description="What may be revoked.")
+    tentative_share: float | None = Field(default=None, description="Tentative rows among all rows given, from 0 to 1.")
+    resources: ResourcesStatus | None = Field(
+        default=None, description="What its processes take, without Spark's JVMs; null where queries share a process."
+    )
     counts: CountsStatus = Field(description="What was given.")
     as_of_ms: float = Field(description="When this was known, in milliseconds since 1970.")
     stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")
+
+
+class EvolutionAnswer(BaseModel):
+    """How a change of a query to another version gets on."""
+
+    state: str = Field(
+        description="`building`: it reads what is kept, until it has caught up; `taking_over`; `taken_over`: the version "
+        "before runs on, unread; `rolling_back`, `rolled_back`; `leaving`: it is let go."
+    )
+    version: int = Field(description="The number of the version beside the one whose results are given.")
+    start: str = Field(
+        alias="from", description="From where that reads: `earliest`, or the time from which on its records were written."
+    )
+    at: str | None = Field(description="While it takes over: the event time from which on its results are given.")
+    waits_for: str | None = Field(description="What the next step waits for; null if for nothing.")
 
 
 class QueryAnswer(BaseModel):
@@ -122,6 +181,11 @@ class QueryAnswer(BaseModel):
     replicas: int = Field(description="The number of replicas.")
     engine: Any = Field(description="The engine, or a list with one for each replica.")
     spec: dict[str, Any] = Field(description="The query, in the shape of the file.")
+    version: int = Field(default=1, description="The number of the version whose results are given; it grows as it evolves.")
+    since: str | None = Field(default=None, description="The event time from which on they are; null for the first version.")
+    evolution: EvolutionAnswer | None = Field(
+        default=None, description="How a change to another version gets on; null where there is one version only."
+    )
     notes: list[str] = Field(default=[], description="What the planner says of the query.")
     status: QueryStatus | None = Field(default=None, description="With `expand=status`.")
 
@@ -159,18 +223,83 @@ class OverviewEntry(BaseModel):
 
 
 class Overview(BaseModel):
-    """All queries, a line each, in order of their names."""
+    """The queries, a line each, in order of their names."""
 
-    queries: list[OverviewEntry] = Field(description="The queries.")
+    queries: list[OverviewEntry] = Field(description="The queries; no more than were asked for.")
+    total: int = Field(description="How many queries there are.")
     as_of_ms: float = Field(description="When this was known, in milliseconds since 1970.")
     stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")
 
 
+class PartAnswer(BaseModel):
+    """A part of a query that is written otherwise."""
+
+    part: str = Field(description="Its path, such as `operators.each.compute.most`.")
+    before: Any = Field(description="What runs; null where it is new.")
+    after: Any = Field(description="What is written; null where it goes.")
+    taken: str = Field(description="How the change of this part is taken: see `taken` of the whole.")
+
+
+class ColumnAnswer(BaseModel):
+    """A column of the results that comes, goes, or gets another type."""
+
+    name: str = Field(description="Its name.")
+    before: str | None = Field(description="Its type in the rows of the query that runs; null where it is new.")
+    after: str | None = Field(description="Its type in the rows to come; null where it goes.")
+
+
+class KeyAnswer(BaseModel):
+    """The key of the results changes."""
+
+    before: list[str] = Field(description="The key columns of the query that runs.")
+    after: list[str] = Field(description="Those to come.")
+
+
+class NeedsAnswer(BaseModel):
+    """What runs beside a query, until its version before is let go."""
+
+    sources: int = Field(description="Sources.")
+    nodes: int = Field(description="Nodes.")
+    jobs: int = Field(description="Spark jobs.")
+    instances: int = Field(description="Shards of replicas of fragments.")
+    history_ms: float | None = Field(
+        description="About how far rows reach back, in event time, that a result depends on; null if it depends on all rows."
+    )
+
+
+class RefusalAnswer(BaseModel):
+    """Why something is not possible."""
+
+    field: str = Field(description="What is wrong.")
+    value: Any = Field(description="Its value.")
+    problem: str = Field(description="What is wrong with it.")
+    fix: str = Field(description="What to do instead.")
+
+
+class ChangeAnswer(BaseModel):
+    """What a query would change of the one that runs under its name."""
+
+    taken: str = Field(
+        description="`nothing` changes; `at_once`; `in_turn`: replicas restart one after the other; `sources` restart; "
+        "`restart`: all its processes; `evolution`: PUT refuses it, and another version takes over. In an embedded "
+        "installation, all that is not taken at once is a restart."
+    )
+    parts: list[PartAnswer] = Field(description="The parts that differ.")
+    columns: list[ColumnAnswer] = Field(description="The columns of the results that differ.")
+    key: KeyAnswer | None = Field(description="The key columns of the results; null if they stay.")
+    start: str | None = Field(alias="from", description="For an evolution: from where the new version would read. Else null.")
+    needs: NeedsAnswer | None = Field(description="For an evolution: about what it takes. Else null.")
+    says: list[str] = Field(description="All of it but the parts, in sentences.")
+    command: str | None = Field(description="The command that does it; null if nothing changes, or nothing does it now.")
+    refused: RefusalAnswer | None = Field(description="Why not even an evolution is possible now; null if it is.")
+
+
 class Validation(BaseModel):
-    """A query that would be accepted."""
+    """A query that could run."""
 
     valid: bool = Field(description="true: what is not valid is answered with a problem.")
     notes: list[str] = Field(description="What the planner says of the query.")
+    change: ChangeAnswer | None = Field(description="What it would change of the query of this name; null if there is none.")
     plan: dict[str, Any] = Field(description="As `/plan` answers.")
 
 
@@ -372,14 +501,14 @@ class FailureList(BaseModel):
 
 
 class Progress(BaseModel):
-    """How far a comparison is."""
+    """How far a job is."""
 
-    done: int = Field(description="Runs that are done.")
-    total: int | None = Field(description="All runs; null before it has begun.")
+    done: int = Field(description="Runs that are done; of a job over recorded input, its seconds.")
+    total: int | None = Field(description="All of them; null before it has begun.")
 
 
-class ComparisonProblem(BaseModel):
-    """Why a comparison failed."""
+class JobProblem(BaseModel):
+    """Why a job failed."""
 
     field: str = Field(description="What was wrong.")
     value: Any = Field(description="Its value.")
@@ -387,8 +516,8 @@ class ComparisonProblem(BaseModel):
     fix: str = Field(description="What to do.")
 
 
-class ComparisonSummary(BaseModel):
-    """A comparison. Times are milliseconds since 1970."""
+class JobSummary(BaseModel):
+    """A job. Times are milliseconds since 1970."""
 
     id: str = Field(description="Its id.", examples=["which-mode"])
     query: str = Field(description="The query.")
@@ -398,7 +527,7 @@ class ComparisonSummary(BaseModel):
     created_ms: float = Field(description="When that was.")
     started_ms: float | None = Field(description="When it began.")
     ended_ms: float | None = Field(description="When it was over.")
-    problem: ComparisonProblem | None = Field(description="With `failed`: why.")
+    problem: JobProblem | None = Field(description="With `failed`: why.")
 
 
 class ComparedRun(_More):
@@ -426,7 +555,7 @@ class ComparisonResult(BaseModel):
     notes: list[str] = Field(description="Which combinations were omitted, and why.")
 
 
-class ComparisonAnswer(ComparisonSummary):
+class ComparisonAnswer(JobSummary):
     """A comparison in full."""
 
     request: dict[str, Any] = Field(description="What was asked for.")
@@ -436,7 +565,67 @@ class ComparisonAnswer(ComparisonSummary):
 class ComparisonList(BaseModel):
     """Comparisons, the newest first."""
 
-    comparisons: list[ComparisonSummary] = Field(description="The comparisons.")
+    comparisons: list[JobSummary] = Field(description="The comparisons.")
+    next: str | None = Field(description="What to give as `after` for more; null if there are no more.")
+
+
+class VerificationResult(BaseModel):
+    """What came of a verification."""
+
+    query: str = Field(description="The query.")
+    faults: list[str] = Field(description="The faults.")
+    holds: bool = Field(description="Whether all is as it must be: `same`, no `replay_differences`, and `is_stable`.")
+    same: bool = Field(description="Whether the stable results are the same with the faults and without them.")
+    rows: int = Field(description="Stable rows of the run without faults.")
+    first_difference: dict[str, Any] | None = Field(
+        description="The first `line` that differs: `without_faults`, `with_faults`; of a query that runs, `given`, `computed` "
+        "if rows may be shown. Null if all are the same."
+    )
+    replay_differences: dict[str, Any] = Field(
+        description="By run: where the records that clients saw do not come to its stable results. Empty if they do."
+    )
+    is_stable: bool = Field(description="Whether all replicas of all runs were stable in the end.")
+    since: str | None = Field(default=None, description="Of a query that runs: the first event time that was compared.")
+    until: str | None = Field(default=None, description="Of a query that runs: the event time before which rows were compared.")
+    notes: list[str] = Field(default=[], description="Of a query that runs: what a reader must know.")
+
+
+class VerificationAnswer(JobSummary):
+    """A verification in full."""
+
+    request: dict[str, Any] = Field(description="What was asked for.")
+    result: VerificationResult | None = Field(description="What came of it; null before it is done.")
+
+
+class VerificationList(BaseModel):
+    """Verifications, the newest first."""
+
+    verifications: list[JobSummary] = Field(description="The verifications.")
+    next: str | None = Field(description="What to give as `after` for more; null if there are no more.")
+
+
+class BackfillResult(BaseModel):
+    """What came of a backfill."""
+
+    query: str = Field(description="The query.")
+    since: str = Field(description="The first event time of the results.")
+    until: str = Field(description="The event time before which the results are.")
+    rows: int = Field(description="How many there are.")
+    bytes: int = Field(description="How large they are together.")
+    notes: list[str] = Field(description="What a reader must know.")
+
+
+class BackfillAnswer(JobSummary):
+    """A backfill in full."""
+
+    request: dict[str, Any] = Field(description="What was asked for.")
+    result: BackfillResult | None = Field(description="What came of it; null before it is done.")
+
+
+class BackfillList(BaseModel):
+    """Backfills, the newest first."""
+
+    backfills: list[JobSummary] = Field(description="The backfills.")
     next: str | None = Field(description="What to give as `after` for more; null if there are no more.")
 
 
@@ -446,6 +635,72 @@ class AppendAnswer(BaseModel):
     accepted: int = Field(description="Rows that will survive a crash.")
     refused: int = Field(description="Rows that are no tuples of the stream.")
     reasons: list[dict[str, Any]] = Field(default=[], description="Why, for the first hundred: `row`, from 0, and `reason`.")
+
+
+class DeadLetterAnswer(BaseModel):
+    """A record that was refused."""
+
+    id: str = Field(description="Its id.")
+    at_ms: float = Field(description="When it was refused, in milliseconds since 1970.")
+    stream: str = Field(description="The stream.")
+    topic: str = Field(description="The topic that it came from.")
+    partition: int = Field(description="Its partition there.")
+    offset: int = Field(description="Its offset there; -1 if it never came to be there.")
+    reason: str | None = Field(description="Why it was refused; null where the installation shows no rows: it may quote some.")
+    record: str | None = Field(description="The record; null where the installation shows no rows.")
+    replayed: bool = Field(description="Whether it was put back.")
+
+    @staticmethod
+    def of(kept: KeptLetter, show_rows: bool) -> DeadLetterAnswer:
+        letter = kept.letter
+        return DeadLetterAnswer(
+            id=kept.id,
+            at_ms=kept.at_ms,
+            stream=letter.source,
+            topic=letter.topic,
+            partition=letter.partition,
+            offset=letter.offset,
+            reason=letter.reason if show_rows else None,
+            record=letter.record if show_rows else None,
+            replayed=kept.replayed,
+        )
+
+
+class DeadLetterList(BaseModel):
+    """Records that were refused, the newest first."""
+
+    dead_letters: list[DeadLetterAnswer] = Field(description="The records.")
+    looked_back_to_ms: float | None = Field(
+        description="Where there are too many to look at: older ones than this were not looked at, in milliseconds since 1970."
+    )
+
+
+class DeadLetterReplayRequest(BaseModel):
+    """Which dead letters are to be put back; `{}`: all."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"stream": "jfk", "reason": "ahead of the clock"}})
+
+    stream: str | None = Field(default=None, description="Only of this stream.", max_length=200)
+    reason: str = Field(default="", description="Only those whose reason holds this text.", max_length=200)
+    since_ms: float | None = Field(
+        default=None, description="Only those since then, in milliseconds since 1970.", ge=0, le=1e15
+    )
+    limit: int = Field(default=1_000, description="At most so many now, the oldest first.", ge=1, le=10_000)
+
+
+class DeadLettersLeft(BaseModel):
+    """Dead letters that were meant, and left."""
+
+    reason: str = Field(description="Why.")
+    letters: int = Field(description="How many.")
+
+
+class DeadLetterReplay(BaseModel):
+    """What became of dead letters that were meant."""
+
+    query: str = Field(description="The query.")
+    replayed: int = Field(description="How many were put back now.")
+    left: list[DeadLettersLeft] = Field(description="Those that were not.")
 
 
 def milliseconds(duration_us: int) -> float:

@@ -7,7 +7,6 @@ from typing import Any
 from api.models import milliseconds
 from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS, Plan
-from boreal.query.planner import plan
 from boreal.query.spec import Query
 from deployment.layout import Layout
 from deployment.operator_hosts import expected_threshold_us
@@ -16,7 +15,7 @@ from deployment.operator_hosts import expected_threshold_us
 def plan_answer(query: Query, layout: Layout) -> dict[str, Any]:
     """The plan of a query, as it runs or would run."""
     found = layout.plan
-    least_us = max(query.tuning.delay_threshold_least, expected_threshold_us(plan(query)))
+    least_us = max(query.tuning.delay_threshold_least, expected_threshold_us(query))
     return {
         "name": query.name,
         "x_ms": milliseconds(found.delay_threshold_us),

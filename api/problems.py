@@ -25,6 +25,7 @@ from api.installation import (
     UnavailableError,
 )
 from boreal.model.errors import UserError
+from embedded.recording import RowsGoneError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -35,6 +36,7 @@ _STATUS: tuple[tuple[type[UserError], int], ...] = (
     (PreconditionError, 412),
     (BusyError, 429),
     (UnavailableError, 503),
+    (RowsGoneError, 410),
     (UserError, 422),
 )
 """The first class that an error is an instance of decides."""

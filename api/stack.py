@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -20,6 +21,8 @@ from api.event_history import EventHistory
 from api.faults import ResolvedFault, resolve
 from api.installation import (
     Change,
+    Checked,
+    ConflictError,
     ForbiddenError,
     Freshness,
     NotFoundError,
@@ -33,25 +36,35 @@ from api.installation import (
 from api.posts import Posts
 from api.stack_output import OutputTail, StackOutput
 from boreal.model.errors import UserError
+from boreal.query.plan import Plan
 from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
+from deployment.audit import replay_event
+from deployment.events import Event
 from deployment.layout import Layout, make_layout
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
+from embedded.recording import Recording, Span, record
+from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 from services.hosting.process import now_us
 from services.kafka.events import event_of
 from services.kafka.follower import TopicFollower
+from services.kafka.letter_topic import OvertakenError
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.topics import EVENTS, out_topic, stable_topic
 from services.monitor.reports import QueryReports
 from services.stack.chaos import FaultRefused, request_fault
-from services.stack.operations import SILENT_AFTER_S, Operations, OutOfReach
+from services.stack.operations import SILENT_AFTER_S, Operations, OutOfReach, reaching
+from services.storage.recorded_logs import RecordedLogs
 
 HEARD_WITHIN_S = 5.0
 """How long a read waits for what it needs to know, and a change until it is heard of."""
+
+REPLAYS_SAID = 100
+"""How many of the last replays are said, until the monitor has recorded them."""
 
 MASK = "**********"
 SECRET_WORDS = ("password", "secret", "token", "key", "credential")
@@ -78,6 +91,7 @@ class StackInstallation:
         self._events = TopicFollower(self._home, EVENTS, self._take_event, read_committed=True)
         self._tails: dict[tuple[str, View], tuple[OutputTail, int]] = {}
         self._tails_lock = threading.Lock()
+        self._replays: deque[Event] = deque(maxlen=REPLAYS_SAID)
         self._posts = Posts(self._operations.clusters)
 
     @property
@@ -127,18 +141,20 @@ class StackInstallation:
     def status(self, name: str) -> Mapping[str, Any]:
         return self._status(self._record(name), self._reports.newest())
 
-    def statuses(self) -> Mapping[str, Mapping[str, Any]]:
-        reports = self._reports.newest()
-        return {name: self._status(record, reports) for name, record in self.queries().items()}
+    def statuses(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        reports, records = self._reports.newest(), self.queries()
+        return {name: self._status(records[name], reports) for name in names if name in records}
 
     def layout(self, name: str) -> Layout:
-        return make_layout(self._record(name).query, self.sites)
+        record = self._record(name)
+        return make_layout(record.query, self.sites, record.inner)
 
     def instances(self, name: str) -> Sequence[Mapping[str, Any]]:
-        spec, now_ms = self._record(name).spec, time.time() * 1_000
+        record, now_ms = self._record(name), time.time() * 1_000
+        spec = record.spec
         most = max([spec["replicas"], *(each.get("replicas", 1) for each in spec.get("fragments", {}).values())])
         newest = self._statuses.newest()
-        said = [newest.get(f"node.{name}.r{number}") for number in range(most)]
+        said = [newest.get(f"node.{record.inner}.r{number}") for number in range(most)]
         return [
             _aged(entry, max(now_ms - status["at_ms"], 0.0))
             for status in said
@@ -163,8 +179,9 @@ class StackInstallation:
 
     # Changes
 
-    def check(self, query: Query) -> tuple[str, ...]:
-        return plan(self._operations.check(query)).notes
+    def check(self, query: Query, start: str) -> Checked:
+        found = self._operations.preview(query, start, self.queries())
+        return Checked(plan(query).notes, found)
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         is_new = False
@@ -192,6 +209,15 @@ class StackInstallation:
             return Change(record)
         return self._act(name, precondition, lambda *checked: self._operations.restart(name, *checked))
 
+    def evolve(self, query: Query, start: str, precondition: Precondition) -> Change:
+        return self._act(query.name, precondition, lambda *checked: self._operations.evolve(query, start, *checked))
+
+    def roll_back(self, name: str, precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda *checked: self._operations.roll_back(name, lambda _: None, *checked))
+
+    def settle(self, name: str, precondition: Precondition) -> Change:
+        return self._act(name, precondition, lambda *checked: self._operations.settle(name, lambda _: None, *checked))
+
     def delete(self, name: str, precondition: Precondition) -> None:
         self._record(name)
         with _reaching():
@@ -210,8 +236,33 @@ class StackInstallation:
         ]
 
     def append(self, place: StreamPlace, records: Sequence[bytes]) -> None:
+        # As the record has it: each request comes here, and to parse a query costs more than to look.
+        written_as = self._record(place.query).spec["streams"][place.stream].get("format", "json")
+        if written_as != "json":
+            fix = "write its records with a producer of your own"
+            raise UserError("stream", place.stream, f"takes {written_as}, and posted rows are JSON", fix)
         site, _, topic = place.log.partition(":")
         self._posts.post(site, topic, records)
+
+    def dead_letters(self, name: str, choice: LetterChoice, limit: int) -> LetterPage:
+        self._record(name)
+        with _reaching():
+            return self._operations.dead_letters(name, choice, limit)
+
+    def replay_letters(self, name: str, choice: LetterChoice, limit: int, by: str) -> ReplayOutcome:
+        self._record(name)
+        try:
+            with _reaching():
+                outcome = self._operations.replay_letters(name, choice, limit, by)
+        except OvertakenError as error:
+            raise ConflictError(error.field, error.value, error.problem, error.fix) from None
+        if outcome.replayed:
+            self._replays.append(replay_event(name, choice, outcome, time.time() * 1_000, by))
+        return outcome
+
+    def replays(self) -> list[dict[str, Any]]:
+        """The last replays of dead letters, for the monitor to record."""
+        return [event.fields() for event in list(self._replays)]
 
     def output(self, name: str, view: View) -> StackOutput:
         self._record(name)
@@ -233,6 +284,11 @@ class StackInstallation:
                 return
         tail.close()
 
+    def recorded(self, name: str, span: Span, most_rows: int) -> Recording:
+        query, layout = self._record(name).query, self.layout(name)
+        with _reaching(), reaching(self._settings), RecordedLogs(self._operations.clusters, layout) as logs:
+            return record(layout.plan, query, partial(logs.newest_first, span.end), span, most_rows)
+
     # Faults
 
     def fault(self, text: str, by: str = "api") -> StartedFault:
@@ -240,7 +296,13 @@ class StackInstallation:
             fix = "start the stack with boreal up --allow-chaos"
             raise ForbiddenError("fault", text, "is not allowed: this installation was started without --allow-chaos", fix)
         found = resolve(text, self.queries())
-        processes = _processes_of(found)
+        record = self._record(found.query)
+        processes = _processes_of(found, self.layout(found.query).plan)
+        for version in record.runs()[1:] if found.fault.stream and not found.fault.to_replica else ():
+            # Both versions read the stream's topic.
+            other = make_layout(version.query, self.sites, version.name).plan
+            if any(edge.operator == found.fault.stream for edge in other.sources):
+                processes += _processes_of(found, other)
         ends_at_ms = time.time() * 1_000 + (found.fault.for_us or 0) / 1_000
         try:
             said = {"text": found.text, "query": found.query, "by": by}
@@ -276,8 +338,8 @@ class StackInstallation:
             return reports[record.name]
         try:
             watched = self._unheard.get(record.name)
-            if watched is None or watched.record is not record:
-                watched = self._unheard[record.name] = WatchedQuery(record, self.sites, now_us())
+            if watched is None or watched.record.revision != record.revision:
+                watched = self._unheard[record.name] = WatchedQuery(record.runs()[0], self.sites, now_us())
             return watched.status(now_us())
         except UserError as error:
             problem = f"cannot run in this version: {error}"
@@ -311,16 +373,22 @@ def _aged(entry: Mapping[str, Any], age_ms: float) -> dict[str, Any]:
     return {**entry, "inputs": inputs}
 
 
-def _processes_of(found: ResolvedFault) -> list[str]:
-    """The processes that a fault concerns: a stream's source, or a replica's node. UserError for a fault that would need a
-    link between two of them: on a stack there is one from each process to each site."""
+def _processes_of(found: ResolvedFault, plan: Plan) -> list[str]:
+    """The processes that a fault concerns: a stream's source, or a replica's node. UserError if it is not possible on a
+    stack: all fragments of a replica read a stream over one link."""
     fault = found.fault
-    if fault.to_replica:
-        fix = f"cut {fault.stream} for all, or a whole replica: cut {fault.fragment or 'main'}.{fault.to_replica} for D"
-        raise UserError("fault", found.text, "cannot cut one replica from one stream on a stack", fix)
+    others = [
+        other.name
+        for other in plan.fragments
+        if fault.fragment and other.name != fault.fragment and any(edge.operator == fault.stream for edge in other.edges)
+    ]
+    if fault.to_replica and others:
+        fix = f"cut {fault.stream} to {fault.to_replica} for D, which cuts all its fragments"
+        raise UserError("fault", found.text, f"would cut {', '.join(others)} of {fault.to_replica} too", fix)
     if fault.losing_checkpoint:
         raise UserError("fault", found.text, "cannot lose a checkpoint on a stack", "leave out `losing checkpoint`")
-    return [f"source.{found.query}.{fault.stream}" if fault.stream else f"node.{found.query}.{fault.replica}"]
+    replica = fault.to_replica or fault.replica
+    return [f"node.{plan.query}.{replica}" if replica else f"source.{plan.query}.{fault.stream}"]
 
 
 @contextmanager

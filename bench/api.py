@@ -1,4 +1,5 @@
-"""`boreal bench api`: an embedded installation as its callers meet it, over HTTP, all on this machine's cores.
+"""`boreal bench api`: an installation as its callers meet it, over HTTP, all on this machine's cores: an embedded one, and for
+changes of X a stack too.
 
 The figures include the work of the callers, and of the queries that run meanwhile.
 """
@@ -27,14 +28,22 @@ import pyarrow as pa
 
 from bench.figures import Figure, as_report
 from boreal.api_client import ApiClient, ApiError
+from boreal.query.spec import load_query
+from deployment.query_record import QueryRecord
+from embedded.live.query import LiveQuery
+from embedded.world import SkipClock
 from services.stack.ports import free_port
 
 CLIENTS, EACH_PER_S, READS_S = 50, 5.0, 10.0
 READS = ("/api/v1/queries", "/api/v1/queries/departures/status", "/api/v1/overview", "/api/v1/queries/departures/explain-delay")
 CHANGES = 5
 HELD_S = 1.0
+CUT_S = 4
+"""How long a cut on a stack lasts; an embedded one is ended when its effect was seen."""
+CHROMIUM = Path("/usr/bin/chromium")
 BATCHES, BATCH_ROWS = 8, 25_000
 DEADLINE_S = 30.0
+QUERIES, LOOKS = 2_000, 9
 
 SCHEMA = {"key": "string", "value": "double"}
 MOVING: dict[str, Any] = {
@@ -45,6 +54,12 @@ MOVING: dict[str, Any] = {
     "delay_threshold": "9s",
     "replicas": 1,
 }
+MOVING_ON_A_STACK: dict[str, Any] = {
+    **MOVING,
+    "streams": {name: {**stream, "topic": f"in.{name}"} for name, stream in MOVING["streams"].items()},
+    "replicas": 2,
+    "engine": "native",
+}
 GIVEN: dict[str, Any] = {
     **MOVING,
     "name": "given",
@@ -54,33 +69,68 @@ GIVEN: dict[str, Any] = {
 
 
 def main() -> dict[str, Any]:
-    """Measure all of it; about a minute."""
+    """Measure all of it; about three minutes."""
     with tempfile.TemporaryDirectory() as directory, _demo(Path(directory)) as (api, address, token, start):
         figures = [
             Figure("up --embedded --demo: ready", start["ready"], "s", 3.0, lower_is_better=True),
             Figure("up --embedded --demo: first row at a client", start["row"], "s", 5.0, lower_is_better=True),
             *_reads(address, token),
             *_page(address, token),
-            *_changes_of_x(api),
+            *_changes_of_x("embedded", api, MOVING),
             *_rows(api, address, token),
         ]
+    with tempfile.TemporaryDirectory() as directory:
+        figures += _many(Path(directory))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        _up(Path(directory), "--allow-chaos") as (address, token),
+        ApiClient(address, token) as api,
+    ):
+        figures += _changes_of_x("a stack", api, MOVING_ON_A_STACK)
     return as_report("api", figures)
+
+
+def _many(data: Path) -> list[Figure]:
+    """How long lists take where there are QUERIES queries, which are paused."""
+    for number in range(QUERIES):
+        name = f"q{number:04}"
+        record = QueryRecord(name, load_query({**MOVING, "name": name}).dump(), 1, paused=True)
+        LiveQuery(record, False, data / "queries" / name, SkipClock()).save()
+    with _up(data, "--embedded") as (address, token):
+        figures = _painted(f"page with {QUERIES:,} queries", address, token, "q0000")
+        for name, path in (("the page's list", "overview"), ("all in full", f"queries?limit={QUERIES}")):
+            request = urllib.request.Request(f"{address}/api/v1/{path}", headers={"Authorization": f"Bearer {token}"})
+            took = []
+            for _ in range(LOOKS):
+                began = time.monotonic()
+                with urllib.request.urlopen(request) as answer:
+                    assert len(json.load(answer)["queries"]) == QUERIES
+                took.append(1_000 * (time.monotonic() - began))
+            figures.append(Figure(f"{QUERIES:,} queries, {name}", float(np.median(took)), "ms", 300.0, lower_is_better=True))
+        return figures
+
+
+@contextmanager
+def _up(data: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """An installation: its address and token."""
+    command = [sys.executable, "-m", "boreal"]
+    wanted = [*options, "--data", str(data), "--port", str(free_port()), "--json"]
+    try:
+        up = json.loads(subprocess.run([*command, "up", *wanted], check=True, capture_output=True, text=True).stdout)
+        yield up["api"], up["token"]
+    finally:
+        subprocess.run([*command, "down", "--data", str(data)], check=True, capture_output=True)
 
 
 @contextmanager
 def _demo(data: Path) -> Iterator[tuple[ApiClient, str, str, dict[str, float]]]:
     """The demo: a client, its address and token, and how long it took until it was ready and gave a row, in seconds."""
-    command = [sys.executable, "-m", "boreal"]
     began = time.monotonic()
-    options = ["--embedded", "--demo", "--data", str(data), "--port", str(free_port()), "--json"]
-    try:
-        up = json.loads(subprocess.run([*command, "up", *options], check=True, capture_output=True, text=True).stdout)
+    with _up(data, "--embedded", "--demo") as (address, token):
         ready = time.monotonic() - began
-        with ApiClient(up["api"], up["token"]) as api:
+        with ApiClient(address, token) as api:
             next(event for event in api.output("departures", view="all") if event.type in ("stable", "tentative"))
-            yield api, up["api"], up["token"], {"ready": ready, "row": time.monotonic() - began}
-    finally:
-        subprocess.run([*command, "down", "--data", str(data)], check=True, capture_output=True)
+            yield api, address, token, {"ready": ready, "row": time.monotonic() - began}
 
 
 def _reads(address: str, token: str) -> list[Figure]:
@@ -119,29 +169,39 @@ def _page(address: str, token: str) -> list[Figure]:
     static = Path(__file__).resolve().parents[1] / "api" / "static"
     served = [path for path in static.iterdir() if path.suffix in (".html", ".js", ".css", ".svg")]
     size = sum(len(gzip.compress(path.read_bytes())) for path in served)
-    figures = [Figure("page, compressed", size / 1_000, "KB", 100.0, lower_is_better=True)]
-    chromium = Path("/usr/bin/chromium")
-    if chromium.exists() and find_spec("playwright") is not None:
-        from playwright.sync_api import sync_playwright
-
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_page()
-            page.goto(f"{address}/#token={token}")
-            page.get_by_role("link", name="departures").wait_for()
-            painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-            browser.close()
-        figures.append(Figure("page, first paint", float(painted), "ms", 1_000.0, lower_is_better=True))
-    return figures
+    compressed = Figure("page, compressed", size / 1_000, "KB", 100.0, lower_is_better=True)
+    return [compressed, *_painted("page", address, token, "departures")]
 
 
-def _changes_of_x(api: ApiClient) -> list[Figure]:
+def _painted(name: str, address: str, token: str, query: str) -> list[Figure]:
+    """How long a browser that has nothing yet takes to paint something, and to show a query of the list."""
+    if not CHROMIUM.exists() or find_spec("playwright") is None:
+        return []
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.goto(f"{address}/#token={token}")
+        page.get_by_role("link", name=query, exact=True).wait_for()
+        shown = page.evaluate("performance.now()")
+        painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        browser.close()
+    return [
+        Figure(f"{name}, first paint", float(painted), "ms", 1_000.0, lower_is_better=True),
+        Figure(f"{name}, its list on the screen", float(shown), "ms", 1_000.0, lower_is_better=True),
+    ]
+
+
+def _changes_of_x(where: str, api: ApiClient, query: dict[str, Any]) -> list[Figure]:
     """From the change of X, while results are held back for longer than the new X, to the first tentative one at a client."""
-    _apply(api, MOVING)
+    is_stack = query is MOVING_ON_A_STACK
+    _apply(api, query)
     took = []
     for _ in range(CHANGES):
         api.change("moving", delay_threshold="9s")
-        api.call("POST", "/chaos", {"fault": "cut moving.left for 60s"})
+        _wait(lambda: (api.status("moving")["alpha_x_ms"] or 0) > 1_000)
+        api.call("POST", "/chaos", {"fault": f"cut moving.left for {CUT_S if is_stack else 60}s"})
         seen = _Seen(api, "moving", "tentative")
         held_until = time.monotonic() + HELD_S
         while time.monotonic() < held_until:
@@ -150,9 +210,15 @@ def _changes_of_x(api: ApiClient) -> list[Figure]:
         changed = time.monotonic()
         api.change("moving", delay_threshold="700ms")
         took.append((seen.at() - changed) * 1_000)
-        api.call("POST", "/chaos", {"fault": "heal moving.left"})
-        _wait(lambda: api.status("moving")["tentative"]["outstanding"] == 0)
-    return [Figure("X changed to its effect, longest", max(took), "ms", 200.0, lower_is_better=True)]
+        if not is_stack:
+            api.call("POST", "/chaos", {"fault": "heal moving.left"})
+        _wait(lambda: _is_whole(api.status("moving")))
+    return [Figure(f"X changed to its effect, {where}, longest", max(took), "ms", 200.0, lower_is_better=True)]
+
+
+def _is_whole(status: dict[str, Any]) -> bool:
+    """Whether the query has corrected all, and lacks nothing."""
+    return status["tentative"]["outstanding"] == 0 and all(each["state"] == "STABLE" for each in status["replicas"])
 
 
 class _Seen:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -17,14 +16,18 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 from kafka import TopicPartition
 
+from bench.warm_processes import AnyProcess, start_process
+from bench.worker_pool import HostedRole, WorkerPool
 from boreal.query.spec import load_query
 from deployment.layout import make_layout
+from deployment.placement import HOSTED
 from deployment.query_record import QueryRecord
 from deployment.supervision import Child
 from services.kafka.clusters import Cluster
@@ -46,15 +49,15 @@ class DeployedProcess:
 
     name: str
     """As the supervisor names it: KIND.QUERY.PART."""
-    command: tuple[str, ...]
-    """The program and its arguments."""
+    begin: Callable[[Mapping[str, str]], AnyProcess | HostedRole]
+    """Starts it with this environment."""
     environment: dict[str, str]
     """Variables in addition to our own."""
     links: dict[str, ProxyLink]
     """By site; empty if the process reaches its sites directly."""
     log: Path
     """Gets its output."""
-    process: subprocess.Popen[bytes] | None = None
+    process: AnyProcess | HostedRole | None = None
     """None before the first start."""
     starts: int = 0
     """How often it was started."""
@@ -69,8 +72,7 @@ class DeployedProcess:
         environment = {**os.environ, **self.environment}
         if self.failpoint:
             environment["BOREAL_FAILPOINT"], self.failpoint = self.failpoint, ""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, env=environment, cwd=ROOT, stderr=log, stdout=log)
+        self.process = self.begin(environment)
         self.starts += 1
 
     @property
@@ -92,7 +94,8 @@ class Deployment:
 
     sites: names in order, the home site first; without: kinds of processes that do not run, because the user of the deployment
     replaces them; beside: another deployment, whose servers and monitor serve this query too; has_links: whether processes
-    reach their sites through links, which can be cut and take processor time; partitions: of the streams' topics.
+    reach their sites through links, which can be cut and take processor time; partitions: of the streams' topics; workers: how
+    many processes share the roles of this query and of those beside it, without links then; 0: each role has its own.
     """
 
     def __init__(
@@ -104,10 +107,13 @@ class Deployment:
         beside: Deployment | None = None,
         has_links: bool = True,
         partitions: int = 1,
+        workers: int = 0,
     ) -> None:
         self.root = root
         self.partitions = partitions
         self.has_links = has_links
+        self._worker_count = workers
+        self.pool: WorkerPool | None = beside.pool if beside else None
         self.without = (*without, "monitor") if beside else without
         self.owns_servers = beside is None
         self.spec = load_query(query)
@@ -146,6 +152,8 @@ class Deployment:
                 service.process.wait()
             for link in service.links.values():
                 link.close()
+        if self.pool is not None and self.owns_servers:
+            self.pool.close()
 
     def _start(self) -> None:
         with ThreadPoolExecutor() as pool:
@@ -155,6 +163,8 @@ class Deployment:
             redis=RedisSettings(url=self.redis.url),
             data=self.root,
         )
+        if self._worker_count:
+            self.pool = WorkerPool(self.root, self._worker_count, self.settings)
         self.clusters = {site: Cluster(site, self.settings, "test") for site in self.kafka}
         home = self.clusters[self.layout.home]
         ensure(home, system_topics())
@@ -173,22 +183,33 @@ class Deployment:
                 self.add(child)
         self._keeper.start()
 
-    def add(self, child: Child) -> None:
-        """Start a process, and restart it whenever it ends."""
-        links = {site: ProxyLink() for site in self.kafka} if self.has_links else {}
+    def add(self, child: Child, **settings: str) -> None:
+        """Start a process, and restart it whenever it ends. settings: more of its environment."""
+        links = self.make_links(child)
         environment = {
             "BOREAL_REDIS__URL": self.redis.url,
             "BOREAL_DATA": str(self.root / "data"),
             "PYTHONUNBUFFERED": "1",
+            **settings,
         }
         for site, kafka in self.kafka.items():
             environment[f"BOREAL_SITES__{site.upper()}__BOOTSTRAP"] = kafka.bootstrap
             if site in links:
                 environment[f"BOREAL_PROXIES__{site.upper()}"] = links[site].url
-        service = DeployedProcess(child.name, child.command, environment, links, self.root / f"{child.name}.log")
+        log = self.root / f"{child.name}.log"
+        begin: Callable[[Mapping[str, str]], AnyProcess | HostedRole]
+        if self.pool is not None and child.kind in HOSTED:
+            begin = partial(self.pool.start, child, {site: link.url for site, link in links.items()})
+        else:
+            begin = partial(start_process, child.command, log=log)
+        service = DeployedProcess(child.name, begin, environment, links, log)
         with self._lock:
             service.start()
             self.services[child.name] = service
+
+    def make_links(self, child: Child) -> dict[str, ProxyLink]:
+        """The links of a process, by site."""
+        return {site: ProxyLink() for site in self.kafka} if self.has_links else {}
 
     def _keep(self) -> None:
         while not self._stopping.wait(0.05):

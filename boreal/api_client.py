@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from types import TracebackType
@@ -120,9 +120,31 @@ class ApiClient:
         found: Json = self.call("PATCH", _path(name), fields, if_match=if_match)
         return found
 
-    def validate(self, spec: Mapping[str, Any]) -> Json:
-        """What `put` would say, without doing it."""
-        found: Json = self.call("POST", "/validate", spec)
+    def validate(self, spec: Mapping[str, Any], *, start: str = "earliest") -> Json:
+        """Whether a query is valid, and what it would change of the one that runs, without doing it. start: as for `evolve`."""
+        found: Json = self.call("POST", "/validate", spec, params={"from": start})
+        return found
+
+    def evolution(self, name: str) -> Json | None:
+        """How the change of a query to another version gets on; None where it has one version only."""
+        found: Json | None = self.call("GET", f"{_path(name)}/evolution")
+        return found
+
+    def evolve(self, spec: Mapping[str, Any], *, start: str = "earliest", if_match: int | None = None) -> Json:
+        """Build another version of a running query beside it, which takes over its outputs once it has caught up. start: from
+        where it reads the topics of its streams: `earliest`, `latest`, or the time from which on records were written."""
+        path = f"{_path(str(spec['name']))}/evolution"
+        found: Json = self.call("POST", path, spec, params={"from": start}, if_match=if_match)
+        return found
+
+    def roll_back(self, name: str) -> Json:
+        """Let the version that was in charge before take over again; give up one that never was."""
+        found: Json = self.call("POST", f"{_path(name)}/evolution/rollback")
+        return found
+
+    def settle(self, name: str) -> Json:
+        """Let go of the version that was in charge before."""
+        found: Json = self.call("POST", f"{_path(name)}/evolution/settle")
         return found
 
     def delete(self, name: str, *, if_match: int | None = None) -> None:
@@ -150,6 +172,11 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/liveness", params={"min_revision": min_revision})
         return found
 
+    def streams(self) -> list[Json]:
+        """What the queries read: where the records are, and which streams of which queries read them."""
+        found: list[Json] = self.call("GET", "/streams")["streams"]
+        return found
+
     def failures(self, name: str, *, limit: int = 50, after: str | None = None) -> Json:
         """A page of the failures of a query, the newest first. after: `next` of the page before."""
         found: Json = self.call("GET", f"{_path(name)}/failures", params={"limit": limit, "after": after})
@@ -170,6 +197,34 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/failures/{urllib.parse.quote(id, safe='')}")
         return found
 
+    def events(
+        self, *, query: str | None = None, kinds: Collection[str] = (), limit: int = 100, after: int | None = None
+    ) -> Json:
+        """A page of what happened, the newest first. after: `next` of the page before."""
+        params = {"query": query, "kind": list(kinds) or None, "limit": limit, "after": after}
+        found: Json = self.call("GET", "/events", params=params)
+        return found
+
+    def dead_letters(
+        self,
+        name: str,
+        *,
+        stream: str | None = None,
+        reason: str | None = None,
+        since_ms: float | None = None,
+        limit: int = 50,
+    ) -> Json:
+        """The newest records that were refused. reason: only those whose reason holds this text."""
+        params = {"stream": stream, "reason": reason, "since_ms": since_ms, "limit": limit}
+        found: Json = self.call("GET", f"{_path(name)}/dead-letters", params=params)
+        return found
+
+    def replay_dead_letters(self, name: str, request: Mapping[str, Any]) -> Json:
+        """Put records that were refused back into their streams, each once at most. request: `stream`, `reason`, `since_ms` and
+        `limit`, as docs/rest.md says; `{}` for all."""
+        found: Json = self.call("POST", f"{_path(name)}/dead-letters/replay", request)
+        return found
+
     def plan(self, name: str) -> Json:
         found: Json = self.call("GET", f"{_path(name)}/plan")
         return found
@@ -186,9 +241,49 @@ class ApiClient:
         found: Json = self.call("POST", "/comparisons", request)
         return found
 
+    def replay(self, name: str, failure: str, request: Mapping[str, Any]) -> Json:
+        """Begin a replay of a failure that is over, under each X, mode and policy of the request, as docs/rest.md says. It is a
+        comparison: `comparison` says how far it is."""
+        path = f"{_path(name)}/failures/{urllib.parse.quote(failure, safe='')}/replay"
+        found: Json = self.call("POST", path, request)
+        return found
+
+    def verify(self, request: Mapping[str, Any]) -> Json:
+        """Begin a verification. request: `query`, `sources` and `faults`, as docs/rest.md says. Returns at once: `verification`
+        says how far it is."""
+        found: Json = self.call("POST", "/verifications", request)
+        return found
+
+    def verify_query(self, name: str, request: Mapping[str, Any]) -> Json:
+        """Begin a verification of the results that a query has given. request: `since_ms` and `until_ms`, as docs/rest.md says;
+        `{}` for the last minute."""
+        found: Json = self.call("POST", f"{_path(name)}/verifications", request)
+        return found
+
+    def begin_backfill(self, name: str, request: Mapping[str, Any]) -> Json:
+        """Begin a backfill of a query. request: as for `verify_query`. Returns at once: `backfill` says how far it is."""
+        found: Json = self.call("POST", f"{_path(name)}/backfills", request)
+        return found
+
+    def backfill(self, id: str) -> Json:
+        """A backfill, with its `state`, its `progress` and, once it is done, its `result`."""
+        found: Json = self.call("GET", _job_path("backfills", id))
+        return found
+
+    def backfill_rows(self, id: str) -> Iterator[Json]:
+        """The rows of a backfill that is done, in the order of the stable output."""
+        with self._open("GET", f"{_job_path('backfills', id)}/rows", {}, None, {}, self._timeout_s) as answer:
+            for line in answer:
+                yield json.loads(line)
+
+    def verification(self, id: str) -> Json:
+        """A verification, with its `state`, its `progress` and, once it is done, its `result`."""
+        found: Json = self.call("GET", _job_path("verifications", id))
+        return found
+
     def comparison(self, id: str) -> Json:
         """A comparison, with its `state`, its `progress` and, once it is done, its `result`."""
-        found: Json = self.call("GET", _job_path(id))
+        found: Json = self.call("GET", _job_path("comparisons", id))
         return found
 
     def comparisons(self, *, limit: int = 50, after: str | None = None) -> Json:
@@ -197,11 +292,11 @@ class ApiClient:
         return found
 
     def cancel_comparison(self, id: str) -> Json:
-        found: Json = self.call("POST", f"{_job_path(id)}/cancel")
+        found: Json = self.call("POST", f"{_job_path('comparisons', id)}/cancel")
         return found
 
     def delete_comparison(self, id: str) -> None:
-        self.call("DELETE", _job_path(id))
+        self.call("DELETE", _job_path("comparisons", id))
 
     # Rows and results
 
@@ -250,7 +345,7 @@ class ApiClient:
         self, method: str, path: str, params: Mapping[str, object], body: object, headers: Mapping[str, str], timeout_s: float
     ) -> HTTPResponse:
         given = {name: value for name, value in params.items() if value is not None}
-        query = f"?{urllib.parse.urlencode(given)}" if given else ""
+        query = f"?{urllib.parse.urlencode(given, doseq=True)}" if given else ""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._address}/api/v1{path}{query}", data=data, method=method)
         for name, value in {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", **headers}.items():
@@ -295,8 +390,8 @@ def _path(name: str) -> str:
     return f"/queries/{urllib.parse.quote(name, safe='')}"
 
 
-def _job_path(id: str) -> str:
-    return f"/comparisons/{urllib.parse.quote(id, safe='')}"
+def _job_path(kind: str, id: str) -> str:
+    return f"/{kind}/{urllib.parse.quote(id, safe='')}"
 
 
 def _error_of(status: int, body: bytes) -> ApiError:

@@ -10,12 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from boreal.model.errors import BorealError, UserError
-from boreal_cli import errors, history, options, stack, token
+from boreal_cli import dead_letters, errors, happened, history, options, stack, streams, token
 
 INTERRUPTED = 130
 
@@ -225,7 +226,7 @@ def verify(
     """Run a query with the faults and without them, and compare the stable outputs line by line.
 
     The command also replays the changelog of each run, which must result in the stable output. Exit status 1: there is a
-    difference.
+    difference; 3: there is no stable row, so nothing was compared.
 
     QUERY can also be the name of a query on a stack. The stable results that its clients received are then compared with
     the results of a Spark batch job over the logs of its sources (--from, --to, --data).
@@ -270,7 +271,31 @@ def verify(
         typer.echo(verdict.to_json(), nl=False)
     else:
         tables.show_verdict(verdict)
-    raise typer.Exit(0 if verdict.holds else 1)
+    raise typer.Exit(tables.verify_status(verdict.holds, verdict.rows))
+
+
+@app.command(epilog="Example: boreal sql departures.yaml")
+def sql(query: options.QueryFile, as_json: options.Json = False) -> None:
+    """Print a query in its other form: a YAML or JSON file in SQL, an SQL file in YAML.
+
+    Both say the same, and all commands take either. Fields at their defaults are left out, and so are comments.
+    """
+    import yaml
+
+    from boreal.query.planner import plan
+    from boreal.query.spec import load_query
+    from boreal.query.sql_reading import is_sql
+    from boreal.query.sql_writing import write_sql
+
+    spec = load_query(query)
+    plan(spec)
+    form = "yaml" if is_sql(query.read_text(encoding="utf-8")) else "sql"
+    as_yaml = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=128)
+    text = as_yaml(spec.written()) if form == "yaml" else write_sql(spec)
+    if as_json:
+        _print_json({"form": form, "text": text})
+    else:
+        typer.echo(text, nl=False)
 
 
 @app.command(epilog="Example: boreal simulate --seeds 200")
@@ -303,13 +328,20 @@ def simulate(
 @app.command(epilog="Example: boreal bench core")
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the benchmark, such as core.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Arguments of the benchmark, such as rate=2000 of evolution.", show_default=False
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a benchmark on this machine."""
     from bench.figures import print_table
-    from boreal_cli.benches import find
+    from boreal_cli.benches import arguments_of, find
 
-    result = find(name)()
+    measure = find(name)
+    result = measure(**arguments_of(measure, arguments or ()))
     if as_json:
         _print_json(result)
     else:
@@ -319,6 +351,9 @@ def bench(
 stack.add_to(app)
 app.add_typer(token.token, name="token")
 history.add_to(app)
+happened.add_to(app)
+dead_letters.add_to(app)
+streams.add_to(app)
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ def backfill(
     started, count = time.monotonic(), 0
     with closing(Operations(settings)) as operations:
         record = operations.query(name)
-        layout = operations.layout(record.query)
+        layout = operations.layout_of(record)
         with reaching(settings):
             held = read_source_extent(operations.clusters, layout)
             wanted = resolve_range(record.query, layout, held, since, until, held.complete)
@@ -108,8 +108,9 @@ def backfill(
 
 
 def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | None, as_json: bool) -> None:
-    """`boreal verify NAME`: whether q.stable holds what comes of the sources' logs. Exit status 1: it does not."""
-    from boreal_cli import result_files
+    """`boreal verify NAME`: whether q.stable holds what comes of the sources' logs. Exit status 1: it does not; 3: neither has
+    a row."""
+    from boreal_cli import result_files, tables
     from services.egress.history import (
         compare,
         delivered_since,
@@ -129,7 +130,7 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
     started = time.monotonic()
     with closing(Operations(settings)) as operations:
         record = operations.query(name)
-        layout = operations.layout(record.query)
+        layout = operations.layout_of(record)
         schema = layout.plan.output.schema
         with reaching(settings):
             # The extent of q.stable is read first: all input that it depends on is then in the logs.
@@ -137,6 +138,7 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
             oldest = delivered_since(operations.home, layout, next_id)
             held = read_source_extent(operations.clusters, layout)
             wanted = _among_given(resolve_range(record.query, layout, held, since, until, stable_to), oldest, since)
+            wanted = _of_version(wanted, record, since)
             held = narrow_extent(operations.clusters, layout, held, wanted)
             with _recomputed(settings, record, layout, held, wanted) as batches:
                 lines = (line for batch in batches for line in result_files.json_lines(schema, batch).splitlines())
@@ -147,7 +149,7 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
         typer.echo(json.dumps({"query": name, **wanted.shape(), **_shape(found), "seconds": seconds}, indent=2))
     else:
         _show(found, f"{name}.stable", wanted)
-    raise typer.Exit(0 if found.same else 1)
+    raise typer.Exit(tables.verify_status(found.same, found.recomputed))
 
 
 def is_deployed(query: Path, of_file: Mapping[str, object], of_name: Mapping[str, object]) -> bool:
@@ -184,6 +186,19 @@ def _among_given(wanted: ResultRange, oldest: int, since: int | None) -> ResultR
         fix = "write a later time; the topic's retention.ms sets how long Kafka keeps results"
         raise UserError("--from", moment(wanted.since), problem, fix)
     return ResultRange(oldest, wanted.until)
+
+
+def _of_version(wanted: ResultRange, record: QueryRecord, since: int | None) -> ResultRange:
+    """The range, as far as its results are of the version in charge: only these can be computed again."""
+    from formats.json_text import moment
+    from services.egress.history import ResultRange
+
+    if record.since is None or wanted.since >= record.since:
+        return wanted
+    if since is not None or record.since >= wanted.until:
+        problem = f"is too early: the results of version {record.version} begin at {moment(record.since)}"
+        raise UserError("--from", moment(wanted.since), problem, "write that time, or a later one")
+    return ResultRange(record.since, wanted.until)
 
 
 @contextmanager
@@ -224,6 +239,10 @@ def _show(found: HistoryComparison, topic: str, wanted: ResultRange) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     first = found.first_difference
+    if first is None and not found.given:
+        text = f"nothing was compared: there is no stable row {wanted}, neither delivered nor recomputed"
+        console.print(Text(text, style="yellow"))
+        return
     if first is None:
         console.print(Text(f"same: {count(found.given)} stable rows {wanted}, delivered and recomputed", style="green"))
         return

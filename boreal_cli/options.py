@@ -15,7 +15,7 @@ def show_help_alone(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-QueryFile = Annotated[Path, typer.Argument(metavar="QUERY", help="The query: a YAML or JSON file.", show_default=False)]
+QueryFile = Annotated[Path, typer.Argument(metavar="QUERY", help="The query: a YAML, JSON or SQL file.", show_default=False)]
 Sources = Annotated[
     list[str] | None,
     typer.Option(

@@ -17,9 +17,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from api.settings import ApiSettings
-from boreal.model.schema import Schema
-from boreal.query.expressions import AGGREGATIONS, FUNCTIONS, OPERATORS, parse, parse_aggregation
-from boreal.query.spec import json_schema
+from boreal.model.documents import parse_document
+from boreal.model.schema import PLAIN_TYPES, Schema
+from boreal.query.expressions import parse, parse_aggregation
+from boreal.query.language import AGGREGATIONS, FUNCTIONS, OPERATORS
+from boreal.query.spec import json_schema, load_query
+from boreal.query.sql_writing import view_text, write_sql
 from deployment import status_fields
 from deployment.status_fields import Fields
 from embedded.faults import FORMS
@@ -46,8 +49,11 @@ OPERATOR_EXAMPLES = {
     "union": "all: {union: [ewr, jfk]}",
     "aggregate": "hourly: {aggregate: ewr, window: {sliding: 1h, every: 10m}, by: [carrier], compute: {mean: avg(dep_delay)}}",
     "join": "paired: {join: [ewr, jfk], on: [carrier], within: 30m, how: left}",
+    "lookup": "flown: {lookup: [ewr, jfk], on: [carrier], within: 1d, how: left}",
     "distinct": "first: {distinct: ewr, on: [carrier], window: {tumbling: 1h}}",
+    "deduplicate": "once: {deduplicate: ewr, on: [carrier, dest], within: 1h}",
     "top": 'worst: {top: ewr, k: 5, order_by: "dep_delay desc, carrier", window: {tumbling: 1h}}',
+    "python": "flagged: {python: ewr, operator: long_delays, with: {above: 60}}",
 }
 """Each reads streams of EXAMPLE."""
 
@@ -56,16 +62,19 @@ EXPRESSIONS_OVER = Schema.of({
 })  # fmt: skip
 """The columns of the examples of expressions."""
 
-_PARTS = ("Stream", "Window", "Policy", "Slo", "Tuning", "FragmentSpec")
+_PARTS = ("Stream", "SourceColumn", "Csv", "Window", "Policy", "Slo", "Records", "Tuning", "FragmentSpec")
 _TITLES = {
     "Stream": "A stream",
+    "SourceColumn": "A column",
+    "Csv": "CSV",
     "Window": "A window",
     "Policy": "Policy",
     "Slo": "Objective",
+    "Records": "Records",
     "Tuning": "Tuning",
     "FragmentSpec": "A fragment",
 }
-_OPERATORS = ("Filter", "Map", "Union", "Aggregate", "Join", "Distinct", "Top")
+_OPERATORS = ("Filter", "Map", "Union", "Aggregate", "Join", "Lookup", "Distinct", "Deduplicate", "Top", "Python")
 
 _MADE = "<!-- Made by `python -m boreal_cli.reference`: edit the code instead. -->"
 
@@ -90,39 +99,65 @@ def query_page() -> str:
     return _joined(
         "# Query reference",
         _MADE,
-        "The query file, in YAML or JSON. [query.schema.json](query.schema.json) says the same to editors and programs, and "
-        "`boreal.query.builder` makes the same in Python. A wrong query is refused with the field, the value and a fix.",
+        "The query file, in YAML or JSON, or [in SQL](#in-sql). [query.schema.json](query.schema.json) says the same to "
+        "editors and programs, and `boreal.query.builder` makes the same in Python. A wrong query is refused with the field, "
+        "the value and a fix.",
         _block("yaml", EXAMPLE),
         "Durations are numbers with units (`3s`, `250ms`, `1m30s`; d, h, m, s, ms, us), or ISO 8601 (`PT3S`). Sizes are a "
-        "number and a unit (`256MB`, `1GiB`). Column types are string, int (64 bits), double, bool and timestamp "
-        "(microseconds, UTC).",
+        "number and a unit (`256MB`, `1GiB`). Column types are string, int (64 bits), double, bool, timestamp (microseconds, "
+        "UTC), date and `decimal(p, s)`: exact, with up to p digits, at most 38, and s of them after the point (in quotes "
+        'where braces are around it: `schema: {price: "decimal(18, 2)"}`). In a record a decimal is a number or a text; one '
+        "with more digits than its type is refused, not rounded. In results it is a text, since most programs read numbers of "
+        "JSON as doubles. A date is a text such as `2013-01-31`, or in a record also the number of days since 1970.",
         "## The query",
         _properties(schema, definitions),
-        *(section for name in _PARTS[:1] for section in _part(name, definitions)),
+        *(section for name in _PARTS[:3] for section in _part(name, definitions)),
         "## Operators",
         "An operator reads streams and operators by their names. Besides its columns each row has its event `time`; the rows "
         "of a window operator, and of what reads it, also have `window_start` and `window_end`. [protocol.md](protocol.md) "
         "says which time a result has.",
         *(section for name in _OPERATORS for section in _operator(name, definitions)),
-        *(section for name in _PARTS[1:] for section in _part(name, definitions)),
+        *(section for name in _PARTS[3:] for section in _part(name, definitions)),
         "## Expressions",
         "Conditions and computed columns are SQL expressions over the columns of the input, `time`, and for windows "
         "`window_start` and `window_end`. An expression with a null operand is null, unless the table says otherwise; `and` "
         "and `or` have three-valued logic. A calculation without a finite result (division by zero, an overflow, a text that "
-        "is no number) is null. Ints become doubles where the two meet; a text becomes a timestamp only as a literal, as in "
+        "is no number) is null. Ints become doubles where the two meet. Beside a decimal, ints and numbers that are written "
+        "out (`price * 1.19`) are decimals too, and the result of `+`, `-` and `*` has all its digits, or is null where 38 are "
+        "too few; a double makes a double of it. Casts to decimals, and `round`, round halves away from zero. A text becomes a "
+        "timestamp or a date only as a literal; a date beside a timestamp is its midnight in UTC, as in "
         "`time > '2013-01-01T05:00:00Z'`. "
         "In the examples p and q are conditions, x, y and z doubles, s and t texts.",
         "### Operators in expressions",
         _table(("expression", "type", "meaning"), ((_code(form), _type_of(form), text) for form, text in OPERATORS.items())),
         "### Functions",
         _table(("function", "type", "meaning"), ((_code(form), _type_of(form), text) for form, text in FUNCTIONS.values())),
+        "Where databases differ, a function is as in DuckDB, with these exceptions. What has no finite result is null, and no "
+        "error. A comparison with NaN is false, except `<>`; `min` and `max` take NaN for the largest double. `concat` with a "
+        "null is null. `cast(x as int)` leaves the fraction out and does not round. `regexp_extract` without a match is null. "
+        "`date_trunc` in a time zone gives a timestamp in UTC. A time zone's rules are those of the machine's database, so "
+        "machines that run replicas need the same one; after 2037 its last offset is kept.",
         "### Aggregations",
         "`compute` takes one aggregation for each column; x is any expression. Nulls are left out. A calculation with several "
-        "results belongs in a map that reads the aggregate.",
+        "results belongs in a map that reads the aggregate. A sum of decimals is exact, and a decimal of 38 digits; their "
+        "`avg` is the double nearest to the exact mean.",
         _table(
             ("aggregation", "type for a double", "meaning"),
             ((_code(form), _type_of_aggregation(form), text) for form, text in AGGREGATIONS.items()),
         ),
+        "## In SQL",
+        "A query may also be written in SQL, in a file that begins with `create`. All commands take it, as does the REST API "
+        "with `Content-Type: application/sql`; `boreal sql FILE` prints a query in the other form. This is the query at the "
+        "top:",
+        _block("sql", write_sql(load_query(EXAMPLE)).rstrip()),
+        "A view is an operator, and the statement of each operator is shown above. The query's own SELECT may be any of "
+        "these; its operator then has the query's name. In GROUP BY a window is `TUMBLE('10m')`, `HOP('10m', '1h')`, "
+        "`SESSION('30m')`, or `SESSION('30m', '1d')` with a `longest`. A SELECT with several clauses is several operators "
+        "(`NAME_joined`, `NAME_where`, then `NAME_grouped` before HAVING). WITH has the other fields of a query or stream, "
+        "dotted where they are nested (`tuning.bucket = '50ms'`), lists in parentheses (`key = ('carrier')`). A column of "
+        "a stream may have a place: `user_id int PATH 'user.id'`, `shop string FROM 'key'`. Names that are no plain words "
+        "stand in double quotes. What a stream cannot give is refused, with line and column: ORDER BY and LIMIT without a "
+        "window, GROUP BY or JOIN without one, UNION without ALL.",
         "## Faults",
         "`boreal run`, `compare` and `verify` take any number of `--fault` options. T is the time from the start of the run, "
         "and D a duration, both in run time. The fragment of a query without `fragments` is called `main`, the replicas `r0`, "
@@ -141,11 +176,21 @@ def _part(name: str, definitions: Definitions) -> Iterator[str]:
     yield _properties(part, definitions)
 
 
+def _view_of(example: str) -> str:
+    """The statement of an operator of EXAMPLE in SQL."""
+    made = parse_document("example", example)
+    file = parse_document("example", EXAMPLE)
+    assert isinstance(made, dict) and isinstance(file, dict)
+    [name] = made
+    return view_text(name, load_query({**file, "operators": made, "output": name}).operators[name])
+
+
 def _operator(name: str, definitions: Definitions) -> Iterator[str]:
     kind = name.lower()
     yield f"### {kind}"
     yield definitions[name]["description"]
     yield _block("yaml", OPERATOR_EXAMPLES[kind])
+    yield _block("sql", _view_of(OPERATOR_EXAMPLES[kind]))
     yield _properties(definitions[name], definitions)
 
 
@@ -169,6 +214,8 @@ def _type(field: Mapping[str, Any], definitions: Definitions) -> str:
     match field:
         case {"$ref": reference}:
             return _type_named(reference.rpartition("/")[2], definitions)
+        case {"title": "type"}:
+            return " \\| ".join(_code(kind) for kind in (*PLAIN_TYPES, "decimal(p, s)"))
         case {"anyOf": choices} | {"oneOf": choices}:
             if all(choice.get("$ref", "").rpartition("/")[2] in _OPERATORS for choice in choices):
                 return "[operator](#operators)"
@@ -181,6 +228,8 @@ def _type(field: Mapping[str, Any], definitions: Definitions) -> str:
             return f"list of {len(items)} {_type(items[0], definitions)}s"
         case {"type": "array", "items": items}:
             return f"list of {_type(items, definitions)}{', at least one' if field.get('minItems') else ''}"
+        case {"title": "duration" | "size" | "percentage" | "parameters" | "auto, or a duration" as title}:
+            return str(title)
         case {"type": "object"}:
             values = field.get("additionalProperties") or next(iter(field["patternProperties"].values()))
             return f"name: {_type(values, definitions)}{', at least one' if field.get('minProperties') else ''}"
@@ -188,8 +237,6 @@ def _type(field: Mapping[str, Any], definitions: Definitions) -> str:
             return f"int{_bounds(field)}"
         case {"type": "boolean"}:
             return "bool"
-        case {"title": "duration" | "size" | "percentage" | "auto, or a duration" as title}:
-            return str(title)
         case {"maxLength": most}:
             return f"name, up to {most} letters"
         case {"pattern": _}:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from boreal.model.decimals import decimal_texts
 from boreal.model.errors import UserError
 from boreal.model.schema import TIME, WINDOW, Schema, Type
 from formats.json_text import column_texts, joined, lines, moments, object_parts
@@ -62,17 +63,20 @@ def _json(path: Path, schema: Schema) -> Iterator[Write]:
 
 @contextmanager
 def _csv(path: Path, schema: Schema) -> Iterator[Write]:
-    moment_columns = [name for name, kind in _kinds(schema).items() if kind is Type.TIMESTAMP]
+    texts_of = {name: _csv_texts(kind) for name, kind in _kinds(schema).items() if kind is Type.TIMESTAMP or kind.is_decimal}
 
     def as_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
-        for name in moment_columns:
-            texts = moments(batch.column(name).cast(pa.int64()))
-            batch = batch.set_column(batch.schema.get_field_index(name), name, texts)
+        for name, texts in texts_of.items():
+            batch = batch.set_column(batch.schema.get_field_index(name), name, texts(batch.column(name)))
         return batch
 
     empty = as_texts(_client_columns(schema, schema.empty()))
     with pyarrow.csv.CSVWriter(path, empty.schema) as file:
         yield lambda batch: file.write(as_texts(_client_columns(schema, batch)))
+
+
+def _csv_texts(kind: Type) -> Callable[[pa.Array], pa.Array]:
+    return decimal_texts if kind.is_decimal else lambda column: moments(column.cast(pa.int64()))
 
 
 @contextmanager

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,12 +25,18 @@ if TYPE_CHECKING:
     from boreal_cli.through_api import ApiOperations
     from deployment.liveness import Liveness
     from deployment.query_record import QueryRecord
+    from services.kafka.landing import Landing
     from services.stack.operations import Operations
 
 LIVE_WITHIN_S = 180.0
 """How long to wait until a query is live. On two busy cores, a Spark job needs about a minute."""
 STABLE_WITHIN_S = 10.0
 """How long to wait after that until the query is stable. Most are stable soon, and the command can then report it."""
+
+EVOLVED_WITHIN_S = 300.0
+"""How long to wait until another version has taken over. One with a long history to read goes on in the background."""
+_LOOK_AT_EVOLUTION_S = 0.5
+_UNDER_WAY = ("building", "taking_over", "rolling_back", "leaving")
 
 _LOOK_S = 0.1
 
@@ -59,6 +66,7 @@ def _query(context: typer.Context) -> None:
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands of this module."""
+    app.command(epilog="Example: boreal init departures.yaml --dry-run")(init)
     app.command(epilog="Example: boreal up --sites 2")(up)
     app.command(epilog="Example: boreal status --json")(status)
     app.command(epilog="Example: boreal down")(down)
@@ -96,6 +104,18 @@ def up(
     allow_chaos: Annotated[
         bool, typer.Option("--allow-chaos", help="Connect each process to each site through a link that faults can cut.")
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=256,
+            help="Run the sources, nodes and egresses of all queries in N processes, at least 2 for queries with two replicas. "
+            "0: each has a process of its own. Default: as many as there are cores, from 2 to 8; with --allow-chaos 0, so that "
+            "a fault stops one of them alone.",
+            show_default=False,
+        ),
+    ] = None,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="One process with all queries, over files: no Kafka, Redis or Java.")
     ] = False,
@@ -116,13 +136,17 @@ def up(
             raise UserError("--demo", None, "is for an embedded installation", "write boreal up --embedded --demo")
         if sites is not None:
             raise UserError("--sites", sites, "cannot be used with --embedded, which has one site", "leave it out")
+        if workers is not None:
+            raise UserError("--workers", workers, "cannot be used with --embedded, which is one process", "leave it out")
         embedded_commands.up((data or default_data()).absolute(), port, allow_chaos, demo, as_json)
         return
-    from services.stack.launcher import LocalStack, StackFailed, default_data
+    from services.stack.launcher import LocalStack, StackFailed, refuse_sites_elsewhere
+    from services.stack.state import default_data
 
+    refuse_sites_elsewhere(data)
     stack = LocalStack((data or default_data()).absolute())
     try:
-        was_down = stack.up(sites, port, allow_chaos, to_stderr)
+        was_down = stack.up(sites, port, allow_chaos, to_stderr, workers)
     except StackFailed as error:
         problem = UserError(
             "stack", str(stack.data), str(error), "correct it and run the command again; boreal down stops what is running"
@@ -141,10 +165,71 @@ def up(
     typer.echo("Next: boreal query apply FILE, boreal feed QUERY STREAM=PATH, boreal tail QUERY; boreal status, boreal down")
 
 
+def init(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="QUERY.yaml", help="Queries whose topics are needed too.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: print what is missing or wrong, and commands that mend it.")
+    ] = False,
+    data: Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Create the topics that boreal needs in Kafka. If some exist with other settings, all are named, and nothing is created.
+
+    Kafka is found as by all commands, such as by BOREAL_SITES__A__BOOTSTRAP=HOST:PORT. Input topics that exist are not changed.
+    """
+    from boreal.query.spec import load_query
+    from services.stack.launcher import reach
+    from services.stack.operations import Operations
+
+    queries = [load_query(file) for file in files or ()]
+    with closing(Operations(reach(data))) as operations:
+        if dry_run:
+            _show_landing(operations.landing(queries), as_json)
+            return
+        created = operations.prepare(queries)
+    if as_json:
+        _print_json({"created": created})
+        return
+    for site, names in created.items():
+        typer.echo(f"Kafka {site}: {', '.join(names) if names else 'nothing was missing'}")
+
+
+def _show_landing(found: dict[str, Landing], as_json: bool) -> None:
+    if as_json:
+        _print_json(
+            {
+                site: {
+                    "absent": [spec.name for spec in landing.findings.absent],
+                    "problems": [asdict(wrong) for wrong in landing.findings.problems],
+                    "commands": list(landing.commands()),
+                    "acls": list(landing.acl_commands()),
+                }
+                for site, landing in found.items()
+            }
+        )
+        return
+    for site, landing in found.items():
+        typer.echo(f"# Kafka {site} at {landing.bootstrap}")
+        for spec in landing.findings.absent:
+            typer.echo(f"#   {spec.name} is absent")
+        for wrong in landing.findings.problems:
+            typer.echo(f"#   {wrong.topic}: {wrong.problem} (it has {wrong.found}){'' if wrong.settings else f'; {wrong.fix}'}")
+        for command in landing.commands():
+            typer.echo(command)
+        typer.echo(f"# Where Kafka {site} authorises its users:")
+        for command in landing.acl_commands():
+            typer.echo(command)
+
+
 def status(data: Data = None, as_json: options.Json = False) -> None:
     """Show the processes and queries of the stack. Exit status 1: the stack is not ready, or not running."""
-    from services.stack.launcher import LocalStack, default_data, is_local
+    from services.stack.description import is_local
+    from services.stack.launcher import LocalStack
     from services.stack.operations import Operations
+    from services.stack.state import default_data
 
     directory: Path | None = None
     embedded = None
@@ -177,9 +262,13 @@ def status(data: Data = None, as_json: options.Json = False) -> None:
 
 def down(data: Data = None, as_json: options.Json = False) -> None:
     """Stop all processes that `boreal up` started, and no others. Queries, logs and checkpoints are kept for the next `up`."""
-    from services.stack.launcher import LocalStack, default_data, stacks_up
+    from services.stack.description import stacks_up
+    from services.stack.launcher import LocalStack
+    from services.stack.state import default_data
 
     stack = LocalStack((data or default_data()).absolute())
+    for user in stack.other_users():
+        to_stderr(f"{user} is connected to a server of this stack, and loses it")
     was_up = stack.down(to_stderr)
     if as_json:
         _print_json({"was_up": was_up})
@@ -205,15 +294,9 @@ def fault(
 
     QUERY.STREAM or QUERY.main.r0 names the target where several queries have one of that name.
     """
-    from boreal_cli.through_api import api_of
-    from services.stack.state import default_data
+    from boreal_cli.through_api import reached_api
 
-    directory = (data or default_data()).absolute()
-    api = api_of(directory)
-    if api is None:
-        fix = "start it with boreal up --allow-chaos, or name its directory with --data"
-        raise UserError("--data", str(directory), "has no installation that runs", fix)
-    with closing(api):
+    with reached_api(data, "boreal up --allow-chaos") as api:
         begun = api.fault(" ".join(words))
     if as_json:
         _print_json(begun)
@@ -222,27 +305,99 @@ def fault(
 
 
 @query.command(epilog="Example: boreal query apply departures.yaml --engine native")
-def apply(file: options.QueryFile, engine: Engine = None, data: Data = None, as_json: options.Json = False) -> None:
+def apply(
+    file: options.QueryFile,
+    engine: Engine = None,
+    evolve: Annotated[
+        bool,
+        typer.Option(
+            "--evolve",
+            help="Build another version of the running query beside it, with other streams, operators, output, shards or "
+            "fragments. It takes over the query's outputs once it has caught up: no row is given twice, and none is left out.",
+        ),
+    ] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="With --evolve: from where the new version reads the topics of its streams: earliest, latest, or the time "
+            "from which on records were written.",
+        ),
+    ] = "earliest",
+    data: Data = None,
+    as_json: options.Json = False,
+) -> None:
     """Start a query, or change a running one; return when it is live.
 
     Its streams read the topics in the file. Topics that do not exist are created. Each record is a JSON object. Operators run
-    in Spark unless the query names an engine.
+    in Spark unless the query names an engine; a running query keeps the engine that it has. `query validate` says beforehand
+    what a file would change.
     """
     from boreal.query.planner import plan
     from boreal.query.spec import load_query
     from services.hosting.fetch import spark
-    from services.stack.launcher import is_local
-    from services.stack.operations import with_default_engine, with_engine
+    from services.stack.description import is_local
+    from services.stack.operations import with_default_engine, with_engine, with_engine_of
 
     spec = load_query(file)
     wanted = spec if engine is None else with_engine(spec, engine)
     with closing(_query_operations(data, as_json)) as operations:
         if not _is_embedded(data):
-            wanted = with_default_engine(wanted)
+            running = operations.queries().get(wanted.name)
+            wanted = with_default_engine(with_engine_of(wanted, running.query if running else None))
         if is_local(data) and any("spark" in fragment.engines for fragment in plan(wanted).fragments):
             spark(to_stderr)
+        if evolve:
+            _report_evolution(operations, operations.evolve(wanted, start), as_json)
         record = operations.apply(wanted)
         _report(record, _await_live(operations, record), plan(record.query).notes, as_json)
+
+
+@query.command(epilog="Example: boreal query validate departures.yaml")
+def validate(
+    file: options.QueryFile,
+    engine: Engine = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="From where another version would read: see query apply.")
+    ] = "earliest",
+    data: Data = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what a file would change of the query that runs under its name, without doing it: which parts, how that is taken, and
+    what clients would notice. Exit status 1: neither apply nor apply --evolve does it now."""
+    from boreal.query.spec import load_query
+    from services.stack.operations import with_engine
+
+    spec = load_query(file)
+    with closing(_query_operations(data, as_json)) as operations:
+        found = operations.validate(spec if engine is None else with_engine(spec, engine), start)
+    change = found["change"]
+    if change is not None and change["command"] is not None:
+        change["command"] = change["command"].replace("FILE", str(file))
+    if as_json:
+        _print_json(found)
+    else:
+        from boreal_cli.stack_tables import show_change
+
+        show_change(spec.name, f"boreal query apply {file}", found)
+    raise typer.Exit(1 if change is not None and change["refused"] is not None else 0)
+
+
+@query.command(epilog="Example: boreal query rollback departures")
+def rollback(name: Name, data: Data = None, as_json: options.Json = False) -> None:
+    """Let the version of a query that was in charge before take over again, or give up one that has not taken over; return
+    when that is done."""
+    with closing(_query_operations(data, as_json)) as operations:
+        _report_evolution(operations, operations.roll_back(name, _saying_what_ends()), as_json)
+
+
+@query.command(epilog="Example: boreal query settle departures")
+def settle(name: Name, data: Data = None, as_json: options.Json = False) -> None:
+    """Let go of the version of a query that was in charge before, with its logs and checkpoints. The outputs stay. After that
+    there is no way back to it."""
+    with closing(_query_operations(data, as_json)) as operations:
+        _report_evolution(operations, operations.settle(name, _saying_what_ends()), as_json)
 
 
 @query.command("set", epilog="Example: boreal query set departures delay_threshold=1s policy=process/delay")
@@ -290,13 +445,14 @@ def show(name: Name, data: Data = None, as_json: options.Json = False) -> None:
     """Show a query and its state."""
     with closing(_query_operations(data, as_json)) as operations:
         record = operations.query(name)
-        liveness = operations.liveness(record)
+        how = {**_how(operations.liveness(record)), "streams": operations.streams(name)}
+        how["evolution"] = operations.evolution(record)
     if as_json:
-        _print_json({**_summary(record), **_how(liveness), "spec": record.spec})
+        _print_json({**_summary(record), **how, "spec": record.spec})
     else:
         from boreal_cli.stack_tables import show_query
 
-        show_query(_summary(record), _how(liveness), record.spec)
+        show_query(_summary(record), how, record.spec)
 
 
 @query.command(epilog="Example: boreal query pause departures")
@@ -446,7 +602,7 @@ def _operations(data: Path | None) -> Operations:
 def _query_operations(data: Path | None, as_json: bool) -> Operations | ApiOperations:
     """The operations on queries: through the API of a local installation where it answers, and over Kafka elsewhere."""
     from boreal_cli.through_api import api_of
-    from services.stack.launcher import is_local
+    from services.stack.description import is_local
     from services.stack.state import default_data
 
     api = api_of((data or default_data()).absolute()) if is_local(data) else None
@@ -458,8 +614,8 @@ def _query_operations(data: Path | None, as_json: bool) -> Operations | ApiOpera
 
 
 def _is_embedded(data: Path | None) -> bool:
+    from services.stack.description import is_local
     from services.stack.embedded import EmbeddedStack
-    from services.stack.launcher import is_local
     from services.stack.state import default_data
 
     return is_local(data) and EmbeddedStack((data or default_data()).absolute()).exists
@@ -485,6 +641,30 @@ def _await_live(
         if liveness.waits_for:
             say(f"{record.name} waits for {', '.join(liveness.waits_for)}")
         time.sleep(_LOOK_S)
+
+
+def _report_evolution(operations: Operations | ApiOperations, record: QueryRecord, as_json: bool) -> NoReturn:
+    """Wait until another version has taken over, and print which one is in charge. Exit status 1: it has not in the time."""
+    name, started, say = record.name, time.monotonic(), _say_changes()
+    while (found := operations.evolution(record)) is not None and found["state"] in _UNDER_WAY:
+        if time.monotonic() - started > EVOLVED_WITHIN_S:
+            break
+        if found["waits_for"]:
+            say(f"{name} waits for {found['waits_for']}")
+        time.sleep(_LOOK_AT_EVOLUTION_S)
+        record = operations.query(name)
+    record = operations.query(name)  # it may have changed between the two questions
+    is_done = found is None or found["state"] not in _UNDER_WAY
+    if as_json:
+        _print_json({**_summary(record), "evolution": found})
+    elif is_done:
+        beside = f"; version {found['version']} runs beside it, unread" if found is not None else ""
+        typer.echo(f"{name} gives the results of version {record.version}, revision {record.revision}{beside}")
+    else:
+        assert found is not None, "it is under way"
+        why = f"it waits for {found['waits_for']}" if found["waits_for"] else f"it is {found['state'].replace('_', ' ')}"
+        typer.echo(f"{name} goes on in the background: {why}; see boreal query show {name}")
+    raise typer.Exit(0 if is_done else 1)
 
 
 def _report(record: QueryRecord, liveness: Liveness, notes: Collection[str], as_json: bool) -> None:
@@ -516,6 +696,7 @@ def _summary(record: QueryRecord) -> dict[str, Any]:
     return {
         "name": record.name,
         "revision": record.revision,
+        "version": record.version,
         "paused": record.paused,
         "delay_threshold": spec["delay_threshold"],
         "reconcile": spec["reconcile"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from boreal_cli.timeline import STATE_STYLES
-from services.stack.launcher import fix_for_nothing_up
+from services.stack.description import fix_for_nothing_up
 
 _SOURCE_STYLES = {"live": "green", "idle": "dim", "spooling": "yellow", "failed": "red"}
-_PROCESS_STYLES = {"running": "green", "starting": "yellow", "recovering": "yellow", "waiting": "red"}
+_PROCESS_STYLES = {"running": "green", "starting": "yellow", "recovering": "yellow", "waiting": "red", "frozen": "red"}
 
 
 def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
@@ -40,14 +41,29 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
         table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
     console.print(table)
     if status.get("sources"):
-        sources = _table("stream", "state", "boundary", "rows", "refused", "ahead", "clamped")
+        sources = _table("stream", "state", "boundary", "rows", "lag", "refused", "ahead", "clamped")
         for name, source in status["sources"].items():
             spooled = f" {_amount(_megabytes(source['spooled_bytes']), ' MB')}" if source["spooled_bytes"] else ""
             state = Text(f"{source['state'] or '-'}{spooled}", style=_SOURCE_STYLES.get(source["state"], ""))
             boundary = (source["last_boundary"] or "-").partition(".")[0]
-            counts = (_amount(source[field], "") for field in ("rows", "dlq", "ahead", "clamped"))
-            sources.add_row(name, state, boundary, *counts)
+            rows, lag, *kinds = (_amount(source.get(field), "") for field in ("rows", "lag_records", "ahead", "clamped"))
+            sources.add_row(name, state, boundary, rows, lag, _refused(source), *kinds)
         console.print(sources)
+        for name, source in status["sources"].items():
+            if source.get("waits_for"):
+                console.print(Text(f"{name} waits for {source['waits_for']}", style="red"), soft_wrap=True)
+            if source.get("last_refusal"):
+                console.print(Text(f"last refusal of {name}: {source['last_refusal']}", style="yellow"), soft_wrap=True)
+    if status.get("answers"):
+        answers = _table("query", "state", "X", "delay p50", "p99", "longest", "tentative", "memory", "cores")
+        for name, found in status["answers"].items():
+            delays = (_amount(found["delay_ms"][field], " ms") for field in ("p50", "p99", "max"))
+            share, resources = found["tentative_share"], found["resources"] or {}
+            facts = ("-" if share is None else f"{share:.2%}", _amount(_megabytes(resources.get("memory_bytes")), " MB"))
+            cores = "-" if resources.get("cores") is None else f"{resources['cores']:.2f}"
+            state = Text(found["state"], style=STATE_STYLES.get(found["state"], ""))
+            answers.add_row(name, state, _amount(found["x_ms"], " ms"), *delays, *facts, cores)
+        console.print(answers)
     if status.get("jobs"):
         jobs = _table("Spark job", "last batch", "rows per second", "state", "rebuilt", "memory", "start")
         for name, job in status["jobs"].items():
@@ -59,6 +75,36 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
         console.print(Text(f"clock of {warning['process']}: {warning['text']}", style="yellow"), soft_wrap=True)
     ready = Text("ready", style="green") if status["ready"] else Text("not ready", style="red")
     console.print(ready + Text(f"; queries: {', '.join(status['queries']) or 'none'}", style="default"))
+
+
+def show_change(name: str, command: str, found: Mapping[str, Any]) -> None:
+    """What a query would change. command: the one that creates it. found: as REST answers to /validate."""
+    console = Console(highlight=False)
+    change = found["change"]
+    for note in found["notes"]:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+    if change is None:
+        console.print(Text(f"{name} is valid, and does not run: {command}"), soft_wrap=True)
+        return
+    if change["parts"]:
+        table = _table("part", "runs", "file", "taken")
+        for part in change["parts"]:
+            table.add_row(part["part"], _value(part["before"]), _value(part["after"]), part["taken"].replace("_", " "))
+        console.print(table)
+    for line in change["says"]:
+        console.print(Text(line), soft_wrap=True)
+    if change["refused"] is not None:
+        refused = change["refused"]
+        value = "" if refused["value"] is None else f" {refused['value']!r}"
+        console.print(
+            Text(f"not now: {refused['field']}{value}: {refused['problem']}; {refused['fix']}", style="red"), soft_wrap=True
+        )
+    elif change["command"] is not None:
+        console.print(Text(change["command"]), soft_wrap=True)
+
+
+def _value(value: object) -> str:
+    return "-" if value is None else json.dumps(value)
 
 
 def _job_facts(job: Mapping[str, Any]) -> list[tuple[float | None, str]]:
@@ -75,6 +121,12 @@ def _job_facts(job: Mapping[str, Any]) -> list[tuple[float | None, str]]:
         (_megabytes(sum(filter(None, memory.values())) or None), " MB"),
         (start, " s"),
     ]
+
+
+def _refused(stream: Mapping[str, Any]) -> str:
+    """How many dead letters a stream has, and how many of them came within the last minute, if any."""
+    lately = stream.get("dlq_per_minute")
+    return f"{_amount(stream.get('dlq'), '')}{f' ({lately:,}/min)' if lately else ''}"
 
 
 def _megabytes(amount: int | None) -> float | None:
@@ -108,6 +160,22 @@ def show_query(summary: Mapping[str, Any], how: Mapping[str, Any], spec: Mapping
     for name, state in how["states"].items():
         table.add_row(name, Text(state, style=STATE_STYLES.get(state, "")))
     console.print(table)
+    if (evolution := how.get("evolution")) is not None:
+        at = f", from {evolution['at']} on" if evolution["at"] else ""
+        waits_for = f"; waits for {evolution['waits_for']}" if evolution["waits_for"] else ""
+        state = f"{evolution['state'].replace('_', ' ')}{at}{waits_for}"
+        line = f"version {summary['version']} is in charge, version {evolution['version']} beside it: {state}"
+        console.print(Text(line))
+    if how["streams"]:
+        streams = _table("stream", "state", "rows", "lag", "refused", "last refusal")
+        for name, found in how["streams"].items():
+            counts = (_amount(found[field], "") for field in ("rows", "lag_records"))
+            state = Text(found["state"] or "-", style=_SOURCE_STYLES.get(found["state"], ""))
+            streams.add_row(name, state, *counts, _refused(found), Text(found["last_refusal"] or "-"))
+        console.print(streams)
+        for name, found in how["streams"].items():
+            if found.get("waits_for"):
+                console.print(Text(f"{name} waits for {found['waits_for']}", style="red"))
     if how["missing_inputs"]:
         console.print(Text(f"without {', '.join(how['missing_inputs'])}", style="yellow"))
     if how["problem"] or how["waits_for"]:

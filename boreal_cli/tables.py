@@ -116,9 +116,20 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
 
 
+NOTHING_COMPARED = 3
+"""Exit status of `boreal verify` where neither side has a row: it is no error, and shows nothing either."""
+
+
+def verify_status(holds: bool, rows: int) -> int:
+    """The exit status of `boreal verify`. rows: how many there are on the side that has more."""
+    return 1 if not holds else 0 if rows else NOTHING_COMPARED
+
+
 def show_verdict(verdict: Verdict) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    if verdict.first_difference is None:
+    if verdict.first_difference is None and not verdict.rows:
+        console.print(Text("nothing was compared: there is no stable row, with or without the faults", style="yellow"))
+    elif verdict.first_difference is None:
         console.print(Text(f"same: {count(verdict.rows)} stable rows, with and without the faults", style="green"))
     else:
         _show_difference(console, "the stable outputs differ", verdict.first_difference, "without faults", "with faults")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from boreal.model.errors import UserError
 from boreal.query.spec import Query
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
+from deployment.status_fields import shown_stream
 
 SERVES_WITHIN_S = 2.0
 LONGEST_CALL_S = 600.0
@@ -41,12 +43,29 @@ class ApiOperations:
     def apply(self, query: Query) -> QueryRecord:
         return _record(self._call(lambda: self._api.put(query.dump())))
 
+    def validate(self, query: Query, start: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._call(lambda: self._api.validate(query.dump(), start=start))
+        return {field: found[field] for field in ("valid", "notes", "change")}
+
     def set(self, name: str, changes: Mapping[str, object]) -> QueryRecord:
         return _record(self._call(lambda: self._api.call("PATCH", f"/queries/{quote(name, safe='')}", changes)))
 
     def pause(self, name: str, paused: bool) -> QueryRecord:
         self._call(lambda: self._api.pause(name) if paused else self._api.resume(name))
         return self.query(name)
+
+    def evolve(self, query: Query, start: str) -> QueryRecord:
+        return _record(self._call(lambda: self._api.evolve(query.dump(), start=start)))
+
+    def roll_back(self, name: str, on_wait: Callable[[Collection[str]], None]) -> QueryRecord:
+        return _record(self._call(lambda: self._api.roll_back(name)))
+
+    def settle(self, name: str, on_wait: Callable[[Collection[str]], None]) -> QueryRecord:
+        return _record(self._call(lambda: self._api.settle(name)))
+
+    def evolution(self, record: QueryRecord) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._call(lambda: self._api.evolution(record.name))
+        return found
 
     def delete(self, name: str, on_wait: Callable[[Collection[str]], None]) -> None:
         self.query(name)  # one that does not exist has no end to wait for
@@ -70,6 +89,40 @@ class ApiOperations:
         found: dict[str, Any] = self._call(lambda: self._api.chaos(text))
         return found
 
+    def failures(self, name: str, limit: int) -> dict[str, Any]:
+        """The newest failures of a query."""
+        found: dict[str, Any] = self._call(lambda: self._api.failures(name, limit=limit))
+        return found
+
+    def failure(self, name: str, id_: str) -> dict[str, Any]:
+        """A failure in full."""
+        found: dict[str, Any] = self._call(lambda: self._api.failure(name, id_))
+        return found
+
+    def dead_letters(self, name: str, limit: int, **choice: Any) -> dict[str, Any]:
+        """The newest dead letters of a query."""
+        found: dict[str, Any] = self._call(lambda: self._api.dead_letters(name, limit=limit, **choice))
+        return found
+
+    def replay_dead_letters(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Put the records of dead letters back."""
+        found: dict[str, Any] = self._call(lambda: self._api.replay_dead_letters(name, request))
+        return found
+
+    def readers(self) -> list[dict[str, Any]]:
+        """What the queries read: where the records are, and who reads them."""
+        found: list[dict[str, Any]] = self._call(self._api.streams)
+        return found
+
+    def streams(self, name: str) -> dict[str, dict[str, Any]]:
+        inputs = self._call(lambda: self._api.status(name))["inputs"]
+        return {said["name"]: shown_stream(said) for said in inputs}
+
+    def events(self, query: str | None, kinds: Collection[str], limit: int) -> dict[str, Any]:
+        """The newest events."""
+        found: dict[str, Any] = self._call(lambda: self._api.events(query=query, kinds=kinds, limit=limit))
+        return found
+
     def _call(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
@@ -82,10 +135,10 @@ class ApiOperations:
 
 def api_of(data: Path) -> ApiOperations | None:
     """The operations through the API of the installation that runs in a directory; None where none answers."""
-    from services.stack.launcher import LocalStack
+    from services.stack.description import StackDescription
     from services.stack.state import living, read_state
 
-    state, stack = read_state(data), LocalStack(data)  # an embedded one has the same files
+    state, stack = read_state(data), StackDescription(data)  # an embedded one has the same files
     if state is None or living(state["supervisor"]) is None or stack.token is None:
         return None
     try:
@@ -95,8 +148,24 @@ def api_of(data: Path) -> ApiOperations | None:
         return None
 
 
+@contextmanager
+def reached_api(data: Path | None, start: str = "boreal up") -> Iterator[ApiOperations]:
+    """The API of the installation in a directory, by default the user's own. UserError if none answers. start: the command that
+    starts one."""
+    from services.stack.state import default_data
+
+    directory = (data or default_data()).absolute()
+    api = api_of(directory)
+    if api is None:
+        fix = f"start it with {start}, or name its directory with --data"
+        raise UserError("--data", str(directory), "has no installation that runs", fix)
+    with closing(api):
+        yield api
+
+
 def _record(answer: Mapping[str, Any]) -> QueryRecord:
-    return QueryRecord(answer["name"], dict(answer["spec"]), answer["revision"], answer["paused"])
+    version = answer.get("version", 1)
+    return QueryRecord(answer["name"], dict(answer["spec"]), answer["revision"], answer["paused"], version=version)
 
 
 def _refusal(error: ApiError) -> UserError:

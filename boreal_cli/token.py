@@ -92,7 +92,7 @@ def revoke(
 
 def _store(data: Path | None) -> TokenStore:
     from api.tokens import TokenStore
-    from services.stack.launcher import default_data
+    from services.stack.state import default_data
 
     return TokenStore(data or default_data())
 

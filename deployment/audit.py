@@ -1,4 +1,4 @@
-"""Who did what, as events: changes of queries, faults on purpose, tokens. Pure.
+"""Who did what, as events: changes of queries, faults on purpose, tokens, jobs, dead letters put back. Pure.
 
 As with failures, the difference between what was recorded and what is there is recorded: what happened while nobody recorded is
 recorded later, and nothing twice.
@@ -16,15 +16,24 @@ from deployment.events import (
     CHAOS_UNDONE,
     CREATED,
     DELETED,
+    EVOLVED,
+    JOB_CANCELLED,
+    JOB_CREATED,
+    JOB_DONE,
+    JOB_FAILED,
     KEPT_MS,
     PAUSED,
+    REPLAYED,
     RESTARTED,
     RESUMED,
     TOKEN_MADE,
     TOKEN_REVOKED,
     Event,
+    stamp,
 )
+from deployment.evolution import shown
 from deployment.query_record import QueryRecord
+from formats.dead_letter import LetterChoice, ReplayOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +55,28 @@ class QueryAudit:
 
     def __init__(self) -> None:
         self._known: dict[str, QueryRecord] = {}
+        self._evolved: dict[str, tuple[str | None, str | None]] = {}
+        """The state of each query's evolution, and the time of its takeover, as was recorded last."""
 
     def resume(self, event: Event) -> None:
         """Take an event that was recorded before."""
         if event.query is None:
             return
         facts, known = event.facts, self._known.get(event.query)
-        if event.kind in (CREATED, CHANGED, PAUSED, RESUMED, RESTARTED):
+        if event.kind == EVOLVED:
+            self._evolved[event.query] = facts["state"], facts["at"]
+        if event.kind in (CREATED, CHANGED, PAUSED, RESUMED, RESTARTED, EVOLVED):
             spec = facts.get("spec") or (known.spec if known else {})
             self._known[event.query] = QueryRecord(event.query, spec, facts["revision"], facts["paused"], facts["restarts"])
         elif event.kind == DELETED:
             self._known.pop(event.query, None)
+            self._evolved.pop(event.query, None)
 
     def see(self, change: QueryChange) -> list[Event]:
         """A query is as this says. Changes that are older than what is recorded, or than events are kept, are left out."""
         old, new = self._known.get(change.name), change.record
-        events = [Event(change.at_ms, kind, change.name, change.by, None, facts) for kind, facts in _differences(old, new)]
+        found = _differences(old, new, self._evolved.get(change.name, (None, None)))
+        events = [Event(change.at_ms, kind, change.name, change.by, None, facts) for kind, facts in found]
         for event in events:
             self.resume(event)
         return events
@@ -74,7 +89,10 @@ class QueryAudit:
         return [event for change in (*gone, *kept) for event in self.see(change)]
 
 
-def _differences(old: QueryRecord | None, new: QueryRecord | None) -> list[tuple[str, dict[str, Any]]]:
+def _differences(
+    old: QueryRecord | None, new: QueryRecord | None, evolved: tuple[str | None, str | None]
+) -> list[tuple[str, dict[str, Any]]]:
+    """evolved: see `QueryAudit`."""
     if new is None:
         return [(DELETED, {"revision": old.revision})] if old is not None else []
     if old is not None and new.revision <= old.revision:
@@ -91,6 +109,11 @@ def _differences(old: QueryRecord | None, new: QueryRecord | None) -> list[tuple
         found.append((PAUSED if new.paused else RESUMED, now))
     if old.restarts != new.restarts:
         found.append((RESTARTED, now))
+    evolution = shown(new)
+    state, at = (evolution["state"], evolution["at"]) if evolution is not None else (None, None)
+    if (state, at) != evolved:
+        beside = new.beside.version if new.beside is not None else None
+        found.append((EVOLVED, {**now, "state": state, "version": new.version, "beside": beside, "at": at}))
     return found
 
 
@@ -164,4 +187,66 @@ class TokenAudit:
         events += [Event(now_ms, TOKEN_REVOKED, None, "cli", None, {"id": id_, "name": self._known[id_]}) for id_ in gone]
         for event in events:
             self.resume(event)
+        return events
+
+
+class ReplayAudit:
+    """Dead letters whose records are put back."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def resume(self, event: Event) -> None:
+        """Take an event that was recorded before."""
+        if event.kind == REPLAYED:
+            self._known.add(event.facts["id"])
+
+    def see(self, replays: Iterable[Event]) -> list[Event]:
+        """There were these lately, and maybe others before."""
+        events = [event for event in replays if event.facts["id"] not in self._known]
+        for event in events:
+            self.resume(event)
+        return events
+
+
+def replay_event(query: str, choice: LetterChoice, outcome: ReplayOutcome, at_ms: float, by: str) -> Event:
+    """What is recorded of a replay of dead letters."""
+    meant = {"stream": choice.stream, "reason": choice.reason, "since_ms": choice.since_ms}
+    became = {"replayed": outcome.replayed, "left": dict(outcome.left)}
+    return Event(at_ms, REPLAYED, query, by, None, {"id": f"{stamp(at_ms)}-{query}", **meant, **became})
+
+
+_ENDS = {"done": JOB_DONE, "failed": JOB_FAILED, "cancelled": JOB_CANCELLED}
+"""The event of each state in which a job is over."""
+
+
+class JobAudit:
+    """Jobs that are asked for, and how they end."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, float], bool] = {}  # by id and creation: an id may be used again; whether its end is known
+
+    def resume(self, event: Event) -> None:
+        """Take an event that was recorded before."""
+        if event.kind == JOB_CREATED:
+            self._known[event.facts["id"], event.at_ms] = False
+        elif event.kind in _ENDS.values():
+            self._known[event.facts["id"], event.facts["created_ms"]] = True
+
+    def see(self, jobs: Iterable[Mapping[str, Any]], now_ms: float) -> list[Event]:
+        """There are these jobs, and maybe others that were over before: each has `id`, `kind`, `query`, `by`, `created_ms`,
+        `state`, `ended_ms` and `problem`. One that is deleted has no event."""
+        listed = {(job["id"], job["created_ms"]): job for job in jobs}
+        self._known = {key: over for key, over in self._known.items() if key in listed or key[1] > now_ms - KEPT_MS}
+        events = []
+        for key, job in sorted(listed.items(), key=lambda entry: entry[0][1]):
+            of = {"id": job["id"], "job": job["kind"]}
+            if key not in self._known and job["created_ms"] > now_ms - KEPT_MS:
+                events.append(Event(job["created_ms"], JOB_CREATED, job["query"], job["by"], None, of))
+                self._known[key] = False
+            if job["state"] in _ENDS and self._known.get(key) is False:
+                why = {"problem": job["problem"]} if job["problem"] is not None else {}
+                facts = {**of, "created_ms": job["created_ms"], **why}
+                events.append(Event(job["ended_ms"], _ENDS[job["state"]], job["query"], None, None, facts))
+                self._known[key] = True
         return events

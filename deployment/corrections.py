@@ -4,9 +4,11 @@ Pure: events and the time in, what is known at the end out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from boreal.model.frames import State
+from reconcile.events import InstanceId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,14 @@ class Correction:
     """The input rows that were processed again."""
     checkpoint_bytes: int
     """The size of the last copy of the state."""
+
+
+TellCorrection = Callable[[str, str, InstanceId, Correction], None]
+"""Called after a correction, with the query, its mode and the instance."""
+
+
+def tell_nobody(query: str, mode: str, who: InstanceId, correction: Correction) -> None:
+    """A TellCorrection that does nothing."""
 
 
 class CorrectionHistory:

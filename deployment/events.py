@@ -30,12 +30,18 @@ CHANGED = "changed"
 PAUSED = "paused"
 RESUMED = "resumed"
 RESTARTED = "restarted"
+EVOLVED = "evolved"
+REPLAYED = "replayed"
 DELETED = "deleted"
 SERVED = "served"
 CHAOS_BEGUN = "chaos_begun"
 CHAOS_UNDONE = "chaos_undone"
 TOKEN_MADE = "token_made"
 TOKEN_REVOKED = "token_revoked"
+JOB_CREATED = "job_created"
+JOB_DONE = "job_done"
+JOB_FAILED = "job_failed"
+JOB_CANCELLED = "job_cancelled"
 
 KINDS: Mapping[str, str] = {
     DETECTED: "An instance misses inputs, or is itself silent (`state` is then `FAILURE`). `since_ms`: when the silence began. "
@@ -54,6 +60,10 @@ KINDS: Mapping[str, str] = {
     PAUSED: "A query was paused.",
     RESUMED: "A query was resumed.",
     RESTARTED: "The replicas of a query were asked to restart.",
+    EVOLVED: "A change of a query to another version has come further: its `state` now (null once there is one version again), "
+    "the `version` whose results are given, the one `beside` it, and the event time `at` from which on another one's are.",
+    REPLAYED: "Records that had been refused were put back: `id`, the choice (`stream`, `reason`, `since_ms`), how many were "
+    "`replayed`, and how many letters were `left`, by the reason.",
     DELETED: "A query was deleted.",
     SERVED: "What clients of a query with an objective (`slo`) were given since `from_ms`: new rows `on_time` and `late`; and "
     "`tentative_ms`, for how long they held tentative rows. The API sums these up, and does not list them.",
@@ -61,6 +71,10 @@ KINDS: Mapping[str, str] = {
     CHAOS_UNDONE: "A fault is over: `id`, `fault`.",
     TOKEN_MADE: "A token was made: `id`, `name`, `roles`.",
     TOKEN_REVOKED: "A token was revoked: `id`, `name`.",
+    JOB_CREATED: "A job was asked for: `id`, and its `job`, such as `comparison`.",
+    JOB_DONE: "A job has its result: `id`, `job`, `created_ms`.",
+    JOB_FAILED: "A job has ended without a result: `id`, `job`, `created_ms`, and the `problem`.",
+    JOB_CANCELLED: "A job was cancelled: `id`, `job`, `created_ms`.",
 }
 """All kinds, with what their facts say."""
 
@@ -101,7 +115,11 @@ class Event:
 
 def read_event(text: str | bytes) -> Event:
     """The event that `to_json` wrote. KeyError, TypeError or ValueError if it is none, or of another version."""
-    fields = json.loads(text)
+    return event_from(json.loads(text))
+
+
+def event_from(fields: Mapping[str, Any]) -> Event:
+    """The event that `fields` returned. Errors as in `read_event`."""
     if fields["v"] != VERSION:
         raise ValueError(f"version {fields['v']}")
     names = fields["query"], fields["by"], fields["failure"]

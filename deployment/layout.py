@@ -150,8 +150,9 @@ class Layout:
         return found
 
 
-def make_layout(query: Query, sites: tuple[str, ...]) -> Layout:
+def make_layout(query: Query, sites: tuple[str, ...], inner: str | None = None) -> Layout:
     """The layout of a query at these sites. UserError if a stream names an unknown site, or the query cannot be planned.
+    inner: names its logs and processes (`QueryRecord.inner`); None: the query's name.
 
     An input counts as missing no sooner than a partner counts as dead: processes share cores, so a pause of a few boundary
     intervals is not a failure.
@@ -160,9 +161,9 @@ def make_layout(query: Query, sites: tuple[str, ...]) -> Layout:
     for name, site in away.items():
         if site not in sites:
             raise UserError(f"streams.{name}.site", site, "is not a site of this installation", did_you_mean(site, sites))
-    tuning = query.tuning
-    patient = HEARTBEATS_TO_DEATH * max(tuning.heartbeat, tuning.boundary_interval)
-    return Layout(plan(query, Overrides(silence_us=patient)), sites, away)
+    patient = HEARTBEATS_TO_DEATH * max(query.intervals.heartbeat, query.intervals.boundary_interval)
+    planned = plan(query, Overrides(silence_us=patient))
+    return Layout(replace(planned, query=inner or query.name), sites, away)
 
 
 def internal_topics(query: str, names: Iterable[str]) -> re.Pattern[str]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from boreal.query.plan import Plan
+from boreal.query.planner import Overrides, plan
+from boreal.query.running import least_that_suffices
+from boreal.query.spec import Intervals, Query
 from deployment.status_fields import JOB
 from reconcile.engine import LATENCY_GUESS_US, least_threshold_us
 from reconcile.events import InstanceId
@@ -42,13 +44,19 @@ def facts_of_job(status: Mapping[str, Any]) -> dict[str, Any]:
     return {fact: status.get(fact) for fact in JOB}
 
 
-def expected_threshold_us(plan: Plan) -> int:
+def expected_threshold_us(query: Query) -> int:
     """The smallest X (us) that a query is expected to meet. Assumes LATENCY_GUESS_US for hosts in other processes, summed over
     the longest path to the client, since nothing has been measured yet."""
+    return least_that_suffices(lambda threshold: _needed_us(query, query.tuning.intervals(threshold)))
+
+
+def _needed_us(query: Query, intervals: Intervals) -> int:
+    """The smallest X (us) that is expected to be met with these intervals."""
+    found = plan(query, Overrides(bucket_us=intervals.bucket, boundary_interval_us=intervals.boundary_interval))
     taken: dict[str, int] = {}
-    for fragment in plan.fragments:
+    for fragment in found.fragments:
         before = max((taken.get(edge.operator, 0) for edge in fragment.edges), default=0)
         own = 0 if set(fragment.engines) == {"native"} else LATENCY_GUESS_US * 3 // 2
-        spread = plan.spread_us(fragment)
+        spread = found.spread_us(fragment)
         taken |= {edge.operator: before + own + spread for edge in fragment.outputs}
-    return least_threshold_us(plan, taken[plan.output.operator])
+    return least_threshold_us(found, taken[found.output.operator])

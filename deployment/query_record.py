@@ -2,19 +2,57 @@
 
     {"v": 1, "name": NAME, "spec": {...}, "revision": 3, "paused": false}
 
-`restarts` is there where it is not 0.
+`restarts` is there where it is not 0. A query that has evolved, or evolves, has these fields too (`deployment.evolution`):
+
+    "version": 2             the version in charge: clients are given its results
+    "versions": 2            the highest number that a version has had
+    "since": US              the event time from which on its results are given
+    "beside": {...}          the version that runs beside it, unread
+    "takeover": {...}        the change of the version in charge that is under way
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from boreal.model.errors import UserError
+from boreal.model.durations import format_duration
 from boreal.query.spec import Query, load_query
 
 VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A version that runs beside the one in charge. Nobody reads its results."""
+
+    version: int
+    """Its number."""
+    spec: dict[str, Any]
+    """Its specification, as returned by `Query.dump`."""
+    start: str
+    """From where it reads the topics of its streams: 'earliest', or the time from which on records were written to them."""
+    takes_over: bool = True
+    """Whether it is to be in charge once it has caught up."""
+    since: int | None = None
+    """The event time (us) from which on its results were given, when it was in charge; None for the first version, and for one
+    that never was."""
+    leaves: bool = False
+    """Whether it is let go: its processes end, and its logs are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The version beside takes over from the one in charge."""
+
+    to: int
+    """The number of the version that takes over."""
+    at: int
+    """Event time (us): clients get results before it from the version in charge, the others from the one that takes over."""
+    agreed: bool = False
+    """Whether the egresses of all sites end at that time, so that each may go on with the other version when it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +69,89 @@ class QueryRecord:
     """Whether the query's processes are stopped."""
     restarts: int = 0
     """How often its replicas were asked to restart."""
+    version: int = 1
+    """The number of the version in charge, whose specification `spec` is."""
+    versions: int = 1
+    """The highest number that a version of the query has had."""
+    since: int | None = None
+    """The event time (us) from which on the results of the version in charge are given; None for the first version."""
+    start: str = "earliest"
+    """From where the version in charge reads the topics of its streams: see `Beside.start`."""
+    beside: Beside | None = None
+    """The version that runs beside it."""
+    takeover: Takeover | None = None
+    """The change of the version in charge that is under way."""
+    of: str = ""
+    """Of the record of a single version (`runs`): the query's name. '' for the record of the query."""
 
     @property
     def query(self) -> Query:
         """The parsed specification. UserError if it is not valid."""
         return load_query(self.spec)
 
-    def to_json(self) -> bytes:
-        fields = {
+    @property
+    def public(self) -> str:
+        """The query's name, which names the topics that clients read."""
+        return self.of or self.name
+
+    @property
+    def inner(self) -> str:
+        """The name of the version in charge, which names its logs, processes and checkpoints."""
+        return self.name if self.of else inner_name(self.name, self.version)
+
+    def runs(self) -> list[QueryRecord]:
+        """A record for each version that runs, the one in charge first. Its name is the version's: see `inner_name`."""
+        found = [self.run(self.version)]
+        if self.beside is not None and not self.beside.leaves:
+            found.append(self.run(self.beside.version))
+        return found
+
+    def version_named(self, inner: str) -> QueryRecord | None:
+        """The version whose logs and processes have this name; None if none runs."""
+        return next((run for run in self.runs() if run.name == inner), None)
+
+    def run(self, version: int) -> QueryRecord:
+        """The record of one version. KeyError if the query has no such version now."""
+        if version == self.version:
+            return self._single(version, self.spec, self.start)
+        if self.beside is None or version != self.beside.version:
+            raise KeyError(version)
+        return self._single(version, self.beside.spec, self.beside.start)
+
+    def _single(self, version: int, spec: dict[str, Any], start: str) -> QueryRecord:
+        name = inner_name(self.name, version)
+        return QueryRecord(name, spec, self.revision, self.paused, self.restarts, version, start=start, of=self.name)
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON has it; `query_record` reads it."""
+        return {
             "v": VERSION,
             "name": self.name,
             "spec": self.spec,
             "revision": self.revision,
             "paused": self.paused,
             **({"restarts": self.restarts} if self.restarts else {}),
+            **({"version": self.version} if self.version != 1 else {}),
+            **({"versions": self.versions} if self.versions != 1 else {}),
+            **({"since": self.since} if self.since is not None else {}),
+            **({"start": self.start} if self.start != "earliest" else {}),
+            **({"beside": asdict(self.beside)} if self.beside else {}),
+            **({"takeover": asdict(self.takeover)} if self.takeover else {}),
+            **({"of": self.of} if self.of else {}),
         }
-        return json.dumps(fields, separators=(",", ":")).encode()
+
+    def to_json(self) -> bytes:
+        return json.dumps(self.fields(), separators=(",", ":")).encode()
+
+
+def inner_name(name: str, version: int) -> str:
+    """The name of a version's logs, processes and checkpoints. No query has it: names of queries have no hyphen."""
+    return name if version == 1 else f"{name}-{version}"
+
+
+def public_name(inner: str) -> str:
+    """The name of the query that a version belongs to."""
+    return inner.partition("-")[0]
 
 
 def read_query_record(key: bytes, value: bytes | None) -> tuple[str, QueryRecord | None]:
@@ -54,21 +159,58 @@ def read_query_record(key: bytes, value: bytes | None) -> tuple[str, QueryRecord
     name = key.decode()
     if value is None:
         return name, None
-    fields = json.loads(value)
+    return name, replace(query_record(json.loads(value)), name=name)
+
+
+def query_record(fields: Mapping[str, Any]) -> QueryRecord:
+    """A record from its fields. Errors as in `read_query_record`."""
     if fields["v"] != VERSION:
         raise ValueError(f"unknown version of query record: {fields['v']}; this program reads version {VERSION}")
-    revision, paused, restarts = int(fields["revision"]), bool(fields["paused"]), int(fields.get("restarts", 0))
-    return name, QueryRecord(name, dict(fields["spec"]), revision, paused, restarts)
+    return QueryRecord(
+        fields["name"],
+        dict(fields["spec"]),
+        int(fields["revision"]),
+        bool(fields["paused"]),
+        int(fields.get("restarts", 0)),
+        int(fields.get("version", 1)),
+        int(fields.get("versions", 1)),
+        fields.get("since"),
+        str(fields.get("start", "earliest")),
+        Beside(**fields["beside"]) if "beside" in fields else None,
+        Takeover(**fields["takeover"]) if "takeover" in fields else None,
+        str(fields.get("of", "")),
+    )
+
+
+def with_bucket(query: Query, old: Query | None) -> Query:
+    """The query as its record has it: with its bucket stated. One that is left to the program stays what it was when the query
+    was created: replicas that cut the same rows into other buckets would not give tentative results for the same spans (R4), so
+    it cannot follow X while they run. old: the query as it runs; None if it is new. UserError if X is too short for the bucket.
+    """
+    if query.tuning.bucket is not None:
+        return query
+    bucket = (old or query).intervals.bucket
+    return query.changed(tuning={**query.dump()["tuning"], "bucket": format_duration(bucket)})
 
 
 STRUCTURE = ("streams", "operators", "output", "shards", "fragments")
-"""The fields that determine a query's logs: they cannot change."""
+"""The fields that determine a query's logs: another version of it has others."""
+
+TAKEN_BY_SOURCES = ("late", "ahead", "idle", "types", "lacking")
+"""The fields of a stream that its source alone reads. They say which records become rows, and may change: a batch is judged by
+the rules of its announcement, also when it is repeated after a crash."""
 
 
-def refuse_other_structure(old: Query, new: Query) -> None:
-    """UserError if the new version of a running query has another structure."""
-    before, after = old.dump(), new.dump()
-    for key in STRUCTURE:
-        if before.get(key) != after.get(key):
-            fix = f"delete it first (boreal query delete {new.name}), or give the new one another name"
-            raise UserError(key, after.get(key), f"is not what {new.name} runs with, and cannot change while it runs", fix)
+CHANGED_LIVE = ("delay_threshold", "slo")
+"""The fields of a query that running processes apply: they follow boreal.queries themselves."""
+
+CHANGED_IN_TURN = ("reconcile", "policy", "replicas", "engine")
+"""The fields of a query that may differ between replicas for a while: they change no stable tuple, and no source's log."""
+
+
+def without_intake(streams: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What logs and their readers know of streams."""
+    return {
+        name: {field: value for field, value in stream.items() if field not in TAKEN_BY_SOURCES}
+        for name, stream in streams.items()
+    }

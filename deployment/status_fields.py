@@ -8,6 +8,7 @@ milliseconds since 1970.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 Fields = Mapping[str, "str | tuple[str, Fields]"]
 
@@ -29,6 +30,11 @@ TENTATIVE: Fields = {
     "outstanding": "Tentative rows that are not revoked.",
     "since": "When the first of them was given.",
     "cause": "Why they are tentative: the failure, or `early`.",
+}
+TENTATIVE_SHARE = "The share of tentative rows, from 0 to 1, in all that clients of the best egress were given; null before."
+RESOURCES: Fields = {
+    "memory_bytes": "Memory.",
+    "cores": "Processor time over time: 1 is a whole core.",
 }
 CHANGES = "Its last changes of state since the process began, the newest last: the state, and when it was entered."
 STATES = "`STABLE`, `UP_FAILURE`, `STABILIZATION` or `RECOVERING`, as protocol.md defines them"
@@ -78,6 +84,12 @@ INPUT: Fields = {
     "last_ingest_age_ms": "How long ago its source logged the last row.",
     "rows": "Rows that its source has logged since it started.",
     "dlq": "Records that its source has refused since it started: the dead letters.",
+    "dlq_per_minute": "How many of them there were within the last minute.",
+    "last_refusal": "Why it refused the last of them; null if it has refused none since it started.",
+    "waits_for": "What its records wait for, such as a schema registry that does not answer; null if for nothing.",
+    "waits_since_ms": "Since when they wait; null if they do not.",
+    "lag_records": "Records of its topic that it has not taken yet, by what it last knew of the topic's end; null before.",
+    "lag_ms": "For how long there have been such records; 0 if there are none.",
     "clamped": "Late rows that it has put at the boundary since it started.",
     "ahead": "Rows that it has refused since it started because their time was too far ahead.",
     "idle_partitions": "Partitions that hold the stream back no longer, since they have brought nothing for `idle`.",
@@ -95,8 +107,14 @@ REPLICA: Fields = {
     "missing": "The inputs that are missing.",
     "position": "Up to which event time its stable input is processed: microseconds since 1970.",
     "stalled": "Whether it stands still while all its inputs go on.",
+    "problem": "Why its process ended lately, such as an operator that raised an error; null otherwise. It is kept until the "
+    "process has run for half a minute.",
     "claim_lost": "Whether it was silent for longer than `tuning.retention`, so that its input may be trimmed.",
 }
+RECORDS_WAIT_FOR = (
+    "What the rows of `q.records` wait for, such as a schema registry that does not answer, or refuses the schema; null if for "
+    "nothing."
+)
 EGRESS_OF_QUERY: Fields = {
     "site": "The site of the egress.",
     "state": "As of a replica.",
@@ -105,6 +123,7 @@ EGRESS_OF_QUERY: Fields = {
     "violations": "New rows that came later than X after their ingest.",
     "tentative": ("What clients hold that may be revoked:", TENTATIVE),
     "counts": ("What clients were given:", COUNTS),
+    "records_wait_for": RECORDS_WAIT_FOR,
 }
 BUDGET: Fields = {
     "share": "The share that was as it should be, from 0 to 1; null where there is none yet.",
@@ -125,6 +144,14 @@ SLO: Fields = {
         {"tentative_ms": "For how long clients held tentative rows.", **BUDGET},
     ),
 }
+EVOLUTION: Fields = {
+    "state": "`building`: it reads what is kept, until it has caught up; `taking_over`; `taken_over`: the version before runs "
+    "on, unread; `rolling_back`, `rolled_back`; `leaving`: it is let go.",
+    "version": "The number of the version beside the one whose results are given.",
+    "from": "From where that reads: `earliest`, or the time from which on records were written to its streams' topics.",
+    "at": "While it takes over: the event time from which on its results are given.",
+    "waits_for": "What the next step waits for; null if for nothing.",
+}
 QUERY: Fields = {
     "v": "The version of this shape.",
     "process": "`query:NAME`, the key of the record.",
@@ -134,6 +161,8 @@ QUERY: Fields = {
     "name": "The name of the query.",
     "at_ms": "When this was said.",
     "revision": "Grows with each change of the query.",
+    "version": "The number of the version whose results are given.",
+    "evolution": ("How a change to another version gets on; null where there is one version only:", EVOLUTION),
     "paused": "Whether the query is paused.",
     "ready": "Whether it answers: an egress is ready, and a replica of each shard is at work.",
     "state": "The state of the best egress.",
@@ -150,6 +179,8 @@ QUERY: Fields = {
     ),
     "egresses": ("For each site:", EGRESS_OF_QUERY),
     "tentative": ("What clients of the best egress hold that may be revoked:", TENTATIVE),
+    "tentative_share": TENTATIVE_SHARE,
+    "resources": ("What its processes take, without Spark's JVMs; null where queries share a process:", RESOURCES),
     "counts": ("What clients of the best egress were given:", COUNTS),
     "claims": (
         "What readers need of the logs:",
@@ -169,15 +200,22 @@ QUERY: Fields = {
 
 SOURCE_OF_STACK: Fields = {
     field: INPUT[field]
-    for field in ("state", "last_boundary", "rows", "dlq", "ahead", "clamped", "spooled_bytes", "idle_partitions")
+    for field in (
+        *("state", "last_boundary", "rows", "lag_records", "lag_ms", "dlq", "dlq_per_minute", "last_refusal"),
+        *("waits_for", "waits_since_ms"),
+        *("ahead", "clamped", "spooled_bytes", "idle_partitions"),
+    )
+}
+ANSWERS_OF_STACK: Fields = {
+    field: QUERY[field] for field in ("state", "x_ms", "delay_ms", "violations", "tentative_share", "resources")
 }
 PROCESS_OF_STACK: Fields = {
     "name": "Its name: the kind, and what it serves.",
     "kind": "`source`, `node`, `egress`, `spark`, `monitor`, `api`, `kafka` or `redis`.",
     "query": "The query that it serves; null for what serves all.",
     "pid": "Its process id; null while it does not run.",
-    "state": "`running`: and ready; `starting`; `recovering`: it was ready, and will be again; `waiting`: for the next start, "
-    "after an end; `stopping`, `killed`: asked to end, and made to.",
+    "state": "`running`: and ready; `frozen`: stopped by a signal, and does nothing; `starting`; `recovering`: it was ready, "
+    "and will be again; `waiting`: for the next start, after an end; `stopping`, `killed`: asked to end, and made to.",
     "restarts": "How often it was started again.",
 }
 STACK: Fields = {
@@ -190,15 +228,24 @@ STACK: Fields = {
     "queries": "The names of all queries.",
     "problems": ("Queries that cannot run:", {"QUERY": "Why."}),
     "sources": ("How far sources are, if there are any:", {"QUERY.STREAM": ("For each stream:", SOURCE_OF_STACK)}),
+    "answers": ("How queries answer, if there are any:", {"QUERY": ("For each query:", ANSWERS_OF_STACK)}),
     "jobs": ("How Spark jobs get on, if there are any:", {"JOB": ("For each job:", JOB)}),
     "clock": ("Processes whose clock takes more than a quarter of what X leaves, if there are any:", CLOCK_WARNING),
 }
 
 # What `boreal query show --json` prints
 
+STREAM_SHOWN: Fields = {
+    field: INPUT[field]
+    for field in (
+        *("state", "rows", "lag_records", "lag_ms", "dlq", "dlq_per_minute", "last_refusal"),
+        *("waits_for", "waits_since_ms"),
+    )
+}
 SHOWN_QUERY: Fields = {
     "name": "The name of the query.",
     "revision": "Grows with each change of the query.",
+    "version": "The number of the version whose results are given.",
     "paused": "Whether the query is paused.",
     "delay_threshold": "X, as the query file writes it.",
     "reconcile": "How replicas return to the state before a failure.",
@@ -211,6 +258,8 @@ SHOWN_QUERY: Fields = {
     "least_x_ms": "The smallest X that the query could keep, by what was measured lately.",
     "waits_for": "The processes that are not ready yet.",
     "problem": "Why the query cannot run; null if it can.",
+    "streams": ("What is known of its streams:", {"STREAM": ("Of each:", STREAM_SHOWN)}),
+    "evolution": ("How a change to another version gets on; null where there is one version only:", EVOLUTION),
     "spec": "The query, in the shape of the file.",
 }
 
@@ -224,6 +273,8 @@ PROCESS: Fields = {
     "pid": "Its process id.",
     "at_ms": "When this was said.",
     "ready": "Whether it does its work.",
+    "memory_bytes": "Its memory.",
+    "cores": "How much of a core it has taken lately: 1 is all of it.",
     "clock_offset_ms": "How far the machine's wall clock is ahead of the home site's; null before the first answer.",
     "clock_uncertainty_ms": "By how much that may be wrong.",
     "clock_error_ms": "How far the clock of the process is still ahead of the home site's.",
@@ -232,7 +283,9 @@ PROCESS: Fields = {
 
 SOURCE: Fields = {
     "stream": "The stream.",
-    **{field: INPUT[field] for field in ("state", "last_boundary", "rows", "dlq", "clamped", "ahead", "idle_partitions")},
+    **{field: INPUT[field] for field in ("state", "last_boundary", "rows", "dlq", "dlq_per_minute", "last_refusal")},
+    **{field: INPUT[field] for field in ("waits_for", "waits_since_ms")},
+    **{field: INPUT[field] for field in ("lag_records", "lag_ms", "clamped", "ahead", "idle_partitions")},
     "last_ingest_ms": "When it logged the last row.",
     "spooled_bytes": INPUT["spooled_bytes"],
     "spool_full": "Whether its disk space for rows over HTTP is used up.",
@@ -241,6 +294,7 @@ SOURCE: Fields = {
 }
 NODE: Fields = {
     "site": "The site of the replica.",
+    "problem": "Why the process ends: the operator and its error, if it is one of a package; null while it runs.",
     "instances": (
         "For each shard of each fragment:",
         {
@@ -279,6 +333,16 @@ NODE: Fields = {
 }
 EGRESS: Fields = {
     "site": "Its site.",
+    "version": "The number of the version of the query whose results it gives.",
+    "through_us": "The event time that its stable results have reached, in microseconds; null before the first boundary.",
+    "takeover": (
+        "The change to another version that it prepares; null without one:",
+        {
+            "to": "The other version.",
+            "at_us": "The event time from which on the other version's results are given.",
+            "state": "`promised`: nothing of this version passes that time; `missed`: something has.",
+        },
+    ),
     "state": f"{STATES}; null before the first.",
     "since_ms": "When it entered the state.",
     "changes": CHANGES,
@@ -304,14 +368,56 @@ EGRESS: Fields = {
     "epoch": "How often tentative rows were revoked.",
     "next_id": (
         "The id of the next stable row:",
-        {"out": "On `q.out`.", "stable": "On `q.stable`; null at sites other than the home site."},
+        {
+            "out": "On `q.out`.",
+            "stable": "On `q.stable`; null at sites other than the home site.",
+            "records": "On `q.records`; null also where the query has none.",
+        },
     ),
+    "records_wait_for": RECORDS_WAIT_FOR,
     "unconfirmed_frames": "Frames whose records Kafka has not confirmed yet.",
 }
 API: Fields = {
     "tokens": (
         "Which tokens there are, without what they are:",
         {"id": "Its id.", "name": "Its name.", "roles": "What it may.", "created_ms": "When it was made."},
+    ),
+    "jobs": (
+        "The jobs that are not over, or were not ten minutes ago:",
+        {
+            "id": "Its id.",
+            "kind": "What it is, such as `comparison`.",
+            "query": "The query that it is about.",
+            "by": "Who has asked for it.",
+            "created_ms": "When that was.",
+            "state": "`queued`, `running`, `done`, `failed` or `cancelled`.",
+            "started_ms": "When its process was started; null before.",
+            "ended_ms": "When it was over; null before.",
+            "attempts": "How often its process was started.",
+            "problem": "Why it failed; else null.",
+        },
+    ),
+    "replays": (
+        "The last replays of dead letters since the process began, as events:",
+        {
+            "v": "The version of this shape.",
+            "at_ms": "When.",
+            "kind": "`replayed`.",
+            "query": "The query.",
+            "by": "Who has asked for it.",
+            "failure": "Null.",
+            "facts": (
+                "What was done:",
+                {
+                    "id": "Its id.",
+                    "stream": "Letters of this stream were meant; null: of all.",
+                    "reason": "Those whose reason has this text.",
+                    "since_ms": "Those since then; null: all.",
+                    "replayed": "How many records were put back.",
+                    "left": ("How many letters were left:", {"REASON": "By the reason."}),
+                },
+            ),
+        },
     ),
 }
 SPARK: Fields = {"site": "The site of the replica.", "replica": "The replica.", **JOB}
@@ -364,3 +470,8 @@ PROCESSES: Mapping[str, Fields] = {
     "api": API,
 }
 """By the kind of the process: what it says beside PROCESS."""
+
+
+def shown_stream(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A stream as `boreal query show` shows it, of its status."""
+    return {field: said.get(field) for field in STREAM_SHOWN}

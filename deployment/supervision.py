@@ -17,13 +17,18 @@ Rules:
     the next one only when all others of the query that take turns are ready, so that one replica stays live. If the first
     process never becomes ready, the others keep their old version. A process that was never ready, or has not been ready for
     30 s, restarts without waiting, since it does no work.
+ 4. If `version` changed, the process has changed to it already: an egress begins a life of its own accord when another version
+    of its query takes over. It needs no restart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
+
+from deployment.query_record import QueryRecord
 
 BACKOFF_FIRST_US = 200_000
 """Back-off before the second restart."""
@@ -59,6 +64,12 @@ class Child:
     """Identifies the configuration whose change requires an immediate restart (rule 3)."""
     turn: str = ""
     """Identifies the configuration whose change requires a restart in turn (rule 3); empty for a process without turns."""
+    streams: tuple[str, ...] = ()
+    """The streams whose logs it reads."""
+    record: QueryRecord | None = field(default=None, compare=False)
+    """The query as it is now; None for a process of the whole installation."""
+    version: int = 1
+    """The version of the query that the process follows. It goes from one to another by itself (rule 4)."""
 
 
 # Events
@@ -187,25 +198,39 @@ class Supervision:
     """The processes that run, wait for a restart, or end; by name."""
     _wanted: dict[str, Child] = field(default_factory=dict)
 
-    def is_ready(self, query: str | None = None) -> bool:
-        """Whether all wanted processes (of one query, or all) run in their current version and are ready."""
-        return all(
-            (process := self.processes.get(child.name)) is not None and process.ready and not self._is_other(process)
+    def unready(self) -> set[str | None]:
+        """The queries with a wanted process that does not run in its current version, or is not ready. None stands for the
+        processes of the whole installation."""
+        return {
+            child.query
             for child in self._wanted.values()
-            if query is None or child.query == query
-        )
+            if (process := self.processes.get(child.name)) is None or not process.ready or self._is_other(process)
+        }
 
     def handle(self, event: SupervisionEvent, now: int) -> list[SupervisionEffect]:
         """Take an event; returns what to do, in order. now: the time in us."""
         match event:
             case ProcessTargets(children):
                 self._wanted = {child.name: child for child in children}
+                for name, process in self.processes.items():
+                    wanted = self._wanted.get(name)
+                    if wanted is not None and wanted.version != process.child.version:
+                        process.child = wanted
             case ProcessExit(name):
-                self._handle_exit(self.processes[name], now)
+                process = self.processes[name]
+                has_failed = process.phase is Phase.RUNNING and name in self._wanted
+                self._handle_exit(process, now)
+                if has_failed:
+                    # No other process has to do anything because of it. With many roles in a worker, this comes for each.
+                    return self._start(self._wanted[name], now)
             case ReadinessReport(name, ready):
-                process = self.processes.get(name)
-                if process is not None and process.phase is Phase.RUNNING:
-                    process.answer(ready, now)
+                found = self.processes.get(name)
+                if found is None or found.phase is not Phase.RUNNING or found.ready == ready:
+                    # Each process reports every second, and mostly the same.
+                    return []
+                found.answer(ready, now)
+                # It may be the turn of another process of its query, and of no other.
+                return self._end([one for one in self.processes.values() if one.child.query == found.child.query], now)
             case SupervisionTick():
                 pass
             case _:
@@ -238,12 +263,17 @@ class Supervision:
             elif process.phase is Phase.STOPPING and process.due <= now:
                 process.enter(Phase.KILLED, now)
                 effects.append(KillProcess(name))
-        for name, process in sorted(self.processes.items(), key=lambda item: _stop_order(item[1].child)):
-            if process.phase is Phase.RUNNING and self._must_end(process, now):
-                process.enter(Phase.STOPPING, now, due=now + GRACE_US.get(process.child.kind, DEFAULT_GRACE_US))
-                effects.append(TerminateProcess(name))
+        effects += self._end(self.processes.values(), now)
         for child in sorted(self._wanted.values(), key=_stop_order, reverse=True):
             effects += self._start(child, now)
+        return effects
+
+    def _end(self, processes: Iterable[ProcessState], now: int) -> list[SupervisionEffect]:
+        effects: list[SupervisionEffect] = []
+        for process in sorted(processes, key=lambda process: _stop_order(process.child)):
+            if process.phase is Phase.RUNNING and self._must_end(process, now):
+                process.enter(Phase.STOPPING, now, due=now + GRACE_US.get(process.child.kind, DEFAULT_GRACE_US))
+                effects.append(TerminateProcess(process.child.name))
         return effects
 
     def _start(self, child: Child, now: int) -> list[SupervisionEffect]:

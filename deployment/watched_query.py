@@ -3,7 +3,7 @@ out. `status` is the known state of the query."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from boreal.model.frames import State
@@ -11,6 +11,7 @@ from boreal.query.plan import Edge
 from deployment import claims, failure_signs, stalls
 from deployment.claims import LogClaims, Trim
 from deployment.events import Event
+from deployment.evolution import Progress, progress_of
 from deployment.failure_recorder import FailureRecorder
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.layout import Layout, make_layout
@@ -27,6 +28,9 @@ WatchEffect = Trim | JournalEntry | Event
 
 SILENT_AFTER_US = 5_000_000
 """A process sends its status every second. It is silent after five missed ones."""
+
+PROBLEM_KEPT_US = 30_000_000
+"""How long the problem that has ended a node is told after it was heard last: by then a node that fails again has done so."""
 
 LATE_AFTER_US = 120_000_000
 """A process that is not heard for so long after its query, or the monitor, has begun, has failed: a Spark job may take a minute
@@ -59,7 +63,7 @@ class WatchedQuery:
         """UserError if the query cannot be planned."""
         self.sites = sites
         self.record = record
-        self.layout = make_layout(record.query, sites)
+        self.layout = make_layout(record.query, sites, record.inner)
         self.plan = self.layout.plan
         self.instances = _instances_of(self.layout)
         self.begun_at = now
@@ -68,18 +72,23 @@ class WatchedQuery:
         self.stalls = StallDetector(STALL_AFTER_LEAST_US)
         self.failures: FailureRecorder | None = None
         """None as long as it is not known what was recorded before; what is seen meanwhile is recorded later."""
-        self.served = ServiceLevel(record.name)
+        self.served = ServiceLevel(record.public)
         self.slo = record.query.slo
         self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
+        self._problems: dict[str, tuple[str, int]] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
+        self.is_beside = False
+        """Whether nobody reads its results: then its output logs keep what an egress has not read."""
+        self.evolution: dict[str, Any] | None = None
+        """How the evolution of the query gets on, as statuses show it."""
         self._expect(now)
 
     # Events
 
     def change(self, record: QueryRecord, now: int) -> None:
         """The query has changed. UserError if it cannot be planned; nothing changes then."""
-        layout = make_layout(record.query, self.sites)
+        layout = make_layout(record.query, self.sites, record.inner)
         if self.record.paused and not record.paused:
             self.begun_at = now
         self.record, self.layout, self.plan, self.slo = record, layout, layout.plan, record.query.slo
@@ -89,7 +98,7 @@ class WatchedQuery:
     def record_failures(self, recorded: Iterable[Event]) -> None:
         """Record the failures of the query, and what its clients are given, from now on. recorded: the events of it that there
         are."""
-        self.failures = FailureRecorder(self.record.name)
+        self.failures = FailureRecorder(self.record.public)
         for event in recorded:
             self.failures.resume(event)
             self.served.resume(event)
@@ -127,6 +136,8 @@ class WatchedQuery:
         name = rest.partition(".")[2]
         effects: list[WatchEffect] = []
         if kind == "node":
+            if status.get("problem"):
+                self._problems[status["process"]] = str(status["problem"]), now
             for entry in status["instances"]:
                 who = InstanceId(entry["fragment"], entry["replica"], int(entry["shard"]))
                 effects += self._entries(self.claims.hear(who, now), now)
@@ -155,14 +166,23 @@ class WatchedQuery:
     def tick(self, now: int) -> list[WatchEffect]:
         """Time has passed."""
         for who in self.instances:
-            if self._newest(f"node.{self.record.name}.{who.replica}", now) is None:
+            if self.newest(f"node.{self.record.name}.{who.replica}", now) is None:
                 self.stalls.forget(who)
         effects: list[WatchEffect] = []
-        for effect in self.claims.tick(now, is_counting=not self.record.paused):
+        for effect in self.claims.tick(now, is_counting=not self.record.paused and not self.is_beside):
             effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
         if self.record.paused or self.slo is None:
             effects += self.served.stop(now / 1_000)
         return effects + self._changes(now) + self._failure_signs(now)
+
+    def progress(self, now: int) -> Progress | None:
+        """How far its results are; None if not all of it is heard."""
+        said = [self.newest(f"node.{self.record.name}.{replica}", now) for replica in self.layout.replicas]
+        return progress_of(self.plan, [entry for node in said if node is not None for entry in node["instances"]])
+
+    def end(self, now: int) -> list[WatchEffect]:
+        """The process that watches ends, in good order: what is counted up to now is recorded."""
+        return [*self.served.stop(now / 1_000)]
 
     def _regarding(self, failures: FailureRecorder) -> FailureRecorder:
         """The recorder, with what is in force."""
@@ -178,13 +198,13 @@ class WatchedQuery:
         failures, now_ms = self._regarding(self.failures), now / 1_000
         if self.record.paused:
             return failures.end("paused", now_ms)
-        egresses = {f"egress.{site}": f"egress.{self.record.name}.{site}" for site in self.sites}
+        egresses = {f"egress.{site}": f"egress.{self.record.public}.{site}" for site in self.sites}
         nodes = {str(who): f"node.{self.record.name}.{who.replica}" for who in self.instances}
         processes = {**nodes, **egresses}
         # One that was never heard may still be on its way; it is missed when it should have come long ago.
         is_late = now - self.begun_at > LATE_AFTER_US
         expected = [name for name, process in processes.items() if is_late or process in self._heard_at]
-        silent = [name for name in expected if self._newest(processes[name], now) is None]
+        silent = [name for name in expected if self.newest(processes[name], now) is None]
         events = failure_signs.see_silent(failures, silent, now_ms) if self._absent(now) == FAILURE else []
         return events + failures.keep(processes, now_ms) + failures.settle(now_ms)
 
@@ -199,12 +219,14 @@ class WatchedQuery:
         alphas = [replica["alpha_x_ms"] for replica in replicas if replica["alpha_x_ms"] is not None]
         return {
             "v": 1,
-            "process": f"query:{self.record.name}",
+            "process": f"query:{self.record.public}",
             "kind": "query",
-            "query": self.record.name,
-            "name": self.record.name,
+            "query": self.record.public,
+            "name": self.record.public,
             "at_ms": now / 1_000,
             "revision": self.record.revision,
+            "version": self.record.version,
+            "evolution": self.evolution,
             "paused": self.record.paused,
             "ready": self._is_ready(best, replicas),
             "state": PAUSED if self.record.paused else best["state"],
@@ -218,13 +240,15 @@ class WatchedQuery:
             "jobs": [self._job(replica, now) for replica in self.layout.replicas if self.layout.remote_instances(replica)],
             "egresses": egresses,
             "tentative": best["tentative"],
+            "tentative_share": tentative_share(best["counts"]),
+            "resources": self._resources(now),
             "counts": best["counts"],
             "claims": {
                 "lost": [str(who) for who in self.claims.lost],
                 "trimmed_before": dict(sorted(self.claims.needed.items())),
             },
             "stalled": [str(who) for who in self.stalls.stalled],
-            "clock": clock_warnings({name: said for name in self._processes if (said := self._newest(name, now)) is not None}),
+            "clock": clock_warnings({name: said for name in self._processes if (said := self.newest(name, now)) is not None}),
             "notes": list(self.plan.notes),
             "journal": self.journal.dump(),
             "seen": [[name, *state] for name, state in sorted((self._seen or {}).items())],
@@ -234,7 +258,7 @@ class WatchedQuery:
     def _streams(self) -> list[str]:
         return sorted({edge.operator for edge in self.plan.sources})
 
-    def _newest(self, process: str, now: int) -> ProcessStatus | None:
+    def newest(self, process: str, now: int) -> ProcessStatus | None:
         """The last status of a process; None if it is silent."""
         heard_at = self._heard_at.get(process)
         return self._processes[process] if heard_at is not None and now - heard_at <= SILENT_AFTER_US else None
@@ -260,21 +284,27 @@ class WatchedQuery:
             "position": entry.get("position") if entry else None,
             "stalled": who in self.stalls.stalled,
             "claim_lost": who in self.claims.lost,
+            "problem": self._problem(who, now),
         }
 
+    def _problem(self, who: InstanceId, now: int) -> str | None:
+        """Why the node of an instance ended lately."""
+        text, at = self._problems.get(f"node.{self.record.name}.{who.replica}", (None, 0))
+        return text if now - at <= PROBLEM_KEPT_US else None
+
     def _instance(self, who: InstanceId, now: int) -> ProcessStatus | None:
-        node = self._newest(f"node.{self.record.name}.{who.replica}", now)
+        node = self.newest(f"node.{self.record.name}.{who.replica}", now)
         entries = node["instances"] if node else ()
         name = (who.fragment, who.replica, who.shard)
         return next((entry for entry in entries if (entry["fragment"], entry["replica"], entry["shard"]) == name), None)
 
     def _job(self, replica: str, now: int) -> dict[str, Any]:
         """The figures of the Spark job that runs a replica's operators."""
-        said = self._newest(f"spark.{self.record.name}.{replica}", now) or {}
+        said = self.newest(f"spark.{self.record.name}.{replica}", now) or {}
         return {"replica": replica, "site": self.layout.site_of_replica(replica), **facts_of_job(said)}
 
     def _egress(self, site: str, now: int) -> dict[str, Any]:
-        egress = self._newest(f"egress.{self.record.name}.{site}", now) or {}
+        egress = self.newest(f"egress.{self.record.public}.{site}", now) or {}
         since_ms = egress.get("tentative", {}).get("since_ms")
         return {
             "site": site,
@@ -288,10 +318,11 @@ class WatchedQuery:
                 "cause": egress.get("tentative", {}).get("cause"),
             },
             "counts": {**_NO_COUNTS, **egress.get("counts", {})},
+            "records_wait_for": egress.get("records_wait_for"),
         }
 
     def _input(self, stream: str, now: int) -> dict[str, Any]:
-        source = self._newest(f"source.{self.record.name}.{stream}", now) or {}
+        source = self.newest(f"source.{self.record.name}.{stream}", now) or {}
         ingest_ms = source.get("last_ingest_ms")
         return {
             "name": stream,
@@ -300,11 +331,22 @@ class WatchedQuery:
             "last_ingest_age_ms": max(now / 1_000 - ingest_ms, 0) if ingest_ms is not None else None,
             "rows": source.get("rows"),
             "dlq": source.get("dlq"),
+            "dlq_per_minute": source.get("dlq_per_minute"),
+            "last_refusal": source.get("last_refusal"),
+            "waits_for": source.get("waits_for"),
+            "waits_since_ms": source.get("waits_since_ms"),
+            "lag_records": source.get("lag_records"),
+            "lag_ms": source.get("lag_ms"),
             "clamped": source.get("clamped"),
             "ahead": source.get("ahead"),
             "idle_partitions": source.get("idle_partitions"),
             "spooled_bytes": source.get("spooled_bytes"),
         }
+
+    def _resources(self, now: int) -> dict[str, Any]:
+        """What the query's processes that are heard take together."""
+        heard = [said for name in self._processes if (said := self.newest(name, now)) is not None]
+        return {field: sum(said.get(field) or 0 for said in heard) for field in ("memory_bytes", "cores")}
 
     def _is_ready(self, best: ProcessStatus, replicas: Sequence[ProcessStatus]) -> bool:
         """A query is ready if it answers, even tentatively: one egress, and one replica of every shard, work."""
@@ -382,6 +424,12 @@ class WatchedQuery:
 def _instances_of(layout: Layout) -> list[InstanceId]:
     """Those of all replicas, without the egresses."""
     return [who for replica in layout.replicas for who in layout.instances(replica)]
+
+
+def tentative_share(counts: Mapping[str, int]) -> float | None:
+    """`deployment.status_fields.TENTATIVE_SHARE`. counts: what clients were given."""
+    given = counts["stable"] + counts["tentative"]
+    return counts["tentative"] / given if given else None
 
 
 def _rank(state: str) -> int:

@@ -20,6 +20,7 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -39,6 +40,14 @@ _CHECKSUM = struct.Struct("<I")
 _HEADER_SIZE = _HEADER.size + _CHECKSUM.size
 _RECORD = struct.Struct("<II")
 
+Discard = Callable[[LogId, Path], None]
+"""Called with the log and each of its segments that is trimmed, which must be gone from its place afterwards."""
+
+
+def delete(log: LogId, segment: Path) -> None:
+    """What becomes of a trimmed segment unless somebody wants it."""
+    segment.unlink()
+
 
 @dataclass
 class _Segment:
@@ -57,16 +66,19 @@ class _Segment:
 
 
 class FileLog:
-    """A `Log` in a directory. Trimming deletes whole segments, never the one that is being written.
+    """A `Log` in a directory. Trimming discards whole segments, never the one that is being written.
 
     repaired: what opening the log had to cut off, '' if nothing.
     """
 
-    def __init__(self, log: LogId, directory: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, log: LogId, directory: Path, segment_bytes: int = SEGMENT_BYTES, discard: Discard = delete
+    ) -> None:
         self.id = log
         self.repaired = ""
         self._directory = directory
         self._segment_bytes = segment_bytes
+        self._discard = discard
         self._index = Index(log)
         self._segments: list[_Segment] = []
         self._reader: tuple[Path, BinaryIO] | None = None
@@ -167,7 +179,7 @@ class FileLog:
         limit = self._index.trim_limit(stable_id)
         # Oldest first: a crash in between leaves a log without a hole.
         while len(self._segments) > 1 and self._segments[1].base <= limit:
-            self._segments.pop(0).path.unlink()
+            self._discard(self.id, self._segments.pop(0).path)
         self._index.forget(self._segments[0].base)
 
     def last_anchor(self) -> Anchor | None:
@@ -303,18 +315,37 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def read_segment(file: BinaryIO) -> Iterator[Frame]:
+    """The frames of a segment, from its beginning; of one that is being written, those that are whole. CorruptError."""
+    size = os.fstat(file.fileno()).st_size
+    position = _HEADER_SIZE
+    while position < size:
+        try:
+            record = _record_size(file, position)
+        except CorruptError:
+            if _is_tail(file, position, size):
+                return
+            raise
+        data = file.read(record - _RECORD.size)
+        if len(data) < record - _RECORD.size:
+            return
+        yield codec.decode(data)
+        position += record
+
+
 class FileLogStore:
     """A `LogStore` in a directory, for one process at a time."""
 
-    def __init__(self, root: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(self, root: Path, segment_bytes: int = SEGMENT_BYTES, discard: Discard = delete) -> None:
         self._root = root
         self._segment_bytes = segment_bytes
+        self._discard = discard
         self._logs: dict[LogId, FileLog] = {}
         root.mkdir(parents=True, exist_ok=True)
 
     def open(self, log: LogId) -> FileLog:
         if log not in self._logs:
-            self._logs[log] = FileLog(log, self._root / _directory_name(log), self._segment_bytes)
+            self._logs[log] = FileLog(log, self._root / directory_name(log), self._segment_bytes, self._discard)
         return self._logs[log]
 
     def ids(self) -> list[LogId]:
@@ -326,7 +357,8 @@ class FileLogStore:
         self._logs.clear()
 
 
-def _directory_name(log: LogId) -> str:
+def directory_name(log: LogId) -> str:
+    """The name of a log's directory."""
     return f"{quote(log.stream, safe='')}@{quote(log.replica, safe='')}@{log.partition}"
 
 

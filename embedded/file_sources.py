@@ -7,10 +7,9 @@ its number, and all other lines are kept. Both paths read the same values from t
 
 from __future__ import annotations
 
-import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +21,18 @@ import pyarrow.parquet
 
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema
+from boreal.query.csv_form import Csv
 from embedded.generate import PREFIX, generate
+from formats.csv_text import row_problem, split_row, with_nulls
 from formats.record_parsing import (
     ParsedRows,
+    RawColumns,
     RecordShape,
     ahead_reason,
-    is_text,
-    json_kinds,
+    columns_in,
     json_object,
     json_texts,
+    json_types,
     late_reason,
     printable,
     read_all,
@@ -95,8 +97,9 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     schema = stream.attributes
     if where.startswith(PREFIX):
         return SourceRows(name, generate(name, schema, where, seed), [])
-    shape = RecordShape(stream.time, stream.time_unit, schema)
-    source = _Source(name, Path(where), shape, stream.disorder, stream.ahead, stream.late == "clamp")
+    # A file has no keys and headers: all columns are fields.
+    shape = replace(RecordShape.of(stream), origins={})
+    source = _Source(name, Path(where), shape, stream.disorder, stream.ahead, stream.late == "clamp", stream.csv or Csv())
     readers = _READERS.get(source.path.suffix.lower())
     if readers is None:
         raise source.error("is not a .csv, .jsonl or .parquet file", "convert the file, or correct the end of its name")
@@ -118,13 +121,14 @@ class _Source:
     disorder_us: int
     ahead_us: int
     clamps: bool
+    csv: Csv
 
     def error(self, problem: str, fix: str) -> UserError:
         return UserError("--source", f"{self.name}={self.path}", f"{self.path} {problem}", fix)
 
-    def require(self, present: list[str]) -> None:
-        """UserError for the first column of the stream that is not present."""
-        for column in self.shape.wanted:
+    def require(self, wanted: list[str], present: list[str]) -> None:
+        """UserError for the first column that is wanted and not present."""
+        for column in wanted:
             if column not in present:
                 fix = f"its columns are {', '.join(present)}; correct the stream or the file"
                 raise self.error(f"has no column {column!r}", fix)
@@ -137,7 +141,7 @@ class _Records:
     text(i) is the text of record i in the file.
     """
 
-    columns: dict[str, pa.Array]
+    columns: RawColumns
     lines: np.ndarray
     text: Callable[[int], str]
     rejects: list[FileDeadLetter] = field(default_factory=list)
@@ -146,7 +150,7 @@ class _Records:
 # Raw columns into a batch.
 
 
-def _all_or_nothing(source: _Source, columns: dict[str, pa.Array]) -> SourceRows | None:
+def _all_or_nothing(source: _Source, columns: RawColumns) -> SourceRows | None:
     """The rows if all records can be used; else None."""
     rows = read_all(source.shape, columns)
     if rows is None or _ahead(rows.times, source):
@@ -232,13 +236,13 @@ def _by_time(schema: Schema, rows: ParsedRows) -> pa.RecordBatch:
 # CSV.
 
 
-def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
+def _fast_csv(source: _Source) -> RawColumns | None:
     names = source.shape.wanted
     data = source.path.read_bytes()
     try:
         table = pa.csv.read_csv(
             pa.BufferReader(data),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            parse_options=pa.csv.ParseOptions(delimiter=source.csv.delimiter, newlines_in_values=True),
             convert_options=pa.csv.ConvertOptions(
                 include_columns=names, column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
             ),
@@ -246,17 +250,20 @@ def _fast_csv(source: _Source) -> dict[str, pa.Array] | None:
     except (pa.ArrowInvalid, KeyError):
         return None
     # A record of several lines is either quoted correctly or caused by a stray quote. The exact path can distinguish them.
-    return whole(table, names) if table.num_rows + 1 == _count_lines(data) else None
+    if table.num_rows + 1 != _count_lines(data):
+        return None
+    return {name: with_nulls(column, source.csv.nulls) for name, column in whole(table, names).items()}
 
 
 def _exact_csv(source: _Source) -> _Records:
     lines = _text_lines(source.path)
     if not lines:
         raise source.error("is empty", "its first line must name the columns")
-    header, at = _split_csv(lines, 0)
+    delimiter = source.csv.delimiter
+    header, at = split_row(lines, 0, delimiter)
     if header is None:
         raise source.error("has an unclosed quote in its first line", "its first line must name the columns")
-    source.require(header)
+    source.require(source.shape.wanted, header)
     places = {name: header.index(name) for name in source.shape.wanted}
     values: dict[str, list[str]] = {name: [] for name in places}
     spans: list[tuple[int, int]] = []
@@ -266,8 +273,8 @@ def _exact_csv(source: _Source) -> _Records:
         if not lines[start].rstrip("\r\n"):
             at += 1
             continue
-        fields, at = _split_csv(lines, start)
-        problem = _csv_problem(fields, len(header), lines[start])
+        fields, at = split_row(lines, start, delimiter)
+        problem = row_problem(fields, len(header))
         if fields is None or problem:
             # A stray quote may have joined the following lines to this one: only this line is rejected.
             at = start + 1
@@ -277,59 +284,33 @@ def _exact_csv(source: _Source) -> _Records:
         for name, place in places.items():
             values[name].append(fields[place])
     return _Records(
-        columns={name: pa.array(texts, pa.string()) for name, texts in values.items()},
+        columns={name: with_nulls(pa.array(texts, pa.string()), source.csv.nulls) for name, texts in values.items()},
         lines=np.array([start + 1 for start, _ in spans], dtype=np.int64),
         text=lambda row: printable("".join(lines[slice(*spans[row])])),
         rejects=rejects,
     )
 
 
-def _split_csv(lines: list[str], at: int) -> tuple[list[str] | None, int]:
-    """The fields of the record that starts at lines[at] (None for an unclosed quote), and the index of the next record."""
-    if '"' not in lines[at]:
-        return lines[at].rstrip("\r\n").split(","), at + 1
-    # Within a line, quotes are read as leniently as on the fast path. A record of several lines must not have stray quotes.
-    for end, strict in ((at + 1, False), (len(lines), True)):
-        reader = csv.reader(_lines_between(lines, at, end), strict=strict)
-        try:
-            return next(reader), at + reader.line_num
-        except (csv.Error, EOFError):
-            continue
-    return None, at + 1
-
-
-def _lines_between(lines: list[str], at: int, end: int) -> Iterator[str]:
-    yield from (lines[place] for place in range(at, end))
-    # At the end of its input, the csv module would close an open quote silently.
-    raise EOFError
-
-
-def _csv_problem(fields: list[str] | None, width: int, first_line: str) -> str:
-    if fields is None:
-        return "a quote is not closed"
-    if len(fields) != width:
-        return f"{len(fields)} fields, but the header has {width}"
-    return "" if all(map(is_text, fields)) else "not UTF-8"
-
-
 # JSON lines.
 
 
-def _fast_jsonl(source: _Source) -> dict[str, pa.Array] | None:
+def _fast_jsonl(source: _Source) -> RawColumns | None:
     data = source.path.read_bytes()
     try:
         data.decode()
     except UnicodeDecodeError:
         return None
-    for kinds in json_kinds(source.shape):
-        table = read_json(data, kinds)
+    table = None
+    for kind in json_types(source.shape):
+        table = read_json(data, kind)
         if table is not None:
             break
     # Two objects on one line are not two records; and a column of nulls may be missing from the file.
     lines = _count_lines(data)
-    if table is None or table.num_rows != lines or any(column.null_count == lines for column in table.columns):
+    if table is None or table.num_rows != lines:
         return None
-    return whole(table, source.shape.wanted)
+    columns = columns_in(source.shape, whole(table, source.shape.fields))
+    return None if any(column.null_count == lines for column in columns.values()) else columns
 
 
 def _exact_jsonl(source: _Source) -> _Records:
@@ -352,7 +333,7 @@ def _exact_jsonl(source: _Source) -> _Records:
         for column, text in zip(values.values(), texts, strict=True):
             column.append(text)
     if present:
-        source.require(list(present))
+        source.require(source.shape.fields, list(present))
     return _Records(
         columns={name: pa.array(column, pa.string()) for name, column in values.items()},
         lines=np.array(numbers, dtype=np.int64),
@@ -375,22 +356,24 @@ def _exact_parquet(source: _Source) -> _Records:
     )
 
 
-def _parquet_columns(source: _Source) -> dict[str, pa.Array]:
+def _parquet_columns(source: _Source) -> RawColumns:
     try:
         with pa.parquet.ParquetFile(source.path) as file:
-            shape = file.schema_arrow
-            source.require(shape.names)
-            for name in source.shape.wanted:
-                kind = shape.field(name).type
-                if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-                    raise source.error(f"has a column {name!r} of type {kind}", "use a column of plain values")
-            table = file.read(columns=source.shape.wanted)
+            source.require(source.shape.fields, file.schema_arrow.names)
+            table = file.read(columns=source.shape.fields)
     except pa.ArrowInvalid as error:
         raise source.error(f"is not a Parquet file: {error}", "use a valid Parquet file") from None
-    return whole(table, source.shape.wanted)
+    try:
+        columns = columns_in(source.shape, whole(table, source.shape.fields))
+    except pa.ArrowInvalid as error:
+        raise source.error(f"has no place for a column: {error}", "correct the paths of the stream's columns") from None
+    for name, column in columns.items():
+        if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+            raise source.error(f"has a column {name!r} of type {column.type}", "use a column of plain values")
+    return columns
 
 
-_READERS: dict[str, tuple[Callable[[_Source], dict[str, pa.Array] | None], Callable[[_Source], _Records]]] = {
+_READERS: dict[str, tuple[Callable[[_Source], RawColumns | None], Callable[[_Source], _Records]]] = {
     ".csv": (_fast_csv, _exact_csv),
     ".jsonl": (_fast_jsonl, _exact_jsonl),
     ".parquet": (_parquet_columns, _exact_parquet),

@@ -1,8 +1,9 @@
 """The generator of input: `generate:RATE,SECONDS[,KEYS]` is a source without a file.
 
 It makes RATE tuples per second of event time, evenly spaced, for SECONDS from the start of 2026. Values are random: a string
-is one of KEYS keys, an int is less than KEYS, a double is between 0 and 100 with three decimals, a bool is true or false with
-equal probability, and a timestamp is the time of the tuple. The same text, seed and stream give the same tuples.
+is one of KEYS keys, an int is less than KEYS, a double is between 0 and 100 with three decimals, a decimal is too as far as its
+digits reach, a bool is true or false with equal probability, and a timestamp or date is that of the tuple. The same text, seed
+and stream give the same tuples.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.decimals import from_unscaled
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema, Type
 
@@ -56,6 +58,9 @@ def _values(kind: Type, times: np.ndarray, keys: int, draw: np.random.Generator)
         return pa.array(draw.integers(keys, size=count))
     if kind is Type.DOUBLE:
         return pa.array(draw.uniform(0, 100, size=count).round(3))
+    if kind.is_decimal:
+        most = 10 ** min(kind.digits, kind.after + 2, 18)
+        return from_unscaled(draw.integers(most, size=count).tolist(), kind.arrow)
     if kind is Type.BOOL:
         return pa.array(draw.integers(2, size=count).astype(bool))
-    return pa.array(times).cast(Type.TIMESTAMP.arrow)
+    return pa.array(times).cast(Type.TIMESTAMP.arrow).cast(kind.arrow)

@@ -11,14 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
-from boreal.model.partition import split
-from boreal.query.plan import Edge, Plan
+from boreal.model.frames import INFINITY, Frame, LogId
+from boreal.query.plan import Plan
 from embedded.file_sources import Schedule, SourceRows, merge_schedule
-from sunion.buckets import bucket_end
-
-ORIGIN = Origin("", 1)
-FRAME_ROWS = 65_536
+from embedded.source_logs import TICKS_PER_BOUNDARY, SourceLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +41,6 @@ class Pace:
         return (count, INFINITY) if count == len(times) else (count, reached)
 
 
-TICKS_PER_BOUNDARY = 5
-
-
 class PacedSources:
     """All source streams of a run. The driver calls `tick` every `tick_us`; `append` logs a frame."""
 
@@ -56,21 +49,11 @@ class PacedSources:
         self.rows = rows
         self.pace = pace
         self.schedule = merge_schedule(rows)
-        self.append = append
         self.sent = dict.fromkeys(rows, 0)
-        self.next_ids: dict[LogId, int] = {}
         self.ended_at: int | None = None
         self.tick_us = max(plan.boundary_interval_us // TICKS_PER_BOUNDARY, 1)
         self.boundary_at = 0
-        for edge in plan.sources:
-            for partition in range(edge.partitions):
-                log = LogId(edge.name, "", partition)
-                self.next_ids[log] = 0
-                append(log, Start(ORIGIN, 0))
-
-    @property
-    def is_done(self) -> bool:
-        return self.ended_at is not None
+        self._logs = SourceLogs(plan, append)
 
     def tick(self, now: int) -> None:
         """Log the rows that are due, then the boundary if it is due. After the end, the boundary is repeated as a heartbeat."""
@@ -81,27 +64,8 @@ class PacedSources:
         for name, rows in self.rows.items():
             until = self.schedule.rows_within(name, count)
             ended = until == rows.batch.num_rows
-            for edge in self.plan.sources:
-                if edge.operator == name:
-                    self._log_rows(edge, rows, self.sent[name], until, now)
-                    if is_boundary_due:
-                        self._log_boundary(edge, INFINITY if ended else reached, now)
+            said = (INFINITY if ended else reached) if is_boundary_due else None
+            self._logs.log(name, rows.batch.slice(self.sent[name], until - self.sent[name]), said, now)
             self.sent[name] = until
         if reached >= INFINITY and self.ended_at is None:
             self.ended_at = now
-
-    def _log_rows(self, edge: Edge, rows: SourceRows, since: int, until: int, now: int) -> None:
-        for first in range(since, until, FRAME_ROWS):
-            piece = rows.batch.slice(first, min(FRAME_ROWS, until - first))
-            for partition, part in enumerate(split(piece, edge.key, edge.partitions)):
-                if not part.num_rows:
-                    continue
-                log = LogId(edge.name, "", partition)
-                t_max = bucket_end(part.column(0)[-1].as_py(), self.plan.bucket_us)
-                frame = Data(ORIGIN, 0, self.next_ids[log], part, False, ((INFINITY, now),), t_max)
-                self.next_ids[log] += part.num_rows
-                self.append(log, frame)
-
-    def _log_boundary(self, edge: Edge, reached: int, now: int) -> None:
-        for partition in range(edge.partitions):
-            self.append(LogId(edge.name, "", partition), Boundary(ORIGIN, 0, reached, False, now, now))

@@ -13,6 +13,8 @@ from embedded.faults import Fault
 from embedded.file_sources import SourceRows
 from embedded.injection import FaultInjector
 from embedded.paced_sources import Pace, PacedSources
+from embedded.recorded_sources import RecordedSources
+from embedded.recording import Recording
 from embedded.world import Clock, World
 from formats.changelog import ClientLog
 from logs.checkpoints import CheckpointStore
@@ -41,8 +43,8 @@ class Run:
     """The plan of the query."""
     rows: dict[str, SourceRows]
     """The rows of each source stream."""
-    pace: Pace
-    """How fast the rows are logged."""
+    pace: Pace | Recording
+    """How fast the rows are logged; a recording has them, and when each came."""
     faults: Sequence[Fault]
     """The faults, with times in microseconds of run time."""
     clock: Clock
@@ -61,7 +63,7 @@ class Run:
     """Called with the run several times per boundary interval of run time, to show progress."""
     world: World = field(init=False)
     """The instances of the run and the network between them."""
-    sources: PacedSources = field(init=False)
+    sources: PacedSources | RecordedSources = field(init=False)
     """The source streams."""
     client: ClientLog = field(init=False)
     faults_over_at: int = field(init=False)
@@ -73,7 +75,10 @@ class Run:
             plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
         )
         self.world = World(plan, self.clock, self.logs, self.store, self._on_append)
-        self.sources = PacedSources(plan, self.rows, self.pace, self.world.append)
+        if isinstance(self.pace, Recording):
+            self.sources = RecordedSources(plan, self.pace, self.world.append)
+        else:
+            self.sources = PacedSources(plan, self.rows, self.pace, self.world.append)
         self.faults_over_at = max((f.at_us + (f.for_us or 0) for f in self.faults), default=0)
         self.never_heals = any(f.for_us is None for f in self.faults)
 

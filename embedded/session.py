@@ -26,6 +26,7 @@ from embedded import run_folder
 from embedded.faults import Fault, check_faults, parse_fault
 from embedded.file_sources import FileDeadLetter, SourceRows, read_source
 from embedded.paced_sources import Pace
+from embedded.recording import Recording
 from embedded.run import Outcome, Run
 from embedded.world import Clock, ModelClock, RealClock, SkipClock
 
@@ -65,8 +66,8 @@ class Session:
     """The plan with the overrides; `planned` makes plans with another mode or policy."""
     rows: dict[str, SourceRows]
     """The rows of each source stream that reaches the output."""
-    pace: Pace
-    """How fast the rows are logged."""
+    pace: Pace | Recording
+    """How fast the rows are logged; a recording says when each came."""
     faults: tuple[Fault, ...]
     """The faults, with times in microseconds of run time."""
     fault_texts: tuple[str, ...]
@@ -191,6 +192,28 @@ def make_session(source: Path | Mapping[str, Any], sources: Sequence[str], optio
     )
 
 
+def replay_session(spec: Mapping[str, Any], recording: Recording, bucket_us: int, options: RunOptions) -> Session:
+    """The session of a replay: what was recorded is the input, at the pace at which it came. bucket_us: the length of a bucket
+    in event time. UserError for the first thing that is wrong."""
+    query = load_query(spec)
+    overrides = replace(_overrides(options), bucket_us=bucket_us)
+    planned = _blaming_options(lambda: plan(query, overrides), overrides)
+    parsed = tuple(parse_fault(text) for text in options.faults)
+    check_faults(parsed, planned)
+    return Session(
+        query=query,
+        overrides=overrides,
+        notes=recording.notes,
+        plan=replace(planned, notes=(*planned.notes, *recording.notes)),
+        rows={name: SourceRows(name, stream.batch, []) for name, stream in recording.streams.items()},
+        pace=recording,
+        faults=parsed,
+        fault_texts=tuple(options.faults),
+        clock="skip",
+        seed=options.seed,
+    )
+
+
 def parse_mode(text: str, field: str) -> Mode:
     """The reconciliation mode with this name. UserError, with `field`, for any other text."""
     try:
@@ -257,10 +280,10 @@ def _positive(shape: re.Pattern[str], field: str, text: str, fix: str) -> float:
 def _bucket_at_speed(query: Query, pace: Pace, speed: str | None) -> int:
     """The bucket in microseconds of event time. With --speed, the file has it in run time, so that it works at any speed."""
     if pace.speed is None:
-        return query.tuning.bucket
-    bucket = round(query.tuning.bucket * pace.speed)
+        return query.intervals.bucket
+    bucket = round(query.intervals.bucket * pace.speed)
     if bucket > _LONGEST_BUCKET_US:
-        most = _LONGEST_BUCKET_US // query.tuning.bucket
+        most = _LONGEST_BUCKET_US // query.intervals.bucket
         raise UserError("--speed", speed, "makes a bucket longer than a hundred years", f"write at most {most}x")
     return max(bucket, 1)
 

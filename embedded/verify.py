@@ -64,11 +64,14 @@ class Verdict:
         return json.dumps(shape, indent=2) + "\n"
 
 
-def verify(session: Session, watch_for: Callable[[str], Watch | None] = lambda _: None) -> Verdict:
-    """Run the session without and with its faults, and compare the results."""
+def verify(
+    session: Session, watch_for: Callable[[str], Watch | None] = lambda _: None, scratch: Path | None = None
+) -> Verdict:
+    """Run the session without and with its faults, and compare the results. scratch: a folder for files that go again; None:
+    that of the system."""
     runs, replay, is_stable = [], {}, True
-    with TemporaryDirectory(prefix="boreal-verify-") as scratch:
-        parts = {CLEAN: Path(scratch, "clean"), FAULTED: Path(scratch, "faulted")}
+    with TemporaryDirectory(prefix="boreal-verify-", dir=scratch) as folder:
+        parts = {CLEAN: Path(folder, "clean"), FAULTED: Path(folder, "faulted")}
         for name, part in parts.items():
             run_folder.prepare(part)
             which = session if name == FAULTED else session.without_faults()

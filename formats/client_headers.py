@@ -7,6 +7,7 @@ epoch         as in the value of q.out                               q.stable
 anchor        where a restart of the writer begins (R26)             stable boundaries of q.out
 place         the changelog's position after this record             stable boundaries of q.out
 stable_id     the next id of q.stable when this record was sent      stable boundaries of q.out, at the home site
+version       the version of the query that the record comes from    all of q.out and q.stable, once the query has evolved
 traceparent   the row's column of this name, if it has a value       rows of q.out and q.stable
 """
 
@@ -25,6 +26,7 @@ EPOCH = "epoch"
 ANCHOR = "anchor"
 PLACE = "place"
 STABLE_ID = "stable_id"
+VERSION = "version"
 
 
 def number(value: int) -> bytes:

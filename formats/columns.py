@@ -2,7 +2,8 @@
 
 One rule for all formats, so that the same data in CSV, JSON lines and Parquet gives the same tuples. For texts: empty, NA
 and null are null; a time is ISO 8601 (UTC if it has no zone) or an integer epoch in the stream's `time_unit`; an int may
-be written as 5.0, but not as 5.5; a bool is true, false, 1 or 0.
+be written as 5.0, but not as 5.5; a bool is true, false, 1 or 0; a decimal may be a number or a text, and is never
+rounded; a date is of ISO 8601, with dashes, or the number of days since 1970.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
+from boreal.model.schema import FIRST_DAY, FIRST_TIME_US, LAST_DAY, LAST_TIME_US, Type
 
-_NULL_TEXTS = pa.array(["", "NA", "null"])
+_NULL_TEXTS = ("", "NA", "null")
 _MICROSECONDS = pa.timestamp("us")
+_WIDEST = 76
+"""The most digits of Arrow's decimals."""
 
 
 def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
@@ -26,8 +29,8 @@ def convert(column: pa.Array, kind: Type, time_unit: str) -> pa.Array:
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type):
-        column = pc.if_else(pc.is_in(column, _NULL_TEXTS), pa.scalar(None, pa.string()), column)
-    return _CONVERTERS[kind](column, time_unit)
+        column = pc.if_else(pc.is_in(column, pa.array(_NULL_TEXTS)), pa.scalar(None, pa.string()), column)
+    return _to_decimal(column, kind.arrow) if kind.is_decimal else _CONVERTERS[kind](column, time_unit)
 
 
 def convert_each(column: pa.Array, kind: Type, time_unit: str) -> tuple[pa.Array, np.ndarray]:
@@ -77,6 +80,17 @@ def _to_bool(column: pa.Array, _time_unit: str) -> pa.Array:
     return column if pa.types.is_boolean(column.type) else column.cast(pa.string()).cast(pa.bool_())
 
 
+def _to_decimal(column: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
+    if pa.types.is_boolean(column.type):
+        raise pa.ArrowInvalid("a bool is not a decimal")
+    if pa.types.is_floating(column.type):
+        column = column.cast(pa.string())
+    # Through more digits than any value has: Arrow's parser of JSON takes values with more digits than the type has, and a cast
+    # does not look at what has the type already.
+    wide = column if pa.types.is_string(column.type) else column.cast(pa.decimal256(_WIDEST, kind.scale))
+    return wide.cast(kind)
+
+
 def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
     if pa.types.is_string(column.type):
         times_us = _first_of(
@@ -97,6 +111,21 @@ def _to_timestamp(column: pa.Array, time_unit: str) -> pa.Array:
     if range_us["min"] is not None and not FIRST_TIME_US <= range_us["min"] <= range_us["max"] <= LAST_TIME_US:
         raise pa.ArrowInvalid("a time outside the years 1 to 9999")
     return times_us.cast(Type.TIMESTAMP.arrow)
+
+
+def _to_date(column: pa.Array, _time_unit: str) -> pa.Array:
+    if pa.types.is_string(column.type):
+        days = _first_of(column, lambda texts: _days(texts.cast(pa.date32())), lambda texts: texts.cast(pa.int64()))
+    else:
+        days = _days(column) if pa.types.is_date(column.type) else column.cast(pa.int64())
+    found = pc.min_max(days).as_py()
+    if found["min"] is not None and not FIRST_DAY <= found["min"] <= found["max"] <= LAST_DAY:
+        raise pa.ArrowInvalid("a date outside the years 1 to 9999")
+    return days.cast(pa.int32()).cast(pa.date32())
+
+
+def _days(dates: pa.Array) -> pa.Array:
+    return dates.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
 
 
 def _as_us(column: pa.Array, kind: pa.TimestampType) -> pa.Array:
@@ -130,4 +159,5 @@ _CONVERTERS: dict[Type, Callable[[pa.Array, str], pa.Array]] = {
     Type.DOUBLE: _to_double,
     Type.BOOL: _to_bool,
     Type.TIMESTAMP: _to_timestamp,
+    Type.DATE: _to_date,
 }

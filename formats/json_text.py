@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from boreal.model.decimals import decimal_texts
 from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, TIME, WINDOW, Schema, Type
 
-_NULL = pa.scalar("null")
 encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -82,15 +82,21 @@ def moment(time_us: int) -> str:
     return (datetime.min + since).isoformat(timespec="microseconds") + "Z"
 
 
+def time_us(text: str) -> int:
+    """Microseconds since the epoch of a time in a record, as `moment` writes it."""
+    return (datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
 def milliseconds(clock_us: int) -> float:
     """A clock value in milliseconds, with three decimals, as in records."""
     return round(clock_us / 1000, 3)
 
 
 def _json_texts(column: pa.Array, kind: Type) -> pa.Array:
-    """Each value as JSON: null for values that JSON lacks (NaN, infinities), ISO 8601 for timestamps."""
-    texts = _TEXTS[kind](column)
-    return pc.fill_null(texts, _NULL) if texts.null_count else texts
+    """Each value as JSON: null for values that JSON lacks (NaN, infinities), ISO 8601 for timestamps and dates, texts for
+    decimals, which programs would read as doubles if they were numbers."""
+    texts = _quoted_decimals(column) if kind.is_decimal else _TEXTS[kind](column)
+    return pc.fill_null(texts, "null") if texts.null_count else texts
 
 
 def _double_texts(column: pa.Array) -> pa.Array:
@@ -98,6 +104,10 @@ def _double_texts(column: pa.Array) -> pa.Array:
     texts = pc.if_else(pc.is_finite(column), column, pa.scalar(None, pa.float64())).cast(pa.string())
     whole = pc.invert(pc.match_substring_regex(texts, r"[.e]"))
     return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+
+
+def _quoted_decimals(column: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', decimal_texts(column), '"', "")
 
 
 def _bool_texts(column: pa.Array) -> pa.Array:
@@ -118,6 +128,7 @@ _TEXTS: dict[Type, Callable[[pa.Array], pa.Array]] = {
     Type.DOUBLE: _double_texts,
     Type.BOOL: _bool_texts,
     Type.TIMESTAMP: _timestamp_texts,
+    Type.DATE: lambda column: pc.binary_join_element_wise('"', column.cast(pa.string()), '"', ""),
 }
 
 

@@ -7,8 +7,11 @@ gives the reason for each row that is rejected. Also parses JSON objects into ra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from operator import methodcaller
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +19,16 @@ import pyarrow.json
 
 from boreal.model.durations import format_duration
 from boreal.model.schema import Schema, Type
+from boreal.query.columns import Path
+from boreal.query.shapes import Stream
 from formats.columns import convert, convert_each
+from formats.nested import column_at, type_holding, value_at
 
 LONGEST_SHOWN = 200
 """Maximum length of a value in a reason, in characters."""
+PARTS = 8
+PIECE = 128
+"""A batch with an odd record is divided into PARTS; so are parts with odd records, down to PIECE records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +41,36 @@ class RecordShape:
     """Unit of integer times: 's', 'ms', 'us' or 'ns'."""
     schema: Schema
     """The attributes."""
+    strict: bool = False
+    """Whether a JSON value must have its column's type, and is not converted: no number or bool in quotes, no text without."""
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    """Where the columns are that are not fields of a record under their own names, in formats with nested values."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """The columns that are other parts of a Kafka record than its value: which part (`SourceColumn.origin`)."""
+    fills: bool = False
+    """Whether a column that a record's schema in a registry lacks is null, and the record not refused."""
+
+    @staticmethod
+    def of(stream: Stream) -> RecordShape:
+        """The shape of a stream's records."""
+        strict = stream.types == "refuse"
+        fills = stream.lacking == "nulls"
+        return RecordShape(stream.time, stream.time_unit, stream.attributes, strict, stream.paths, stream.origins, fills)
 
     @property
     def wanted(self) -> list[str]:
         """Names of the required columns: the time (which may be an attribute too), then the attributes."""
         return list(dict.fromkeys((self.time, *self.schema.names)))
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Where in the value of a record, which may be nested, each required column is that is in it."""
+        return {name: self.paths.get(name, (name,)) for name in self.wanted if name not in self.origins}
+
+    @property
+    def fields(self) -> list[str]:
+        """Names of the fields of such a record that hold the required columns."""
+        return list(dict.fromkeys(str(path[0]) for path in self.places.values()))
 
 
 RawColumns = Mapping[str, pa.Array]
@@ -55,6 +89,11 @@ class ParsedRows:
     """int64, one per row: index of the record that the row came from."""
     reasons: dict[int, str]
     """Why each other record was rejected, by its index."""
+
+    def without(self, reasons: Mapping[int, str]) -> ParsedRows:
+        """The same with these records rejected too."""
+        kept = ~np.isin(self.places, list(reasons))
+        return replace(self.take(np.flatnonzero(kept)), reasons={**self.reasons, **reasons})
 
     def take(self, kept: np.ndarray) -> ParsedRows:
         """Only the rows with these indices (int64); `reasons` stay the same."""
@@ -94,6 +133,23 @@ def read_each(shape: RecordShape, columns: RawColumns) -> ParsedRows:
     return ParsedRows(times, [column.take(kept) for column in values], places, reasons)
 
 
+def merged(
+    shape: RecordShape, parts: Sequence[tuple[np.ndarray, ParsedRows]], reasons: Mapping[int, str]
+) -> ParsedRows:
+    """The rows of parts as one, in the order of their records. parts: with the place of each of their records."""
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return ParsedRows(nothing, [pa.nulls(0, kind.arrow) for _, kind in shape.schema.columns], nothing, dict(reasons))
+    found = {int(places[at]): reason for places, rows in parts for at, reason in rows.reasons.items()}
+    joined = ParsedRows(
+        np.concatenate([rows.times for _, rows in parts]),
+        [pa.concat_arrays(columns) for columns in zip(*(rows.values for _, rows in parts), strict=True)],
+        np.concatenate([places[rows.places] for places, rows in parts]),
+        {**reasons, **found},
+    )
+    return joined if len(parts) == 1 else joined.take(np.argsort(joined.places))
+
+
 def late_reason(behind_us: int, disorder_us: int) -> str:
     """The reason for a row that is older than the disorder allows. behind_us: how much older than the newest before it."""
     return f"late by {format_duration(behind_us)}, disorder allows {format_duration(disorder_us)}"
@@ -108,7 +164,15 @@ def ahead_reason(beyond_us: int, what: str, ahead_us: int) -> str:
 def _note_bad(reasons: dict[int, str], name: str, kind: str, raw: pa.Array, bad: np.ndarray) -> None:
     for row in np.flatnonzero(bad).tolist():
         article = "an" if kind == "int" else "a"
-        reasons.setdefault(row, f"column {name}: {shown(raw[row].as_py())} is not {article} {kind}")
+        reasons.setdefault(row, f"column {name}: {shown(_value_of(raw[row]))} is not {article} {kind}")
+
+
+def _value_of(scalar: pa.Scalar) -> object:
+    """A value; of a time or a date that Python does not have, its number."""
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return scalar.value
 
 
 def shown(value: object) -> str:
@@ -120,29 +184,90 @@ def shown(value: object) -> str:
 # JSON objects.
 
 
-def read_records(shape: RecordShape, records: Sequence[bytes | None]) -> ParsedRows:
-    """Parses records that should hold one JSON object each; a reason for each record that cannot be parsed."""
-    present = [record for record in records if record is not None]
-    columns = fast_json(shape, present) if len(present) == len(records) else None
-    rows = read_all(shape, columns) if columns is not None else None
+def read_records(shape: RecordShape, records: Sequence[bytes | None], beside: RawColumns | None = None) -> ParsedRows:
+    """Parses records that should hold one JSON object each; a reason for each record that cannot be parsed.
+
+    beside: the columns of `shape.origins`, a row for each record. None if they are not known: all null, and a time in order.
+    """
+    return read_pieces(shape, records, beside, _read_in_bulk, _read_one_by_one)
+
+
+InBulk = Callable[[RecordShape, Sequence[bytes | None], RawColumns], ParsedRows | None]
+"""The rows of records, if no record is odd; otherwise None."""
+OneByOne = Callable[[RecordShape, Sequence[bytes | None], RawColumns], ParsedRows]
+"""The rows of any records."""
+
+
+def read_pieces(
+    shape: RecordShape, records: Sequence[bytes | None], beside: RawColumns | None, in_bulk: InBulk, one_by_one: OneByOne
+) -> ParsedRows:
+    """As `read_records`, for records of a format that is read by these two."""
+    given = unknown_beside(shape, len(records)) if beside is None else beside
+    rows = in_bulk(shape, records, given)
     if rows is not None:
         return rows
+    if len(records) <= PIECE:
+        return one_by_one(shape, records, given)
+    # An odd record costs its own piece the fast path, and not the whole batch.
+    size = max(len(records) // PARTS, PIECE)
+    parts = []
+    for first in range(0, len(records), size):
+        piece = slice(first, first + size)
+        near = {name: column[piece] for name, column in given.items()}
+        parts.append(read_pieces(shape, records[piece], near, in_bulk, one_by_one))
+    return _joined(parts, size)
+
+
+def unknown_beside(shape: RecordShape, count: int) -> RawColumns:
+    """The columns of `shape.origins` where they are not known: all null, and a time in order."""
+    nulls = {name: pa.nulls(count, pa.string()) for name in shape.origins}
+    return {**nulls, shape.time: pa.array(np.zeros(count, np.int64))} if shape.time in shape.origins else nulls
+
+
+def _read_in_bulk(shape: RecordShape, records: Sequence[bytes | None], beside: RawColumns) -> ParsedRows | None:
+    """The rows, if no record is odd; otherwise None."""
+    columns = None if None in records else fast_json(shape, cast(Sequence[bytes], records))
+    return read_all(shape, {**columns, **beside}) if columns is not None else None
+
+
+def _read_one_by_one(shape: RecordShape, records: Sequence[bytes | None], beside: RawColumns) -> ParsedRows:
     texts, broken = exact_json(shape, records)
-    rows = read_each(shape, texts)
-    rows.reasons.update(broken)
-    return rows
+    return read_each(shape, {**texts, **beside}).without(broken)
 
 
-def json_kinds(shape: RecordShape) -> Iterator[dict[str, pa.DataType]]:
-    """The expected types of JSON values: times are all texts, or all numbers."""
-    for moment in (pa.string(), pa.int64()):
-        kinds = {name: moment if kind is Type.TIMESTAMP else kind.arrow for name, kind in shape.schema.columns}
-        yield {**kinds, shape.time: moment}
+def _joined(parts: Sequence[ParsedRows], size: int) -> ParsedRows:
+    """The rows of consecutive pieces of `size` records each."""
+    reasons = {number * size + place: reason for number, part in enumerate(parts) for place, reason in part.reasons.items()}
+    return ParsedRows(
+        np.concatenate([part.times for part in parts]),
+        [pa.concat_arrays(columns) for columns in zip(*(part.values for part in parts), strict=True)],
+        np.concatenate([part.places + number * size for number, part in enumerate(parts)]),
+        reasons,
+    )
 
 
-def read_json(data: bytes, kinds: Mapping[str, pa.DataType], block_size: int | None = None) -> pa.Table | None:
+def json_types(shape: RecordShape) -> Iterator[pa.StructType]:
+    """The expected types of JSON objects: times are all texts, or all numbers, and so are dates. None if Arrow has no such
+    type."""
+    texts_or_numbers = (pa.string(), pa.int64())
+    has_dates = any(kind is Type.DATE for _, kind in shape.schema.columns)
+    for day, moment in product(texts_or_numbers if has_dates else (None,), texts_or_numbers):
+        varying = {Type.TIMESTAMP: moment, Type.DATE: day}
+        kinds = {name: varying.get(kind) or kind.arrow for name, kind in shape.schema.columns}
+        kinds[shape.time] = moment
+        found = type_holding({path: kinds[name] for name, path in shape.places.items()})
+        if found is not None:
+            yield found
+
+
+def columns_in(shape: RecordShape, fields: Mapping[str, pa.Array]) -> RawColumns:
+    """The wanted columns. fields: those of the records that hold them. pa.ArrowInvalid if one is not of a type that can."""
+    return {name: column_at(fields[str(path[0])], path[1:]) for name, path in shape.places.items()}
+
+
+def read_json(data: bytes, kind: pa.StructType, block_size: int | None = None) -> pa.Table | None:
     """The JSON objects in a text as a table; None if a value has another type, or the text is not JSON."""
-    parse = pa.json.ParseOptions(explicit_schema=pa.schema(list(kinds.items())), unexpected_field_behavior="ignore")
+    parse = pa.json.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
     read = pa.json.ReadOptions(use_threads=block_size is None, block_size=block_size)
     try:
         return pa.json.read_json(pa.BufferReader(data), read, parse)
@@ -151,33 +276,55 @@ def read_json(data: bytes, kinds: Mapping[str, pa.DataType], block_size: int | N
 
 
 _WRAPPER = "record"
-_BEFORE = b'{"record":'
-_BETWEEN = b'}\n{"record":'
-_AFTER = b"}"
+_DEEPEST = 500
+"""Records with more brackets are left to `exact_json`, whose parser refuses deep nesting."""
 
 
 def fast_json(shape: RecordShape, records: Sequence[bytes]) -> RawColumns | None:
     """The wanted columns of records that hold one JSON object each; None if the records need `exact_json`.
 
-    Each record is wrapped in another object on a separate line. An incomplete record makes the parser fail, because the brace
-    at the beginning of the next line is not allowed inside an object; so a record cannot absorb its neighbour. Each record has
-    exactly one closing brace, at its end; so none holds more than one object. Therefore row i is record i.
+    Each record is the member `record` of another object, on a separate line. An incomplete record makes the parser fail, since
+    the brace after it closes something else, or is not allowed there; a string cannot go on over the end of a line. So no
+    record absorbs its neighbour, and each gives one row at least; as many rows as records means one row each. Therefore row i
+    is record i, unless a record ends its own object and adds members to ours: see `_are_single`.
     """
-    if not records:
+    if not records or _may_be_deep(records):
         return None
-    data = _BEFORE + _BETWEEN.join(records) + _AFTER
-    if data.count(b"}") != 2 * len(records) or not all(record.endswith(b"}") for record in records) or not _is_utf8(data):
+    data = _wrapped(records, b'{"record":', b"}")
+    if not is_utf8(data):
         return None
-    for kinds in json_kinds(shape):
-        table = read_json(data, {_WRAPPER: pa.struct(list(kinds.items()))}, block_size=len(data) + 1)
+    table = None
+    for kind in json_types(shape):
+        table = read_json(data, pa.struct([(_WRAPPER, kind)]), block_size=len(data) + 1)
         if table is not None:
             break
     if table is None or table.num_rows != len(records):
         return None
     rows = whole(table, [_WRAPPER])[_WRAPPER]
-    if rows.null_count:
+    if rows.null_count or not _are_single(records, data):
         return None
-    return dict(zip(kinds, rows.flatten(), strict=True))
+    return columns_in(shape, dict(zip(kind.names, rows.flatten(), strict=True)))
+
+
+def _are_single(records: Sequence[bytes], data: bytes) -> bool:
+    """Whether each of these records is one JSON object, and not such as `{}, "more": {}`. data: the records as members of
+    objects, which a parser has read as one row for each record."""
+    if data.count(b"}") == 2 * len(records) and all(map(methodcaller("endswith", b"}"), records)):
+        return True  # each has one closing brace, at its end
+    # Nested objects: each record must be the only item of a list too, since what adds members to an object breaks a list.
+    data = _wrapped(records, b'{"record":[', b"]}")
+    table = read_json(data, pa.struct([("", pa.null())]), block_size=len(data) + 1)
+    return table is not None and table.num_rows == len(records)
+
+
+def _wrapped(records: Sequence[bytes], before: bytes, after: bytes) -> bytes:
+    return before + (after + b"\n" + before).join(records) + after
+
+
+def _may_be_deep(records: Sequence[bytes]) -> bool:
+    return max(map(len, records)) > _DEEPEST and any(
+        record.count(b"[") + record.count(b"{") > _DEEPEST for record in records if len(record) > _DEEPEST
+    )
 
 
 def exact_json(shape: RecordShape, records: Sequence[bytes | None]) -> tuple[dict[str, pa.Array], dict[int, str]]:
@@ -185,7 +332,7 @@ def exact_json(shape: RecordShape, records: Sequence[bytes | None]) -> tuple[dic
 
     A rejected record has a row of nulls, so that row i is record i.
     """
-    columns: dict[str, list[str | None]] = {name: [] for name in shape.wanted}
+    columns: dict[str, list[str | None]] = {name: [] for name in shape.places}
     reasons: dict[int, str] = {}
     nothing: list[str | None] = [None] * len(columns)
     for place, record in enumerate(records):
@@ -201,12 +348,21 @@ def exact_json(shape: RecordShape, records: Sequence[bytes | None]) -> tuple[dic
     return {name: pa.array(texts, pa.string()) for name, texts in columns.items()}, reasons
 
 
+class _Number(str):
+    """The text of a JSON number, which is shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def json_object(line: str) -> dict[str, object]:
     """The JSON object of a line, with numbers as texts. ValueError says why the line holds none."""
     if not is_text(line):
         raise ValueError("not UTF-8")
     try:
-        record = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+        record = json.loads(line, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(record, dict):
@@ -215,8 +371,32 @@ def json_object(line: str) -> dict[str, object]:
 
 
 def json_texts(shape: RecordShape, record: Mapping[str, object]) -> list[str | None]:
-    """The wanted values of an object as texts. ValueError names the first that is an object, a list or not UTF-8."""
-    return [_json_text(name, record.get(name)) for name in shape.wanted]
+    """The wanted values of an object as texts. ValueError names the first that is an object, a list or not UTF-8, or is in
+    something else than its path says; or, where the stream is strict, of another type than its column."""
+    values = {name: _value_at(name, record, path) for name, path in shape.places.items()}
+    if shape.strict:
+        for name, kind in shape.schema.columns:
+            _refuse_other_types(name, kind, values.get(name))
+    return [_json_text(name, value) for name, value in values.items()]
+
+
+def _value_at(name: str, record: Mapping[str, object], path: Path) -> object:
+    try:
+        return value_at(record, path)
+    except TypeError as error:
+        wanted, found = error.args
+        raise ValueError(f"column {name}: {shown(found)} is not {wanted}") from None
+
+
+def _refuse_other_types(name: str, kind: Type, value: object) -> None:
+    """Times may be texts and numbers: both are usual."""
+    given = "a bool" if isinstance(value, bool) else "a number" if isinstance(value, _Number) else "a text"
+    wanted = _JSON_TYPES.get(kind, given)
+    if isinstance(value, bool | str) and given != wanted:
+        raise ValueError(f"column {name}: {shown(value)} is {given}, and {wanted} is wanted")
+
+
+_JSON_TYPES = {Type.STRING: "a text", Type.INT: "a number", Type.DOUBLE: "a number", Type.BOOL: "a bool"}
 
 
 def _json_text(name: str, value: object) -> str | None:
@@ -257,7 +437,8 @@ def whole(table: pa.Table, names: list[str]) -> dict[str, pa.Array]:
     return columns
 
 
-def _is_utf8(data: bytes) -> bool:
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are text in UTF-8."""
     if data.isascii():
         return True
     try:

@@ -5,7 +5,7 @@ The topic asks Kafka. The intake decides what an answer means (intake.stream_pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from intake.stream_progress import Question
@@ -17,8 +17,8 @@ STALE_US = 10_000_000
 class TopicEnds(Protocol):
     """What `Evidence` needs from the user's topic."""
 
-    def ends(self, numbers: Iterable[int]) -> Mapping[int, int]:
-        """Current end offset by partition; without partitions whose broker does not answer at once."""
+    def ends(self, numbers: Collection[int], since: int) -> Mapping[int, int]:
+        """End offset by partition, as of this time or later (us); without partitions whose broker does not answer at once."""
         ...
 
     def has_read(self, number: int, end: int) -> bool:
@@ -37,20 +37,21 @@ class Evidence:
         self._answer = answer
         self._open: dict[int, tuple[Question, int]] = {}
 
-    def ask(self, numbers: Iterable[int], question: Question) -> None:
-        """Ask for the current ends of partitions, except those that still wait for an answer."""
+    def ask(self, numbers: Iterable[int], question: Question) -> bool:
+        """Ask for the ends of partitions as of the question, except those that still wait for an answer; then `look`."""
         stale = question.asked_at - STALE_US
         wanted = [number for number in numbers if number not in self._open or self._open[number][0].asked_at < stale]
-        for number, end in self._topic.ends(wanted).items():
+        for number, end in self._topic.ends(wanted, question.asked_at).items():
             self._open[number] = question, end
-        self.look()
+        return self.look()
 
-    def look(self) -> None:
-        """Answer the questions that can be answered now."""
-        for number, (question, end) in list(self._open.items()):
-            if self._topic.has_read(number, end):
-                del self._open[number]
-                self._answer(number, question, self._clock())
+    def look(self) -> bool:
+        """Answer the questions that can be answered now; returns whether there were any."""
+        answered = [number for number, (_, end) in self._open.items() if self._topic.has_read(number, end)]
+        for number in answered:
+            question, _ = self._open.pop(number)
+            self._answer(number, question, self._clock())
+        return bool(answered)
 
     def forget(self) -> None:
         """Drop all questions: offsets have a new meaning from now on."""

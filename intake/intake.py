@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +32,27 @@ from boreal.model.durations import format_duration
 from boreal.model.frames import INFINITY, Anchor, Boundary, Data, Frame, LogId, Origin
 from boreal.model.partition import split
 from boreal.model.schema import TRACEPARENT, Type
+from boreal.query.columns import HEADER, TOMBSTONE
 from boreal.query.plan import Edge, Plan
 from boreal.query.spec import Stream
 from formats.columns import convert
+from formats.csv_records import CsvRecords
 from formats.dead_letter import DeadLetterRecord
-from formats.record_parsing import ParsedRows, RecordShape, ahead_reason, late_reason, read_records, shown
-from intake.place import PartitionPlace, SourcePlace
+from formats.record_parsing import (
+    ParsedRows,
+    RecordShape,
+    ahead_reason,
+    late_reason,
+    merged,
+    read_all,
+    read_each,
+    read_records,
+    shown,
+)
+from formats.registry_records import SchemaBook
+from intake.place import IntakeRules, PartitionPlace, SourcePlace
 from intake.stream_progress import Question, StreamProgress
+from intake.user_records import Headers, PartitionRecords, Records
 from sunion.buckets import bucket_end
 from sunion.tape import BEGINNING
 
@@ -50,8 +64,9 @@ POSTED_HEADER = "boreal-posted"
 """Header of a record that was posted through a source: its number, which identifies repetitions."""
 _LONGEST_NUMBER = 20
 
-LONGEST_TEXT = 100_000
-"""Maximum length of the record in a dead letter, in characters; the rest is cut off, since Kafka would reject the letter."""
+REPLAYED_HEADER = "boreal-replayed"
+"""Header of a record that was refused, and is put back for one stream: `QUERY/STREAM/LETTER`. For any other stream that reads
+the topic it is a copy of a record that it has seen."""
 ANCHOR_EVERY = 256
 """The first boundary of an incarnation has an anchor, and then at least one in this many, so that a restart finds an anchor
 near the end of an idle log."""
@@ -59,23 +74,6 @@ near the end of an idle log."""
 BEFORE_CLOCK_US = 100_000
 """A row beyond the clock raises the floor to this long before the clock (us): the time that rows of producers with correct
 clocks need to arrive."""
-
-
-class UserRecord(Protocol):
-    """A record of the user's topic, as Kafka's consumer returns it."""
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """(name, value); a header may have no value."""
-        ...
-
-
-Records = Mapping[int, Sequence[UserRecord]]
-"""Records by partition of the user's topic, in the order of their offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +93,26 @@ class Batch:
     """Number of rows that were rejected as too far ahead."""
 
 
+def _nothing() -> np.ndarray:
+    return np.empty(0, dtype=np.int64)
+
+
 @dataclass
 class _BatchContents:
     """The records of a batch, sorted by kind, and what they change."""
 
-    data: list[tuple[int, UserRecord]] = field(default_factory=list)
-    """(partition, record) of the records to parse."""
+    values: list[bytes | None] = field(default_factory=list)
+    """The values of the records to parse."""
+    numbers: np.ndarray = field(default_factory=_nothing)
+    """int64: the partition of each of them."""
+    offsets: np.ndarray = field(default_factory=_nothing)
+    """int64: the offset of each of them."""
+    headers: dict[int, Headers] = field(default_factory=dict)
+    """The headers of those that have some, by index."""
+    keys: list[bytes | None] = field(default_factory=list)
+    """The key of each of them; None also where keys were not asked for."""
+    stamps_ms: list[int | None] = field(default_factory=list)
+    """The same of Kafka's time stamps."""
     raises: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """(offset, event time) of the heartbeats, by partition."""
     floors: dict[int, int] = field(default_factory=dict)
@@ -137,25 +149,42 @@ class SourceStream:
     """X."""
     boundary_interval_us: int = 50_000
     """How often a boundary is written."""
+    query: str = ""
+    """The query; "" outside of an installation."""
 
     @staticmethod
     def of(plan: Plan, name: str, spec: Stream, topic: str) -> SourceStream:
         """A stream of this plan."""
         edges = tuple(edge for edge in plan.sources if edge.operator == name)
-        return SourceStream(name, spec, topic, edges, plan.bucket_us, plan.delay_threshold_us, plan.boundary_interval_us)
+        intervals = plan.bucket_us, plan.delay_threshold_us, plan.boundary_interval_us
+        return SourceStream(name, spec, topic, edges, *intervals, plan.query)
 
 
 class Intake:
     """One incarnation of a source, from `place` on. Pass each record once, in order."""
 
-    def __init__(self, stream: SourceStream, origin: Origin, place: SourcePlace) -> None:
-        """place: modified from now on."""
+    def __init__(
+        self,
+        stream: SourceStream,
+        origin: Origin,
+        place: SourcePlace,
+        schemas: SchemaBook | None = None,
+        csv: CsvRecords | None = None,
+    ) -> None:
+        """place: modified from now on. schemas: by which the records were written; None if they have none. It must know those
+        of all records that are taken, except of those that the registry does not know. csv: how records in CSV are read; None
+        if they are not CSV. Without either they are JSON."""
         self.place = place
         self.progress = StreamProgress(stream.spec, stream.delay_threshold_us, stream.boundary_interval_us)
         self.name = stream.name
+        self._replays = replay_mark(stream.query, stream.name)
         self._stream = stream.spec
         self._topic = stream.topic
-        self._shape = RecordShape(stream.spec.time, stream.spec.time_unit, stream.spec.attributes)
+        self._shape = RecordShape.of(stream.spec)
+        self.schemas = schemas
+        self._csv = csv
+        clamps, strict, fills = stream.spec.late == "clamp", self._shape.strict, self._shape.fills
+        self._own_rules = IntakeRules(stream.spec.ahead, clamps, strict, fills)
         self._logs = [(edge, [LogId(edge.name, "", part) for part in range(edge.partitions)]) for edge in stream.edges]
         self._bucket_us = stream.bucket_us
         self._origin = origin
@@ -172,6 +201,11 @@ class Intake:
     def boundary(self) -> int:
         """The event time of the next boundary."""
         return max(self._reach, self.place.promise)
+
+    @property
+    def _rules(self) -> IntakeRules:
+        """The rules of the batch that is taken."""
+        return self.place.rules or self._own_rules
 
     def expect(self, partition: int, offset: int) -> None:
         """A partition of the user's topic holds records from `offset` on, although none was taken yet. Until some are taken,
@@ -199,19 +233,21 @@ class Intake:
         anchor = self.place.announce(self._topic, {}) if self._unanchored >= ANCHOR_EVERY else None
         return self._boundaries(anchor, now)
 
-    def take(self, records: Records, now: int) -> Batch:
-        """Turn records into one batch: for each log an announcement, then the rows ordered by time."""
-        self.place.clock = now
+    def take(self, records: Records, now: int, unknown: frozenset[int] = frozenset()) -> Batch:
+        """Turn records into one batch: for each log an announcement, then the rows ordered by time. unknown: the ids of
+        schemas that the registry does not know."""
+        self.place.clock, self.place.rules, self.place.unknown = now, self._own_rules, unknown
         return self.take_again(records, now)
 
     def take_again(self, records: Records, now: int) -> Batch:
-        """As `take`, for the batch that the former incarnation announced; uses the clock of the announcement."""
+        """As `take`, for the batch that the former incarnation announced; uses the clock and the rules of the announcement:
+        some logs may hold its rows already."""
         # Sorted: a batch that is repeated after a crash gives the same rows in the same order.
-        taken = {partition: found for partition, found in sorted(records.items()) if found}
+        taken = {partition: found for partition, found in sorted(records.items()) if len(found)}
         for partition, found in taken.items():
-            self.expect(partition, found[0].offset)
+            self.expect(partition, int(found.offsets[0]))
         self.place.promise = self.boundary
-        until = {partition: found[-1].offset + 1 for partition, found in taken.items()}
+        until = {partition: found.end for partition, found in taken.items()}
         frames = self._boundaries(self.place.announce(self._topic, until), now)
         contents = self._sort(taken)
         rows = self._accept(contents)
@@ -243,47 +279,69 @@ class Intake:
 
     def _sort(self, records: Records) -> _BatchContents:
         contents = _BatchContents()
+        numbers, offsets = [_nothing()], [_nothing()]
         for partition, found in records.items():
-            posted = self.place.partitions[partition].posted
-            for record in found:
-                if record.headers:
-                    headers = dict(record.headers)
-                    number = _number(headers.get(POSTED_HEADER))
-                    if number is not None:
-                        if number <= posted:
-                            continue
-                        posted = contents.posted[partition] = number
-                    if BOUNDARY_HEADER in headers:
-                        self._take_heartbeat(contents, partition, record, headers[BOUNDARY_HEADER])
-                        continue
-                contents.data.append((partition, record))
+            # Only headers make a record anything else than a row, so records without headers are not looked at one by one.
+            others = self._take_marked(contents, partition, found)
+            places = np.delete(np.arange(len(found)), others)
+            numbers.append(np.full(len(places), partition, dtype=np.int64))
+            offsets.append(found.offsets[places])
+            if found.headers:
+                first = len(contents.values)
+                kept = {place: first + index for index, place in enumerate(places.tolist())}
+                contents.headers.update((kept[place], of) for place, of in found.headers.items() if place in kept)
+            contents.values += [found.values[place] for place in places.tolist()] if others else found.values
+            if self._shape.origins:
+                nothing = [None] * len(found)
+                keys = nothing if found.keys is None else found.keys
+                stamps_ms = nothing if found.stamps_ms is None else found.stamps_ms.tolist()
+                contents.keys += [keys[place] for place in places.tolist()]
+                contents.stamps_ms += [stamps_ms[place] for place in places.tolist()]
+        contents.numbers, contents.offsets = np.concatenate(numbers), np.concatenate(offsets)
         return contents
 
-    def _take_heartbeat(self, contents: _BatchContents, partition: int, record: UserRecord, header: bytes | None) -> None:
+    def _take_marked(self, contents: _BatchContents, partition: int, found: PartitionRecords) -> list[int]:
+        """Take the heartbeats of a partition, and the numbers of posted records. Returns the indices of the records that are
+        not to be parsed: heartbeats, posted records that were taken before, and those that are put back for another stream."""
+        posted = self.place.partitions[partition].posted
+        others: list[int] = []
+        for place, of in found.headers.items():
+            headers = dict(of)
+            if not (headers.get(REPLAYED_HEADER) or self._replays).startswith(self._replays):
+                others.append(place)
+                continue
+            number = _number(headers.get(POSTED_HEADER))
+            if number is not None:
+                if number <= posted:
+                    others.append(place)
+                    continue
+                posted = contents.posted[partition] = number
+            if BOUNDARY_HEADER in headers:
+                others.append(place)
+                self._take_heartbeat(contents, partition, int(found.offsets[place]), headers[BOUNDARY_HEADER])
+        return others
+
+    def _take_heartbeat(self, contents: _BatchContents, partition: int, offset: int, header: bytes | None) -> None:
         text = (header or b"").decode("utf-8", "backslashreplace").strip()
         try:
             time = INFINITY if text == END else _time(text, self._stream.time_unit)
         except pa.ArrowInvalid:
             reason = f"header {BOUNDARY_HEADER}: {shown(text)} is neither a time nor {END!r}"
-            contents.reasons[partition, record.offset] = reason
+            contents.reasons[partition, offset] = reason
             return
-        contents.raises.setdefault(partition, []).append((record.offset, time))
+        contents.raises.setdefault(partition, []).append((offset, time))
         contents.brought[partition] = None
 
     def _accept(self, contents: _BatchContents) -> ParsedRows:
         """The accepted rows; notes the reasons for the others, and what raises the floors."""
-        values = [record.value for _, record in contents.data]
-        rows = self._read(values, contents)
-        numbers = np.fromiter((partition for partition, _ in contents.data), np.int64, len(values))
-        offsets = np.fromiter((record.offset for _, record in contents.data), np.int64, len(values))
-        rows = self._believe(rows, numbers, offsets, contents)
-        numbers, offsets = numbers[rows.places], offsets[rows.places]
+        rows = self._believe(self._read(contents), contents)
+        numbers, offsets = contents.numbers[rows.places], contents.offsets[rows.places]
         floors = np.full(len(rows.times), BEGINNING)
         for partition in np.unique(numbers).tolist():
             own = numbers == partition
             floors[own] = self._floors(partition, rows.times[own], offsets[own], contents)
         late = rows.times < floors
-        if self._stream.late == "clamp":
+        if self._rules.clamps:
             # After the end of the stream there is no later time.
             raised = late & (floors < INFINITY)
             rows = replace(rows, times=np.where(raised, floors, rows.times))
@@ -292,12 +350,12 @@ class Intake:
             contents.reasons[int(numbers[row]), int(offsets[row])] = self._why_late(int(rows.times[row]), int(floors[row]))
         return rows.take(np.flatnonzero(~late)) if late.any() else rows
 
-    def _believe(self, rows: ParsedRows, numbers: np.ndarray, offsets: np.ndarray, contents: _BatchContents) -> ParsedRows:
-        """Remove the rows that are too far ahead. numbers, offsets: partition and offset of each record that was parsed."""
+    def _believe(self, rows: ParsedRows, contents: _BatchContents) -> ParsedRows:
+        """Remove the rows that are too far ahead."""
         if not len(rows.times):
             return rows
         believed = np.ones(len(rows.times), dtype=bool)
-        numbers, offsets = numbers[rows.places], offsets[rows.places]
+        numbers, offsets = contents.numbers[rows.places], contents.offsets[rows.places]
         for partition in np.unique(numbers[rows.times > self._believable(self.place.newest)]).tolist():
             own = np.flatnonzero(numbers == partition)
             believed[own] = self._are_believed(partition, rows.times[own].tolist(), offsets[own].tolist(), contents)
@@ -309,7 +367,7 @@ class Intake:
 
     def _believable(self, newest: int) -> int:
         """The latest time that is accepted if `newest` is the newest time before it."""
-        return min(max(self.place.clock, newest) + self._stream.ahead, INFINITY)
+        return min(max(self.place.clock, newest) + self._rules.ahead, INFINITY)
 
     def _are_believed(self, partition: int, times: list[int], offsets: list[int], contents: _BatchContents) -> list[bool]:
         """Which rows of a partition are not too far ahead; notes the reasons for the others. Times up to the partition's floor
@@ -326,20 +384,38 @@ class Intake:
                 newest = max(newest, time)
             else:
                 beyond_us = time - max(self.place.clock, newest)
-                contents.reasons[partition, offset] = ahead_reason(beyond_us, "the clock and its stream", self._stream.ahead)
+                contents.reasons[partition, offset] = ahead_reason(beyond_us, "the clock and its stream", self._rules.ahead)
         return believed
 
-    def _read(self, values: list[bytes | None], contents: _BatchContents) -> ParsedRows:
-        rows = read_records(self._shape, values)
+    def _read(self, contents: _BatchContents) -> ParsedRows:
+        rows = self._parse(contents)
         for place, reason in rows.reasons.items():
-            partition, record = contents.data[place]
-            contents.reasons[partition, record.offset] = reason
+            contents.reasons[int(contents.numbers[place]), int(contents.offsets[place])] = reason
         return self._with_traces(rows, contents) if self._shape.schema.is_traced else rows
+
+    def _parse(self, contents: _BatchContents) -> ParsedRows:
+        shape = replace(self._shape, strict=self._rules.strict, fills=self._rules.fills)
+        read = self._csv.read if self._csv is not None else read_records
+        if self.schemas is not None:
+            read = partial(self.schemas.read, unknown=self.place.unknown)
+        if not shape.origins:
+            return read(shape, contents.values)
+        beside, unreadable = _columns_beside(shape.origins, contents)
+        empty = [place for place, value in enumerate(contents.values) if value is None]
+        if not empty or TOMBSTONE not in shape.origins.values():
+            return read(shape, contents.values, beside).without(unreadable)
+        others = np.delete(np.arange(len(contents.values)), empty)
+        parts = [(np.array(empty), _tombstones(shape, empty, contents, beside))]
+        if len(others):
+            values = [contents.values[place] for place in others.tolist()]
+            near = {name: column.take(pa.array(others)) for name, column in beside.items()}
+            parts.append((others, read(shape, values, near)))
+        return merged(shape, parts, {}).without(unreadable)
 
     def _with_traces(self, rows: ParsedRows, contents: _BatchContents) -> ParsedRows:
         """The trace context of a record's header, where its value has none."""
         at = self._shape.schema.names.index(TRACEPARENT)
-        headers = pa.array([_trace_of(contents.data[place][1]) for place in rows.places.tolist()], pa.string())
+        headers = pa.array([_trace_of(contents.headers.get(place, ())) for place in rows.places.tolist()], pa.string())
         values = [*rows.values[:at], pc.coalesce(rows.values[at], headers), *rows.values[at + 1 :]]
         return replace(rows, values=values)
 
@@ -361,7 +437,7 @@ class Intake:
 
     def _raises(self, times: np.ndarray) -> np.ndarray:
         """How far each row raises its partition's floor."""
-        clock, ahead = self.place.clock, self._stream.ahead
+        clock, ahead = self.place.clock, self._rules.ahead
         raises: np.ndarray = times - self._stream.disorder
         if (rows_not_held := times > clock).any():
             # A row far beyond the clock is accepted because its stream is there already, so the clock is behind. It still
@@ -389,15 +465,9 @@ class Intake:
         return late_reason(floor + self._stream.disorder - time, self._stream.disorder)
 
     def _letters(self, records: Records, reasons: Mapping[tuple[int, int], str]) -> list[DeadLetterRecord]:
-        if not reasons:
-            return []
         return [
-            DeadLetterRecord(
-                self.name, self._topic, partition, record.offset, reasons[partition, record.offset], text_of(record.value)
-            )
-            for partition, found in records.items()
-            for record in found
-            if (partition, record.offset) in reasons
+            DeadLetterRecord.of(self.name, self._topic, partition, offset, reason, records[partition].value_at(offset))
+            for (partition, offset), reason in sorted(reasons.items())
         ]
 
     # Writing
@@ -426,6 +496,56 @@ def rows_not_held(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, i
     return [(log, frame) for log, frame in frames if isinstance(frame, Data) and frame.first_id >= written[log.key]]
 
 
+def _columns_beside(origins: Mapping[str, str], contents: _BatchContents) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """The columns that are no part of the records' values, and why a record has none, by its index."""
+    columns: dict[str, pa.Array] = {}
+    unreadable: dict[int, str] = {}
+    for name, origin in origins.items():
+        match origin:
+            case "timestamp":
+                columns[name] = pa.array(contents.stamps_ms, pa.timestamp("ms"))
+            case "partition":
+                columns[name] = pa.array(contents.numbers)
+            case "offset":
+                columns[name] = pa.array(contents.offsets)
+            case "tombstone":
+                columns[name] = pa.array([value is None for value in contents.values], pa.bool_())
+            case _:
+                values = contents.keys
+                if origin != "key":
+                    title = origin.removeprefix(HEADER)
+                    values = [dict(contents.headers.get(place, ())).get(title) for place in range(len(contents.values))]
+                columns[name] = pa.array(_texts(name, values, unreadable), pa.string())
+    return columns, unreadable
+
+
+def _tombstones(
+    shape: RecordShape, empty: Sequence[int], contents: _BatchContents, beside: Mapping[str, pa.Array]
+) -> ParsedRows:
+    """The rows of the records without values, which are at these places."""
+    columns: dict[str, pa.Array] = {name: pa.nulls(len(empty), pa.string()) for name in shape.places}
+    if shape.time in columns:
+        columns[shape.time] = pa.array([contents.stamps_ms[place] for place in empty], pa.timestamp("ms"))
+    columns |= {name: column.take(pa.array(empty)) for name, column in beside.items()}
+    return read_all(shape, columns) or read_each(shape, columns)
+
+
+def _texts(name: str, values: Sequence[bytes | None], unreadable: dict[int, str]) -> list[str | None]:
+    texts: list[str | None] = []
+    for place, value in enumerate(values):
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError:
+            texts.append(None)
+            unreadable.setdefault(place, f"column {name}: {shown(value)} is not UTF-8")
+    return texts
+
+
+def replay_mark(query: str, stream: str, letter: int | str = "") -> bytes:
+    """The value of REPLAYED_HEADER."""
+    return f"{query}/{stream}/{letter}".encode()
+
+
 def _number(header: bytes | None) -> int | None:
     # A header that is not a number was not written by a source, so the record is no repetition.
     return int(header) if header is not None and header.isdigit() and len(header) <= _LONGEST_NUMBER else None
@@ -439,14 +559,9 @@ def _time(text: str, time_unit: str) -> int:
     return int(time)
 
 
-def text_of(value: bytes | None) -> str:
-    """A record's value as its dead letter holds it."""
-    return (value or b"").decode("utf-8", "backslashreplace")[:LONGEST_TEXT]
-
-
-def _trace_of(record: UserRecord) -> str | None:
+def _trace_of(headers: Headers) -> str | None:
     """The trace context in a record's headers; None if there is none, or it is no text."""
-    found = dict(record.headers or ()).get(TRACEPARENT)
+    found = dict(headers).get(TRACEPARENT)
     try:
         return found.decode() if found else None
     except UnicodeDecodeError:

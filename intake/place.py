@@ -12,6 +12,11 @@ and for the whole topic:
 
     T//newest    the newest accepted time; absent if there is none
     T//clock     the source's clock, which decides what is too far ahead; absent in logs of sources that accepted every time
+    T//ahead     how far beyond it rows are believed; absent, as the next two, in logs of versions whose rules never changed
+    T//clamps    1 if late rows get a later time
+    T//strict    1 if values must have their columns' types
+    T//fills     1 if columns that a record's schema lacks are null; absent if its records are refused
+    T//unknown/N absent, or 1 if the registry did not know the schema N, so that its records are refused
 
 `next_ids` is the id of the batch's first row in each of the stream's logs. `time` is the boundary that decides which rows are
 late. So the announcement and the user's topic determine completely which rows a batch becomes.
@@ -40,6 +45,20 @@ class PartitionPlace:
     """Number of the last taken record that was posted through a source; NOT_POSTED if none."""
 
 
+@dataclass(frozen=True, slots=True)
+class IntakeRules:
+    """What of a stream's specification decides which records become rows, and may change while the query runs."""
+
+    ahead: int
+    """How far beyond the clock and the stream a row is believed (us)."""
+    clamps: bool
+    """Whether late rows get a later time."""
+    strict: bool
+    """Whether values must have their columns' types."""
+    fills: bool = False
+    """Whether columns that the schema of a record lacks are null in it."""
+
+
 @dataclass(slots=True)
 class SourcePlace:
     """The position of a source in the user's topic and in its own logs."""
@@ -54,6 +73,10 @@ class SourcePlace:
     """The newest accepted event time (us)."""
     clock: int = INFINITY
     """The source's clock (us) when the batch was announced; INFINITY if every time is accepted."""
+    rules: IntakeRules | None = None
+    """The rules when the batch was announced; None if they are not known, and have not changed."""
+    unknown: frozenset[int] = frozenset()
+    """The ids of schemas that the registry did not know when the batch was announced: it may know them later."""
 
     def announce(self, topic: str, until: Mapping[int, int]) -> Anchor:
         """The anchor that announces the next batch. until: the offset where the batch ends, by partition."""
@@ -71,6 +94,13 @@ class SourcePlace:
             inputs.append((f"{topic}//newest", self.newest))
         if self.clock < INFINITY:
             inputs.append((f"{topic}//clock", self.clock))
+        if self.rules is not None:
+            inputs.append((f"{topic}//ahead", self.rules.ahead))
+            inputs.append((f"{topic}//clamps", int(self.rules.clamps)))
+            inputs.append((f"{topic}//strict", int(self.rules.strict)))
+            if self.rules.fills:
+                inputs.append((f"{topic}//fills", 1))
+        inputs += [(f"{topic}//unknown/{schema}", 1) for schema in sorted(self.unknown)]
         return Anchor(self.promise, self.promise, tuple(sorted(self.next_ids.items())), tuple(inputs))
 
 
@@ -79,6 +109,10 @@ def read_announcement(anchor: Anchor, topic: str) -> tuple[SourcePlace, dict[int
     batch ends."""
     place = SourcePlace(dict(anchor.next_ids), {}, anchor.time)
     until: dict[int, int] = {}
+    rules = {key: value for key, value in anchor.inputs if key.startswith(f"{topic}//")}
+    if f"{topic}//ahead" in rules:
+        ahead, clamps, strict = (rules[f"{topic}//{name}"] for name in ("ahead", "clamps", "strict"))
+        place.rules = IntakeRules(ahead, bool(clamps), bool(strict), f"{topic}//fills" in rules)
     for key, value in anchor.inputs:
         name, number, *what = key.split("/")
         if name != topic:
@@ -88,6 +122,8 @@ def read_announcement(anchor: Anchor, topic: str) -> tuple[SourcePlace, dict[int
                 place.newest = value
             elif what == ["clock"]:
                 place.clock = value
+            elif what[:1] == ["unknown"]:
+                place.unknown |= {int(what[1])}
             continue
         known = place.partitions.setdefault(int(number), PartitionPlace())
         match what:

@@ -108,13 +108,17 @@ class StreamProgress:
         self._policy = stream.boundary
         self._disorder = stream.disorder
         self._idle = stream.idle
-        self._margin = min(LONGEST_MARGIN_US, delay_threshold_us // MARGINS_OF_X)
-        self._interval = boundary_interval_us
-        self._outage = max(LEAST_OUTAGE_US, OUTAGE_INTERVALS * boundary_interval_us)
+        self.set_threshold(delay_threshold_us, boundary_interval_us)
         self._watched: dict[int, _PartitionProgress] = {}
         self._delay = _Delay()
         self._is_live = False
         self._brought_at: int | None = None
+
+    def set_threshold(self, delay_threshold_us: int, boundary_interval_us: int) -> None:
+        """Go on with this X, and this interval between boundaries (us)."""
+        self._margin = min(LONGEST_MARGIN_US, delay_threshold_us // MARGINS_OF_X)
+        self._interval = boundary_interval_us
+        self._outage = max(LEAST_OUTAGE_US, OUTAGE_INTERVALS * boundary_interval_us)
 
     # Events
 
@@ -202,9 +206,10 @@ class StreamProgress:
         """How often to ask for evidence: at every boundary if the boundary depends on it."""
         if self._policy == "producer":
             return EVIDENCE_US
-        is_waited_for = self._policy == "clock" or any(
-            self.is_idle(number) or number not in partitions or partitions[number].floor <= BEGINNING
-            for number in self._watched
+        floors = {number: known.floor for number, known in partitions.items() if known.floor > BEGINNING}
+        is_waited_for = self._policy == "clock" or (
+            # Without any row there is no boundary to move on.
+            bool(floors) and any(number not in floors or self.is_idle(number) for number in self._watched)
         )
         return self._interval if is_waited_for else max(self._interval, min(EVIDENCE_US, self._idle // 4))
 

@@ -36,6 +36,8 @@ class OutTail:
     """Offset of the next record."""
     lacking_from: int
     """First offset that may hold a row that q.stable still lacks."""
+    version: int | None = None
+    """The version of the query that the next rows come from, as the last record says; None if no record says one."""
 
 
 def egress_restart(
@@ -57,14 +59,18 @@ def egress_restart(
             return place, False
     logs = {name: _fullest([open_log(log) for log in candidates]) for name, candidates in inputs.items()}
     begin = max(_first_whole_bucket(log, plan.bucket_us) for log in logs.values())
-    # The egress only merges: the id of a row is the number of rows before it in all inputs.
+    # The egress only merges: the id of a row is the number of rows before it in all inputs, and of those that another version
+    # gave before.
     first_ids = {name: _first_id_from(log, begin) for name, log in logs.items()}
+    others = 0
+    if tail.version is not None and tail.anchor is not None:
+        others = dict(tail.anchor.next_ids)[key] - sum(dict(tail.anchor.inputs).values())
     place = Restart(
         tail.incarnation + 1,
         epoch,
         begin,
         begin,
-        {key: sum(first_ids.values())},
+        {key: others + sum(first_ids.values())},
         written,
         first_ids,
         written_to={key: tail.written_to},

@@ -9,62 +9,24 @@ removed before rows get here. NaN counts as the largest double. Callers disable 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from boreal.model.decimals import from_unscaled, unscaled_halves
 from boreal.model.schema import Type
 from boreal.query.expressions import Aggregation
+from operators.accumulator_slots import AccumulatorColumns, AccumulatorSlot
 from operators.keys import comparable_values, storage
-from operators.state import KeySet
-
-AccumulatorColumns = list[np.ndarray]
-"""The columns of an accumulator, with one row per group."""
+from operators.sketches import ApproximateDistinct, ApproximateQuantile
 
 _LOW_BITS = 32
 _LOW = (1 << _LOW_BITS) - 1
 
 
-@dataclass(frozen=True)
-class AccumulatorSlot:
-    """The type of one column of an accumulator."""
-
-    dtype: Any
-    """numpy type of the column."""
-    initial: object
-    """Value of a group without rows."""
-    arrow: pa.DataType
-    """Arrow type of the encoded column."""
-    layered: bool = False
-    """Whether the values are KeySets, which get an overlay before their first change."""
-
-    def fresh(self, count: int) -> np.ndarray:
-        """A column for `count` groups without rows."""
-        column = np.full(count, self.initial, self.dtype)
-        if self.layered:
-            column[:] = [KeySet() for _ in range(count)]
-        return column
-
-    def to_arrow(self, column: np.ndarray) -> pa.Array:
-        """The column in its encoded type."""
-        if self.layered:
-            return pa.array([list(keys) for keys in column], self.arrow)
-        return pa.array(column.tolist() if self.dtype is object else column, self.arrow)
-
-    def from_arrow(self, array: pa.Array) -> np.ndarray:
-        """The inverse of `to_arrow`."""
-        if self.dtype is not object:
-            return np.array(array)
-        column = np.empty(len(array), object)
-        column[:] = [KeySet(keys) for keys in array.to_pylist()] if self.layered else array.to_pylist()
-        return column
-
-
 _COUNT = AccumulatorSlot(np.int64, 0, pa.int64())
 _REAL = AccumulatorSlot(np.float64, 0.0, pa.float64())
-_TEXT = AccumulatorSlot(object, None, pa.string())
 
 
 class Accumulator(Protocol):
@@ -98,12 +60,21 @@ def make_accumulator(aggregation: Aggregation) -> Accumulator:
             return RowCount()
         case "count_distinct":
             return CountDistinct(argument.type)
+        case "approx_count_distinct":
+            return ApproximateDistinct(argument.type)
+        case "approx_quantile":
+            return ApproximateQuantile(aggregation.share)
+        case "sum" if argument.type.is_decimal:
+            return DecimalSum(aggregation.type)
         case "sum":
             return IntSum() if argument.type is Type.INT else RealSum()
+        case "avg" if argument.type.is_decimal:
+            return DecimalMean(argument.type)
         case "avg":
             return IntMean() if argument.type is Type.INT else RealMean()
         case "min" | "max" as name:
-            return TextExtreme(name == "max") if argument.type is Type.STRING else Extreme(argument.type, name == "max")
+            extreme = ObjectExtreme if _is_object(argument.type) else Extreme
+            return extreme(argument.type, name == "max")
         case "first" | "last" as name:
             return FirstOrLast(argument.type, name == "last")
         case name:
@@ -112,25 +83,34 @@ def make_accumulator(aggregation: Aggregation) -> Accumulator:
 
 def prepare(array: pa.Array, kind: Type) -> tuple[np.ndarray | None, Any]:
     """(mask of the rows that are not null, None for all; the values of those rows: numpy int64 or float64; an Arrow array for
-    strings)."""
+    strings and decimals)."""
     kept = None
     if array.null_count:
         kept = array.is_valid().to_numpy(zero_copy_only=False)
         array = array.drop_null()
+    if _is_object(kind):
+        return kept, array
     match kind:
-        case Type.STRING:
-            return kept, array
         case Type.TIMESTAMP:
             return kept, array.view(pa.int64()).to_numpy()
+        case Type.DATE:
+            return kept, array.view(pa.int32()).to_numpy().astype(np.int64)
         case Type.BOOL:
             return kept, array.to_numpy(zero_copy_only=False).astype(np.int64)
         case _:
             return kept, array.to_numpy()
 
 
+def _is_object(kind: Type) -> bool:
+    """Whether the values of a group are kept as Python's objects."""
+    return kind is Type.STRING or kind.is_decimal
+
+
 def _to_result(values: np.ndarray, kind: Type, missing: np.ndarray) -> pa.Array:
     if kind is Type.BOOL:
         return pa.array(values.astype(bool), mask=missing)
+    if kind is Type.DATE:
+        return pa.array(values.astype(np.int32), mask=missing).view(kind.arrow)
     array = pa.array(values, mask=missing)
     return array.view(kind.arrow) if kind is Type.TIMESTAMP else array
 
@@ -154,12 +134,12 @@ class CountDistinct:
     """count_distinct: the number of distinct values."""
 
     def __init__(self, kind: Type) -> None:
-        # `prepare` turns timestamps and bools into ints.
-        self.kind = kind if kind in (Type.STRING, Type.DOUBLE) else Type.INT
+        # `prepare` turns timestamps, dates and bools into ints.
+        self.kind = kind if _is_object(kind) or kind is Type.DOUBLE else Type.INT
         self.slots = (AccumulatorSlot(object, None, pa.list_(storage(self.kind)), layered=True),)
 
     def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
-        array = values if self.kind is Type.STRING else pa.array(values)
+        array = values if _is_object(self.kind) else pa.array(values)
         distinct, places = comparable_values(array, self.kind)
         pairs = np.unique(codes * len(distinct) + places, return_index=True)[1]
         for row in np.sort(pairs).tolist():
@@ -212,6 +192,46 @@ class IntMean(_WideSum):
         return _divided(high * float(1 << _LOW_BITS) + low, held[0])
 
 
+class DecimalSum:
+    """The exact sum of decimals; null if it has too many digits. In four parts of 32 bits, the highest with the sign, each with
+    room for the sum of 2**31 rows."""
+
+    slots: tuple[AccumulatorSlot, ...] = (_COUNT,) * 5
+
+    def __init__(self, kind: Type) -> None:
+        self.kind = kind
+
+    def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
+        low, high = unscaled_halves(values)
+        np.add.at(held[0], codes, 1)
+        parts = (low & _LOW, low >> _LOW_BITS, high & _LOW, high >> _LOW_BITS)
+        for column, part in zip(held[1:], parts, strict=True):
+            np.add.at(column, codes, part.astype(np.int64))
+
+    def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
+        for mine, theirs in zip(held, later, strict=True):
+            mine[at] += theirs
+
+    def totals(self, held: AccumulatorColumns) -> list[int | None]:
+        """The sums without their point; None for a group without rows."""
+        rows = zip(*(column.tolist() for column in held), strict=True)
+        return [
+            sum(part << place * _LOW_BITS for place, part in enumerate(parts)) if count else None for count, *parts in rows
+        ]
+
+    def result(self, held: AccumulatorColumns) -> pa.Array:
+        return from_unscaled(self.totals(held), self.kind.arrow)
+
+
+class DecimalMean(DecimalSum):
+    """avg of decimals: the double that is nearest to the exact mean."""
+
+    def result(self, held: AccumulatorColumns) -> pa.Array:
+        unit = 10**self.kind.after
+        counted = zip(self.totals(held), held[0].tolist(), strict=True)
+        return pa.array([None if total is None else total / (count * unit) for total, count in counted], pa.float64())
+
+
 class RealSum:
     """sum of doubles, in the order of the rows."""
 
@@ -237,7 +257,7 @@ class RealMean(RealSum):
 
 
 class Extreme:
-    """min or max of numbers, timestamps or bools."""
+    """min or max of numbers, timestamps, dates or bools."""
 
     def __init__(self, kind: Type, largest: bool) -> None:
         self.kind = kind
@@ -266,35 +286,35 @@ class Extreme:
         return _to_result(held[1], self.kind, held[0] == 0)
 
 
-class TextExtreme:
-    """min or max of strings by code points, which is the order of their UTF-8 bytes."""
+class ObjectExtreme:
+    """min or max of decimals, or of strings by code points, which is the order of their UTF-8 bytes."""
 
-    slots: tuple[AccumulatorSlot, ...] = (_TEXT,)
-
-    def __init__(self, largest: bool) -> None:
+    def __init__(self, kind: Type, largest: bool) -> None:
+        self.kind = kind
         self.largest = largest
-        self.pick: Callable[[str, str], str] = max if largest else min
+        self.pick: Callable[[Any, Any], Any] = max if largest else min
+        self.slots: tuple[AccumulatorSlot, ...] = (AccumulatorSlot(object, None, kind.arrow),)
 
     def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
-        words, places = comparable_values(values, Type.STRING)
-        order = sorted(words, reverse=self.largest)
-        rank = {word: place for place, word in enumerate(order)}
+        found, places = comparable_values(values, self.kind)
+        order = sorted(found, reverse=self.largest)
+        rank = {value: place for place, value in enumerate(order)}
         best = np.full(len(held[0]), len(order))
-        np.minimum.at(best, codes, np.array([rank[word] for word in words], np.intp)[places])
+        np.minimum.at(best, codes, np.array([rank[value] for value in found], np.intp)[places])
         touched = np.flatnonzero(best < len(order))
         self._offer(held[0], touched.tolist(), [order[place] for place in best[touched].tolist()])
 
     def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
         self._offer(held[0], at.tolist(), later[0].tolist())
 
-    def _offer(self, column: np.ndarray, places: list[int], words: list[str | None]) -> None:
-        for place, word in zip(places, words, strict=True):
-            if word is not None:
+    def _offer(self, column: np.ndarray, places: list[int], values: list[Any]) -> None:
+        for place, value in zip(places, values, strict=True):
+            if value is not None:
                 held = column[place]
-                column[place] = word if held is None else self.pick(held, word)
+                column[place] = value if held is None else self.pick(held, value)
 
     def result(self, held: AccumulatorColumns) -> pa.Array:
-        return pa.array(held[0].tolist(), pa.string())
+        return pa.array(held[0].tolist(), self.kind.arrow)
 
 
 class FirstOrLast:
@@ -303,13 +323,14 @@ class FirstOrLast:
     def __init__(self, kind: Type, last: bool) -> None:
         self.kind = kind
         self.last = last
-        self.slots = (_COUNT, _TEXT if kind is Type.STRING else _REAL if kind is Type.DOUBLE else _COUNT)
+        value = AccumulatorSlot(object, None, kind.arrow) if _is_object(kind) else _REAL if kind is Type.DOUBLE else _COUNT
+        self.slots = (_COUNT, value)
 
     def fold(self, held: AccumulatorColumns, codes: np.ndarray, values: Any) -> None:
         rows = last_rows(codes, len(held[0])) if self.last else first_rows(codes, len(held[0]))
         chosen = np.flatnonzero((rows >= 0) & (self.last | (held[0] == 0)))
         rows = rows[chosen]
-        held[1][chosen] = values.take(pa.array(rows)).to_pylist() if self.kind is Type.STRING else values[rows]
+        held[1][chosen] = values.take(pa.array(rows)).to_pylist() if _is_object(self.kind) else values[rows]
         np.add.at(held[0], codes, 1)
 
     def combine(self, held: AccumulatorColumns, at: np.ndarray, later: AccumulatorColumns) -> None:
@@ -318,8 +339,8 @@ class FirstOrLast:
         held[0][at] += later[0]
 
     def result(self, held: AccumulatorColumns) -> pa.Array:
-        if self.kind is Type.STRING:
-            return pa.array(held[1].tolist(), pa.string())
+        if _is_object(self.kind):
+            return pa.array(held[1].tolist(), self.kind.arrow)
         return _to_result(held[1], self.kind, held[0] == 0)
 
 

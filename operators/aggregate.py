@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from boreal.model.schema import Schema, Type
-from boreal.query.expressions import Aggregation, Term, parse_aggregation
-from operators.accumulators import make_accumulator, prepare
-from operators.expressions import compile_expression
+from boreal.model.schema import Schema
+from boreal.query.expressions import parse_aggregation
+from operators.accumulators import make_accumulator
+from operators.arguments import Arguments
 from operators.groups import GroupLayout, Groups
 from operators.keys import Keys, sorting
 from operators.state import Panes
 from operators.windows import Windows
-
-Argument = tuple[Callable[[pa.RecordBatch], pa.Array], Type]
-"""What computes an argument of rows, and its type."""
 
 
 class AggregateOperator:
@@ -50,7 +46,7 @@ class AggregateOperator:
         )
         grouped = [(column, input_schema.types[column]) for column in by]
         self.schema = Schema((*grouped, *((column, entry.type) for column, entry in computed.items())), windowed=True)
-        self._arguments, self._places = _arguments_of(computed.values())
+        self._arguments = Arguments(computed.values())
         self._arrow = self.schema.arrow
         self._nothing = self.schema.empty()
         self._kind = f"aggregate {window_size_us} {window_every_us} {grouped} {dict(compute)}"
@@ -91,12 +87,7 @@ class AggregateOperator:
             self.windows.open(state, pane)
             rows = batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
             distinct, codes = self.layout.keys.encode(rows)
-            state.change(pane, partial(Groups, self.layout)).fold(distinct, codes, self._values(rows))
-
-    def _values(self, rows: pa.RecordBatch) -> list[tuple[np.ndarray | None, Any]]:
-        """The prepared argument of each accumulator."""
-        arguments = [prepare(run(rows), kind) for run, kind in self._arguments]
-        return [_EVERY_ROW if place is None else arguments[place] for place in self._places]
+            state.change(pane, partial(Groups, self.layout)).fold(distinct, codes, self._arguments.values(rows))
 
     def _at_once(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The results of windows that open and close within this step, and so leave no state. Groups are (window, key) pairs,
@@ -114,7 +105,8 @@ class AggregateOperator:
         groups, places = _numbered(np.cumsum(is_new) * len(keys) + codes)
         held = [slot.fresh(len(groups)) for slot in self.layout.slots]
         shares = self.layout.shares(held)
-        for entry, share, (kept, values) in zip(self.layout.accumulators, shares, self._values(rows), strict=True):
+        arguments = self._arguments.values(rows)
+        for entry, share, (kept, values) in zip(self.layout.accumulators, shares, arguments, strict=True):
             entry.fold(share, places if kept is None else places[kept], values)
         starts = (panes[np.concatenate(([0], np.flatnonzero(is_new)))] * self.windows.pane)[groups // len(keys)]
         ends = starts + self.windows.size
@@ -149,24 +141,3 @@ def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_there = np.zeros(limit, bool)
     is_there[codes] = True
     return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[codes]
-
-
-_EVERY_ROW = (None, None)
-"""The argument of count(*)."""
-
-
-def _arguments_of(aggregations: Iterable[Aggregation]) -> tuple[list[Argument], list[int | None]]:
-    """Each distinct argument, compiled once, and for each aggregation the index of its argument."""
-    terms: dict[Term, int] = {}
-    arguments: list[Argument] = []
-    places: list[int | None] = []
-    for aggregation in aggregations:
-        argument = aggregation.argument
-        if argument is None:
-            places.append(None)
-            continue
-        if argument.term not in terms:
-            terms[argument.term] = len(arguments)
-            arguments.append((compile_expression(argument), argument.type))
-        places.append(terms[argument.term])
-    return arguments, places

@@ -11,10 +11,7 @@ from operators.accumulators import first_rows
 from operators.encoding import decode_batch, encode_batch
 from operators.keys import Keys
 from operators.state import KeySet, Panes
-from operators.windows import Windows
-
-_EVER = 0
-"""The only pane of a distinct without a window."""
+from operators.windows import Windows, open_panes
 
 
 class DistinctOperator:
@@ -51,7 +48,7 @@ class DistinctOperator:
 
     def _first(self, state: Panes[KeySet], batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = []
-        for pane, begin, end in self._split(state, batch):
+        for pane, begin, end in open_panes(self.windows, state, batch):
             rows = batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
             distinct, codes = self._keys.encode(rows)
             seen = state.change(pane, KeySet)
@@ -59,14 +56,6 @@ class DistinctOperator:
             kept.append(begin + np.sort(first_rows(codes, len(distinct))[new]))
         chosen = kept[0] if len(kept) == 1 else np.concatenate(kept)
         return batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
-
-    def _split(self, state: Panes[KeySet], batch: pa.RecordBatch) -> list[tuple[int, int, int]]:
-        if self.windows is None:
-            return [(_EVER, 0, batch.num_rows)]
-        parts = self.windows.split(batch)
-        for pane, _, _ in parts:
-            self.windows.open(state, pane)
-        return parts
 
     def _write(self, keys: KeySet) -> bytes:
         return encode_batch(pa.RecordBatch.from_arrays(self._keys.stored(list(keys)), schema=self._stored))

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from boreal.model.errors import CorruptError
 
 _MAGIC = b"boreal state 1\n"
-_FILLING = {pa.string(): "", pa.float64(): 0.0, pa.bool_(): False}
+_FILLING = {pa.string(): "", pa.binary(): b"", pa.float64(): 0.0, pa.bool_(): False}
 
 
 def pack(kind: str, facts: dict[str, object], parts: Sequence[bytes]) -> bytes:

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from boreal.model.schema import FIRST_TIME_US, LAST_TIME_US, Type
-from boreal.query.expressions import Expression, Term, format_timestamp, parse_timestamp
-
-Datum = Any
-"""A pa.Array with the batch's length, or a pa.Scalar that stands for an array of equal values."""
+from boreal.query.expressions import Expression, Term, format_timestamp, parse_date, parse_timestamp
+from operators.decimals import decimal_function
+from operators.kernels import Datum, Function, between, each, where
+from operators.texts import TEXT_FUNCTIONS, text_function
+from operators.times import TIME_FUNCTIONS, time_function
 
 CompiledTerm = Callable[[pa.RecordBatch], Datum]
 """Evaluates a term on a batch."""
-Function = Callable[..., Datum]
-"""Computes a term from the values of its arguments."""
 
 _TIMESTAMP = Type.TIMESTAMP.arrow
-_FALSE = pa.scalar(False)
+_FALSE = pa.nulls(1, pa.bool_()).is_valid()[0]
+"""The scalar False. Not `pa.scalar(False)`: where pandas is installed, converting a value of Python's imports it, and many
+processes that import this module never convert one."""
 
 _LONGEST_TEXT = (1 << 31) - 1
 """Maximum length in bytes, and so in characters: Arrow counts them in 32 bits."""
@@ -72,13 +72,20 @@ def _function(term: Term) -> Function:
     """The function of a term. At least one of its arguments will be an array."""
     assert term.type is not None
     kinds = tuple(argument.type for argument in term.arguments)
+    of_decimals = decimal_function(term)
+    if of_decimals is not None:
+        return of_decimals
     match term.operation:
         case "add" | "subtract" | "multiply" | "negate" | "abs" as name:
             if term.type is Type.INT:
                 return _null_where_it_fails(getattr(pc, f"{name}_checked"), _may_be_an_int(getattr(pc, name)))
             return _finite(getattr(pc, name))
-        case "divide" | "sqrt" | "ln" | "exp" | "power" as name:
+        case "divide" | "sqrt" | "ln" | "log10" | "exp" | "power" as name:
             return _finite(getattr(pc, name))
+        case "log":
+            return _finite(pc.logb)
+        case "sign":
+            return _sign
         case "remainder":
             return _remainder
         case "round":
@@ -107,6 +114,10 @@ def _function(term: Term) -> Function:
         case "cast":
             assert kinds[0] is not None
             return _cast(kinds[0], term.type)
+        case name if name in TIME_FUNCTIONS:
+            return time_function(term)
+        case name if name in TEXT_FUNCTIONS:
+            return text_function(term)
         case name:
             return _KERNELS[name]
 
@@ -195,6 +206,11 @@ def _type_of_result(function: Function, values: tuple[Datum, ...]) -> pa.DataTyp
 # -- Functions that Arrow lacks, or defines differently ---------------------------------------------------------------
 
 
+def _sign(value: Datum) -> pa.Array:
+    sign = pc.sign(value)
+    return pc.cast(where(pc.is_finite(sign), sign), pa.int64())
+
+
 def _remainder(left: Datum, right: Datum) -> pa.Array:
     """x % y with the sign of x, as in SQL; null if y is zero."""
     dividend, left_null = _numpy(left)
@@ -264,9 +280,11 @@ def _substring(start: int, length: int | None = None) -> Function:
 def _cast(source: Type, target: Type) -> Function:
     match source, target:
         case Type.STRING, Type.TIMESTAMP:
-            return _each(parse_timestamp, _TIMESTAMP)
+            return each(parse_timestamp, _TIMESTAMP)
+        case Type.STRING, Type.DATE:
+            return each(parse_date, target.arrow)
         case Type.TIMESTAMP, Type.STRING:
-            return lambda value: _each(_timestamp_text, pa.string())(pc.cast(value, pa.int64()))
+            return lambda value: each(_timestamp_text, pa.string())(pc.cast(value, pa.int64()))
         case Type.STRING, Type.DOUBLE:
             return _finite(_null_where_it_fails(lambda value: pc.cast(value, pa.float64()), _may_be_a_number))
         case Type.STRING, Type.INT:
@@ -274,7 +292,7 @@ def _cast(source: Type, target: Type) -> Function:
         case Type.DOUBLE, Type.INT:
             return _whole
         case Type.INT, Type.TIMESTAMP:
-            return lambda value: _where(_between(value, FIRST_TIME_US, LAST_TIME_US), value).cast(_TIMESTAMP)
+            return lambda value: where(between(value, FIRST_TIME_US, LAST_TIME_US), value).cast(_TIMESTAMP)
         case Type.INT, Type.DOUBLE:
             # Beyond 2**53 the result is the nearest double.
             return lambda value: pc.cast(value, pa.float64(), safe=False)
@@ -288,15 +306,7 @@ def _may_be_a_number(value: pa.Array) -> pa.Array:
 
 def _whole(value: pa.Array) -> pa.Array:
     whole = pc.trunc(value)
-    return _where(_between(whole, -(2.0**63), math.nextafter(2.0**63, 0)), whole).cast(pa.int64())
-
-
-def _between(value: pa.Array, low: float, high: float) -> pa.Array:
-    return pc.and_(pc.greater_equal(value, low), pc.less_equal(value, high))
-
-
-def _where(condition: pa.Array, value: pa.Array) -> pa.Array:
-    return pc.if_else(condition, value, pa.scalar(None, value.type))
+    return where(between(whole, -(2.0**63), math.nextafter(2.0**63, 0)), whole).cast(pa.int64())
 
 
 def _timestamp_text(time: int) -> str | None:
@@ -304,10 +314,3 @@ def _timestamp_text(time: int) -> str | None:
         return format_timestamp(time)
     except OverflowError:
         return None  # outside the years 1 to 9999
-
-
-def _each(function: Callable[[Any], Any], kind: pa.DataType) -> Function:
-    def run(array: pa.Array) -> pa.Array:
-        return pa.array([None if value is None else function(value) for value in array.to_pylist()], kind)
-
-    return run

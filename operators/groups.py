@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from operators.accumulators import Accumulator, AccumulatorColumns, AccumulatorSlot
+from operators.accumulator_slots import AccumulatorColumns, AccumulatorSlot
+from operators.accumulators import Accumulator
 from operators.encoding import decode_batch, encode_batch
 from operators.keys import Keys, RowKey
 
@@ -59,7 +60,7 @@ class Groups:
 
     def fold(self, distinct: list[RowKey], codes: np.ndarray, arguments: Sequence[tuple[np.ndarray | None, Any]]) -> None:
         """Add rows. codes: index of each row's key in `distinct`. arguments: the result of `prepare` for each accumulator."""
-        rows = self._touch(distinct)
+        rows = self.touch(distinct)
         held = [column[rows] for column in self.columns]
         shares = self.layout.shares(held)
         for entry, share, (kept, values) in zip(self.layout.accumulators, shares, arguments, strict=True):
@@ -70,12 +71,12 @@ class Groups:
     def combine(self, later: Groups) -> None:
         """Add the groups of a later pane."""
         keys, columns = later.content()
-        rows = self._touch(keys)
+        rows = self.touch(keys)
         mine, theirs = self.layout.shares(self.columns), self.layout.shares(columns)
         for entry, share, other in zip(self.layout.accumulators, mine, theirs, strict=True):
             entry.combine(share, rows, other)
 
-    def _touch(self, keys: list[RowKey]) -> np.ndarray:
+    def touch(self, keys: list[RowKey]) -> np.ndarray:
         """The rows of these keys in this layer; absent ones are created, or copied from the parent."""
         rows = list(map(self.places.get, keys))
         if None in rows:
@@ -134,13 +135,16 @@ class Groups:
         return Groups(self.layout, self)
 
     def absorb(self, child: Groups) -> None:
-        """Overwrite rows with the child's; key sets are absorbed instead of replaced."""
+        """Overwrite rows with the child's; key sets are absorbed, but for those that the child has begun."""
         keys = list(child.places)
-        rows = self._touch(keys)
+        rows = self.touch(keys)
         for slot, mine, theirs in zip(self.slots, self.columns, child.columns, strict=True):
             if slot.layered:
                 for row, keyset in zip(rows.tolist(), theirs[: len(keys)], strict=True):
-                    mine[row].absorb(keyset)
+                    if keyset.parent is None:
+                        mine[row] = keyset
+                    else:
+                        mine[row].absorb(keyset)
             else:
                 mine[rows] = theirs[: len(keys)]
 
@@ -149,6 +153,8 @@ class Groups:
         for slot, column in zip(self.slots, self.columns, strict=True):
             if slot.layered:
                 total += sum(keyset.nbytes() for keyset in column[: len(self.places)])
+            elif slot.arrow == pa.binary():
+                total += sum(map(len, column[: len(self.places)]))
         return total
 
     def encode(self) -> bytes:

@@ -124,12 +124,12 @@ class JoinOperator:
         self.name = name
         self.within = within_us
         self.outer = how == "left"
-        self.schema = _joined(left, right, on)
+        self.schema = joined_schema(left, right, on)
         self.row_bytes = tuple(160 + 24 * len(schema.columns) for schema in input_schemas)
         self._keys = Keys.of(left, on, field), Keys.of(right, on, field)
         self._inputs = left.arrow, right.arrow
-        self._left_columns = _positions(left, ())
-        self._right_columns = _positions(right, on)
+        self._left_columns = attribute_positions(left, ())
+        self._right_columns = attribute_positions(right, on)
         self._right_types = [self._inputs[1].field(place).type for place in self._right_columns]
         self._arrow = self.schema.arrow
         self._nothing = self.schema.empty()
@@ -245,7 +245,8 @@ class JoinOperator:
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
 
-def _joined(left: Schema, right: Schema, on: tuple[str, ...]) -> Schema:
+def joined_schema(left: Schema, right: Schema, on: tuple[str, ...]) -> Schema:
+    """The left columns, then the right ones without `on`; a name that is there already gets the suffix `_right`."""
     columns = dict(left.columns)
     for name, kind in right.columns:
         if name not in on:
@@ -255,7 +256,7 @@ def _joined(left: Schema, right: Schema, on: tuple[str, ...]) -> Schema:
     return Schema(tuple(columns.items()))
 
 
-def _positions(schema: Schema, without: tuple[str, ...]) -> list[int]:
+def attribute_positions(schema: Schema, without: tuple[str, ...]) -> list[int]:
     """Positions of the attributes in a batch."""
     return [place for place, name in enumerate(schema.arrow.names) if name not in RESERVED and name not in without]
 

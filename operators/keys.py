@@ -1,8 +1,8 @@
 """Keys: the values of some columns of a row, used for grouping, joining and finding duplicates.
 
-A key of one column is a plain Python value: int, str, or None for null. A key of several columns is a tuple of these. Doubles
-are represented by their bits, with one zero and one NaN; timestamps by microseconds. So equal keys compare and hash as equal,
-and nulls are equal to each other.
+A key of one column is a plain Python value: int, str, Decimal, or None for null. A key of several columns is a tuple of these.
+Doubles are represented by their bits, with one zero and one NaN; timestamps by microseconds; dates by days. So equal keys
+compare and hash as equal, and nulls are equal to each other.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Keys:
 
     @property
     def storage(self) -> list[pa.DataType]:
-        """Arrow types of stored keys: doubles are stored as their bits, timestamps as microseconds."""
+        """Arrow types of stored keys: doubles are stored as their bits, timestamps as microseconds, dates as days."""
         return [storage(kind) for kind in self.types]
 
     def without_nulls(self, keys: list[RowKey], codes: np.ndarray) -> tuple[list[RowKey], np.ndarray]:
@@ -107,6 +107,8 @@ def comparable_values(array: pa.Array, kind: Type) -> tuple[list[RowKey], np.nda
 
 def storage(kind: Type) -> pa.DataType:
     """Arrow type of stored keys of one column."""
+    if kind is Type.DATE:
+        return pa.int32()
     return pa.int64() if kind in (Type.DOUBLE, Type.TIMESTAMP) else kind.arrow
 
 
@@ -126,6 +128,8 @@ def _comparable(column: pa.Array, kind: Type) -> pa.Array:
     """The column with values that can be keys."""
     if kind is Type.TIMESTAMP:
         return column.view(pa.int64())
+    if kind is Type.DATE:
+        return column.view(pa.int32())
     if kind is not Type.DOUBLE:
         return column
     values = (column.fill_null(0.0) if column.null_count else column).to_numpy() + 0.0

@@ -14,6 +14,9 @@ import pyarrow as pa
 
 from operators.state import NEVER, P, Panes
 
+_EVER = 0
+"""The only pane of state without windows."""
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -93,3 +96,13 @@ class Windows:
         state.next_close = min(
             (self.ends(pane, state.upto, self.last_end(pane))[0] for pane in state.panes), default=NEVER
         )
+
+
+def open_panes(windows: Windows | None, state: Panes[P], batch: pa.RecordBatch) -> list[tuple[int, int, int]]:
+    """As `Windows.split`, with all these panes open; without windows there is one pane. batch: ordered by time, not empty."""
+    if windows is None:
+        return [(_EVER, 0, batch.num_rows)]
+    parts = windows.split(batch)
+    for pane, _, _ in parts:
+        windows.open(state, pane)
+    return parts

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boreal.model.frames import Frame, LogId, State
+from boreal.query.plan import Plan
 from reconcile.orders import Answer, Order, Place
 
 
@@ -146,10 +147,22 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The user has set a new delay threshold X. It applies at once."""
+    """The user has set a new delay threshold X. It applies at once, with the intervals that follow from it. Fields of the plan,
+    in microseconds."""
 
     delay_threshold_us: int
-    """X, in microseconds."""
+    """X."""
+    boundary_interval_us: int
+    """The interval between the boundaries of a source."""
+    heartbeat_us: int
+    """The interval between heartbeats."""
+    silence_us: int
+    """The silence timeout."""
+
+    @staticmethod
+    def of(plan: Plan) -> Threshold:
+        """What a plan says of them."""
+        return Threshold(plan.delay_threshold_us, plan.boundary_interval_us, plan.heartbeat_us, plan.silence_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from reconcile.orders import Answer
 from reconcile.recovery import Restart
 from reconcile.rereading import Rereading
 from reconcile.soutput import SOutput
-from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
+from reconcile.stagger import CALM_BEATS, HEARTBEATS_TO_DEATH, Permission, Stagger
 from reconcile.status import Status
 from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
@@ -66,10 +66,7 @@ class Instance:
         self.plan = plan
         self.fragment = fragment
         self.limits = limits
-        self.silence_us = plan.silence_us
-        self.away_us = max(HEARTBEATS_TO_DEATH * plan.heartbeat_us, self.silence_us)
-        self.grace_us = 2 * plan.boundary_interval_us
-        self.links = links_of(plan, fragment, me, self.silence_us, limits.notes)
+        self.links = links_of(plan, fragment, me, plan.silence_us, limits.notes)
         self.by_log = {c.log: link for link in self.links for c in link.upstream.candidates}
         self.graph = FragmentGraph(fragment)
         self.reads_sources_only = all(edge.source for edge in fragment.edges)
@@ -79,7 +76,7 @@ class Instance:
             restart.incarnation,
             Host(self.graph, mode) if fragment.engine_of(me.replica) == "native" else None,
             plan.memory_bytes // 4,
-            self.silence_us,
+            plan.silence_us,
             plan.delay_threshold_us,
         )
         self.soutput = SOutput(
@@ -125,6 +122,9 @@ class Instance:
         self.ticked_at = 0
         self.has_heard = False
         self.heartbeat_at = 0
+        self.beats = 0
+        self.acknowledged: tuple[tuple[str, int], ...] = ()
+        self.acknowledge_at = 0
         self.unwell_since = 0
         self.has_copied_ahead = False
         self.was_away = False
@@ -161,6 +161,7 @@ class Instance:
         self.is_away = self.is_away or self.engine.is_behind(now)
         if self.is_away:
             self.state = State.RECOVERING
+        self.stagger.watch(self.state, now)
         effects.append(StateChanged(self.state))
         for link in self.links:
             effects += link.upstream.begin(now, link.port.tape.next_id - 1)
@@ -195,14 +196,9 @@ class Instance:
                     self.path_after[(message.sender, message.key)] = (message.micros, now)
                 else:
                     effects += self.stagger.receive(message, now)
-            case Threshold(delay_threshold_us):
-                self.engine.delay_threshold_us = delay_threshold_us
-                self.sunion.set_threshold(
-                    delay_threshold_us,
-                    self.plan.stable_lag_of(delay_threshold_us),
-                    self.plan.event_time_of(delay_threshold_us),
-                )
-                self._set_alpha(at_once=True)
+                    self.stagger.watch(self.state, now)
+            case Threshold():
+                self._set_threshold(event)
             case CheckpointStored(number):
                 self.claims.note_stored(number)
             case Answered(place, answer):
@@ -277,6 +273,21 @@ class Instance:
         it."""
         return max((link.skew_us for link in self.links), default=0)
 
+    @property
+    def silence_us(self) -> int:
+        """The silence timeout, in microseconds."""
+        return self.plan.silence_us
+
+    @property
+    def away_us(self) -> int:
+        """After being late by more than this, in microseconds, the instance was away."""
+        return max(HEARTBEATS_TO_DEATH * self.plan.heartbeat_us, self.plan.silence_us)
+
+    @property
+    def grace_us(self) -> int:
+        """Stable input is not overdue sooner than this after its arrival, in microseconds."""
+        return 2 * self.plan.boundary_interval_us
+
     def _stamp(self, now: int) -> int:
         """The time of sending for a boundary, by the known clock that is the furthest ahead. Deadlines may count from this
         clock, and a reader of this instance can notice its lead by these stamps only (R9)."""
@@ -347,7 +358,7 @@ class Instance:
                     link.hops.append(max(now - frame.sent, 0))
                 port.take_boundary(frame, now)
             case Undo() | Start():
-                port.revoke()
+                port.revoke(now)
             case RecDone():
                 pass
             case _:
@@ -411,7 +422,7 @@ class Instance:
             port, upstream = link.port, link.upstream
             revoke, switched = upstream.choose(now, port.tape.next_id - 1)
             if revoke:
-                port.revoke()
+                port.revoke(now)
             effects += switched
             live = upstream.live
             port.observe(now - live.seen > self.silence_us, live.state is State.STABLE)
@@ -606,6 +617,7 @@ class Instance:
             return
         check_transition(self.state, state)
         before, self.state = self.state, state
+        self.stagger.watch(state, now)
         if state is State.UP_FAILURE:
             self.has_copied_ahead = False
             self.unwell_since, self.was_away = now, before is State.RECOVERING
@@ -667,18 +679,44 @@ class Instance:
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self.plan.heartbeat_us
+        self.beats += 1
+        is_reminder = self.beats % CALM_BEATS == 1
         self._forget_readers()
         self._set_alpha()
         self.stagger.forget_dead(self.heard_until)
-        effects += self._tell_peers()
+        if is_reminder or not self.stagger.is_calm:
+            effects += self._tell_peers()
         acknowledged = self.claims.acknowledge(bool(self.stagger.peers))
-        if acknowledged:
+        if acknowledged and (acknowledged != self.acknowledged or now >= self.acknowledge_at):
+            # A repetition tells that this reader lives, well before its claim would end.
+            self.acknowledged = acknowledged
+            self.acknowledge_at = now + min(CALM_BEATS * self.plan.heartbeat_us, self.plan.retention_us // 4)
             effects.append(Acknowledge(acknowledged))
         # Producers may hold a bucket back for their whole alpha*X. It must still arrive here before it is overdue by our clock.
         rest = self.engine.latency_us + self._path_after() + self.skew_us + self.plan.spread_us(self.fragment)
         for link in self.links:
-            hop = max(link.hops, default=0) * 3 // 2
-            effects += [Send(who, PathAfter(self.me, link.port.key, hop + rest)) for who in link.producers]
+            micros = max(link.hops, default=0) * 3 // 2 + rest
+            effects += [Send(who, PathAfter(self.me, link.port.key, micros)) for who in link.to_tell(micros, is_reminder)]
+
+    def _set_threshold(self, wanted: Threshold) -> None:
+        """A new X holds at once, for what is held back too. So do the intervals that follow from it."""
+        x_us, plan = wanted.delay_threshold_us, self.plan
+        self.plan = replace(
+            plan,
+            boundary_interval_us=wanted.boundary_interval_us,
+            heartbeat_us=wanted.heartbeat_us,
+            silence_us=wanted.silence_us,
+        )
+        self.engine.delay_threshold_us, self.engine.silence_us = x_us, wanted.silence_us
+        self.sunion.set_threshold(x_us, plan.stable_lag_of(x_us), plan.event_time_of(x_us), self.grace_us)
+        for link in self.links:
+            link.upstream.silence_us = wanted.silence_us
+        self.rereading.retry_us = wanted.boundary_interval_us
+        self.stagger.heartbeat_us = wanted.heartbeat_us
+        # What was to come by the former intervals may be due by now.
+        self.heartbeat_at = min(self.heartbeat_at, self.last_now + wanted.heartbeat_us)
+        self.boundary_at = min(self.boundary_at, self.last_now + self.plan.sign_of_life_us)
+        self._set_alpha(at_once=True)
 
     def _set_alpha(self, at_once: bool = False) -> None:
         """R9: alpha*X is X, minus the latency of the host and of the path after it, minus the skew of our clock, minus a

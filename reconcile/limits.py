@@ -34,9 +34,9 @@ class Limits:
     """A replica whose log lacks rows that this instance needs is not read for so many heartbeat intervals. Another replica may
     deliver the rows meanwhile."""
     forgotten_heartbeats: int = 100
-    """A reader that has sent no `PathAfter` for so many heartbeat intervals counts as gone. This is far longer than the time
-    after which a peer counts as dead: the reader may be cut off from this instance alone, and alpha*X must still leave time for
-    its path."""
+    """A reader that has sent no `PathAfter` for so many heartbeat intervals counts as gone. This is several times as long as
+    CALM_BEATS, after which it repeats what it has said, and far longer than the time after which a peer counts as dead: the
+    reader may be cut off from this instance alone, and alpha*X must still leave time for its path."""
 
 
 PRODUCTION = Limits()

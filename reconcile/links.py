@@ -34,6 +34,8 @@ class Link:
     """The latest latencies from the producer's sending of a boundary to its arrival here, in microseconds."""
     leads: deque[int] = field(default_factory=lambda: deque(maxlen=HOP_SAMPLES))
     """How far the stamps of the latest boundaries were ahead of our clock, in microseconds; 0 if they were not."""
+    told: dict[InstanceId, tuple[int, int]] = field(default_factory=dict)
+    """For each producer: the latency of the path that it was told last, in microseconds, and in which incarnation."""
     skew_us: int = 0
     """The largest of `leads`: how far our clock is behind at least, in microseconds. 0 does not prove that the clock is
     right."""
@@ -44,6 +46,17 @@ class Link:
         ingest, from which deadlines count."""
         self.leads.append(max(boundary.sent - now, boundary.ingest - now, 0))
         self.skew_us = max(self.leads)
+
+    def to_tell(self, micros: int, is_reminder: bool) -> list[InstanceId]:
+        """The producers that are to be told this latency of the path, because it is news for them, or to remind them: a message
+        may be lost."""
+        found = []
+        for who, candidate in zip(self.producers, self.upstream.candidates, strict=False):
+            news = micros, max(candidate.incarnation, candidate.newest_heard)
+            if is_reminder or self.told.get(who) != news:
+                self.told[who] = news
+                found.append(who)
+        return found
 
     def lacks(self, frame: Frame) -> bool:
         """Whether the log of this frame skips the next stable row that the port needs."""

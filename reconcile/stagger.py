@@ -5,6 +5,9 @@ Before a replica reconciles, it gets a lease from one peer, which stays live mea
 No replica waits for a dead peer: a peer counts as dead if it sends nothing for three heartbeat intervals, or does not answer a
 request for as long. Of two crossing requests the one of the lower replica number wins.
 
+While all replicas are STABLE, none of this is needed, so heartbeats are few (CALM_BEATS). The first heartbeat that tells of
+another state ends the calm: from then on all beat at every interval, and are judged by it.
+
 `TURNS` is the life of a replica's own lease. The leases that it has given to others are apart from it (`promised`). The diagram
 in docs/protocol.md is generated from the table.
 """
@@ -28,6 +31,10 @@ from reconcile.events import (
 
 HEARTBEATS_TO_DEATH = 3
 """A peer counts as dead if it sends nothing for this many heartbeat intervals."""
+
+
+CALM_BEATS = 10
+"""While all replicas are STABLE, a heartbeat is sent only at every so-manieth heartbeat interval."""
 
 
 class Permission(Enum):
@@ -100,6 +107,8 @@ class Stagger:
     """While ASKING, the peer that was asked; later the lessor, which stays live for this replica. None if there is none."""
     asked_at: int = 0
     """When a peer was asked, or when its denial arrived."""
+    is_calm: bool = False
+    """Whether this replica and all its peers are STABLE, as far as it knows."""
 
     @staticmethod
     def of(me: InstanceId, others: list[InstanceId], heartbeat_us: int) -> Stagger:
@@ -143,6 +152,17 @@ class Stagger:
             case _:
                 assert_never(message)
         return []
+
+    def watch(self, state: State, now: int) -> None:
+        """Note the state of this replica, and whether there is calm. When it ends, the peers that were alive count as heard
+        now: from now on they beat at every interval."""
+        was_calm = self.is_calm
+        is_calm = all(each is State.STABLE for each in (state, *(peer.state for peer in self.peers.values())))
+        if was_calm and not is_calm:
+            for peer in self.peers.values():
+                if self._is_alive(peer, now):
+                    peer.heard = now
+        self.is_calm = is_calm
 
     def request(self, now: int) -> tuple[Permission, list[Send]]:
         """Ask for permission to reconcile, and return the messages to send. Call again until the answer is not WAIT."""
@@ -219,7 +239,8 @@ class Stagger:
             del self.promised[holder]
 
     def _is_alive(self, peer: _Peer, now: int) -> bool:
-        return now - peer.heard <= HEARTBEATS_TO_DEATH * self.heartbeat_us
+        beats = HEARTBEATS_TO_DEATH * CALM_BEATS if self.is_calm else HEARTBEATS_TO_DEATH
+        return now - peer.heard <= beats * self.heartbeat_us
 
     def _go(self, permission: Permission) -> tuple[Permission, list[Send]]:
         """Begin to reconcile. A peer that was asked and has not answered is freed, because its lease is not needed."""

@@ -35,8 +35,18 @@ SHAPES: dict[str, dict[str, Any]] = {
             "out": {"aggregate": "all", "window": {"sliding": "3s", "every": "1s"}, "by": ["k"], "compute": {"n": "count(*)"}},
         }
     },
+    "count by session": {
+        "operators": {
+            **_ALL,
+            "out": {"aggregate": "all", "window": {"session": "200ms"}, "by": ["k"], "compute": {"n": "count(*)"}},
+        }
+    },
     "inner join": {"operators": {"out": {"join": ["a", "b"], "on": ["k"], "within": "100ms", "how": "inner"}}},
     "left join": {"operators": {"out": {"join": ["a", "b"], "on": ["k"], "within": "100ms", "how": "left"}}},
+    "lookup in a table, which is stream a": {
+        "operators": {"out": {"lookup": ["b", "a"], "on": ["k"], "within": "1s", "how": "left"}}
+    },
+    "deduplicate": {"operators": {**_ALL, "out": {"deduplicate": "all", "on": ["k"], "within": "100ms"}}},
     "distinct by window": {"operators": {**_ALL, "out": {"distinct": "all", "on": ["k"], "window": _SECOND}}},
     "top 2 by window": {"operators": {**_ALL, "out": {"top": "all", "k": 2, "order_by": "v desc", "window": _SECOND}}},
     "count, in a chain of two fragments": {

@@ -10,12 +10,12 @@ from typing import Any
 from boreal.model.errors import UserError
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import plan
-from boreal.query.spec import Hold, Mode, Policy, load_query
+from boreal.query.spec import Hold, Mode, Policy, Tuning, load_query
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
 from simulation.feed import EPOCH_US, FeedShape, StreamFeed, make_feed
 from simulation.queries import SCHEMA, Menu, make_operators
-from simulation.scenario import MILLISECOND, SECOND, Scenario
+from simulation.scenario import MILLISECOND, SECOND, Scenario, is_unbounded
 from simulation.strikes import Strike
 
 ANYTHING = Menu()
@@ -99,17 +99,15 @@ def _stream(rng: Random) -> dict[str, Any]:
 
 
 def timing(rng: Random, wish: PlanOptions) -> dict[str, Any]:
-    bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100, 100))
+    bucket, interval = rng.choice((20, 50, 50, 100, 100, 200)), rng.choice((50, 75, 100, 100, 0))
     if wish.is_comfortable:
         bucket, interval = min(bucket, 100), min(interval, 75)
     x = max(rng.randint(*wish.x_ms), 2 * (bucket + interval) + 5)
     lag = rng.choice(wish.lag_ms)
-    tuning: dict[str, Any] = {
-        "bucket": f"{bucket}ms",
-        "boundary_interval": f"{interval}ms",
-        "heartbeat": rng.choice(("70ms", "100ms", "150ms")),
-        "memory": rng.choice(("2KB", "6KB", "20KB", "256MB", "256MB", "256MB")),
-    }
+    heartbeat = rng.choice(("70ms", "100ms", "150ms"))
+    tuning: dict[str, Any] = {"memory": rng.choice(("2KB", "6KB", "20KB", "256MB", "256MB", "256MB"))}
+    if interval:  # else all three follow from X
+        tuning |= {"bucket": f"{bucket}ms", "boundary_interval": f"{interval}ms", "heartbeat": heartbeat}
     if lag:
         tuning["stable_lag_max"] = f"{lag}ms"
     if rng.random() < 0.2:
@@ -283,7 +281,8 @@ def cut_and_cut_in_correction(rng: Random, query: Plan, at: int, length: int) ->
 
 def threshold(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
     least = 2 * (query.bucket_us + query.boundary_interval_us) + 5_000
-    return [Strike("threshold", at, amount=max(rng.randint(300, 2000) * MILLISECOND, least))]
+    x = max(rng.randint(300, 2000) * MILLISECOND, least)
+    return [Strike("threshold", at, amount=x, changes=(("heartbeat_us", Tuning().intervals(x).heartbeat),))]
 
 
 def cut_one_way(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
@@ -310,9 +309,8 @@ def pause(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
 def replan(rng: Random, query: Plan, at: int, length: int) -> list[Strike]:
     """A change of the plan, often while a stream is cut."""
     holds = list(Hold)
-    is_unbounded = any(getattr(node.spec, "window", True) is None for f in query.fragments for node in f.nodes)
     choice: dict[str, Callable[[], object]] = {
-        "mode": lambda: rng.choice([m for m in Mode if m is not Mode.UNDO_REDO or not is_unbounded]),
+        "mode": lambda: rng.choice([m for m in Mode if m is not Mode.UNDO_REDO or not is_unbounded(query)]),
         "policy": lambda: Policy(failure=rng.choice(holds), stabilization=rng.choice(holds)),
         "heartbeat_us": lambda: rng.choice((70, 150)) * MILLISECOND,
         "alpha_x_us": lambda: int(query.delay_threshold_us * rng.uniform(0.3, 0.7)),

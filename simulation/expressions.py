@@ -123,11 +123,28 @@ def aggregated(text: str, panes: list[list[Row]]) -> Any:
     if inner == "*":
         return len(rows)
     distinct = inner.startswith("distinct ")
-    column = inner.removeprefix("distinct ")
+    column = inner.removeprefix("distinct ").partition(",")[0]
     values = [row[column] for row in rows if row[column] is not None]
-    if distinct:
+    if name == "approx_quantile":
+        return _quantile(values, round(100 * float(inner.partition(",")[2])))
+    if distinct or name in ("approx_count_distinct", "approx_distinct"):
         return len({_one_zero(value) for value in values})
     return _AGGREGATIONS[name]([[row[column] for row in pane if row[column] is not None] for pane in panes], values)
+
+
+def _quantile(values: list[Any], percent: int) -> float | None:
+    """The least value that so many percent of the values do not exceed, to nine binary digits, cut off; NaN is the largest."""
+    if not values:
+        return None
+    numbers = sorted(float(value) for value in values if value == value)
+    rank = max(-(-len(values) * percent // 100), 1)
+    if rank > len(numbers):
+        return math.nan
+    exact = numbers[rank - 1]
+    if math.isinf(exact):
+        return exact
+    unit = 2.0 ** max(math.frexp(exact)[1] - 9, -1030)  # doubles below the normal ones have fewer digits
+    return math.trunc(exact / unit) * unit + 0.0
 
 
 def _one_zero(value: Any) -> Any:
@@ -224,6 +241,15 @@ COMPUTED = {
     "flag": "last(b)",
 }
 """The computations of an aggregate over plain rows, by the name of the column."""
+
+
+ESTIMATED = {
+    "guess": "approx_count_distinct(v)",
+    "key_guess": "approx_distinct(k)",
+    "half": "approx_quantile(v, 0.5)",
+    "tenth": "approx_quantile(n, 0.1)",
+}
+"""Computations that came after the seeds of the other families were drawn."""
 
 
 def is_about(one: Any, other: Any, size: float) -> bool:

@@ -8,6 +8,7 @@ from random import Random
 
 from boreal.query.plan import EGRESS, Fragment, Plan
 from simulation.drawing import instances, make_feeds
+from simulation.obligations import do_batches_fit
 from simulation.scenario import HELD_BACK_BYTES, MILLISECOND, SECOND, Scenario
 from simulation.strikes import Strike
 
@@ -21,6 +22,8 @@ HINDERED_SHARE = 0.3
 """The share of scenarios with a hindrance."""
 MIXED_SHARE = 0.3
 """The share of fragments with hosts in another process in which some replicas keep their operators in the node."""
+
+_STORMS = ("storm", "recent", "own")
 
 
 def maybe_ahead(scenario: Scenario) -> Scenario:
@@ -57,9 +60,9 @@ def maybe_hindered(scenario: Scenario) -> Scenario:
     rows, a slow machine, the death of a job at its correction. All that was owed is still owed; so if something is, only
     hindrances that cannot violate it are drawn."""
     rng = Random(f"hindered {scenario.seed}")
-    is_storm = scenario.family in ("storm", "staggered")
+    is_storm = scenario.family in (*_STORMS, "staggered")
     choice: tuple[Callable[[Random, Scenario], Scenario], ...] = (_lose_store,)
-    if scenario.family == "storm" and scenario.is_unbounded:
+    if scenario.family in _STORMS and scenario.is_unbounded:
         # State that windows cannot rebuild exists only in the store.
         choice = (_kill_without_store,)
     elif rng.random() >= HINDERED_SHARE:
@@ -154,10 +157,13 @@ def maybe_remote(scenario: Scenario) -> Scenario:
             engine_strike(rng, query, some_time(rng, scenario), rng.choice(_ENGINE_STRIKES))
             for _ in range(rng.choice((0, 1, 1, 2, 3)))
         )
+    batch_us = rng.choice((20, 60, 60) if owes else (20, 60, 150)) * MILLISECOND
+    if scenario.owes_delay and not do_batches_fit(query, batch_us):
+        batch_us = 20 * MILLISECOND
     scenario = replace(
         scenario,
         plan=query,
-        batch_us=rng.choice((20, 60, 60) if owes else (20, 60, 150)) * MILLISECOND,
+        batch_us=batch_us,
         strikes=strikes,
         patterns=(*scenario.patterns, "remote"),
     )

@@ -115,7 +115,10 @@ def is_comfortable(scenario: Scenario) -> bool:
     """Whether X is longer than any wait without failures, and no row is ahead of its stream."""
     plan = scenario.plan
     if scenario.batch_us and (
-        plan.alpha_x_us is not None or plan.memory_bytes < HELD_BACK_BYTES or scenario.batch_us > LONGEST_BATCH_US
+        plan.alpha_x_us is not None
+        or plan.memory_bytes < HELD_BACK_BYTES
+        or scenario.batch_us > LONGEST_BATCH_US
+        or not do_batches_fit(plan, scenario.batch_us)
     ):
         return False
     return (
@@ -125,6 +128,21 @@ def is_comfortable(scenario: Scenario) -> bool:
         and "disorder" not in scenario.patterns
         and plan.delay_threshold_us >= LEAST_STEPS * (plan.bucket_us + plan.boundary_interval_us)
     )
+
+
+def do_batches_fit(plan: Plan, batch_us: int) -> bool:
+    """Whether half of X is enough for the hosts in other processes on the longest path.
+
+    At each of them an order waits at worst for the batch that runs and takes the next one, and both may last 1.5 times the
+    usual `batch_us` microseconds.
+    """
+    after: dict[str, int] = {}
+    for fragment in reversed(plan.fragments):
+        own = 0 if set(fragment.engines) == {"native"} else 3 * batch_us
+        rest = own + max((after.get(edge.operator, 0) for edge in fragment.outputs), default=0)
+        for edge in fragment.edges:
+            after[edge.operator] = max(after.get(edge.operator, 0), rest)
+    return max(after.values()) <= plan.delay_threshold_us // 2
 
 
 def is_some_stream_there(scenario: Scenario) -> bool:

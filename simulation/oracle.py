@@ -16,13 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from boreal.model.frames import LogId
+from boreal.model.durations import parse_duration
+from boreal.model.frames import INFINITY, LogId
 from boreal.model.partition import partition_of
 from boreal.model.schema import Schema
 from boreal.query.plan import Edge, Fragment, Node, Plan
-from boreal.query.spec import Aggregate, Distinct, Filter, Join, Map, Top, Union
+from boreal.query.spec import Aggregate, Deduplicate, Distinct, Filter, Join, Lookup, Map, Python, Top, Union, Window
 from simulation.expressions import Row, aggregated, condition, is_about, selected
 from simulation.feed import StreamFeed
+from simulation.own_operators import TOTALS
 
 Rows = list[Row]
 
@@ -90,14 +92,24 @@ class Oracle:
                 return [{name: row[name] for name in edges} | {n: run(row) for n, run in runs.items()} for row in inputs[0]]
             case Union():
                 return by_time([row for rows in inputs for row in rows])
+            case Aggregate(window=Window(session=int())) as spec:
+                return self._sessions(inputs[0], spec)
             case Aggregate() as spec:
                 return self._windows(inputs[0], spec, partial(_grouped, spec))
             case Top() as spec:
                 return self._windows(inputs[0], spec, partial(_ranked, spec))
             case Distinct() as spec:
                 return self._distinct(inputs[0], spec)
+            case Deduplicate() as spec:
+                return self._deduplicate(inputs[0], spec)
+            case Lookup() as spec:
+                return self._lookup(node, inputs[0], inputs[1], spec)
             case Join() as spec:
                 return self._join(node, inputs[0], inputs[1], spec)
+            case Python() as spec:
+                given: Any = spec.parameters
+                window_us = parse_duration(given["window"], "window") if "window" in given else None
+                return (_totals if spec.operator == TOTALS else _newest)(inputs[0], given["by"], window_us or INFINITY)
         raise AssertionError(f"{node.name}: the oracle knows no {node.spec.kind}")
 
     def _windows(self, rows: Rows, spec: Aggregate | Top, results: Callable[[list[Rows]], Rows]) -> Rows:
@@ -117,6 +129,30 @@ class Oracle:
                 found += [{**row, **edges} for row in results(list(windows[start][key].values()))]
         return found
 
+    def _sessions(self, rows: Rows, spec: Aggregate) -> Rows:
+        """Walk through the rows: each extends the session of its group, or begins the next one."""
+        gap, longest = spec.window.session or 0, spec.window.longest or INFINITY
+        last: dict[tuple[Any, ...], Rows] = {}
+        every: list[tuple[tuple[Any, ...], Rows]] = []
+
+        def end(session: Rows) -> int:
+            time = int(session[-1]["time"])
+            return min(time + gap, (time // longest + 1) * longest)
+
+        for row in rows:
+            key = tuple(sort_key(row[name]) for name in spec.by)
+            self.seen["row on a session's end"] += key in last and row["time"] == end(last[key])
+            if key in last and row["time"] < end(last[key]):
+                last[key].append(row)
+            else:
+                last[key] = [row]
+                every.append((key, last[key]))
+        found: Rows = []
+        for until, _, session in sorted((end(session), key, session) for key, session in every):
+            edges = {"time": until - 1, "window_start": session[0]["time"], "window_end": until}
+            found += [{**row, **edges} for row in _grouped(spec, [session])]
+        return found
+
     def _distinct(self, rows: Rows, spec: Distinct) -> Rows:
         seen, found = set(), []
         for row in rows:
@@ -125,6 +161,41 @@ class Oracle:
             if key not in seen:
                 seen.add(key)
                 found.append(row)
+        return found
+
+    def _deduplicate(self, rows: Rows, spec: Deduplicate) -> Rows:
+        last: dict[tuple[Any, ...], int] = {}
+        found = []
+        for row in rows:
+            key, time = tuple(sort_key(row[name]) for name in spec.on), row["time"]
+            self.seen["repeat exactly within"] += time - last.get(key, time) == spec.within
+            if key not in last or time - last[key] >= spec.within:
+                found.append(row)
+            last[key] = time
+        return found
+
+    def _lookup(self, node: Node, left: Rows, right: Rows, spec: Lookup) -> Rows:
+        """Look through the whole table for each row."""
+        theirs: dict[tuple[Any, ...], Rows] = {}
+        for row in right:
+            theirs.setdefault(tuple(sort_key(row[name]) for name in spec.on), []).append(row)
+        ours = node.input_schemas[0].names
+        brought = [name for name in node.input_schemas[1].names if name not in spec.on and name != spec.deleted]
+        names = dict(zip(node.schema.names[len(ours) :], brought, strict=True))
+        found: Rows = []
+        for row in left:
+            key, time = tuple(sort_key(row[name]) for name in spec.on), row["time"]
+            newest = [other for other in theirs.get(key, ()) if other["time"] <= time and NULL not in key][-1:]
+            self.seen["row of the table at the same time"] += any(other["time"] == time for other in newest)
+            self.seen["row of the table exactly within"] += any(time - other["time"] == spec.within for other in newest)
+            if spec.deleted is not None:
+                self.seen["row of the table that is deleted"] += any(other[spec.deleted] is True for other in newest)
+                newest = [other for other in newest if other[spec.deleted] is not True]
+            partner = next((other for other in newest if spec.within is None or time - other["time"] <= spec.within), None)
+            if partner is not None:
+                found.append(row | {new: partner[old] for new, old in names.items()})
+            elif spec.how == "left":
+                found.append(row | dict.fromkeys(names))
         return found
 
     def _join(self, node: Node, left: Rows, right: Rows, spec: Join) -> Rows:
@@ -158,6 +229,20 @@ class ApproximateValue:
 
     def __init__(self, value: float | None, size: float) -> None:
         self.value, self.size = value, size
+
+    def is_near(self, given: Any) -> bool:
+        """Whether a given value is as near as it must be."""
+        return is_about(given, self.value, self.size)
+
+
+class Estimate(ApproximateValue):
+    """A number of distinct values that was estimated: of so few as one group has, by a few more or less."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value, value)
+
+    def is_near(self, given: Any) -> bool:
+        return given is not None and abs(given - self.size) <= max(1, 0.05 * self.size)
 
 
 def by_time(rows: Rows) -> Rows:
@@ -193,7 +278,34 @@ def _grouped(spec: Aggregate, panes: list[Rows]) -> Rows:
         if text == "stddev(v)":
             sizes = [abs(row["v"]) for pane in panes for row in pane if row["v"] is not None]
             result[name] = ApproximateValue(result[name], max(sizes, default=0.0))
+        elif text.startswith(("approx_count_distinct", "approx_distinct")):
+            result[name] = Estimate(result[name])
     return [result]
+
+
+def _totals(rows: Rows, by: list[str], window_us: int) -> Rows:
+    found: Rows = []
+    so_far: dict[tuple[Any, ...], tuple[float, int]] = {}
+    for row in rows:
+        key = (row["time"] // window_us, *(sort_key(row[name]) for name in by))
+        total, count = so_far.get(key, (0.0, 0))
+        so_far[key] = total if row["v"] is None else total + row["v"], count + 1
+        found.append({**row, "v": so_far[key][0], "n": so_far[key][1]})
+    return found
+
+
+def _newest(rows: Rows, by: list[str], window_us: int) -> Rows:
+    groups: dict[tuple[Any, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault((row["time"] // window_us, *(sort_key(row[name]) for name in by)), []).append(row)
+    found: Rows = []
+    for key in sorted(groups):
+        start = key[0] * window_us
+        edges = {"time": start + window_us - 1, "window_start": start, "window_end": start + window_us}
+        known = [row["k"] for row in groups[key] if row["k"] is not None]
+        named = {name: comparable(groups[key][0][name]) for name in by}
+        found.append({**edges, **named, "c": len(groups[key]), "k_last": known[-1] if known else None})
+    return found
 
 
 def _ranked(spec: Top, panes: list[Rows]) -> Rows:
@@ -237,7 +349,7 @@ def difference(oracle: Oracle, key: str, batch: pa.RecordBatch | None) -> str | 
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         given, wanted = plain(column), [row[name] for row in due]
         if wanted and isinstance(wanted[0], ApproximateValue):
-            wrong = [not is_about(one, other.value, other.size) for one, other in zip(given, wanted, strict=True)]
+            wrong = [not other.is_near(one) for one, other in zip(given, wanted, strict=True)]
         elif repr(given) == repr(wanted):
             continue
         else:

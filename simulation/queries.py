@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from simulation.expressions import COMPUTED, CONDITIONS, SELECTED
+from simulation.expressions import COMPUTED, CONDITIONS, ESTIMATED, SELECTED
+from simulation.own_operators import NEWEST, TOTALS
 
 PANE_MS = 20
 SCHEMA = {"k": "string", "v": "double", "n": "int", "t": "timestamp", "b": "bool"}
@@ -22,9 +23,13 @@ class Menu:
     joins: bool = True
     """Joins, which wait for two sides."""
     unbounded: bool = True
-    """Distinct without a window."""
+    """Distinct without a window, sessions of any length, lookups of rows of any age."""
     stateful: bool = True
     """All whose results depend on more than one row."""
+    recent: bool = False
+    """The operators that came after the seeds of the other families were drawn."""
+    own: bool = False
+    """Operators of installed packages, estimates and deletes in the tables of lookups, which came later still."""
     grid_ms: int = 1
     """All windows are multiples of this, in milliseconds, so that rows on the same grid lie on their edges."""
 
@@ -94,6 +99,9 @@ def _diamond(sketch: Sketch, streams: list[str]) -> str:
 def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
     """Merge the streams: by a union or a join; a single stream stays as it is, or is joined with itself."""
     rng = sketch.rng
+    if sketch.menu.recent and sketch.menu.joins and allow_join and rng.random() < 0.4:
+        rest = _merge(sketch, streams[1:], False) if len(streams) > 1 else _row_operator(sketch, streams[0])
+        return _lookup(sketch, streams[0], rest)
     if len(streams) == 1:
         name = streams[0]
         if allow_join and sketch.menu.joins and rng.random() < 0.3:
@@ -105,32 +113,73 @@ def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
     return sketch.add("union", {"union": list(streams)})
 
 
+def _lookup(sketch: Sketch, left: str, table: str) -> str:
+    rng = sketch.rng
+    on = rng.choice((["k"], ["k"], ["k", "n"], ["b", "k"], ["v"], ["t"]))
+    spec: dict[str, Any] = {"lookup": [left, table], "on": on, "how": rng.choice(("inner", "left"))}
+    if not sketch.menu.unbounded or rng.random() < 0.7:
+        spec["within"] = _ms(sketch, 60, 700)
+    if sketch.menu.own and "b" not in on and rng.random() < 0.6:
+        spec["deleted"] = "b"
+    return _with_own_columns(sketch, sketch.add("lookup", spec), on)
+
+
 def _join(sketch: Sketch, left: str, right: str) -> str:
     rng = sketch.rng
     how = rng.choice(("inner", "left"))
     on = rng.choice((["k"], ["k"], ["k", "n"], ["b", "k"], ["v"], ["t"]))
     joined = sketch.add("join", {"join": [left, right], "on": on, "within": _ms(sketch, 60, 300), "how": how})
+    return _with_own_columns(sketch, joined, on)
+
+
+def _with_own_columns(sketch: Sketch, joined: str, on: list[str]) -> str:
     other = "v" if "v" in on else "coalesce(v_right, v)"
     return sketch.add("map", {"map": joined, "select": {"k": "k", "v": other, "n": "n", "t": "t", "b": "b"}})
 
 
 def _row_operator(sketch: Sketch, source: str) -> str:
     rng = sketch.rng
+    if sketch.menu.own and rng.random() < 0.7:
+        return _totals(sketch, source)
+    if sketch.menu.recent and rng.random() < 0.7:
+        return _recent_operator(sketch, source)
     pick = rng.random() if sketch.menu.stateful else rng.uniform(0, 0.75)
     if pick < 0.4:
         return sketch.add("filter", {"filter": source, "where": rng.choice(list(CONDITIONS))})
     if pick < 0.75:
         return sketch.add("map", {"map": source, "select": {c: _selected(rng, c) for c in SELECTED}})
-    on = rng.choice((["k"], ["k", "n"], ["k", "v"], ["t"], ["b", "k"], ["v"]))
-    spec: dict[str, Any] = {"distinct": source, "on": on}
+    spec: dict[str, Any] = {"distinct": source, "on": _compared(rng)}
     if not sketch.menu.unbounded or rng.random() < 0.7:
         spec["window"] = {"tumbling": _ms(sketch, 100, 700)}
     return sketch.add("distinct", spec)
 
 
+def _recent_operator(sketch: Sketch, source: str) -> str:
+    within = _ms(sketch, 60, 600)
+    return sketch.add("deduplicate", {"deduplicate": source, "on": _compared(sketch.rng), "within": within})
+
+
+def _totals(sketch: Sketch, source: str) -> str:
+    given: dict[str, Any] = {"by": _compared(sketch.rng)}
+    if not sketch.menu.unbounded or sketch.rng.random() < 0.7:
+        given["window"] = _ms(sketch, 100, 700)
+    return sketch.add("python", {"python": source, "operator": TOTALS, "with": given})
+
+
+def _compared(rng: Random) -> list[str]:
+    return rng.choice((["k"], ["k", "n"], ["k", "v"], ["t"], ["b", "k"], ["v"]))
+
+
 def _selected(rng: Random, column: str) -> str:
     """An expression for a column: most often the column itself."""
     return column if rng.random() < 0.5 else rng.choice(list(SELECTED[column]))
+
+
+def _session(sketch: Sketch) -> dict[str, str]:
+    gap = _on_grid(sketch, sketch.rng.randint(40, 250))
+    if sketch.menu.unbounded and sketch.rng.random() < 0.3:
+        return {"session": f"{gap}ms"}
+    return {"session": f"{gap}ms", "longest": f"{_on_grid(sketch, sketch.rng.randint(gap, 1_500) + sketch.menu.grid_ms)}ms"}
 
 
 def _window(sketch: Sketch, low: int, high: int) -> dict[str, str]:
@@ -148,6 +197,9 @@ def _window(sketch: Sketch, low: int, high: int) -> dict[str, str]:
 def _window_operator(sketch: Sketch, source: str) -> str:
     rng = sketch.rng
     by = rng.choice((["k"], ["k"], ["k"], ["k", "n"], ["b"], ["v"], ["t"], []))
+    if sketch.menu.own and rng.random() < 0.5:
+        given = {"by": by, "window": _ms(sketch, 80, 700)}
+        return sketch.add("python", {"python": source, "operator": NEWEST, "with": given})
     if rng.random() < 0.25:
         order = rng.choice(("v desc", "n, v", "v", "t desc, n", "b desc, v", "k, t"))
         spec = {"top": source, "k": rng.randint(1, 3), "order_by": order}
@@ -155,7 +207,11 @@ def _window_operator(sketch: Sketch, source: str) -> str:
     compute = {"c": "count(*)"}
     for column in rng.sample(sorted(COMPUTED), rng.randint(0, 4)):
         compute[column] = COMPUTED[column]
-    return sketch.add("aggregate", {"aggregate": source, "window": _window(sketch, 80, 700), "by": by, "compute": compute})
+    if sketch.menu.own:
+        compute |= {column: ESTIMATED[column] for column in rng.sample(sorted(ESTIMATED), rng.randint(0, 3))}
+    is_session = sketch.menu.recent and rng.random() < 0.7
+    window = _session(sketch) if is_session else _window(sketch, 80, 700)
+    return sketch.add("aggregate", {"aggregate": source, "window": window, "by": by, "compute": compute})
 
 
 def _after_window(sketch: Sketch, source: str) -> str:

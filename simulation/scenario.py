@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from boreal.query.plan import Plan
-from boreal.query.spec import Mode
+from boreal.query.spec import Mode, unbounded_by
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
 from reconcile.limits import PRODUCTION, Limits
@@ -110,7 +110,7 @@ class Scenario:
     @property
     def is_unbounded(self) -> bool:
         """Whether some operator's state cannot be rebuilt from windows."""
-        return any(getattr(node.spec, "window", True) is None for part in self.plan.fragments for node in part.nodes)
+        return is_unbounded(self.plan)
 
     @property
     def owes_turns(self) -> bool:
@@ -135,6 +135,11 @@ class Scenario:
         """Run time until the last source ends."""
         intervals = max(feed.intervals for feed in self.feeds.values())
         return intervals * self.plan.boundary_interval_us // self.stride
+
+
+def is_unbounded(plan: Plan) -> bool:
+    """Whether some operator's state cannot be rebuilt from windows."""
+    return any(unbounded_by(node.name, node.spec) for fragment in plan.fragments for node in fragment.nodes)
 
 
 def make_reference(scenario: Scenario) -> Scenario:

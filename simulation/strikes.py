@@ -37,8 +37,9 @@ class Strike:
     Kinds, with the fields that they use: cut_stream, cut_stream_to_replica, cut_replica, control_loss, partition (place,
     other); slow (amount: by how many microseconds); crash, crash_losing_checkpoint, crash_midway (amount: per mille of the
     effects of a piece of work that still take place), zombie (as crash_midway, but the lost frames are written after the next
-    incarnation has begun), freeze (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new
-    X); on_stabilization, on_lease_request and on_lease_grant (amount 0: the sender, 1: the receiver) crash that instance.
+    incarnation has begun), freeze (who); resend (who; amount: frames); damage_checkpoint (who); threshold (amount: the new X;
+    changes: what follows from it); on_stabilization, on_lease_request and on_lease_grant (amount 0: the sender, 1: the
+    receiver) crash that instance.
     cut_one_way (what place sends to other does not arrive); restart_source (place; amount 1: the incarnation before writes
     on); pause (all sources and instances are stopped); replan (changes: of the plan; all instances are started with it, one
     after another). store_away; store_wipe (it comes back empty); drag (who; amount: microseconds more for each piece of
@@ -125,7 +126,7 @@ class Saboteur:
             case "slow":
                 self._hold(network.slow, LinkDelay(strike.place, strike.amount), strike)
             case "threshold":
-                self._set_threshold(strike.amount)
+                self._set_threshold(strike)
             case "store_away" | "store_wipe":
                 self._take_store_away(strike)
             case _:
@@ -140,11 +141,12 @@ class Saboteur:
         rules.remove(rule)
         self.world.links_changed()
 
-    def _set_threshold(self, delay_threshold_us: int) -> None:
+    def _set_threshold(self, strike: Strike) -> None:
+        """A new X, and a heartbeat that follows it. The streams go on at the interval at which they were drawn."""
         world = self.world
-        world.plan = replace(world.plan, delay_threshold_us=delay_threshold_us)
+        world.plan = replace(world.plan, delay_threshold_us=strike.amount, **dict(strike.changes))
         for who in world.processes:
-            world.deliver(who, Threshold(delay_threshold_us))
+            world.deliver(who, Threshold.of(world.plan))
 
     # Strikes on the whole query
 

@@ -32,10 +32,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from boreal.model.errors import BorealError, UserError
 from deployment.layout import make_layout
 from deployment.operator_hosts import answers_topic, orders_topic
-from services.hosting.process import EXIT_STOPPED, StatusPublisher, run_query_process
-from services.kafka.clusters import FORGET_AFTER_MS, make_clusters
-from services.kafka.queries import QueryRegistry
-from services.kafka.settings import ServiceSettings
+from deployment.query_record import QueryRecord
+from services.hosting.connections import Connections, run_query_process
+from services.hosting.process import EXIT_STOPPED, StatusPublisher
+from services.kafka.clusters import FORGET_AFTER_MS
 from spark_jobs import worker
 from spark_jobs.connector import sink_options, source_options
 from spark_jobs.progress import ProgressAccumulator, ProgressByPartition, rss_bytes
@@ -72,19 +72,18 @@ class JobFailed(BorealError):
 class JobProcess:
     """`serve` runs until it is stopped or fails, and returns the process's exit code."""
 
-    def __init__(self, settings: ServiceSettings, name: str, query: str, replica: str) -> None:
-        self.settings = settings
+    def __init__(self, connections: Connections, name: str, record: QueryRecord, replica: str) -> None:
+        settings = self.settings = connections.settings
         self.name = name
         self.replica = replica
-        clusters_ = make_clusters(settings, name)
-        self.home = clusters_[settings.home]
-        self.record = QueryRegistry(self.home).find(query)
-        self.layout = make_layout(self.record.query, settings.site_names)
+        self.home = connections.home
+        self.record, query = record, record.inner
+        self.layout = make_layout(record.query, settings.site_names, record.inner)
         self.instances = self.layout.remote_instances(replica)
         if not self.instances:
             raise UserError("replica", replica, f"{query} has no fragment there that runs in Spark", "name another")
         self.site = self.layout.site_of_replica(replica)
-        self.cluster = clusters_[self.site]
+        self.cluster = connections.clusters[self.site]
         self.orders, self.answers = orders_topic(query, replica), answers_topic(query, replica)
         self.place = ((settings.spark.checkpoints or settings.data / "spark") / f"{query}.{replica}").resolve()
         self.ready = False
@@ -105,7 +104,8 @@ class JobProcess:
         if topic_id is None:
             return EXIT_STOPPED
         place = self._own_place(topic_id)
-        task = worker.ReplicaTask(json.dumps(self.record.spec), self.replica, self.layout.sites, f"{self.orders}@{topic_id}")
+        spec, log = json.dumps(self.record.spec), f"{self.orders}@{topic_id}"
+        task = worker.ReplicaTask(spec, self.replica, self.layout.sites, log, self.record.inner)
         self._note("topics")
         session = open_session(self.name, self.settings, place / "local", len(self.instances))
         try:

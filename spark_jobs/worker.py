@@ -71,6 +71,8 @@ class ReplicaTask:
     """The names of the sites, the home site first."""
     log: str
     """A unique name of the orders topic: another topic of the same name has another one."""
+    name: str | None = None
+    """The name of the query's version, if it is not the query's own."""
 
 
 def obey(
@@ -160,7 +162,7 @@ class ReplicaHosts:
     def __init__(self, task: ReplicaTask) -> None:
         settings = load_settings()
         self._log = task.log
-        self._layout = make_layout(load_query(json.loads(task.spec)), task.sites)
+        self._layout = make_layout(load_query(json.loads(task.spec)), task.sites, task.name)
         self._instances = self._layout.remote_instances(task.replica)
         query = self._layout.plan.query
         set_up_logging(f"spark.{query}.{task.replica}")

@@ -117,6 +117,10 @@ class Port:
     """Event time: `reach` by stable input alone. An UNDO restores it."""
     stable_reach_ingest: int = 0
     """Clock value: the ingest time that belongs to `stable_reach`."""
+    undone_from: int = BEGINNING
+    """Event time: how far the boundary had come before the last UNDO."""
+    undone_at: int = BEGINNING
+    """Clock value of the last UNDO."""
 
     @property
     def held_rows(self) -> int:
@@ -132,6 +136,11 @@ class Port:
     def boundary(self) -> int:
         """Event time: the higher of the stable and the tentative boundary."""
         return max(self.tape.boundary, self.suffix_boundary)
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether the producer can be heard, and has not yet written again what its last UNDO revoked."""
+        return self.boundary < self.undone_from and not self.silent
 
     @property
     def stable_counts_until(self) -> int:
@@ -203,8 +212,9 @@ class Port:
         self.boundaries = bounded(self.boundaries, self.tape.most_notes)
         self.boundary_ingest = frame.ingest
 
-    def revoke(self) -> None:
-        """UNDO: drop the tentative suffix, rows and boundary."""
+    def revoke(self, now: int) -> None:
+        """UNDO at the clock value `now`: drop the tentative suffix, rows and boundary."""
+        self.undone_from, self.undone_at = max(self.undone_from, self.boundary), now
         self.suffix.clear()
         self.suffix_nbytes = 0
         self.suffix_boundary = BEGINNING
@@ -262,10 +272,6 @@ class Port:
         """
         return self.suffix[bisect_left(self.suffix, time, key=lambda chunk: chunk.high) :]
 
-    def suffix_ingest(self, since: int) -> int | None:
-        """The clock value at which the first tentative rows at or after an event time were ingested; None if there are none."""
-        return next((ingest_at(chunk.ingest, max(chunk.low, since)) for chunk in self.suffix_from(since)), None)
-
     def evict(self, limit: int, released: int) -> None:
         """Drop the oldest rows of the tape, and of the suffix, while it holds more than `limit` bytes.
 
@@ -296,6 +302,13 @@ class Port:
         for through, at in passed:
             if through <= chunk.low:
                 self.note(Arrival(bucket_floor(through, self.bucket_us), at, not_before))
+        if tentative and leaps_from is None:
+            # After an UNDO a producer writes many buckets in one frame. Each is due by its own ingest.
+            for through, at in chunk.ingest:
+                end = bucket_end(through - 1, self.bucket_us)
+                if chunk.low < through and end < upto:
+                    self.note(Arrival(end, at, not_before, end >= self.data_end))
+            ingest = ingest_at(chunk.ingest, max(chunk.low, upto - self.bucket_us))
         self.note(Arrival(upto, ingest, not_before, is_edge, leaps_from is not None))
         self.data_end = max(self.data_end, upto)
         self._reach(upto, ingest_at(chunk.ingest, chunk.high), tentative)

@@ -53,6 +53,9 @@ FEW_ROWS = 1_024
 NOTED_POSITIONS = 512
 """The number of positions of the live view for which SUnion remembers when they were reached."""
 
+RETURN_SHARE = 20
+"""The part of X for which a bucket that is overdue waits for a port that returns after an UNDO: half of the reserve (R9)."""
+
 STEP_BYTES = 32 << 20
 """The default for the size of a step, in bytes, about. Rows may be wide, and for a host in another process each step is a
 message, of which several are in transit."""
@@ -277,15 +280,20 @@ class SUnion:
 
     # Orders from the consistency manager
 
-    def set_threshold(self, threshold_us: int, stable_lag_max_us: int, ahead_us: int) -> None:
+    def set_threshold(self, threshold_us: int, stable_lag_max_us: int, ahead_us: int, grace_us: int) -> None:
         """Set X and the settings that depend on it; the units are those of `Settings`."""
         self.settings = replace(
-            self.settings, threshold_us=threshold_us, stable_lag_max_us=stable_lag_max_us, ahead_us=ahead_us
+            self.settings,
+            threshold_us=threshold_us,
+            stable_lag_max_us=stable_lag_max_us,
+            ahead_us=ahead_us,
+            grace_us=grace_us,
         )
         self._tell_ports()
 
     def _tell_ports(self) -> None:
         for port in self.ports:
+            port.grace_us = self.settings.grace_us
             port.expect(self.settings.ahead_us, self.settings.bucket_run_us, self.settings.disorder_us)
 
     def begin_at(self, position: int, muted_until: int) -> None:
@@ -368,7 +376,8 @@ class SUnion:
 
     def next_deadline(self) -> int | None:
         """The clock value at which a bucket becomes overdue, or early answers may be corrected; None if there is none."""
-        waits = [self._overdue_at(*port.arrivals[0][1:3]) for port in self.ports if port.arrivals]
+        returned_by = self._returned_by()
+        waits = [self._overdue_at(*port.arrivals[0][1:3], returned_by) for port in self.ports if port.arrivals]
         if self.live is not None and not self.redoing:
             waits.append(self.stranded_at)
             if self.is_early:
@@ -483,33 +492,19 @@ class SUnion:
         return next(upstream, f"{self.name}-{self.mark_number}")
 
     def _collect_due(self, now: int) -> None:
+        returned_by = self._returned_by()
         for at, port in enumerate(self.ports):
             if self.live is not None:
                 self._note_stranded(at, port)
             port.forget_arrivals(self.leading.position)  # otherwise their grace would delay later arrivals
-            while port.arrivals and self._overdue_at(*port.arrivals[0][1:3]) <= now:
+            while port.arrivals and self._overdue_at(*port.arrivals[0][1:3], returned_by) <= now:
                 arrival = port.arrivals.popleft()
-                rest = self._after_the_delayed(port, arrival) if now < self.quiet_until else None
                 if arrival.is_leap and self._is_ahead(arrival.upto):
                     port.early.append(arrival.upto)
-                elif rest is not None and rest.ingest > arrival.ingest:
-                    port.note(rest)
                 else:
                     self.due = max(self.due, arrival.upto)
             if port.early:
                 self.due = max([self.due, *(upto for upto in port.early if self._awaited_until(upto) <= now)])
-
-    def _after_the_delayed(self, port: Port, arrival: Arrival) -> Arrival | None:
-        """An arrival as it counts in the delay after a redo: without the buckets that this delay holds in any case (R8).
-
-        After an UNDO, a producer writes its tentative suffix again in one frame, and each port receives its own frame at
-        another moment. Only the buckets after the delayed ones count at once, from their own ingest time. None if no tentative
-        row is after the delayed buckets.
-        """
-        if arrival.upto <= self.quiet_through:
-            return None
-        ingest = port.suffix_ingest(self.quiet_through)
-        return None if ingest is None else arrival._replace(ingest=ingest)
 
     def _note_stranded(self, at: int, port: Port) -> None:
         """Note the stranded rows of a port: rows at the edge of the stream, ingested after the live view had passed their time.
@@ -551,8 +546,16 @@ class SUnion:
         left_us = (upto - lead.boundary) * self.settings.bucket_run_us // self.settings.bucket_us
         return lead.boundary_ingest + left_us + self.alpha_x_us
 
-    def _overdue_at(self, ingest: int, not_before: int) -> int:
-        return max(ingest + self.alpha_x_us, not_before)
+    def _overdue_at(self, ingest: int, not_before: int, returned_by: int) -> int:
+        """The clock value at which a bucket is overdue. It waits a little longer for a port that returns after an UNDO (R8)."""
+        overdue_at = max(ingest + self.alpha_x_us, not_before)
+        latest = ingest + self.alpha_x_us + self.settings.threshold_us // RETURN_SHARE
+        return max(overdue_at, min(latest, returned_by))
+
+    def _returned_by(self) -> int:
+        """The clock value by which the ports that return after an UNDO are expected to have their suffixes again."""
+        undone_at = (port.undone_at for port in self.ports if port.is_returning)
+        return max(undone_at, default=BEGINNING) + self.settings.grace_us
 
     def _due_through(self, now: int) -> int:
         """The event time up to which delayed buckets are overdue; INFINITY if open windows are overdue, too."""
@@ -579,7 +582,8 @@ class SUnion:
         ends = [port.ended for port in present if port.ended is not None]
         if len(ends) < len(present):
             return None
-        return max(self._overdue_at(*end) for end in ends)
+        returned_by = self._returned_by()
+        return max(self._overdue_at(*end, returned_by) for end in ends)
 
     def _flush_through(self, now: int) -> int:
         flush = self._flush_at()

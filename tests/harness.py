@@ -49,14 +49,20 @@ STREAM = {"time": "time", "schema": {"k": "int", "v": "double"}}
 # Queries and plans
 
 
+INTERVALS = {"bucket": "100ms", "boundary_interval": "50ms", "heartbeat": "100ms"}
+"""Those of most queries here."""
+
+
 def query_of(
     operators: Mapping[str, Any] | None = None,
     output: str = "all",
     streams: Sequence[str] = ("a", "b", "c"),
     x: str = "1s",
+    tuning: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """A query file as a mapping: by default the union of three streams of one shape, with two replicas."""
+    """A query file as a mapping: by default the union of three streams of one shape, with two replicas. Its intervals do not
+    follow from X."""
     return {
         "name": "q",
         "streams": dict.fromkeys(streams, STREAM),
@@ -64,6 +70,7 @@ def query_of(
         "output": output,
         "delay_threshold": x,
         "replicas": 2,
+        "tuning": {**INTERVALS, **(tuning or {})},
         **options,
     }
 
@@ -430,6 +437,7 @@ class SUnionDriver:
         step_rows: int = 1 << 20,
         step_bytes: int = 1 << 30,
         bucket: int = 10,
+        x: int = 0,
     ) -> None:
         self.names = names
         self.now = 0
@@ -441,6 +449,7 @@ class SUnionDriver:
             memory_bytes=memory,
             step_rows=step_rows,
             step_bytes=step_bytes,
+            threshold_us=x,
         )
         merge = Merge("all", tuple(range(len(names))), SCHEMA)
         policy = Policy(failure=failure, stabilization=stabilization)
@@ -471,7 +480,7 @@ class SUnionDriver:
             self.boundary(name, time)
 
     def undo(self, name: str) -> None:
-        self.ports[name].revoke()
+        self.ports[name].revoke(self.now)
 
     def silence(self, name: str, silent: bool = True) -> None:
         self.ports[name].silent = self.ports[name].failed = silent

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 
-from api.dependencies import CHAOS, Document, InstallationOf, takes_document
+from api.dependencies import CHAOS, Document, InstallationOf, body_as, takes_document
 from api.models import ChaosAnswer, ChaosRequest
 
 router = APIRouter(prefix="/api/v1/chaos", tags=["chaos"])
@@ -16,9 +14,6 @@ router = APIRouter(prefix="/api/v1/chaos", tags=["chaos"])
 def begin(http: Request, document: Document, installation: InstallationOf) -> ChaosAnswer:
     """Break something, such as `cut jfk for 5s`, `cut departures.main.r0 for 5s`, `freeze main.r0 for 3s`, `crash main.r0 for
     3s` or `slow jfk by 500ms for 10s`. It is undone in time, even if the API ends."""
-    try:
-        request = ChaosRequest.model_validate(document)
-    except ValidationError as error:
-        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+    request = body_as(ChaosRequest, document)
     started = installation.fault(request.fault, str(http.state.caller))
     return ChaosAnswer(id=started.id, fault=started.fault, targets=list(started.targets), ends_at_ms=started.ends_at_ms)

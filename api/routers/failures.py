@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 
-from api.dependencies import VIEWER, InstallationOf, Name
+from api.comparisons import MOST_ROWS
+from api.dependencies import OPERATOR, VIEWER, Document, InstallationOf, JobsOf, Name, body_as, takes_document
 from api.event_history import EventFilter
 from api.installation import Installation, NotFoundError
-from api.models import EventAnswer, FailureAnswer, FailureList, FailureSummary, WhatIf, WhatIfStep
+from api.models import ComparisonAnswer, EventAnswer, FailureAnswer, FailureList, FailureSummary, WhatIf, WhatIfStep
+from api.replays import EXAMPLE, RECORDING, Replay, ReplayRequest, check, faults_of, span_of
+from api.routers.comparisons import KIND
+from api.routers.jobs import caller_of
 from boreal.query.refusals import did_you_mean
 from deployment.what_if import Overhead, staircase
+from embedded.recording import RowsGoneError, TooManyRowsError
 
 router = APIRouter(prefix="/api/v1/queries", tags=["failures"])
 
@@ -40,13 +46,48 @@ def list_failures(
 @router.get("/{name}/failures/{id}", dependencies=[VIEWER])
 def read_failure(name: Name, id: FailureId, installation: InstallationOf) -> FailureAnswer:
     """A failure: its phases and how long they took, what clients saw of it, how it went at each instance, and its events."""
-    found = installation.events.failure(name, id)
-    if found is None:
-        newest = ", ".join(each["id"] for each in _known(name, installation)[:3])
-        fix = f"the newest are {newest}" if newest else "it has had none that is still known"
-        raise NotFoundError("ID", id, f"{name} has no such failure", fix)
+    found = _find(name, id, installation)
     events = installation.events.after(None, EventFilter(query=name, failure=id), MOST_EVENTS).events
     return FailureAnswer.model_validate({**found, "events": [EventAnswer.of(number, event) for number, event in events]})
+
+
+@router.post(
+    "/{name}/failures/{id}/replay",
+    status_code=202,
+    response_model=ComparisonAnswer,
+    dependencies=[OPERATOR],
+    openapi_extra=takes_document(EXAMPLE),
+)
+def replay_failure(
+    name: Name,
+    id: FailureId,
+    document: Document,
+    http: Request,
+    installation: InstallationOf,
+    jobs: JobsOf,
+    response: Response,
+) -> Any:
+    """Run a failure that is over again, beside the installation: the rows that came, when they came, and what was broken, under
+    each X, mode and policy. It is a comparison, and is read, cancelled and deleted as one. 410 where its rows are no longer
+    kept."""
+    asked = body_as(ReplayRequest, document)
+    request = asked.asked(name, id)
+    job = None if asked.id is None else jobs.same(KIND.name, asked.id, request)
+    if job is None:
+        found = _find(name, id, installation)
+        span = span_of(found)
+        current = installation.queries().get(name)
+        try:
+            recording = installation.recorded(name, span, MOST_ROWS)
+        except (RowsGoneError, TooManyRowsError) as error:
+            raise replace(error, field="ID", value=id) from None
+        spec = installation.events.spec(name, found["detected_ms"]) or (current.spec if current is not None else {})
+        bucket_us = installation.layout(name).plan.bucket_us
+        replay = Replay(spec, bucket_us, faults_of(found, spec["streams"], recording.begin), recording)
+        check(asked, replay)
+        more = {"spec": spec, "bucket_us": bucket_us, "faults": replay.faults}
+        job = jobs.post(KIND.name, asked.id, name, caller_of(http), request, lambda to: recording.save(to / RECORDING), **more)
+    return KIND.begun(job, jobs, response)
 
 
 @router.get("/{name}/what-if", dependencies=[VIEWER])
@@ -67,6 +108,16 @@ def what_if(
     steps = staircase(installation.events.since(name, since), overhead)
     shown = [WhatIfStep(x_ms=step.x_ms, failures=step.failures, rows_tentative_at_most=step.rows) for step in steps]
     return WhatIf(query=name, x_ms=status["x_ms"], since_ms=since, steps=shown)
+
+
+def _find(name: str, id_: str, installation: Installation) -> Mapping[str, Any]:
+    """A failure. NotFoundError, with the newest ones, if it is not known."""
+    found = installation.events.failure(name, id_)
+    if found is None:
+        newest = ", ".join(each["id"] for each in _known(name, installation)[:3])
+        fix = f"the newest are {newest}" if newest else "it has had none that is still known"
+        raise NotFoundError("ID", id_, f"{name} has no such failure", fix)
+    return found
 
 
 def _known(name: str, installation: Installation) -> list[Mapping[str, Any]]:

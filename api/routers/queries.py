@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.dependencies import ADMIN, OPERATOR, VIEWER, Document, Expectation, InstallationOf, Name, takes_document
+from api.dependencies import (
+    ADMIN,
+    OPERATOR,
+    VIEWER,
+    Document,
+    Expectation,
+    InstallationOf,
+    Name,
+    SettingsOf,
+    takes_document,
+)
 from api.etags import etag_of
 from api.explain import explanation
 from api.installation import (
@@ -24,6 +35,8 @@ from api.installation import (
 from api.models import (
     EXAMPLE_SPEC,
     Accepted,
+    ChangeAnswer,
+    EvolutionAnswer,
     InputStatus,
     LivenessAnswer,
     Overview,
@@ -38,13 +51,16 @@ from api.models import (
     milliseconds,
 )
 from api.plans import plan_answer
+from api.settings import ApiSettings
 from boreal.model.durations import parse_duration
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query as QuerySpec
 from boreal.query.spec import load_query
+from deployment.evolution import EARLIEST, shown
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
+from formats.json_text import moment
 
 PREFIX = "/api/v1/queries"
 MOST_LISTED = 5_000
@@ -53,21 +69,31 @@ router = APIRouter(prefix=PREFIX, tags=["queries"])
 checking = APIRouter(prefix="/api/v1", tags=["queries"])
 
 Expand = Annotated[str | None, Query(description="`status`: with the status of each query.", pattern="^status$")]
+Start = Annotated[
+    str,
+    Query(
+        alias="from",
+        max_length=40,
+        description="From where the new version reads the topics of its streams: `earliest`, `latest`, or the time from which "
+        "on records were written.",
+    ),
+]
 MinRevision = Annotated[int | None, Query(description="Wait a few seconds until this revision is known.", ge=0, le=10**18)]
 
 
 @router.get("", dependencies=[VIEWER])
 def list_queries(
     installation: InstallationOf,
+    settings: SettingsOf,
     expand: Expand = None,
     after: Annotated[str | None, Query(description="Only names after this one.", max_length=200)] = None,
     limit: Annotated[int, Query(description="At most so many.", ge=1, le=MOST_LISTED)] = MOST_LISTED,
 ) -> QueryList:
     """All queries, in order of their names."""
     records = [record for name, record in installation.queries().items() if after is None or name > after]
-    freshness = installation.freshness()
-    statuses = installation.statuses() if expand else {}
-    shown = [_answer(record, status=_status(statuses.get(record.name), freshness)) for record in records[:limit]]
+    listed, freshness = records[:limit], installation.freshness()
+    statuses = installation.statuses([record.name for record in listed]) if expand else {}
+    shown = [_answer(record, status=_status(statuses.get(record.name), freshness, settings)) for record in listed]
     more = shown[-1].name if len(records) > limit else None
     return QueryList(queries=shown, next=more, as_of_ms=freshness.as_of_ms, stale=freshness.is_stale)
 
@@ -86,12 +112,17 @@ def create(request: Request, document: Document, installation: InstallationOf, r
 
 @router.get("/{name}", dependencies=[VIEWER])
 def read(
-    name: Name, installation: InstallationOf, response: Response, expand: Expand = None, min_revision: MinRevision = None
+    name: Name,
+    installation: InstallationOf,
+    settings: SettingsOf,
+    response: Response,
+    expand: Expand = None,
+    min_revision: MinRevision = None,
 ) -> QueryAnswer:
     """A query. Its ETag, sent back as If-Match, refuses a change where somebody else has changed it meanwhile."""
     record = _record(installation, name, min_revision)
     response.headers["ETag"] = etag_of(record)
-    return _answer(record, status=_status(installation.status(name), installation.freshness()) if expand else None)
+    return _answer(record, status=_status(installation.status(name), installation.freshness(), settings) if expand else None)
 
 
 @router.put("/{name}", dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE_SPEC))
@@ -107,8 +138,51 @@ def change(
     name: Name, document: Document, expected: Expectation, installation: InstallationOf, response: Response
 ) -> QueryAnswer:
     """Change some fields while the query runs, all or none: delay_threshold, reconcile, policy, replicas, engine, tuning,
-    latest, slo. A new delay threshold holds at once, also for what is held back. Answers with what is in force."""
+    latest, debezium, records, slo. A new delay threshold holds at once, also for what is held back. Answers with what is in
+    force."""
     return _changed(installation.change(name, document, expected), response)
+
+
+@router.get("/{name}/evolution", dependencies=[VIEWER])
+def evolution(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> EvolutionAnswer | None:
+    """How the change of a query to another version gets on; null where it has one version only."""
+    record = _record(installation, name, min_revision)
+    known, status = shown(record), installation.status(name)
+    if known is not None and status.get("revision") == record.revision and status.get("evolution") is not None:
+        known["waits_for"] = status["evolution"]["waits_for"]
+    return None if known is None else EvolutionAnswer.model_validate(known)
+
+
+@router.post("/{name}/evolution", status_code=202, dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE_SPEC))
+def evolve(
+    name: Name,
+    document: Document,
+    expected: Expectation,
+    installation: InstallationOf,
+    response: Response,
+    start: Start = EARLIEST,
+) -> QueryAnswer:
+    """Build another version of a running query beside it, with other streams, operators or shards. It takes over the outputs
+    once it has caught up, at an event time: no row is given twice, and none is left out."""
+    answer = _changed(installation.evolve(_named(name, document), start, expected), response)
+    response.status_code = 202
+    return answer
+
+
+@router.post("/{name}/evolution/rollback", status_code=202, dependencies=[OPERATOR])
+def roll_back(name: Name, expected: Expectation, installation: InstallationOf, response: Response) -> QueryAnswer:
+    """Let the version that was in charge before take over again. A version that never was in charge is given up; the answer
+    comes then when nothing is left of it."""
+    answer = _changed(installation.roll_back(name, expected), response)
+    response.status_code = 202
+    return answer
+
+
+@router.post("/{name}/evolution/settle", dependencies=[OPERATOR])
+def settle(name: Name, expected: Expectation, installation: InstallationOf, response: Response) -> QueryAnswer:
+    """Let go of the version that was in charge before, with its logs and checkpoints. The answer comes when nothing is left of
+    it. The outputs stay."""
+    return _changed(installation.settle(name, expected), response)
 
 
 @router.delete("/{name}", status_code=204, dependencies=[ADMIN])
@@ -118,11 +192,13 @@ def delete(name: Name, expected: Expectation, installation: InstallationOf) -> N
 
 
 @router.get("/{name}/status", dependencies=[VIEWER])
-def status(name: Name, installation: InstallationOf, response: Response, min_revision: MinRevision = None) -> QueryStatus:
+def status(
+    name: Name, installation: InstallationOf, settings: SettingsOf, response: Response, min_revision: MinRevision = None
+) -> QueryStatus:
     """How a query is. One that answers tentatively is at work."""
     record = _record(installation, name, min_revision)
     response.headers["ETag"] = etag_of(record)
-    found = _status(installation.status(name), installation.freshness())
+    found = _status(installation.status(name), installation.freshness(), settings)
     assert found is not None, "a query that exists has a status"
     return found
 
@@ -189,23 +265,28 @@ def _who(entry: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 @router.post("/{name}/validate", dependencies=[VIEWER], openapi_extra=takes_document(EXAMPLE_SPEC))
-def validate_named(name: Name, document: Document, installation: InstallationOf) -> Validation:
-    """What PUT would say of a query, without doing it."""
-    return _validated(installation, _named(name, document))
+def validate_named(name: Name, document: Document, installation: InstallationOf, start: Start = EARLIEST) -> Validation:
+    """Whether a query is valid; what it would change of the one that runs, how that is taken, and what clients would notice."""
+    return _validated(installation, _named(name, document), start)
 
 
 @checking.get("/overview", dependencies=[VIEWER])
-def overview(installation: InstallationOf) -> Overview:
-    """All queries, a line each: what a list shows of thousands."""
-    freshness, statuses = installation.freshness(), installation.statuses()
-    lines = [_line(record, statuses.get(name)) for name, record in installation.queries().items()]
-    return Overview(queries=lines, as_of_ms=freshness.as_of_ms, stale=freshness.is_stale)
+def overview(
+    installation: InstallationOf,
+    limit: Annotated[int | None, Query(ge=1, le=10**6, description="At most so many; all, if it is not given.")] = None,
+) -> Overview:
+    """The queries, a line each: what a list shows of thousands."""
+    freshness, records = installation.freshness(), installation.queries()
+    listed = list(islice(records, limit))
+    statuses = installation.statuses(listed)
+    lines = [_line(records[name], statuses.get(name)) for name in listed]
+    return Overview(queries=lines, total=len(records), as_of_ms=freshness.as_of_ms, stale=freshness.is_stale)
 
 
 @checking.post("/validate", dependencies=[VIEWER], openapi_extra=takes_document(EXAMPLE_SPEC))
-def validate(document: Document, installation: InstallationOf) -> Validation:
-    """What POST or PUT would say of a query, without doing it."""
-    return _validated(installation, load_query(document))
+def validate(document: Document, installation: InstallationOf, start: Start = EARLIEST) -> Validation:
+    """Whether a query is valid; what it would change of the one that runs, how that is taken, and what clients would notice."""
+    return _validated(installation, load_query(document), start)
 
 
 @router.put("/{name}/pause", status_code=202, dependencies=[OPERATOR])
@@ -249,9 +330,10 @@ def _record(installation: Installation, name: str, min_revision: int | None = No
     return records[name]
 
 
-def _validated(installation: Installation, query: QuerySpec) -> Validation:
-    notes, layout = installation.check(query), make_layout(query, installation.sites)
-    return Validation(valid=True, notes=list(notes), plan=plan_answer(query, layout))
+def _validated(installation: Installation, query: QuerySpec, start: str) -> Validation:
+    found, layout = installation.check(query, start), make_layout(query, installation.sites)
+    change = None if found.change is None else ChangeAnswer.model_validate(found.change.fields())
+    return Validation(valid=True, notes=list(found.notes), change=change, plan=plan_answer(query, layout))
 
 
 def _changed(change: Change, response: Response) -> QueryAnswer:
@@ -302,6 +384,9 @@ def _answer(record: QueryRecord, notes: tuple[str, ...] = (), status: QueryStatu
         replicas=spec["replicas"],
         engine=spec.get("engine"),
         spec=spec,
+        version=record.version,
+        since=moment(record.since) if record.since is not None else None,
+        evolution=EvolutionAnswer.model_validate(found) if (found := shown(record)) is not None else None,
         notes=list(notes),
         status=status,
     )
@@ -316,8 +401,10 @@ def _x_ms(delay_threshold: str) -> float | None:
         return None
 
 
-def _status(found: Mapping[str, Any] | None, freshness: Freshness) -> QueryStatus | None:
+def _status(found: Mapping[str, Any] | None, freshness: Freshness, settings: ApiSettings) -> QueryStatus | None:
     if found is None:
         return None
+    if not settings.show_rows:  # why a record was refused may quote it
+        found = {**found, "inputs": [{**each, "last_refusal": None} for each in found["inputs"]]}
     as_of_ms = found.get("at_ms", freshness.as_of_ms)
     return QueryStatus.model_validate({**found, "as_of_ms": as_of_ms, "stale": freshness.is_stale})

@@ -1,21 +1,21 @@
-"""Rows over HTTP, into the topics that the sources read."""
+"""The streams of all queries: who reads what, and rows over HTTP into the topics that the sources read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 
-from api.dependencies import OPERATOR, InstallationOf
+from api.dependencies import OPERATOR, VIEWER, InstallationOf
 from api.installation import ConflictError, Installation, NotFoundError, StreamPlace
-from api.models import AppendAnswer
+from api.models import AppendAnswer, StreamList, StreamReader, StreamReaders
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import load_query
-from formats.record_parsing import RecordShape, read_records
-from services.source.web import ARROW, JSON_LINES, LARGEST_RECORD, MOST_REASONS, BodyError, records_of
+from formats.record_parsing import RecordShape
+from services.source.web import ARROW, JSON_LINES, BodyError, read_body
 
 router = APIRouter(prefix="/api/v1/streams", tags=["streams"])
 
@@ -24,6 +24,45 @@ _CONTENT = {
     **{kind: {"schema": {"type": "string"}} for kind in (*JSON_LINES, ARROW)},
 }
 StreamName = Annotated[str, Path(description="`STREAM`, or `QUERY.STREAM`.", max_length=401, examples=["departures.jfk"])]
+
+
+@router.get("", dependencies=[VIEWER])
+def list_streams(installation: InstallationOf) -> StreamList:
+    """Who reads what: topics, each with the streams of all queries that read it."""
+    places, records = installation.streams(), installation.queries()
+    statuses = installation.statuses({place.query for place in places})
+    found: dict[str, list[StreamPlace]] = {}
+    for place in sorted(places, key=lambda place: (place.log, place.query, place.stream)):
+        if place.query in records:
+            found.setdefault(place.log, []).append(place)
+    return StreamList(
+        streams=[
+            StreamReaders(
+                records=log,
+                alike=_are_alike([records[place.query].spec["streams"][place.stream] for place in readers]),
+                readers=[_reader(place, statuses.get(place.query)) for place in readers],
+            )
+            for log, readers in found.items()
+        ]
+    )
+
+
+def _are_alike(descriptions: Sequence[Mapping[str, Any]]) -> bool:
+    return all(each == descriptions[0] for each in descriptions)
+
+
+def _reader(place: StreamPlace, status: Mapping[str, Any] | None) -> StreamReader:
+    inputs = status["inputs"] if status is not None else ()
+    nothing: Mapping[str, Any] = {"state": "starting"}
+    said = next((each for each in inputs if each["name"] == place.stream), nothing)
+    return StreamReader(
+        query=place.query,
+        stream=place.stream,
+        state=said["state"],
+        lag_records=said.get("lag_records"),
+        lag_ms=said.get("lag_ms"),
+        dlq=said.get("dlq"),
+    )
 
 
 @router.post(
@@ -47,18 +86,13 @@ def _append(installation: Installation, name: str, kind: str, body: bytes) -> Ap
         raise NotFoundError("stream", name, "belongs to a query that was deleted", "create it again")
     spec = load_query(record.spec).streams[place.stream]
     try:
-        records = records_of(kind, body)
+        rows = read_body(RecordShape.of(spec), kind, body)
     except BodyError as error:
         fix = f"send JSON, JSON lines as {JSON_LINES[0]}, or an Arrow stream as {ARROW}"
         raise UserError("body", None, str(error), fix) from None
-    shape = RecordShape(spec.time, spec.time_unit, spec.attributes)
-    reasons = read_records(shape, records).reasons
-    reasons.update({row: f"more than {LARGEST_RECORD} bytes" for row, each in enumerate(records) if len(each) > LARGEST_RECORD})
-    accepted = [each for row, each in enumerate(records) if row not in reasons]
-    if accepted:
-        installation.append(place, accepted)
-    shown = [{"row": row, "reason": reasons[row]} for row in sorted(reasons)[:MOST_REASONS]]
-    return AppendAnswer(accepted=len(accepted), refused=len(reasons), reasons=shown)
+    if rows.accepted:
+        installation.append(place, rows.accepted)
+    return AppendAnswer(accepted=len(rows.accepted), refused=len(rows.reasons), reasons=rows.first_reasons)
 
 
 def _place(name: str, streams: Sequence[StreamPlace]) -> StreamPlace:

@@ -2,6 +2,7 @@
 import { signal } from "./vendor.js";
 
 export const session = signal(null); // who the caller is, and what it may do; undefined: nobody
+export const refused = signal(""); // why the caller has to say its token again
 export const asOf = signal(0); // when what is shown was true, in ms since 1970
 export const paused = signal(false); // whether the page stands still
 export const offline = signal(false);
@@ -30,7 +31,10 @@ export async function call(method, path, { body, headers = {} } = {}) {
     throw error;
   }
   offline.value = false;
-  if (answer.status === 401) session.value = undefined;
+  if (answer.status === 401) {
+    if (session.value) refused.value = "Your token has expired or was revoked. This page goes on where it was when you give another.";
+    session.value = undefined;
+  }
   const text = await answer.text();
   const found = text ? JSON.parse(text) : {};
   if (!answer.ok) throw new Problem(answer.status, found);
@@ -43,18 +47,17 @@ export async function begin() {
   if (match) {
     history.replaceState(null, "", `${location.pathname}${location.search}#/`);
     await enter(decodeURIComponent(match[1]));
-  }
-  await look();
+  } else await look();
 }
 
 export async function enter(token) {
   try {
-    await call("POST", "session", { headers: { Authorization: `Bearer ${token}` } });
-  } catch {
+    session.value = (await call("POST", "session", { headers: { Authorization: `Bearer ${token}` } })).found;
+    refused.value = "";
+  } catch (error) {
+    if (error.status === 401) refused.value = "This token is not valid.";
     session.value = undefined;
-    return;
   }
-  await look();
 }
 
 async function look() {

@@ -1,6 +1,7 @@
 // The frame of all pages, and which page is shown: #/, #/q/NAME, #/q/NAME/explain, #/q/NAME/failures, #/q/NAME/failures/ID, #/new,
-// #/ops. View state is after the ?.
-import { asOf, begin, enter, offline, paused, said, session, toast } from "./api.js";
+// #/compare, #/ops. View state is after the ?.
+import { asOf, begin, enter, offline, paused, refused, said, session, toast } from "./api.js";
+import { ComparePage } from "./compare.js";
 import { ExplainPage } from "./explain.js";
 import { FailurePage, FailuresPage } from "./failures.js";
 import { OperationsPage } from "./operations.js";
@@ -40,7 +41,7 @@ function Age() {
 function SignIn() {
   const [token, setToken] = useState("");
   return html`<main><form class="card" onSubmit=${(event) => { event.preventDefault(); enter(token.trim()); }}>
-    <h1>boreal</h1><p>Open the link that <code>boreal up</code> printed, or give its token.</p>
+    <h1>boreal</h1>${refused.value && html`<p role="alert">${refused.value}</p>`}<p>Open the link that <code>boreal up</code> printed, or give its token.</p>
     <label>Token <input type="password" autocomplete="current-password" value=${token} onInput=${(e) => setToken(e.target.value)} /></label>${" "}
     <button>Enter</button></form></main>`;
 }
@@ -52,15 +53,16 @@ function App() {
   const at = parts[0] || "";
   let page;
   if (at === "q" && parts[2] === "explain") page = html`<${ExplainPage} key=${parts[1]} name=${parts[1]} />`;
-  else if (at === "q" && parts[2] === "failures" && parts[3]) page = html`<${FailurePage} key=${parts[3]} name=${parts[1]} id=${parts[3]} />`;
+  else if (at === "q" && parts[2] === "failures" && parts[3]) page = html`<${FailurePage} key=${parts[3]} name=${parts[1]} id=${parts[3]} view=${view} />`;
   else if (at === "q" && parts[2] === "failures") page = html`<${FailuresPage} key=${parts[1]} name=${parts[1]} />`;
   else if (at === "q") page = html`<${QueryPage} key=${parts[1]} name=${parts[1]} view=${view} />`;
   else if (at === "ops") page = html`<${OperationsPage} />`;
+  else if (at === "compare") page = html`<${ComparePage} view=${view} />`;
   else if (at === "new") page = html`<${NewPage} />`;
   else page = html`<${QueriesPage} view=${view} />`;
   const link = (to, name, here) => html`<a href=${to} aria-current=${here ? "page" : undefined}>${name}</a>`;
   return html`<header class="top"><a class="brand" href="#/">boreal</a>
-      <nav aria-label="Pages">${link("#/", "Queries", at === "")}${link("#/new", "New query", at === "new")}${link("#/ops", "Operations", at === "ops")}</nav>
+      <nav aria-label="Pages">${link("#/", "Queries", at === "")}${link("#/new", "New query", at === "new")}${link("#/compare", "Compare", at === "compare")}${link("#/ops", "Operations", at === "ops")}</nav>
       <${Age} /></header>
     <main>${page}</main>
     <div class="sr" role="status" aria-live="polite">${said.value}</div>

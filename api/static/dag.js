@@ -1,7 +1,7 @@
 // The query as a graph: streams on the left, the output on the right.
 import { html } from "./vendor.js";
 
-const KINDS = ["union", "filter", "map", "aggregate", "join", "distinct", "top"];
+const KINDS = ["union", "filter", "map", "aggregate", "join", "lookup", "distinct", "deduplicate", "top"];
 const WIDTH = 118, HEIGHT = 40, GAP = 44, LINE = 52;
 
 function inputsOf(operator) {

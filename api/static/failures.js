@@ -1,5 +1,7 @@
 // The failures of a query, as the journal has them: the list, and one of them in full.
-import { asOf, call, clock, poll, seconds } from "./api.js";
+import { asOf, call, clock, poll, seconds, session } from "./api.js";
+import { setView } from "./app.js";
+import { Compared, MODES, POLICIES, begin, useComparison } from "./compared.js";
 import { html, useEffect, useState } from "./vendor.js";
 
 const PHASES = {
@@ -38,7 +40,34 @@ export function FailuresPage({ name }) {
       ${next && html`<button onClick=${older}>Show older ones</button>`}</section>`;
 }
 
-export function FailurePage({ name, id }) {
+// The failure again, under another X, mode or policy, beside what happened.
+function Replay({ failure, view }) {
+  const [x, setX] = useState(String(Math.max(failure.x_ms / 3000, 0.5)));
+  const [mode, setMode] = useState(failure.reconcile);
+  const [policy, setPolicy] = useState(`${failure.policy.failure}/${failure.policy.stabilization}`);
+  const [job, setJob] = useState(view.get("replay"));
+  const found = useComparison(job);
+  const send = (event) => {
+    event.preventDefault();
+    const body = { delay_thresholds: [...new Set([`${failure.x_ms}ms`, `${Number(x) * 1000}ms`])], modes: [mode], policies: [policy] };
+    begin(`${pathOf(failure.query, failure.id)}/replay`, body, (made) => { setView({ replay: made }); setJob(made); });
+  };
+  const happened = {
+    x_ms: failure.x_ms, mode: failure.reconcile, policy: `${failure.policy.failure}/${failure.policy.stabilization}`, n_tentative: failure.rows_tentative,
+    n_undone: failure.rows_undone, violations: failure.late_rows, delay_new_ms_max: null, consistent_after_seconds: null,
+  };
+  const choose = (label, value, set, all) => html`<label>${label} <select value=${value} onChange=${(e) => set(e.target.value)}>
+    ${all.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`;
+  return html`<section class="card"><h2>The same again, under another X</h2>
+    <p class="soft">The rows that came then, when they came, and what was missing, run again beside the query. Nothing that runs notices.</p>
+    <form class="row" onSubmit=${send}>
+      <label>X in seconds <input type="number" min="0.1" max="3600" step="0.1" required value=${x} onInput=${(e) => setX(e.target.value)} /></label>
+      ${choose("mode", mode, setMode, MODES)}${choose("policy", policy, setPolicy, POLICIES)}
+      <button class="primary" disabled=${!session.value.may.operator}>Replay under another X</button></form>
+    ${job && html`<${Compared} job=${found} happened=${happened} />`}</section>`;
+}
+
+export function FailurePage({ name, id, view }) {
   const [failure, setFailure] = useState(null);
   useEffect(() => {
     let stop = () => {};
@@ -66,6 +95,7 @@ export function FailurePage({ name, id }) {
       <div class="scroll"><table><thead><tr><th>part</th><th class="n">time</th><th>from</th><th>what it is</th></tr></thead>
         <tbody>${phases.map((phase) => html`<tr><td>${phase.name}</td><td class="n">${seconds(phase.ms)}${phase.to_ms === null ? ", goes on" : ""}</td>
           <td>${clock(phase.from_ms)}</td><td>${PHASES[phase.name][1]}</td></tr>`)}</tbody></table></div></section>
+    ${failure.state === "over" && failure.policy && html`<${Replay} key=${id} failure=${failure} view=${view} />`}
     <section class="card scroll"><h2>Who was concerned</h2><table>
       <thead><tr><th>instance</th><th>lacked</th><th>noticed</th><th>healed</th><th>stable again</th><th class="n">correction</th></tr></thead>
       <tbody>${failure.instances.map((each) => html`<tr><td>${each.instance}</td><td>${each.state === "FAILURE" ? "it was silent" : each.missing.join(", ")}</td>

@@ -10,26 +10,30 @@ export function State({ state }) {
 }
 
 export function QueriesPage({ view }) {
-  const [queries, setQueries] = useState(null);
+  const [listed, setListed] = useState(null);
   const [filter, setFilter] = useState(view.get("filter") || "");
   const [shown, setShown] = useState(SHOWN);
+  // A filter needs all queries; without one, those on the screen are enough.
+  const path = filter ? "overview" : `overview?limit=${shown}`;
   useEffect(() => poll(async () => {
-    const { found } = await call("GET", "overview");
+    const { found } = await call("GET", path);
     asOf.value = found.as_of_ms;
-    setQueries(found.queries);
-  }, 1000), []);
-  if (queries === null) return html`<p aria-busy="true">Loading</p>`;
+    setListed(found);
+  }, 1000), [path]);
+  if (listed === null) return html`<p aria-busy="true">Loading</p>`;
+  const { queries, total } = listed;
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const text = (query) => `${query.name} ${WORDS[query.state] || query.state || ""}`.toLowerCase();
   const found = queries.filter((query) => words.every((word) => text(query).includes(word)));
+  const count = filter ? found.length : total;
   return html`<div class="row"><h1>Queries</h1>
       <label>Filter <input type="search" value=${filter} onInput=${(e) => { setFilter(e.target.value); setView({ filter: e.target.value || null }); }} /></label>
-      <span class="soft">${found.length} of ${queries.length}</span></div>
+      <span class="soft">${count} of ${total}</span></div>
     <div class="card scroll"><table>
       <thead><tr><th>query</th><th>state</th><th class="n">X</th><th class="n">p99</th><th class="n">late</th><th class="n">tentative now</th><th>inputs</th></tr></thead>
       <tbody>${found.slice(0, shown).map((query) => html`<${Row} key=${query.name} query=${query} />`)}</tbody></table>
-      ${found.length > shown && html`<button onClick=${() => setShown(shown + SHOWN)}>Show ${Math.min(SHOWN, found.length - shown)} more</button>`}
-      ${!queries.length && html`<p>There are no queries. <a href="#/new">Make one</a>.</p>`}</div>`;
+      ${count > shown && html`<button onClick=${() => setShown(shown + SHOWN)}>Show ${Math.min(SHOWN, count - shown)} more</button>`}
+      ${!total && html`<p>There are no queries. <a href="#/new">Make one</a>.</p>`}</div>`;
 }
 
 function Row({ query }) {

@@ -57,6 +57,7 @@ export function QueryPage({ name, view }) {
     <section class="card"><h2>Inputs and operators</h2><${Dag} spec=${query.spec} inputs=${status.inputs} missing=${missing} />
       <${Chaos} name=${name} status=${status} missing=${missing} /></section>
     <section class="card"><${Slider} query=${query} change=${change} /></section>
+    ${status.slo && html`<${Objective} slo=${status.slo} />`}
     <section class="card"><h2>What a client sees</h2>
       <p>${status.counts.stable} stable, <strong>${status.tentative.outstanding} tentative now</strong>, ${status.counts.undone} undone so far, ${status.violations} later than X</p>
       ${session.value.shows_rows ? html`<${TailList} rows=${tail.current.rows.slice(0, 120)} hidden=${tail.current.hidden} now=${Date.now()} key="tail" />`
@@ -147,6 +148,14 @@ function Chaos({ name, status, missing }) {
     <button class="danger" onClick=${() => give(`crash ${name}.${status.replicas[0].fragment}.${status.replicas[0].replica} for ${length}`)}>✖ Crash ${status.replicas[0].replica}</button></div>`;
 }
 
+// How much of what may go wrong within the window is left, of results and of time.
+function Objective({ slo }) {
+  const left = ({ budget_left: left, burn_1h: burn }, what) => html`<label>${what} <meter min="0" max="1" low="0.25" value=${Math.max(left, 0)}></meter>
+    ${" "}<strong class=${left < 0 ? "error" : ""}>${(100 * left).toFixed(0)} %</strong>${burn > 1 ? html` <span class="error">spent ${burn.toFixed(1)} times too fast in the last hour</span>` : ""}</label>`;
+  return html`<section class="card"><h2>Objective: ${slo.objective} % within ${Math.round(slo.window_ms / 86400000)} days</h2>
+    <div class="row">${left(slo.results, "budget left for late results")}${left(slo.time, "for time with tentative results")}</div></section>`;
+}
+
 const MOST_MS = 30000;
 
 function inMilliseconds(text) {
@@ -154,10 +163,17 @@ function inMilliseconds(text) {
   return match ? Number(match[1]) * { us: 0.001, ms: 1, s: 1000, m: 60000, h: 3600000 }[match[2]] : 100;
 }
 
+// An interval in milliseconds: as it is written, or as it follows from X.
+function interval(text, x) {
+  return !text || text === "auto" ? Math.min(Math.max(Math.floor(x / 20), 10), 100) : inMilliseconds(text);
+}
+
 // The least X that the query file allows: two buckets and two boundary intervals, and a little more.
 function leastOf(spec) {
   const tuning = spec.tuning || {};
-  return Math.ceil((2 * (inMilliseconds(tuning.bucket || "100ms") + inMilliseconds(tuning.boundary_interval || "50ms")) + 1) / 10) * 10;
+  let least = 0, needed = 1;
+  for (; needed > least; needed = 2 * (interval(tuning.bucket, least) + interval(tuning.boundary_interval, least)) + 1) least = needed;
+  return Math.ceil(least / 10) * 10;
 }
 
 // What an X would have shown of the recorded failures of the last day, as the server bounds it.

@@ -6,15 +6,19 @@ This module imports kafka-python; the other modules of the client import it when
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from kafka import KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.net.compat import KafkaNetClient
 
 METADATA_PAUSE_MS = 20
 """A client's pause between two metadata requests. The first request asks for the brokers, the second for a topic. With
 kafka-python's default, which no option changes, every client would wait for 100 ms before its first action."""
+
+_LOOKS = 3
+"""How often Kafka is asked for all topics, where the request fails because of another one."""
 
 Client = TypeVar("Client")
 
@@ -27,6 +31,9 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
     def net_client(**settings: Any) -> KafkaNetClient:
         made.append(KafkaNetClient(**settings))
         made[-1].cluster.config["retry_backoff_ms"] = METADATA_PAUSE_MS
+        # kafka-python (3.0) drops this option on its way here. Without it, a broker with its own defaults creates each topic
+        # that a client asks about, with settings that lose rows.
+        made[-1].cluster.config["allow_auto_create_topics"] = False
         return made[-1]
 
     try:
@@ -41,3 +48,11 @@ def topic_id(consumer: KafkaConsumer, topic: str) -> str:
     """The id of a topic: a later topic with the same name has another id. '' if the consumer does not know it yet, or Kafka is
     older than 2.8."""
     return str(consumer._client.cluster.topic_id(topic) or "")
+
+
+def all_topics(consumer: KafkaConsumer) -> set[str]:
+    """All topics. The request for an absent one may still be under way, and kafka-python then fails this one with its error."""
+    for _ in range(_LOOKS):
+        with suppress(UnknownTopicOrPartitionError):
+            return set(consumer.topics())
+    return set()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from boreal.client.changes import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo
@@ -82,21 +83,19 @@ class ResultFrame:
     def _array(self, name: str, values: list[Any]) -> pa.Array:
         import pyarrow as pa
 
+        from boreal.model.schema import Type
+
         kind = self.types.get(name)
-        arrow = {
-            None: None,
-            "string": pa.string(),
-            "int": pa.int64(),
-            "double": pa.float64(),
-            "bool": pa.bool_(),
-            "timestamp": pa.timestamp("us", tz="UTC"),
-            "names": pa.list_(pa.string()),
-        }[kind]
-        if kind == "timestamp":
-            values = [_moment(value) for value in values]
+        arrow = None if kind is None else pa.list_(pa.string()) if kind == "names" else Type(kind).arrow
         try:
+            if kind == "timestamp":
+                values = [_moment(value) for value in values]
+            elif kind == "date":
+                values = [None if value is None else date.fromisoformat(value) for value in values]
+            elif arrow is not None and pa.types.is_decimal(arrow):
+                values = [None if value is None else Decimal(value) for value in values]
             return pa.array(values, arrow)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, InvalidOperation, TypeError, ValueError) as error:
             raise UserError(
                 f"types.{name}", kind, f"does not fit the values ({error})", "name the type that the query gives it"
             ) from None
@@ -106,9 +105,16 @@ def check_frame(view: str, types: Mapping[str, str]) -> None:
     """Refuse an unknown view or type, before anything is read."""
     if view not in VIEWS:
         raise UserError("view", view, "is not a view", f"choose one of {', '.join(VIEWS)}")
+    if not types:
+        return
+    from boreal.model.schema import PLAIN_TYPES, Type
+
     for name, kind in types.items():
-        if kind not in ("string", "int", "double", "bool", "timestamp"):
-            raise UserError(f"types.{name}", kind, "is not a type", "choose one of string, int, double, bool, timestamp")
+        try:
+            Type(kind)
+        except ValueError:
+            choices = ", ".join(PLAIN_TYPES)
+            raise UserError(f"types.{name}", kind, "is not a type", f"choose one of {choices}, or decimal(p, s)") from None
 
 
 def frame_of_rows(rows: Iterable[dict[str, Any]], types: Mapping[str, str]) -> ResultFrame:

@@ -197,13 +197,16 @@ def _check_that_it_exists(consumer: KafkaConsumer, partition: TopicPartition) ->
     """UserError if Kafka can be reached, and has no such topic: a misspelt query is no outage."""
     from kafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
+    from boreal.client.kafka_clients import all_topics
+
     try:
         consumer.beginning_offsets([partition], timeout_ms=_FIRST_LOOK_MS)
     except (KafkaTimeoutError, UnknownTopicOrPartitionError) as error:
-        if isinstance(error, KafkaTimeoutError) and consumer.partitions_for_topic(partition.topic):
+        topics = all_topics(consumer)
+        if isinstance(error, KafkaTimeoutError) and partition.topic in topics:
             return
         query = partition.topic.rpartition(".")[0]
-        outputs = sorted(topic.removesuffix(".stable") for topic in consumer.topics() if topic.endswith(".stable"))
+        outputs = sorted(topic.removesuffix(".stable") for topic in topics if topic.endswith(".stable"))
         shown = (get_close_matches(query, outputs, n=_SHOWN_QUERIES) or outputs)[:_SHOWN_QUERIES]
         left = f" and {len(outputs) - len(shown)} others" if len(outputs) > len(shown) else ""
         known = f"queries with results are {', '.join(shown)}{left}" if outputs else "no query has results yet"

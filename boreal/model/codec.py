@@ -261,7 +261,7 @@ def _canonical(column: pa.Array) -> pa.Array:
         return _canonical_strings(column)
     if pa.types.is_boolean(kind):
         return _canonical_bools(column)
-    if pa.types.is_primitive(kind) and kind.bit_width == 64:
+    if (pa.types.is_primitive(kind) and kind.bit_width == 64) or pa.types.is_date32(kind) or pa.types.is_decimal128(kind):
         return _canonical_words(column)
     raise TypeError(f"a frame cannot carry a column of type {kind}")
 
@@ -286,9 +286,11 @@ def _canonical_bools(column: pa.Array) -> pa.Array:
 
 def _canonical_words(column: pa.Array) -> pa.Array:
     bitmap, words = column.buffers()
-    words = words[8 * column.offset : 8 * (column.offset + len(column))]
+    size = column.type.bit_width // 8
+    words = words[size * column.offset : size * (column.offset + len(column))]
     if column.null_count:
-        words = pa.py_buffer(np.where(_bits(bitmap, column), np.frombuffer(words, np.int64), 0))
+        values = np.frombuffer(words, np.int32 if size == 4 else np.int64).reshape(len(column), -1)
+        words = pa.py_buffer(np.where(_bits(bitmap, column)[:, np.newaxis], values, 0))
     return pa.Array.from_buffers(column.type, len(column), [_validity(column), words])
 
 

@@ -1,8 +1,8 @@
 """Errors that say what is wrong, where, and how to correct it.
 
 The class says which side is at fault: the user's query, option or data (`UserError`), a peer that broke the protocol
-(`ProtocolError`), or stored bytes that are damaged (`CorruptError`). A broken invariant of this program is an
-`AssertionError`.
+(`ProtocolError`), an installed operator (`OperatorError`), or stored bytes that are damaged (`CorruptError`). A broken
+invariant of this program is an `AssertionError`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class UserError(BorealError):
 
 class ProtocolError(BorealError):
     """A frame or message that breaks the protocol."""
+
+
+class OperatorError(BorealError):
+    """An operator of an installed package has raised an error, or broken the contract of operators: the package is at fault."""
 
 
 class CorruptError(BorealError):

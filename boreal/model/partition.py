@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from boreal.model.decimals import decimal_texts
+
 
 def partition_of(batch: pa.RecordBatch, key: Sequence[str], partitions: int) -> np.ndarray:
     """The partition of each row, int64 from 0 to partitions - 1. Rows with equal keys have the same one; null equals null."""
@@ -22,10 +24,14 @@ def partition_of(batch: pa.RecordBatch, key: Sequence[str], partitions: int) -> 
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """The column with values whose text is the same wherever keys are equal: -0.0 becomes 0.0, and timestamps become
-    microseconds, because the text of a datetime depends on library versions."""
+    """The column with values whose text is the same wherever keys are equal: -0.0 becomes 0.0, timestamps and dates become
+    numbers, because their texts depend on library versions, and decimals become texts."""
     if pa.types.is_floating(column.type):
         return pc.add(column, 0.0)
+    if pa.types.is_decimal(column.type):
+        return decimal_texts(column)
+    if pa.types.is_date32(column.type):
+        return column.view(pa.int32())
     return column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 

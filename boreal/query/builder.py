@@ -50,6 +50,19 @@ class Sliding:
 WindowShape = Tumbling | Sliding
 
 
+@dataclass(frozen=True)
+class Session:
+    """Windows of each group's own, for aggregates: rows of less than a gap between each other."""
+
+    gap: Span
+    """The event time without a row of the group that ends its session."""
+    longest: Span | None = None
+    """A session also ends at each whole multiple of this; None: it may go on for ever."""
+
+    def to_dict(self) -> dict[str, Span]:
+        return {"session": self.gap} if self.longest is None else {"session": self.gap, "longest": self.longest}
+
+
 class QueryBuilder:
     """Collects streams, operators and fragments by name; `build` makes and checks the query.
 
@@ -73,8 +86,12 @@ class QueryBuilder:
         name: str,
         *,
         time: str,
-        schema: Mapping[str, Type | str],
+        schema: Mapping[str, Type | str | Mapping[str, str]],
         topic: str | None = None,
+        format: Literal["json", "csv", "avro", "protobuf", "json_schema"] = "json",
+        csv: Mapping[str, Any] | None = None,
+        registry: str | None = None,
+        lacking: Literal["dead_letter", "nulls"] = "dead_letter",
         time_unit: Literal["s", "ms", "us", "ns"] = "ms",
         key: Sequence[str] = (),
         boundary: Literal["data", "clock", "producer"] = "data",
@@ -82,10 +99,16 @@ class QueryBuilder:
         ahead: Span = "1m",
         idle: Span = "30s",
         late: Literal["dead_letter", "clamp"] = "dead_letter",
+        types: Literal["coerce", "refuse"] = "coerce",
     ) -> Ref:
-        """A source stream; see `boreal.query.spec.Stream`."""
+        """A source stream; see `boreal.query.spec.Stream`. schema: column -> its type, or as {"type": ..., "path": ...}.
+        csv: the fields of `boreal.query.csv_form.Csv`."""
         stream: dict[str, object] = {
             "topic": topic,
+            "format": format,
+            "csv": dict(csv) if csv is not None else None,
+            "registry": registry,
+            "lacking": lacking,
             "time": time,
             "time_unit": time_unit,
             "schema": dict(schema),
@@ -95,6 +118,7 @@ class QueryBuilder:
             "ahead": ahead,
             "idle": idle,
             "late": late,
+            "types": types,
         }
         return self._add("streams", self._streams, name, stream)
 
@@ -111,7 +135,13 @@ class QueryBuilder:
         return self._operator(name, {"union": [source.name for source in sources]})
 
     def aggregate(
-        self, name: str, source: Ref, *, window: WindowShape, compute: Mapping[str, str], by: Sequence[str] = ()
+                self,
+        name: str,
+        source: Ref,
+        *,
+        window: WindowShape | Session,
+        compute: Mapping[str, str],
+        by: Sequence[str] = (),
     ) -> Ref:
         """One row for each window and group. compute: output column -> aggregation. by: the columns of a group."""
         spec = {"aggregate": source.name, "window": window.to_dict(), "by": list(by), "compute": dict(compute)}
@@ -130,15 +160,48 @@ class QueryBuilder:
         """Pairs of rows with equal values in the columns `on` and event times at most `within` apart."""
         return self._operator(name, {"join": [left.name, right.name], "on": list(on), "within": within, "how": how})
 
+    def lookup(
+        self,
+        name: str,
+        left: Ref,
+        table: Ref,
+        *,
+        on: Sequence[str],
+        within: Span | None = None,
+        deleted: str | None = None,
+        how: Literal["inner", "left"] = "inner",
+    ) -> Ref:
+        """The rows of `left`, each with the newest row of `table` that has equal values in the columns `on`, as of its time.
+        within: by how much that may be older; None: by any time. deleted: the bool column that is true in rows that delete."""
+        spec: dict[str, object] = {"lookup": [left.name, table.name], "on": list(on), "deleted": deleted, "how": how}
+        return self._operator(name, spec if within is None else {**spec, "within": within})
+
     def distinct(self, name: str, source: Ref, *, on: Sequence[str], window: Tumbling | None = None) -> Ref:
         """The first row for each value of the columns `on`, in each window or, without a window, once."""
         spec: dict[str, object] = {"distinct": source.name, "on": list(on)}
         return self._operator(name, spec if window is None else {**spec, "window": window.to_dict()})
 
+    def deduplicate(self, name: str, source: Ref, *, on: Sequence[str], within: Span) -> Ref:
+        """The rows whose values in the columns `on` no row has had less than `within` before."""
+        return self._operator(name, {"deduplicate": source.name, "on": list(on), "within": within})
+
     def top(self, name: str, source: Ref, *, k: int, order_by: str, window: WindowShape, by: Sequence[str] = ()) -> Ref:
         """The first k rows of each window and group in the order `order_by`, with their rank."""
         spec = {"top": source.name, "k": k, "order_by": order_by, "window": window.to_dict(), "by": list(by)}
         return self._operator(name, spec)
+
+    def python(
+        self,
+        name: str,
+        source: Ref,
+        operator: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+    ) -> Ref:
+        """An operator of an installed package, by its registered name. version: that the package must have."""
+        spec = {"python": source.name, "operator": operator, "with": dict(parameters or {})}
+        return self._operator(name, spec if version is None else {**spec, "version": version})
 
     def fragment(
         self,

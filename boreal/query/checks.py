@@ -138,22 +138,29 @@ def _check_count(field: str, engines: Engines | None, replicas: int, owner: str)
 
 def check_thresholds(delay_threshold: int, tuning: Tuning) -> None:
     """X, in microseconds, leaves room for buckets, boundaries and heartbeats, and for what is held back of it."""
-    least = tuning.delay_threshold_least
+    intervals, least = tuning.intervals(delay_threshold), tuning.delay_threshold_least
     if delay_threshold < least:
         refuse(
-            f"is too short for buckets of {format_duration(tuning.bucket)} and boundaries every "
-            f"{format_duration(tuning.boundary_interval)}: it must exceed twice their sum",
+            f"is too short for buckets of {format_duration(intervals.bucket)} and boundaries every "
+            f"{format_duration(intervals.boundary_interval)}: it must exceed twice their sum",
             f"write at least {format_duration(least)}, or make tuning.bucket and tuning.boundary_interval smaller",
             field="delay_threshold",
             value=format_duration(delay_threshold),
         )
-    if tuning.heartbeat > delay_threshold:
+    if intervals.heartbeat > delay_threshold:
         refuse(
             f"is longer than the delay threshold, {format_duration(delay_threshold)}: whoever died would be found out "
             "too late, after three heartbeats",
             f"write at most {format_duration(delay_threshold)}",
             field="tuning.heartbeat",
-            value=format_duration(tuning.heartbeat),
+            value=format_duration(intervals.heartbeat),
+        )
+    if tuning.checkpoint_interval is not None and tuning.checkpoint_interval < intervals.boundary_interval:
+        refuse(
+            f"is shorter than boundary_interval, {format_duration(intervals.boundary_interval)}: nothing new comes sooner",
+            f"write at least {format_duration(intervals.boundary_interval)}",
+            field="tuning.checkpoint_interval",
+            value=format_duration(tuning.checkpoint_interval),
         )
     if tuning.alpha_x is not None and tuning.alpha_x >= delay_threshold:
         refuse(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from boreal.query.parts import Part
 from boreal.query.plan import EGRESS, Edge, Fragment, Input, Node
 from boreal.query.schemas import QueryGraph
-from boreal.query.spec import Union
+from boreal.query.shapes import Union
 
 
 @dataclass(frozen=True)

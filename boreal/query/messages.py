@@ -10,21 +10,18 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from boreal.model.errors import UserError
-from boreal.model.schema import Type
+from boreal.query.columns import SourceColumn
+from boreal.query.csv_form import Csv
 from boreal.query.fields import plain
 from boreal.query.refusals import did_you_mean
 from boreal.query.running import FragmentSpec, Policy, Tuning
 from boreal.query.shapes import KINDS, Stream, Window, kinds_named
 
-_TYPE_SYNONYMS = {
-    "str": Type.STRING, "text": Type.STRING, "varchar": Type.STRING, "integer": Type.INT, "int64": Type.INT,
-    "long": Type.INT, "bigint": Type.INT, "float": Type.DOUBLE, "float64": Type.DOUBLE, "number": Type.DOUBLE,
-    "boolean": Type.BOOL, "datetime": Type.TIMESTAMP, "date": Type.TIMESTAMP, "time": Type.TIMESTAMP,
-}  # fmt: skip
 _EXAMPLES = {
     "name": "name: departures",
     "streams": "streams: {ewr: {time: departed_at, schema: {carrier: string}}}",
     "time": "time: departed_at, the column that holds the event time",
+    "path": "path: user.id",
     "schema": "schema: {carrier: string, dep_delay: double}",
     "output": "output: OPERATOR, the one whose results the clients read",
     "window": "window: {tumbling: 10m}",
@@ -35,9 +32,11 @@ _EXAMPLES = {
     "within": "within: 30m",
     "k": "k: 5",
     "join": "both inputs: join: [LEFT, RIGHT]",
+    "lookup": "both inputs: lookup: [LEFT, TABLE]",
     "union": "union: [ewr, jfk]",
     "order_by": 'order_by: "dep_delay desc"',
     "operators": "operators: [late, by_carrier]",
+    "operator": "operator: NAME, under which an installed package registers it",
 }
 _SHAPES = {
     "string_type": ("is not text", "write text, in quotes if it looks like a number or true or false"),
@@ -67,9 +66,7 @@ def user_error(error: ErrorDetails, query: type[BaseModel]) -> UserError:
             return _kind_error(field, value)
         case "enum" | "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
-            synonym = _TYPE_SYNONYMS.get(str(value).lower()) if choices == list(Type) else None
-            fix = f"write {synonym}" if synonym else did_you_mean(value, choices)
-            return UserError(field, _plain_value(value), "is not one of the choices", fix)
+            return UserError(field, _plain_value(value), "is not one of the choices", did_you_mean(value, choices))
         case "greater_than_equal":
             return UserError(field, value, "is too small", f"write at least {context['ge']}")
         case "less_than_equal":
@@ -89,10 +86,12 @@ def user_error(error: ErrorDetails, query: type[BaseModel]) -> UserError:
 
 
 def _dotted(place: tuple[int | str, ...]) -> str:
-    """The path in the file: without the operator's tag and the mark of a key, which pydantic puts in."""
+    """The path in the file: without the tags of operators and columns and the mark of a key, which pydantic puts in."""
     parts = [str(part) for part in place]
     if len(parts) > 2 and parts[0] == "operators":
         del parts[2]
+    if len(parts) > 4 and parts[0] == "streams" and parts[2] == "schema" and parts[4] in ("type", "place"):
+        del parts[4]
     return ".".join(part for part in parts if part != "[key]")
 
 
@@ -117,6 +116,10 @@ def _fields_at(place: tuple[int | str, ...], query: type[BaseModel]) -> list[str
     """The fields that the file may have at this place."""
     model: type[BaseModel]
     match place:
+        case ("streams", _, "schema", _, _):
+            model = SourceColumn
+        case ("streams", _, "csv"):
+            model = Csv
         case ("streams", _):
             model = Stream
         case ("operators", _, str(kind)):

@@ -8,7 +8,10 @@ from math import gcd
 from boreal.model.durations import format_duration
 from boreal.query.parts import Part
 from boreal.query.plan import EGRESS, Fragment
-from boreal.query.spec import Aggregate, Hold, Mode, Query, Top
+from boreal.query.query import Query
+from boreal.query.running import Hold, Mode
+from boreal.query.schemas import QueryGraph
+from boreal.query.shapes import Aggregate, Top
 
 PANE_US = 25
 """What a window that closes takes at least for each piece that it is made of (measured with ten groups)."""
@@ -58,11 +61,11 @@ def held_back(query: Query, fragments: Iterable[Fragment], speed: float) -> Iter
     if query.policy.failure is Hold.SUSPEND:
         return
     tuning = query.tuning
-    after = _after_holding(fragments, tuning.completion)
+    after = _after_holding(fragments, query.intervals.completion)
     for name, stream in query.streams.items():
         if name not in after or stream.boundary == "producer" or not stream.disorder:
             continue
-        held = round(stream.disorder / speed) + tuning.completion + HOP_US
+        held = round(stream.disorder / speed) + query.intervals.completion + HOP_US
         if held < _left_to_hold(query, after[name]):
             continue
         if tuning.alpha_x is not None:
@@ -96,7 +99,7 @@ def _after_holding(fragments: Iterable[Fragment], spread: int) -> dict[str, int]
 
 def _reserve(query: Query, threshold: int) -> int:
     """What R9 keeps of X."""
-    return max(threshold // 10, query.tuning.completion)
+    return max(threshold // 10, query.intervals.completion)
 
 
 def _left_to_hold(query: Query, after: int) -> int:
@@ -118,6 +121,8 @@ def too_many_panes(query: Query) -> Iterator[str]:
         spec = query.operators[name]
         if not isinstance(spec, Aggregate | Top):
             continue
+        if spec.window.session is not None:
+            continue
         size, every = spec.window.size_us, spec.window.every_us
         panes = size // gcd(size, every)
         if panes > 1 and panes * PANE_US > MOST_OF_A_CORE * every:
@@ -126,3 +131,11 @@ def too_many_panes(query: Query) -> Iterator[str]:
                 f"{format_duration(panes * PANE_US)}, too long to keep up with live input; write a longer `every`, which "
                 f"divides {format_duration(size)}"
             )
+
+
+def own_packages(graph: QueryGraph) -> Iterator[str]:
+    """Where the operators of installed packages come from in this process: another may have another version."""
+    for name, own in graph.own.items():
+        found = own.installed
+        version = f" {found.version}" if found.version else ""
+        yield f"{name} is {found.name} of {found.package}{version}"

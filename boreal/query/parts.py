@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from boreal.model.errors import UserError
-from boreal.query.spec import DEFAULT_FRAGMENT, Engine, FragmentSpec, Query
+from boreal.query.fields import Engine
+from boreal.query.query import Query
+from boreal.query.running import DEFAULT_FRAGMENT, FragmentSpec
 
 
 @dataclass(frozen=True)

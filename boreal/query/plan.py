@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boreal.model.schema import Schema
-from boreal.query.spec import Mode, OperatorSpec, Policy
+from boreal.query.records import Records
+from boreal.query.running import Mode, Policy
+from boreal.query.shapes import OperatorSpec
 
 EGRESS = "egress"
 """The name of the last fragment of every plan, which merges the partitions of the output into one stream for clients."""
 
-SIGNS_OF_LIFE = 6
+SIGNS_OF_LIFE = 4
 """How often an idle stream repeats its boundary within one silence timeout, at most."""
 
 STABLE_LAG_FACTOR = 10
@@ -153,6 +155,10 @@ class Plan:
     """Notes for the user, one sentence each."""
     latest: bool = False
     """Whether the egress also writes the latest row of each key."""
+    records: Records | None = None
+    """In which other format it also writes the stable rows; None for none."""
+    debezium: bool = False
+    """Whether it also writes its changes in Debezium's envelopes."""
     disorder_us: int = 0
     """How far boundaries may be behind their rows, in event time."""
 

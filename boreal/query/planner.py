@@ -10,13 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boreal.model.durations import format_duration
+from boreal.model.errors import UserError
 from boreal.query.edges import egress_of, fragment_of, lay_out
-from boreal.query.notes import held_back, lone_replicas, pruned, too_many_panes
+from boreal.query.fields import Engine
+from boreal.query.notes import held_back, lone_replicas, own_packages, pruned, too_many_panes
 from boreal.query.parts import parts_of
 from boreal.query.plan import Plan
+from boreal.query.query import Query
+from boreal.query.records import check_records
+from boreal.query.running import Mode, Policy
 from boreal.query.schemas import infer
+from boreal.query.shapes import unbounded_by
 from boreal.query.sharding import natural_key, sharded
-from boreal.query.spec import Engine, Mode, Policy, Query
 
 CHECKPOINT_INTERVAL_US = 10_000_000
 """How often state that windows cannot rebuild is checkpointed, where the query does not say (R26)."""
@@ -61,31 +66,40 @@ def plan(query: Query, overrides: Overrides = AS_WRITTEN, default_engine: Engine
     edges = lay_out(graph, parts)
     fragments = (*(fragment_of(graph, part, edges) for part in parts), egress_of(graph, edges))
     notes.extend(lone_replicas(query, parts))
-    tuning = query.tuning
-    notes.extend(held_back(query, fragments, (overrides.bucket_us or tuning.bucket) / tuning.bucket))
+    key = natural_key(graph, query.output)
+    for field in ("latest", "debezium"):
+        if getattr(query, field) and not key:
+            fix = "group by columns, give the streams a `key`, or leave it out"
+            raise UserError(field, True, "is for rows that have a key, and those of the output have none", fix)
+    if query.records is not None:
+        check_records(query.records, graph.schemas[query.output])
+    tuning, intervals = query.tuning, query.intervals
+    notes.extend(held_back(query, fragments, (overrides.bucket_us or intervals.bucket) / intervals.bucket))
     notes.extend(too_many_panes(query))
-    interval = overrides.boundary_interval_us or tuning.boundary_interval
+    notes.extend(own_packages(graph))
+    interval = overrides.boundary_interval_us or intervals.boundary_interval
     checkpoint_interval = overrides.checkpoint_interval_us or tuning.checkpoint_interval
-    if query.unbounded:
+    unbounded = [(name, found) for name in query.reaching if (found := unbounded_by(name, query.operators[name]))]
+    if unbounded:
         checkpoint_interval = checkpoint_interval or CHECKPOINT_INTERVAL_US
         every = format_duration(checkpoint_interval)
         notes.extend(
-            f"{name} has no window: its state grows without bound and is checkpointed in the background every {every}"
-            for name in query.unbounded
+            f"{name} is {reason}: its state depends on all input ever, and is checkpointed in the background every {every}"
+            for name, (reason, _) in unbounded
         )
     return Plan(
         query=query.name,
         fragments=fragments,
         sources=tuple(edge for edge in edges.in_order if edge.source),
         output=fragments[-1].outputs[0],
-        output_key=natural_key(graph, query.output),
+        output_key=key,
         mode=query.reconcile,
         policy=query.policy,
         delay_threshold_us=query.delay_threshold,
-        bucket_us=overrides.bucket_us or tuning.bucket,
-        bucket_run_us=tuning.bucket,
+        bucket_us=overrides.bucket_us or intervals.bucket,
+        bucket_run_us=intervals.bucket,
         boundary_interval_us=interval,
-        heartbeat_us=overrides.heartbeat_us or tuning.heartbeat,
+        heartbeat_us=overrides.heartbeat_us or intervals.heartbeat,
         silence_us=overrides.silence_us or SILENT_AFTER_INTERVALS * interval,
         alpha_x_us=tuning.alpha_x,
         memory_bytes=tuning.memory,
@@ -94,6 +108,8 @@ def plan(query: Query, overrides: Overrides = AS_WRITTEN, default_engine: Engine
         checkpoint_interval_us=checkpoint_interval,
         notes=tuple(notes),
         latest=query.latest,
+        debezium=query.debezium,
+        records=query.records,
         disorder_us=max((stream.disorder for stream in query.streams.values()), default=0),
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -27,6 +29,10 @@ LEAST_MEMORY = 1_000
 
 LEAST_WINDOW_US, MOST_WINDOW_US = 6 * 3_600_000_000, 30 * 86_400_000_000
 """Of an objective."""
+
+SHORTEST_AUTO_US, LONGEST_AUTO_US = 10_000, 100_000
+"""Of the intervals that follow from X. A hop through Kafka takes about as long as the shortest. The longest bounds what clients
+see whatever X is: a bucket is a part of every delay, and who dies is found out after three boundaries or heartbeats."""
 
 _PERCENT = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)%")
 
@@ -78,7 +84,7 @@ def policy_from_text(value: object) -> object:
         refuse(error.problem, error.fix, value=value)
 
 
-def _alpha_x(value: object) -> object:
+def _auto_duration(value: object) -> object:
     if value is None or value == "auto":
         return None
     try:
@@ -87,32 +93,65 @@ def _alpha_x(value: object) -> object:
         refuse(error.problem, f"{error.fix}; or write auto", value=value)
 
 
-AlphaX = Annotated[
+AutoDuration = Annotated[
     int | None,
-    BeforeValidator(_alpha_x),
+    BeforeValidator(_auto_duration),
     PlainSerializer(lambda value: "auto" if value is None else format_duration(value)),
     WithJsonSchema({"type": "string", "title": "auto, or a duration", "examples": ["auto", "2s"]}),
 ]
+"""None where it is left to the program: `auto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often a query does what it does again and again, in microseconds of run time: as it says, or as follows from X."""
+
+    bucket: int
+    """The span that is ordered, processed and rolled back as one."""
+    boundary_interval: int
+    """How often a source says how far its stream has come."""
+    heartbeat: int
+    """How often replicas tell each other how they are."""
+
+    @property
+    def completion(self) -> int:
+        """How long after its first row a bucket may be known to be complete: it passes, and then a boundary comes."""
+        return self.bucket + self.boundary_interval
+
+
+def _whole(interval: int) -> int:
+    """In whole milliseconds, within the bounds of what follows from X."""
+    return min(max(interval - interval % 1_000, SHORTEST_AUTO_US), LONGEST_AUTO_US)
+
+
+def least_that_suffices(needed: Callable[[int], int]) -> int:
+    """The smallest delay threshold that is not below what itself makes necessary. needed: the threshold that the intervals
+    which follow from a threshold need; it must grow by less than the threshold does."""
+    least = 0
+    while (more := needed(least)) > least:
+        least = more
+    return least
 
 
 class Tuning(Model):
     """What most queries leave at its default. `bucket` is event time, the other durations are run time."""
 
-    bucket: Duration = Field(
-        default=100_000,
-        description="The span of event time that is ordered, processed and rolled back as one.",
+    bucket: AutoDuration = Field(
+        default=None,
+        description="The span of event time that is ordered, processed and rolled back as one. `auto` is a twentieth of the "
+        "delay threshold, from 10ms to 100ms, by the threshold with which the query is created; it stays what it is then.",
     )
-    boundary_interval: Duration = Field(
-        default=50_000,
+    boundary_interval: AutoDuration = Field(
+        default=None,
         description="How often a source says how far its stream has come. A reader that hears nothing for three intervals "
-        "takes an input for failed.",
+        "takes an input for failed. `auto` is a twentieth of the delay threshold, from 10ms to 100ms, and follows it.",
     )
-    heartbeat: Duration = Field(
-        default=100_000,
+    heartbeat: AutoDuration = Field(
+        default=None,
         description="How often replicas tell each other how they are. One that misses three counts as dead. At most the delay "
-        "threshold.",
+        "threshold. `auto` is a tenth of the delay threshold, from 10ms to 100ms, and follows it.",
     )
-    alpha_x: AlphaX = Field(
+    alpha_x: AutoDuration = Field(
         default=None,
         description="How long an instance may hold a bucket back for input that is missing: the share of X that the rest of "
         "the path does not need. `auto` lets it be measured (R9).",
@@ -127,8 +166,9 @@ class Tuning(Model):
         "At least ten heartbeats, and a second.",
     )
     history: DurationOrZero = Field(
-        default=0,
-        description="Logs keep at least what was written within this time, for `boreal backfill` and `boreal verify`.",
+        default=600_000_000,
+        description="On a stack, logs keep at least what was written within this time, for replays of failures, `boreal "
+        "backfill` and `boreal verify`.",
     )
     stable_lag_max: Duration | None = Field(
         default=None,
@@ -141,33 +181,27 @@ class Tuning(Model):
         "state.",
     )
 
-    @property
-    def completion(self) -> int:
-        """How long after its first row a bucket may be known to be complete: it passes, and then a boundary comes."""
-        return self.bucket + self.boundary_interval
+    def intervals(self, delay_threshold: int) -> Intervals:
+        """What holds with this X, in microseconds."""
+        twentieth, tenth = _whole(delay_threshold // 20), _whole(delay_threshold // 10)
+        return Intervals(self.bucket or twentieth, self.boundary_interval or twentieth, self.heartbeat or tenth)
 
     @property
     def delay_threshold_least(self) -> int:
         """The smallest delay threshold that leaves room for a bucket to fill, be closed, and be given up (R8, R13)."""
-        return 2 * self.completion + LEAST_SLACK_US
+        return least_that_suffices(lambda threshold: 2 * self.intervals(threshold).completion + LEAST_SLACK_US)
 
     @model_validator(mode="after")
     def _check(self) -> Tuning:
-        retention = max(RETENTION_HEARTBEATS * self.heartbeat, LEAST_RETENTION_US)
+        heartbeat = self.heartbeat or LONGEST_AUTO_US
+        retention = max(RETENTION_HEARTBEATS * heartbeat, LEAST_RETENTION_US)
         if self.retention < retention:
             refuse(
                 f"is too short: readers that live would lose their claim on the logs between two of their heartbeats, "
-                f"every {format_duration(self.heartbeat)}",
+                f"every {format_duration(heartbeat)}",
                 f"write at least {format_duration(retention)}",
                 field="retention",
                 value=format_duration(self.retention),
-            )
-        if self.checkpoint_interval is not None and self.checkpoint_interval < self.boundary_interval:
-            refuse(
-                f"is shorter than boundary_interval, {format_duration(self.boundary_interval)}: nothing new comes sooner",
-                f"write at least {format_duration(self.boundary_interval)}",
-                field="checkpoint_interval",
-                value=format_duration(self.checkpoint_interval),
             )
         if self.memory < LEAST_MEMORY:
             refuse(

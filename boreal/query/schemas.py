@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema, Type
 from boreal.query import expressions
-from boreal.query.spec import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Join,
-    Map,
-    OperatorSpec,
-    Query,
-    Top,
-    Union,
-    did_you_mean,
-)
+from boreal.query.own_operators import OwnOperator, own_operator
+from boreal.query.query import Query
+from boreal.query.refusals import did_you_mean
+from boreal.query.shapes import Aggregate, Deduplicate, Distinct, Filter, Join, Lookup, Map, OperatorSpec, Python, Top, Union
 
 RANK = "rank"
 """The column that `top` adds: 1 for the first row of its window and group."""
@@ -27,11 +19,13 @@ RANK = "rank"
 
 @dataclass(frozen=True)
 class QueryGraph:
-    """The reaching part of a query, typed. plain: of each map, output column -> the input column that it merely is."""
+    """The reaching part of a query, typed. plain: of each map, output column -> the input column that it merely is. own: the
+    operators of installed packages."""
 
     query: Query
     schemas: Mapping[str, Schema]
     plain: Mapping[str, Mapping[str, str]]
+    own: Mapping[str, OwnOperator]
 
     def spec(self, name: str) -> OperatorSpec:
         return self.query.operators[name]
@@ -41,14 +35,18 @@ def infer(query: Query) -> QueryGraph:
     """UserError where a column is not there, or has a type that an operator cannot take."""
     schemas = {name: stream.attributes for name, stream in query.streams.items()}
     plain: dict[str, Mapping[str, str]] = {}
+    own: dict[str, OwnOperator] = {}
     for name in query.reaching:
         spec = query.operators[name]
         inputs = [schemas[source] for source in spec.inputs]
         if isinstance(spec, Map):
             schemas[name], plain[name] = _map_schema(f"operators.{name}", spec, inputs[0])
+        elif isinstance(spec, Python):
+            own[name] = own_operator(spec.operator, spec.parameters, spec.version, inputs[0], f"operators.{name}")
+            schemas[name] = own[name].schema
         else:
             schemas[name] = _schema(f"operators.{name}", spec, inputs)
-    return QueryGraph(query, schemas, plain)
+    return QueryGraph(query, schemas, plain, own)
 
 
 def _schema(field: str, spec: OperatorSpec, inputs: list[Schema]) -> Schema:
@@ -61,7 +59,10 @@ def _schema(field: str, spec: OperatorSpec, inputs: list[Schema]) -> Schema:
             return _aggregate_schema(field, spec, inputs[0])
         case Join():
             return _join_schema(field, spec, inputs[0], inputs[1])
-        case Distinct():
+        case Lookup():
+            table = _without_deleted(field, spec, inputs[1])
+            return replace(_join_schema(field, spec, inputs[0], table), windowed=inputs[0].windowed)
+        case Distinct() | Deduplicate():
             _require(f"{field}.on", spec.on, inputs[0])
             return inputs[0]
         case Top():
@@ -126,13 +127,13 @@ def _aggregate_schema(field: str, spec: Aggregate, schema: Schema) -> Schema:
     return Schema(tuple(columns), windowed=True)
 
 
-def _join_schema(field: str, spec: Join, left: Schema, right: Schema) -> Schema:
+def _join_schema(field: str, spec: Join | Lookup, left: Schema, right: Schema) -> Schema:
     """The left columns, then the right ones without `on`; a right one whose name is taken gets `_right`."""
     _require(f"{field}.on", spec.on, left)
     _require(f"{field}.on", spec.on, right)
     for column in spec.on:
         if left.types[column] is not right.types[column]:
-            sides = [f"{side.types[column]} in {name}" for side, name in zip((left, right), spec.join, strict=True)]
+            sides = [f"{side.types[column]} in {name}" for side, name in zip((left, right), spec.inputs, strict=True)]
             fix = f"map one side: select: {{{column}: cast({column} as ...)}}"
             raise UserError(f"{field}.on", list(spec.on), f"{column} is {' and '.join(sides)}", fix)
     columns = dict(left.columns)
@@ -142,9 +143,26 @@ def _join_schema(field: str, spec: Join, left: Schema, right: Schema) -> Schema:
         name = f"{column}_right" if column in left.types else column
         if name in columns:
             fix = f"rename {name} in one of the inputs, by a map"
-            raise UserError(f"{field}.join", list(spec.join), f"the result would have two columns {name}", fix)
+            raise UserError(f"{field}.{spec.kind}", list(spec.inputs), f"the result would have two columns {name}", fix)
         columns[name] = kind
     return Schema(tuple(columns.items()))
+
+
+def _without_deleted(field: str, spec: Lookup, table: Schema) -> Schema:
+    """The table's columns that the result may have."""
+    column = spec.deleted
+    if column is None:
+        return table
+    field = f"{field}.deleted"
+    if column not in table.types:
+        problem = f"is not a column of {spec.lookup[1]}"
+        raise UserError(field, column, problem, did_you_mean(column, table.names))
+    if table.types[column] is not Type.BOOL:
+        fix = f"compute one first: {{map: {spec.lookup[1]}, select: {{..., gone: \"{column} = ...\"}}}}"
+        raise UserError(field, column, f"is a column of type {table.types[column]}, and not a bool", fix)
+    if column in spec.on:
+        raise UserError(field, column, "is one of the columns of `on`", "name the column that is true in rows that delete")
+    return replace(table, columns=tuple((name, kind) for name, kind in table.columns if name != column))
 
 
 def _top_schema(field: str, spec: Top, schema: Schema) -> Schema:

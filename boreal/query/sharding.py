@@ -8,7 +8,7 @@ from dataclasses import replace
 from boreal.model.errors import UserError
 from boreal.query.parts import Part
 from boreal.query.schemas import RANK, QueryGraph
-from boreal.query.spec import Aggregate, Distinct, Filter, Join, Map, OperatorSpec, Top, Union
+from boreal.query.shapes import Aggregate, Deduplicate, Distinct, Filter, Join, Lookup, Map, Python, Top, Union
 
 Component = dict[str, str]
 """One column of a partition key, as each logged stream calls it: logged stream -> column."""
@@ -22,7 +22,7 @@ def sharded(graph: QueryGraph, part: Part, notes: list[str]) -> Part:
     """
     if part.shards == 1:
         return part
-    stateful = [name for name in part.operators if _group(graph.spec(name)) is not None]
+    stateful = [name for name in part.operators if _group(graph, name) is not None]
     if not stateful:
         keys = {name: natural_key(graph, name) for name in part.reads}
         if all(keys.values()):
@@ -41,13 +41,15 @@ def sharded(graph: QueryGraph, part: Part, notes: list[str]) -> Part:
     return replace(part, shards=1)
 
 
-def _group(spec: OperatorSpec) -> tuple[str, ...] | None:
+def _group(graph: QueryGraph, name: str) -> tuple[str, ...] | None:
     """The columns whose equal values must meet; None for an operator that looks at each row alone."""
-    match spec:
-        case Aggregate() | Top():
+    match graph.spec(name):
+        case Aggregate() | Top() as spec:
             return spec.by
-        case Join() | Distinct():
+        case Join() | Lookup() | Distinct() | Deduplicate() as spec:
             return spec.on
+        case Python():
+            return graph.own[name].group
     return None
 
 
@@ -58,7 +60,7 @@ def _common_components(graph: QueryGraph, part: Part, stateful: list[str]) -> tu
     """
     common: list[Component] | None = None
     for name in reversed(stateful):
-        group = _group(graph.spec(name)) or ()
+        group = _group(graph, name) or ()
         own = _different(_trace_all(graph, part.reads, graph.spec(name).inputs, column) for column in group)
         if not own:
             reason = f"all rows of {name} are one group" if not group else f"{name} groups by computed columns"
@@ -101,7 +103,7 @@ def _trace(graph: QueryGraph, logged: tuple[str, ...], name: str, column: str) -
         return {name: column}
     spec = graph.spec(name)
     match spec:
-        case Filter() | Distinct() | Union():
+        case Filter() | Distinct() | Deduplicate() | Union():
             return _trace_all(graph, logged, spec.inputs, column)
         case Map():
             source = graph.plain[name].get(column)
@@ -110,9 +112,11 @@ def _trace(graph: QueryGraph, logged: tuple[str, ...], name: str, column: str) -
             return _trace(graph, logged, spec.aggregate, column) if column in spec.by else None
         case Top():
             return _trace(graph, logged, spec.top, column) if column != RANK else None
-        case Join():
+        case Python():
+            return _trace(graph, logged, spec.python, column) if column in graph.own[name].unchanged else None
+        case Join() | Lookup():
             # One side is enough: the join itself then allows only keys of its `on`, which it follows to both sides.
-            left, right = spec.join
+            left, right = spec.inputs
             if column in graph.schemas[left].types:
                 return _trace(graph, logged, left, column)
             source = column if column in graph.schemas[right].types else column.removesuffix("_right")
@@ -128,7 +132,7 @@ def _keys(graph: QueryGraph, part: Part, stateful: list[str], components: list[C
         if not key or not possible:
             continue
         if not set(key) <= set(possible):
-            groups = "; ".join(f"{other} by {', '.join(_group(graph.spec(other)) or ())}" for other in stateful)
+            groups = "; ".join(f"{other} by {', '.join(_group(graph, other) or ())}" for other in stateful)
             raise UserError(
                 f"streams.{name}.key",
                 list(key),
@@ -147,7 +151,13 @@ def natural_key(graph: QueryGraph, name: str) -> tuple[str, ...]:
     if name in graph.query.streams:
         return graph.query.streams[name].key
     spec = graph.spec(name)
-    group = _group(spec)
+    if isinstance(spec, Lookup):
+        return natural_key(graph, spec.lookup[0])
+    if isinstance(spec, Python):
+        own = graph.own[name]
+        key = own.group or natural_key(graph, spec.python)
+        return key if set(key) <= set(own.unchanged) else ()
+    group = _group(graph, name)
     if group is not None:
         return group
     keys = [natural_key(graph, source) for source in spec.inputs]

@@ -17,6 +17,8 @@ from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
+    DateType,
+    DecimalType,
     DoubleType,
     LongType,
     StringType,
@@ -58,6 +60,7 @@ _ARROW: dict[DataType, pa.DataType] = {
     DoubleType(): pa.float64(),
     BooleanType(): pa.bool_(),
     TimestampType(): pa.timestamp("us", tz="UTC"),
+    DateType(): pa.date32(),
     ArrayType(StringType()): pa.list_(pa.string()),
 }
 _BATCH_BYTES = 8 << 20
@@ -76,8 +79,8 @@ def check_schema(view: str, schema: StructType) -> None:
     """Refuse a type that no result has, before anything is read."""
     for field in schema.fields:
         expected = FACTS[view].get(field.name)
-        if field.dataType not in _ARROW or (expected is not None and field.dataType != expected):
-            choices = expected.simpleString() if expected else "string, bigint, double, boolean or timestamp"
+        if _arrow_of(field.dataType) is None or (expected is not None and field.dataType != expected):
+            choices = expected.simpleString() if expected else "string, bigint, double, boolean, timestamp, date, decimal(p,s)"
             raise UserError(f"schema.{field.name}", field.dataType.simpleString(), "is not a type of it", f"write {choices}")
 
 
@@ -102,7 +105,9 @@ def _pieces(records: Iterable[Any]) -> Iterator[list[Any]]:
 
 def _batch(view: str, schema: StructType, records: list[Any], is_row: bool) -> pa.RecordBatch:
     facts = FACTS[view]
-    row = pa.schema([(field.name, _ARROW[field.dataType]) for field in schema.fields if field.name not in facts])
+    kinds = {field.name: _arrow_of(field.dataType) for field in schema.fields if field.name not in facts}
+    # Arrow's parser reads dates from numbers only.
+    row = pa.schema([(name, pa.string() if kind == pa.date32() else kind) for name, kind in kinds.items()])
     if is_row:
         table = _parsed(records, row)
         held: dict[str, Any] = {name: table[name] for name in row.names}
@@ -113,6 +118,7 @@ def _batch(view: str, schema: StructType, records: list[Any], is_row: bool) -> p
         held = {f"_{name}": table[name] for name, _ in own} | {name: pc.struct_field(data, name) for name in row.names}
         is_tentative_row = pc.equal(table["type"], "tentative")
         held["_tentative"] = pc.if_else(pc.equal(table["type"], "boundary"), table["tentative"], is_tentative_row)
+    held |= {name: _dates(held[name]) for name, kind in kinds.items() if kind == pa.date32()}
     if "_deleted" in facts:
         held["_deleted"] = pa.array([record.value is None for record in records])
     if is_row and "_tentative" in facts:
@@ -132,7 +138,18 @@ def _parsed(records: list[Any], expected: pa.Schema) -> pa.Table:
     try:
         return pa_json.read_json(lines, in_one_block, options)
     except pa.ArrowInvalid as error:
-        raise UserError("schema", None, f"does not fit the rows ({error})", "leave it out, or correct it") from None
+        raise _unfit(error) from None
+
+
+def _dates(texts: Any) -> Any:
+    try:
+        return texts.cast(pa.date32())
+    except pa.ArrowInvalid as error:
+        raise _unfit(error) from None
+
+
+def _unfit(error: pa.ArrowInvalid) -> UserError:
+    return UserError("schema", None, f"does not fit the rows ({error})", "leave it out, or correct it")
 
 
 def _whole(array: Any) -> pa.Array:
@@ -157,6 +174,10 @@ def latest_of(records: Iterable[Any]) -> list[Any]:
             case "undo":
                 tentative.clear()
     return [*({**stable, **tentative}).values()]
+
+
+def _arrow_of(kind: DataType) -> pa.DataType | None:
+    return pa.decimal128(kind.precision, kind.scale) if isinstance(kind, DecimalType) else _ARROW.get(kind)
 
 
 def _spark_type(kind: pa.DataType) -> DataType:

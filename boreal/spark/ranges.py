@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from boreal.client.kafka_clients import make_client, topic_id
+from boreal.client.kafka_clients import all_topics, make_client, topic_id
 from boreal.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class TopicReader:
 
     def __init__(self, topic: Topic) -> None:
         from kafka import KafkaConsumer, TopicPartition
-        from kafka.errors import KafkaTimeoutError
+        from kafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
         self._topic = topic
         self._partition = TopicPartition(topic.name, 0)
@@ -83,9 +83,8 @@ class TopicReader:
         try:
             self._consumer.assign([self._partition])
             self._first_offset(FIRST_LOOK_MS)
-        except KafkaTimeoutError:
-            exists = topic.name in self._consumer.topics()
-            if not exists:
+        except (KafkaTimeoutError, UnknownTopicOrPartitionError):
+            if topic.name not in all_topics(self._consumer):
                 self.close()
                 fix = "see `boreal query list`; of several sites, name one: .option('site', NAME)"
                 if topic.name.endswith(".latest"):

@@ -16,9 +16,11 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
 
+import numpy as np
+
 from boreal.query.spec import Query, load_query
-from embedded.live.topic import TopicRecord
 from intake.intake import BOUNDARY_HEADER
+from intake.user_records import Headers, PartitionRecords
 
 SPEED = 600
 """Event time over run time."""
@@ -112,18 +114,24 @@ class DemoTopic:
         day, run_us = divmod(max(now - self._begun_at, -1), _DAY_RUN_US)
         return max(day * len(self._day) + bisect_right(self._arrivals, run_us), 0)
 
-    def read(self, offset: int, end: int) -> list[TopicRecord]:
-        return [self._record(place) for place in range(offset, end)]
+    def read(self, offset: int, end: int) -> PartitionRecords:
+        found = [self._record(place) for place in range(offset, end)]
+        headers = {index: headers for index, (_, headers) in enumerate(found) if headers}
+        return PartitionRecords(np.arange(offset, end), [value for value, _ in found], headers)
 
     def trim(self, offset: int) -> None:
         """Nothing is stored."""
 
-    def _record(self, offset: int) -> TopicRecord:
+    def begin_at(self, since: int | None) -> int:
+        return 0
+
+    def _record(self, offset: int) -> tuple[bytes | None, Headers]:
+        """The value and the headers of a record."""
         day, place = divmod(offset, len(self._day))
         entry = self._day[place]
         time = (entry.time + timedelta(days=day)).isoformat()
         if entry.row is None:
-            return TopicRecord(offset, None, ((BOUNDARY_HEADER, time.encode()),))
+            return None, ((BOUNDARY_HEADER, time.encode()),)
         carrier, dest, delay = entry.row
         row = {"departed_at": time, "carrier": carrier, "dest": dest, "dep_delay": delay}
-        return TopicRecord(offset, json.dumps(row).encode())
+        return json.dumps(row).encode(), ()

@@ -7,19 +7,24 @@ Each call happens between two turns. `next_at` says when `turn` is to be called;
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from boreal.model.errors import UserError
 from boreal.query.spec import Query, did_you_mean
-from deployment.audit import ChaosAudit, QueryAudit, QueryChange, TokenAudit
+from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, TokenAudit, replay_event
+from deployment.change_preview import ChangePreview, preview, refuse_other_structure
+from deployment.corrections import TellCorrection, tell_nobody
 from deployment.events import RESTARTED, Event
-from deployment.query_record import QueryRecord, refuse_other_structure
+from deployment.evolution import evolve, resolve_start, roll_back, settle
+from deployment.query_record import QueryRecord, with_bucket
 from embedded.live.demo import demo_query
 from embedded.live.journal import EventJournal
 from embedded.live.query import LiveQuery, plan_live
 from embedded.world import Clock
+from formats.dead_letter import LetterChoice, ReplayOutcome
 
 
 class LiveEngine:
@@ -34,13 +39,14 @@ class LiveEngine:
         self.problems: dict[str, str] = {}
         self.journal = EventJournal(data)
         """All that happens."""
-        self._audit, self._tokens = QueryAudit(), TokenAudit()
+        self._tell: TellCorrection = tell_nobody
+        self._audit, self._tokens, self._jobs = QueryAudit(), TokenAudit(), JobAudit()
         self._data = data / "queries"
         self._clock = clock
         for path in sorted(self._data.glob("*/query.json")):
             try:
                 query = LiveQuery.read(path.parent, clock)
-                query.on_events = self.journal.record
+                self._attend(query)
                 self.queries[query.name] = query
             except (UserError, KeyError, TypeError, ValueError) as error:
                 self.problems[path.parent.name] = str(error)
@@ -49,7 +55,7 @@ class LiveEngine:
         """Start all queries that are not paused, where they stopped. What was left to record is recorded first."""
         chaos = ChaosAudit()
         for _, event in self.journal.events:
-            for audit in (self._audit, self._tokens, chaos):
+            for audit in (self._audit, self._tokens, self._jobs, chaos):
                 audit.resume(event)
             if event.query in self.queries:
                 self.queries[event.query].failures.resume(event)
@@ -65,6 +71,12 @@ class LiveEngine:
         """Stop all queries at once. What they have logged stays."""
         for query in self.queries.values():
             query.end()
+
+    def tell_corrections(self, tell: TellCorrection) -> None:
+        """Call `tell` after each correction from now on."""
+        self._tell = tell
+        for query in self.queries.values():
+            query.on_corrected = tell
 
     # Time
 
@@ -89,21 +101,28 @@ class LiveEngine:
         return self.queries[name]
 
     def check(self, query: Query) -> tuple[str, ...]:
-        """The notes of the planner. UserError if `put` would refuse the query."""
+        """The notes of the planner. UserError if the query cannot run here."""
         old = self.queries.get(query.name)
-        if old is not None:
-            refuse_other_structure(old.record.query, query)
         return plan_live(query, old.is_demo if old is not None else False).notes
+
+    def preview(self, query: Query, start: str, now: int) -> ChangePreview | None:
+        """What `put` would change of the query of this name, and how; None if there is none."""
+        old = self.queries.get(query.name)
+        start = resolve_start(start, now)
+        return None if old is None else preview(old.record, query, start)
 
     def put(self, query: Query, now: int, is_demo: bool = False, by: str | None = None) -> LiveQuery:
         """Create or replace a query; the same again changes nothing. by: who does it. UserError if it cannot run here."""
         self.check(query)
         old = self.queries.get(query.name)
         if old is not None:
-            return self._change(old, QueryRecord(query.name, query.dump(), old.record.revision, old.record.paused), now, by)
+            refuse_other_structure(old.record, query)
+        spec = with_bucket(query, old.record.query if old is not None else None).dump()
+        if old is not None:
+            return self._change(old, replace(old.record, spec=spec), now, by)
         directory = self._data / quote(query.name, safe="")
-        made = LiveQuery(QueryRecord(query.name, query.dump(), 1), is_demo, directory, self._clock)
-        made.on_events = self.journal.record
+        made = LiveQuery(QueryRecord(query.name, spec, 1), is_demo, directory, self._clock)
+        self._attend(made)
         made.save()
         self.queries[query.name] = made
         self.queries = dict(sorted(self.queries.items()))
@@ -119,14 +138,15 @@ class LiveEngine:
     def change(self, name: str, fields: Mapping[str, Any], now: int, by: str | None = None) -> LiveQuery:
         """Replace some top-level fields of a query, all or none. by: who does it. UserError if it cannot run so."""
         old = self.find(name)
-        changed = old.record.query.changed(**fields)
+        changed = with_bucket(old.record.query.changed(**fields), old.record.query)
         self.check(changed)
-        return self._change(old, QueryRecord(name, changed.dump(), old.record.revision, old.record.paused), now, by)
+        refuse_other_structure(old.record, changed)
+        return self._change(old, replace(old.record, spec=changed.dump()), now, by)
 
     def pause(self, name: str, paused: bool, now: int, by: str | None = None) -> LiveQuery:
         """Stop or continue a query; does nothing if it is so already. by: who does it."""
         old = self.find(name)
-        return self._change(old, QueryRecord(name, old.record.spec, old.record.revision, paused), now, by)
+        return self._change(old, replace(old.record, paused=paused), now, by)
 
     def restart(self, name: str, now: int, by: str | None = None) -> LiveQuery:
         """Begin all instances of a query again from their logs. by: who does it."""
@@ -136,6 +156,39 @@ class LiveEngine:
         query.restart(now)
         return query
 
+    def evolve(self, query: Query, start: str, now: int, by: str | None = None) -> LiveQuery:
+        """Build another version of a query beside it, which takes over once it has caught up (`deployment.evolution`). start:
+        from where it reads the posted records. by: who does it. UserError if that cannot be."""
+        old = self.find(query.name)
+        if old.is_demo:
+            raise UserError("NAME", query.name, "is the demo, which has one version", "create a query of your own")
+        plan_live(query, old.is_demo)
+        return self._evolve(old, evolve(old.record, with_bucket(query, None), resolve_start(start, now)), now, by)
+
+    def roll_back(self, name: str, now: int, by: str | None = None) -> LiveQuery:
+        """Let the version that was in charge before take over again, or give up one that never was. by: who does it."""
+        query = self.find(name)
+        return self._evolve(query, roll_back(query.record), now, by)
+
+    def settle(self, name: str, now: int, by: str | None = None) -> LiveQuery:
+        """Let go of the version that was in charge before. by: who does it."""
+        query = self.find(name)
+        return self._evolve(query, settle(query.record), now, by)
+
+    def _evolve(self, query: LiveQuery, wanted: QueryRecord, now: int, by: str | None) -> LiveQuery:
+        if wanted != query.record:
+            query.evolve(wanted, now)
+            self._note_record(query, now, by)
+        return query
+
+    def _note_record(self, query: LiveQuery, now: int, by: str | None = None) -> None:
+        self.journal.record(self._audit.see(QueryChange(query.name, query.record, now / 1_000, by)))
+
+    def _attend(self, query: LiveQuery) -> None:
+        """Record what happens with a query."""
+        query.on_events, query.on_corrected = self.journal.record, self._tell
+        query.on_record = lambda now: self._note_record(query, now)
+
     def delete(self, name: str, now: int, by: str | None = None) -> None:
         """Remove a query with its files. by: who does it."""
         query = self.find(name)
@@ -144,13 +197,24 @@ class LiveEngine:
         self.journal.record(self._audit.see(QueryChange(name, None, now / 1_000, by)))
         del self.queries[name]
 
+    def replay(self, name: str, choice: LetterChoice, limit: int, now: int, by: str) -> ReplayOutcome:
+        """See `LiveQuery.replay`. by: who does it."""
+        outcome = self.find(name).replay(choice, limit, now)
+        if outcome.replayed:
+            self.journal.record([replay_event(name, choice, outcome, now / 1_000, by)])
+        return outcome
+
     def see_tokens(self, tokens: Iterable[Mapping[str, Any]], now: int) -> None:
         """There are these tokens, as `TokenAudit.see` wants them: record what is new."""
         self.journal.record(self._tokens.see(tokens, now / 1_000))
 
+    def see_jobs(self, jobs: Iterable[Mapping[str, Any]], now: int) -> None:
+        """There are these jobs, as `JobAudit.see` wants them: record what is new."""
+        self.journal.record(self._jobs.see(jobs, now / 1_000))
+
     def _change(self, query: LiveQuery, wanted: QueryRecord, now: int, by: str | None) -> LiveQuery:
         if wanted != query.record:
-            record = QueryRecord(wanted.name, wanted.spec, wanted.revision + 1, wanted.paused)
+            record = replace(wanted, revision=wanted.revision + 1)
             query.change(record, now)
             self.journal.record(self._audit.see(QueryChange(record.name, record, now / 1_000, by)))
         return query

@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from boreal.model.frames import Boundary, Data, Frame, LogId
+from boreal.model.frames import Boundary, Data, Frame, LogId, Start
 from boreal.query.plan import Plan
 from deployment.delay_window import DelayWindow
+from embedded.live.lead import Lead, place_at
 from embedded.run_folder import write_whole
-from formats.changelog import Changelog, ChangelogPlace, ChangelogState, RowRecords
+from formats.changelog import Changelog, ChangelogPlace, ChangelogState, ControlRecord, RowRecords
 from logs.log import LogStore
 
 KEPT_RECORDS = 20_000
@@ -144,12 +145,19 @@ class _Mark:
 
     offset: int
     state: ChangelogState
+    version: int
+    """The version whose log it is."""
+    lead: Lead | None = None
+    """Of a version that has taken over."""
 
 
 class Output:
-    """The changelog of a query, from the mark in `path` on, if that file exists. CorruptError if the log lacks its frames."""
+    """The changelog of a query, as one of its versions gives it, from the mark in `path` on, if that file exists. CorruptError
+    if the log lacks its frames."""
 
-    def __init__(self, plan: Plan, logs: LogStore, path: Path, ring: OutputRing) -> None:
+    def __init__(self, plan: Plan, logs: LogStore, path: Path, ring: OutputRing, version: int, is_led_in: bool = False) -> None:
+        """plan, logs: of the version. is_led_in: the mark is new, made by `lead_in`: the frames after it are delivered now."""
+        self.version = version
         self.ring = ring
         self.delays = DelayWindow(plan.delay_threshold_us)
         self.tentative_since: int | None = None
@@ -161,17 +169,47 @@ class Output:
         if self._mark is not None:
             self._changelog.restore(self._mark.state)
         else:
-            self._mark = _Mark(self._log.start, self._changelog.state)
+            self._mark = _Mark(self._log.start, self._changelog.state, version)
+        self._lead = self._mark.lead
+        if not is_led_in:
+            self.ring.begin(self._mark.state.place.seq)
         self._replay(self._mark)
-        self._newer = _Mark(self._log.end, self._changelog.state)
+        self._newer = self._mark_here()
 
     @property
     def place(self) -> ChangelogPlace:
         """The present position of the changelog."""
         return self._changelog.place
 
+    def _mark_here(self) -> _Mark:
+        return _Mark(self._log.end, self._changelog.state, self.version, self._lead)
+
+    def lead_in(self, plan: Plan, logs: LogStore, version: int, last: Boundary, now: int) -> Output:
+        """The output of the version that takes over where this one ends. When this returns it has taken over, whatever happens
+        to the process. plan, logs: of that version, whose stable results have reached the time. last: the boundary that ends
+        this one: clients see it only then, because before a crash would end this version later."""
+        at = last.time
+        log = logs.open(LogId(plan.output.name, "r0", 0))
+        offset, first_id = place_at(log, at)
+        first = self._changelog.place.seq + 1
+        own = self._lead.take(last) if self._lead is not None else last
+        assert own is not None, "it ends after it began"
+        ends = [self._changelog.take(own, now)]
+        place = self._changelog.place
+        tail = log.tail()
+        epoch = next((frame.epoch for _, frame in log.read(offset, 1)), tail.epoch if tail is not None else 0)
+        # What clients have tentatively of this version is undone first.
+        ends.append(self._changelog.take(Start(last.origin, place.epoch + 1, place.next_stable_id), now))
+        state = self._changelog.state
+        lead = Lead(at, place.next_stable_id - first_id, place.epoch + 1 - epoch)
+        log.sync()
+        _write_mark(self._path, _Mark(offset, state, version, lead))
+        controls = [each for each in ends if isinstance(each, ControlRecord)]
+        self.ring.add([OutputRecord(seq, each.kind, each.record, None) for seq, each in enumerate(controls, first)])
+        return Output(plan, logs, self._path, self.ring, version, is_led_in=True)
+
     def take(self, frame: Frame, now: int, replica: str) -> None:
-        """A frame was appended to the log, as the last one."""
+        """The next frame of the version: the last one of the log, or its beginning, where that waits for a takeover."""
         delays = self._take(frame, now, replica)
         if delays is not None:
             self.delays.add(now, delays)
@@ -180,6 +218,11 @@ class Output:
 
     def _take(self, frame: Frame, now: int, replica: str) -> np.ndarray | None:
         """The delays of new rows; None if the frame has no rows."""
+        if self._lead is not None:
+            led = self._lead.take(frame)
+            if led is None:
+                return None
+            frame = led
         first = self._changelog.place.seq + 1
         taken = self._changelog.take(frame, now, replica)
         if isinstance(taken, RowRecords):
@@ -198,7 +241,6 @@ class Output:
 
     def _replay(self, mark: _Mark) -> None:
         """Take the frames of the log from a mark on. When they were delivered is not known exactly: their boundaries tell."""
-        self.ring.begin(mark.state.place.seq)
         offset, at = mark.offset, 0
         while offset < self._log.end:
             for place, frame in self._log.read(offset, READ_FRAMES):
@@ -208,15 +250,16 @@ class Output:
 
     def _move_on(self) -> None:
         """Write the newer mark, trim the log to it, and make a new one."""
-        mark, self._newer = self._newer, _Mark(self._log.end, self._changelog.state)
+        mark, self._newer = self._newer, self._mark_here()
         if self._newer.state.place.next_stable_id == mark.state.place.next_stable_id:
             # Only boundaries since then: nothing is lost if a restart begins here, and all of them can be removed.
             mark, last_id = self._newer, self._newer.state.place.next_stable_id - 1
         else:
             # The frame with the last row before the mark stays, and with it all control frames after it.
             last_id = mark.state.place.next_stable_id - 2
+        last_id -= self._lead.ids if self._lead is not None else 0
         self._log.sync()
-        write_whole(self._path, json.dumps({"offset": mark.offset, **asdict(mark.state)}))
+        _write_mark(self._path, mark)
         if last_id >= 0:
             self._log.trim(last_id)
 
@@ -225,9 +268,22 @@ def _ingested(frame: Frame) -> int:
     return max(at for _, at in frame.ingest) if isinstance(frame, Data) else 0
 
 
+def version_given(path: Path) -> int | None:
+    """The version whose rows clients get, by the mark in a file; None if there is none."""
+    mark = _read_mark(path)
+    return None if mark is None else mark.version
+
+
+def _write_mark(path: Path, mark: _Mark) -> None:
+    lead = {"lead": asdict(mark.lead)} if mark.lead is not None else {}
+    version = {"version": mark.version} if mark.version != 1 else {}
+    write_whole(path, json.dumps({"offset": mark.offset, **asdict(mark.state), **version, **lead}))
+
+
 def _read_mark(path: Path) -> _Mark | None:
     if not path.is_file():
         return None
     fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     offset, place = fields.pop("offset"), ChangelogPlace(**fields.pop("place"))
-    return _Mark(int(offset), ChangelogState(place, **fields))
+    version, lead = int(fields.pop("version", 1)), fields.pop("lead", None)
+    return _Mark(int(offset), ChangelogState(place, **fields), version, Lead(**lead) if lead is not None else None)

@@ -5,47 +5,72 @@ A `LiveQuery` keeps its files in one directory:
     query.json     the record of the query, and how its streams are fed
     logs/          the logs of all instances and sources      checkpoints/   their checkpoints
     posted/STREAM  the records that clients have posted       output.json    where the numbering of the output goes on
+    recorded/      what sources have logged lately, for replays
+    versions/2/    logs, checkpoints and recorded of a later version of the query
+
+While the query evolves (`deployment.evolution`), two versions run, each in a world of its own with an egress of its own. What
+clients get comes from the egress of one of them, and changes at the event time of the takeover: the former ends there
+(`logs.egress_switch`), and the other one is led in (`embedded.live.lead`). The mark in output.json says which one it is.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from boreal.model.errors import BorealError, UserError
-from boreal.model.frames import Frame, LogId, State
+from boreal.model.errors import BorealError, OperatorError, UserError
+from boreal.model.frames import Boundary, Frame, LogId, State
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query
 from deployment.audit import ChaosAudit
+from deployment.corrections import CorrectionHistory, TellCorrection, tell_nobody
 from deployment.events import Event, stamp
+from deployment.evolution import EARLIEST, LEAVING, EgressReport, Evolution, let_go, progress_of, shown, state_of
 from deployment.failure_recorder import SILENT, Clients, FailureRecorder
 from deployment.instance_fields import instance_fields
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord, read_query_record
 from deployment.slo import MINUTE_MS, ServiceLevel
+from deployment.status_fields import INPUT
+from deployment.watched_query import tentative_share
 from embedded.faults import Fault, check_faults
 from embedded.file_checkpoints import FileCheckpointStore
 from embedded.file_log import FileLogStore
 from embedded.injection import ActiveFault, FaultInjector
 from embedded.live.demo import AIRPORTS, SPEED, DemoTopic, demo_query
-from embedded.live.output import Output, OutputRing
+from embedded.live.output import Output, OutputRing, version_given
 from embedded.live.source import LiveSource
-from embedded.live.topic import PostedTopic, Topic
+from embedded.live.source_archive import SourceArchive, SourceFiles
+from embedded.live.topic import PostedTopic, SharedTopic, Topic
+from embedded.recording import source_logs
 from embedded.run_folder import CHECKPOINTS, LOGS, write_whole
 from embedded.world import Clock, World
-from formats.dead_letter import DeadLetterRecord
-from formats.json_text import moment
+from formats.dead_letter import (
+    BEYOND_LIMIT,
+    NO_RECORD,
+    PUT_BACK_BEFORE,
+    DeadLetterRecord,
+    KeptLetter,
+    LetterChoice,
+    LetterPage,
+    ReplayOutcome,
+)
+from formats.json_text import moment, time_us
+from logs.egress_switch import EgressSwitch, Given, NextVersion
+from logs.restart import last_time
 from reconcile.events import InstanceId, Reconciled, StateChanged, Threshold
 from reconcile.status import Status
+from sunion.tape import BEGINNING
 
 SITE = "local"
 """The name of the one site of an embedded installation."""
@@ -53,6 +78,11 @@ EGRESS_NAME = f"{EGRESS}.{SITE}"
 SEGMENT_BYTES = 1 << 20
 """The size of a log's file. Trimming removes whole files."""
 KEPT_LETTERS = 1_000
+LOOK_US = 100_000
+"""How often it is looked whether the next step of an evolution is due."""
+WAITS_FOR_SHARE = 4
+"""Results wait for a version that takes over for this share of X at most."""
+TRIM_FRAMES = 1_000
 RETRY_US = (1_000_000, 30_000_000)
 """A query that fails is restarted after the first, and later the second, of these times."""
 
@@ -66,21 +96,50 @@ class LiveWorld(World):
     query: LiveQuery
 
     def report(self, who: InstanceId, what: StateChanged | Reconciled) -> None:
-        self.query.hear(who, what, self.now)
+        self.query.hear_of(self, who, what)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How clients are given the results of the version in charge."""
+
+    output: Output
+    """Its records."""
+    switch: EgressSwitch
+    """Where it ends."""
+
+
+@dataclass(eq=False)
 class _Running:
-    """What exists while the query runs."""
+    """A version while it runs."""
 
+    number: int
+    plan: Plan
     logs: FileLogStore
     world: LiveWorld
     injector: FaultInjector
-    output: Output
     sources: dict[str, LiveSource]
     files: ExitStack
+    reached: int = BEGINNING
+    """The event time (us) that the stable results of its egress have reached."""
+    serving: Serving | None = None
+    """Of the version in charge."""
+    held_since: int | None = None
+    """Since when results wait for the other version."""
+    is_looking: bool = False
+    """Whether `_look` is called again."""
     is_counting: bool = False
     """Whether `_count_served` is called at each full minute."""
+
+    @property
+    def out(self) -> LogId:
+        """The log of its egress."""
+        return LogId(self.plan.output.name, "r0", 0)
+
+    @property
+    def output(self) -> Output:
+        assert self.serving is not None, "it is in charge"
+        return self.serving.output
 
 
 class LiveQuery:
@@ -97,21 +156,30 @@ class LiveQuery:
         self.journal = FailureJournal()
         self.on_events: Callable[[Sequence[Event]], None] = lambda events: None
         """Called with what is to be recorded."""
+        self.on_corrected: TellCorrection = tell_nobody
         self.failures = FailureRecorder(record.name)
         self.served = ServiceLevel(record.name)
         self.slo = record.query.slo
         self.chaos = ChaosAudit()
         self.ring = OutputRing()
-        self.letters: deque[DeadLetterRecord] = deque(maxlen=KEPT_LETTERS)
-        self.dead_letters: Counter[str] = Counter()
+        self._letters: deque[KeptLetter] = deque(maxlen=KEPT_LETTERS)
+        self._letter_count = 0
         self.problem: str | None = None
         self.since: dict[InstanceId, int] = {}
         self.reconciliations: Counter[InstanceId] = Counter()
         self.last_reconciliation_s: dict[InstanceId, float] = {}
+        self._corrections: defaultdict[InstanceId, CorrectionHistory] = defaultdict(CorrectionHistory)
         self._changed_ms: dict[str, float] = {}
         self._clients = (False, 0)
         self._states: dict[InstanceId, State | None] = {}
         self._running: _Running | None = None
+        self._beside: _Running | None = None
+        self._beside_problem = ""
+        self._evolution = Evolution()
+        self._topics: dict[str, SharedTopic] = {}
+        self._files = ExitStack()
+        self.on_record: Callable[[int], None] = lambda now: None
+        """Called when the query has changed its record itself, with the time."""
         self._faults: list[tuple[Fault, int]] = []
         self._retry_at: int | None = None
         self._retries = 0
@@ -141,13 +209,19 @@ class LiveQuery:
     @property
     def next_at(self) -> int | None:
         """When `turn` is to be called next; None if nothing is to be done."""
-        return self._retry_at if self._running is None else self._running.world.next_at
+        if self._running is None:
+            return self._retry_at
+        found = (each.world.next_at for each in (self._running, self._beside) if each is not None)
+        return min((at for at in found if at is not None), default=None)
 
     def turn(self, now: int) -> None:
         """Perform the first action that is due. An error ends the query's instances; they begin again a little later."""
         try:
-            if self._running is not None:
-                self._running.world.turn(now)
+            running, beside = self._running, self._beside
+            if running is not None and beside is not None and _is_before(beside.world.next_at, running.world.next_at):
+                self._turn_beside(beside, now)
+            elif running is not None:
+                running.world.turn(now)
             else:
                 self._retry_at = None
                 self.begin(now)
@@ -161,31 +235,23 @@ class LiveQuery:
         paused."""
         if self._running is not None or self.record.paused:
             return
-        with ExitStack() as files:
-            logs = FileLogStore(self.directory / LOGS, SEGMENT_BYTES)
-            store = FileCheckpointStore(self.directory / CHECKPOINTS)
-            files.enter_context(closing(logs))
-            files.enter_context(closing(store))
-            output = Output(self.plan, logs, self.directory / "output.json", self.ring)
-            world = LiveWorld(self.plan, self.clock, logs, store, self._on_append)
-            world.query, world.now = self, now
-            topics = self._topics(files)
-            self._running = _Running(logs, world, FaultInjector(world), output, {}, files.pop_all())
-        streams = self.record.query.streams
-        for name, topic in topics.items():
-            given = (name, streams[name], self.plan, topic, logs, world.append, self._refuse, now)
-            self._running.sources[name] = LiveSource(*given)
+        self._recover(now)
+        charge, *others = self.record.runs()
+        self._running = self._open(charge, now)
+        path, number = self.directory / "output.json", self._running.number
+        output = Output(self._running.plan, self._running.logs, path, self.ring, number)
+        self._serve(self._running, output)
         self._begin_demo(now)
-        for who in world.processes:
-            world.start(who)
-        for source in self._running.sources.values():
-            self._tick(source)
+        self._start(self._running)
+        for other in others:
+            self._begin_beside(other, now)
         for fault, ends_at in self._faults:
             if ends_at > now and not _problem_of(fault, self.plan):
                 self._running.injector.strike(replace(fault, for_us=ends_at - now))
         self._faults = []
         self._begun_at, self.problem = now, None
         self._begin_counting(self._running)
+        self._go_on_evolving(now)
 
     def end(self) -> None:
         """Stop all instances at once. What they have logged stays."""
@@ -194,6 +260,9 @@ class LiveQuery:
             self.on_events(self.served.stop(running.world.now / 1_000))
             self._faults = [(active.fault, active.ends_at) for active in running.injector.active if active.ends_at is not None]
             running.files.close()
+        self._end_beside()
+        self._topics.clear()
+        self._files.close()
         self._retry_at = None
         self._states.clear()
 
@@ -205,7 +274,7 @@ class LiveQuery:
     def change(self, record: QueryRecord, now: int) -> None:
         """Run by another record of the same query from now on. A new X holds at once; after other changes, all instances begin
         again from their logs. UserError if it cannot run here; nothing changes then."""
-        changed, old = plan_live(record.query, self.is_demo), self.plan
+        changed, old, taken = plan_live(record.query, self.is_demo), self.plan, self.record.query.streams
         self.record, self.plan, self.slo = record, changed, record.query.slo
         self.save()
         if record.paused:
@@ -213,10 +282,10 @@ class LiveQuery:
             self.on_events(self.failures.end("paused", now / 1_000))
         elif self._running is None:
             self.begin(now)
-        elif replace(changed, delay_threshold_us=old.delay_threshold_us) != old:
+        elif _without_threshold(changed) != _without_threshold(old) or record.query.streams != taken:
             self.restart(now)
-        elif changed.delay_threshold_us != old.delay_threshold_us:
-            self._set_threshold(changed.delay_threshold_us)
+        elif changed != old:
+            self._set_threshold(changed)
         if self._running is not None:
             self._begin_counting(self._running)
 
@@ -225,68 +294,306 @@ class LiveQuery:
         self.end()
         self.begin(now)
 
-    def _set_threshold(self, threshold_us: int) -> None:
+    def _set_threshold(self, changed: Plan) -> None:
         assert self._running is not None
         world = self._running.world
-        world.plan = self.plan
-        self._running.output.delays.x_us = threshold_us
+        self._running.plan = world.plan = changed
+        self._running.output.delays.x_us = changed.delay_threshold_us
+        for source in self._running.sources.values():
+            source.set_threshold(changed)
         for who in world.processes:
-            world.deliver(who, Threshold(threshold_us))
+            world.deliver(who, Threshold.of(changed))
 
     def _fail(self, error: Exception, now: int) -> None:
         self.end()
         for who in self._instances:
             self._see_state(str(who), SILENT, now)
-        self.problem = f"{type(error).__name__}: {error}"
+        self.problem = str(error) if isinstance(error, OperatorError) else f"{type(error).__name__}: {error}"
         if now - self._begun_at > RETRY_US[1]:
             self._retries = 0
         wait_us = min(RETRY_US[0] << min(self._retries, 10), RETRY_US[1])
         self._retries, self._retry_at = self._retries + 1, now + wait_us
         self.note("progress", self.name, f"has failed, and begins again in {wait_us / 1e6:.0f} s: {self.problem}", now, True)
 
+    # Versions
+
+    def _root(self, version: int) -> Path:
+        """The directory of a version's logs and checkpoints."""
+        return self.directory if version == 1 else self.directory / "versions" / str(version)
+
+    def _archive(self, version: int) -> SourceArchive:
+        root = self._root(version)
+        return SourceArchive(root / "recorded", root / LOGS)
+
+    def _open(self, version: QueryRecord, now: int) -> _Running:
+        """A version with its files and sources, and no instance yet."""
+        number, root = version.version, self._root(version.version)
+        made = plan_live(version.query, self.is_demo)
+        with ExitStack() as files:
+            logs = FileLogStore(root / LOGS, SEGMENT_BYTES, self._archive(number).keep)
+            store = FileCheckpointStore(root / CHECKPOINTS)
+            files.enter_context(closing(logs))
+            files.enter_context(closing(store))
+            world = LiveWorld(made, self.clock, logs, store, lambda log, frame, at: self._on_append(running, log, frame, at))
+            world.query, world.now = self, now
+            running = _Running(number, made, logs, world, FaultInjector(world), {}, files)
+            anchor = logs.open(running.out).last_anchor()
+            running.reached = anchor.time if anchor is not None else BEGINNING
+            since = None if version.start == EARLIEST else time_us(version.start)
+            streams = version.query.streams
+            for name in dict.fromkeys(edge.operator for edge in made.sources):
+                topic = self._topic(name).of(number)
+                given = (name, streams[name], made, topic, logs, world.append, self._refuse, now, since)
+                running.sources[name] = LiveSource(*given)
+            running.files = files.pop_all()
+        return running
+
+    def _start(self, running: _Running) -> None:
+        for who in running.world.processes:
+            running.world.start(who)
+        for source in running.sources.values():
+            self._tick(running, source)
+
+    def _serve(self, running: _Running, output: Output) -> None:
+        """Clients get the results of this version from now on."""
+        through = output.place.through
+        written_to = last_time(running.logs.open(running.out))
+        switch = EgressSwitch(output.place.next_stable_id, max(written_to, BEGINNING if through is None else through))
+        running.serving = Serving(output, switch)
+
+    def _begin_beside(self, version: QueryRecord, now: int) -> None:
+        """Start the version beside the one in charge. If it cannot run, that one goes on."""
+        try:
+            self._beside = self._open(version, now)
+            self._start(self._beside)
+        except Exception as error:  # a version that breaks must not break the other one
+            self._fail_beside(error)
+
+    def _turn_beside(self, beside: _Running, now: int) -> None:
+        try:
+            beside.world.turn(now)
+        except Exception as error:  # as above
+            if beside is not self._beside:
+                raise  # it is in charge now
+            self._fail_beside(error)
+
+    def _fail_beside(self, error: Exception) -> None:
+        self._end_beside()
+        self._beside_problem = f"{type(error).__name__}: {error}"
+
+    def _end_beside(self) -> None:
+        beside, self._beside = self._beside, None
+        self._beside_problem = ""
+        if beside is not None:
+            beside.files.close()
+            for topic in self._topics.values():
+                topic.leave(beside.number)
+
+    def _recover(self, now: int) -> None:
+        """What the process has left half done when it ended."""
+        if state_of(self.record) == LEAVING:
+            self.let_go()
+        takeover = self.record.takeover
+        if takeover is not None and version_given(self.directory / "output.json") == takeover.to:
+            self._complete(now)
+
+    # Evolution
+
+    @property
+    def evolution(self) -> dict[str, Any] | None:
+        """How the change to another version gets on, as statuses show it."""
+        beside, problem = self.record.beside, self._beside_problem
+        fails = f"version {beside.version}, which fails: {problem}" if beside is not None and problem else ""
+        return shown(self.record, fails or self._evolution.waits_for)
+
+    def evolve(self, record: QueryRecord, now: int) -> None:
+        """Run by a record that has another state of the evolution."""
+        self.record = record
+        self.save()
+        beside = record.beside
+        if beside is None or beside.leaves:
+            self.let_go()
+        elif self._running is not None and self._beside is None:
+            self._begin_beside(record.run(beside.version), now)
+        self._evolution = Evolution()
+        self._go_on_evolving(now)
+
+    def let_go(self) -> None:
+        """Delete what the version that leaves has made."""
+        beside = self.record.beside
+        if beside is None:
+            return
+        self._end_beside()
+        root = self._root(beside.version)
+        for part in (LOGS, CHECKPOINTS, "recorded") if beside.version == 1 else ("",):
+            shutil.rmtree(root / part, ignore_errors=True)
+        self.record = let_go(self.record)
+        self.save()
+
+    def _go_on_evolving(self, now: int) -> None:
+        """Take the steps of the evolution, as long as there are any."""
+        running = self._running
+        if running is None or self.record.beside is None:
+            return
+        running.world.now = max(running.world.now, now)
+        self._prepare(running, now)
+        if not running.is_looking:
+            self._look(running)
+
+    def _look(self, running: _Running) -> None:
+        beside = self.record.beside
+        running.is_looking = running is self._running and beside is not None and (beside.takes_over or self._is_taken_over)
+        if running.is_looking:
+            self._advance(running, running.world.now)
+            running.world.at(running.world.now + LOOK_US, lambda: self._look(running))
+
+    @property
+    def _is_taken_over(self) -> bool:
+        """Whether a takeover is under way."""
+        return self.record.takeover is not None
+
+    def _advance(self, running: _Running, now: int) -> None:
+        """The next step of the evolution, if one is due."""
+        serving = running.serving
+        assert serving is not None, "it is in charge"
+        x_us = running.plan.delay_threshold_us
+        if running.held_since is not None and now - running.held_since > x_us // WAITS_FOR_SHARE:
+            # The other version is late: clients get what waits, and it takes over at a later time.
+            takeover = self.record.takeover
+            self._give(running, serving.switch.prepare(None), now)
+            assert takeover is not None and running is self._running, "nothing ends without a takeover"
+            self._prepare(running, now)
+        state, through = self._state(InstanceId(EGRESS, "r0", 0)), serving.output.place.through
+        report = EgressReport(serving.output.version, state, through, serving.switch.status())
+        beside = self._beside
+        progress = progress_of(beside.plan, _said(beside.world)) if beside is not None else None
+        wanted = self._evolution.next(self.record, (SITE,), {SITE: report}, progress)
+        if wanted is not None:
+            self.record = wanted
+            self.save()
+            self.on_record(now)
+            self._prepare(running, now)
+
+    def _prepare(self, running: _Running, now: int) -> None:
+        """Let the version in charge end where the record says, once the other one has come so far."""
+        takeover, beside, serving = self.record.takeover, self._beside, running.serving
+        if serving is None or takeover is None or beside is None or takeover.to == running.number:
+            return
+        following = NextVersion(takeover.to, takeover.at, beside.reached >= takeover.at, beside.plan, {})
+        self._give(running, serving.switch.prepare(following), now)
+
+    def _on_append_beside(self, beside: _Running, log: LogId, now: int) -> None:
+        """A frame of the version that nobody reads."""
+        running, takeover = self._running, self.record.takeover
+        if log != beside.out:
+            return
+        if takeover is None:
+            out = beside.logs.open(log)
+            if out.end % TRIM_FRAMES == 0:
+                out.trim(out.next_stable_id - 2)
+        elif running is not None and beside.reached >= takeover.at:
+            self._prepare(running, now)
+
+    def _take_over(self, last: Boundary, now: int) -> None:
+        """The version in charge ends with this boundary, and the other one has come to that time: clients get its results from
+        now on."""
+        before, after = self._running, self._beside
+        assert before is not None and after is not None and before.serving is not None, "both run"
+        output = before.serving.output.lead_in(after.plan, after.logs, after.number, last, now)
+        before.serving = before.held_since = None
+        self._serve(after, output)
+        self._running, self._beside = after, before
+        after.world.now = max(after.world.now, now)
+        self._complete(now)
+        self._states.clear()
+        self.since.clear()
+        for who, process in after.world.processes.items():
+            if process.instance is not None:
+                self._hear(who, StateChanged(process.instance.state), now)
+        self._begin_counting(after)
+        self._look(after)
+
+    def _complete(self, now: int) -> None:
+        """Enter into the record which version is in charge."""
+        takeover = self.record.takeover
+        assert takeover is not None
+        report = EgressReport(takeover.to, State.STABLE.value, takeover.at, None)
+        done = self._evolution.next(self.record, (SITE,), {SITE: report}, None)
+        assert done is not None and done.takeover is None, "the egress has changed"
+        self.record, self.plan, self.slo = done, plan_live(done.query, self.is_demo), done.query.slo
+        self.save()
+        self.on_record(now)
+
     # Sources
 
-    def _topics(self, files: ExitStack) -> dict[str, Topic]:
-        names = list(dict.fromkeys(edge.operator for edge in self.plan.sources))
-        if self.is_demo:
-            return {name: DemoTopic(name) for name in names}
-        return {
-            name: files.enter_context(closing(PostedTopic(self.directory / "posted" / quote(name, safe="")))) for name in names
-        }
+    def _topic(self, stream: str) -> SharedTopic:
+        if stream not in self._topics:
+            topic: Topic
+            if self.is_demo:
+                topic = DemoTopic(stream)
+            else:
+                topic = self._files.enter_context(closing(PostedTopic(self.directory / "posted" / quote(stream, safe=""))))
+            self._topics[stream] = SharedTopic(topic)
+        return self._topics[stream]
 
     def _begin_demo(self, now: int) -> None:
         """The streams of the demo go on together, at the one that is the furthest."""
         assert self._running is not None
-        demo = [(s, s.topic) for s in self._running.sources.values() if isinstance(s.topic, DemoTopic)]
+        topics = {name: shared.topic for name, shared in self._topics.items()}
+        demo = [(self._running.sources[name], topic) for name, topic in topics.items() if isinstance(topic, DemoTopic)]
         reached = max((topic.reached(source.next_offset) for source, topic in demo), default=0)
         for _, topic in demo:
             topic.begin(now - reached)
 
-    def _tick(self, source: LiveSource) -> None:
-        running = self._running
-        if running is not None and running.sources.get(source.name) is source:
+    def _tick(self, running: _Running, source: LiveSource) -> None:
+        if running in (self._running, self._beside):
             source.tick(running.world.now)
-            running.world.at(source.next_tick, lambda: self._tick(source))
+            running.world.at(source.next_tick, lambda: self._tick(running, source))
 
     def post(self, stream: str, records: Sequence[bytes], now: int) -> None:
         """Write records for a stream, JSON objects; returns when they survive a crash. UserError if the stream takes none."""
         if self._running is None:
             raise UserError("query", self.name, "is not running", f"resume it: boreal query resume {self.name}")
-        source = self._running.sources.get(stream)
-        if source is None or not isinstance(source.topic, PostedTopic):
-            known = [name for name, other in self._running.sources.items() if isinstance(other.topic, PostedTopic)]
+        shared = self._topics.get(stream)
+        if shared is None or not isinstance(shared.topic, PostedTopic):
+            known = [name for name, other in self._topics.items() if isinstance(other.topic, PostedTopic)]
             fix = f"choose from {', '.join(known)}" if known else "apply a query of your own: the demo feeds itself"
             raise UserError("stream", stream, "takes no rows", fix)
-        source.topic.post(records, now)
+        shared.topic.post(records, now)
 
     def waiting(self, stream: str, now: int) -> int:
         """How many records of a stream wait for their source."""
         source = self._running.sources.get(stream) if self._running is not None else None
         return source.topic.end(now) - source.next_offset if source is not None else 0
 
-    def _refuse(self, letter: DeadLetterRecord) -> None:
-        self.letters.append(letter)
-        self.dead_letters[letter.source] += 1
+    def _refuse(self, letter: DeadLetterRecord, now: int) -> None:
+        self._letters.append(KeptLetter(f"{SITE}:{self._letter_count}", now / 1_000, letter))
+        self._letter_count += 1
+
+    def newest_letters(self, choice: LetterChoice, limit: int) -> LetterPage:
+        """At most `limit` of the dead letters that are kept, the newest first."""
+        found = (each for each in reversed(self._letters) if choice.takes(each.letter, each.at_ms))
+        return LetterPage(tuple(islice(found, limit)))
+
+    def replay(self, choice: LetterChoice, limit: int, now: int) -> ReplayOutcome:
+        """Post the records of dead letters again, the oldest first, at most `limit`, each at most once: no letter outlives the
+        process. UserError as for `post`."""
+        left: Counter[str] = Counter()
+        done = 0
+        for place, each in enumerate(self._letters):
+            if not choice.takes(each.letter, each.at_ms):
+                continue
+            if each.replayed or each.letter.value is None or done == limit:
+                left[PUT_BACK_BEFORE if each.replayed else NO_RECORD if each.letter.value is None else BEYOND_LIMIT] += 1
+                continue
+            self.post(each.letter.source, [each.letter.value], now)
+            self._letters[place] = replace(each, replayed=True)
+            done += 1
+        return ReplayOutcome(done, left)
+
+    def recorded(self) -> SourceFiles:
+        """What the sources have logged lately. To be closed."""
+        return self._archive(self.record.version).open(source_logs(self.plan))
 
     # Faults
 
@@ -308,6 +615,8 @@ class LiveQuery:
         self._running.world.now = max(self._running.world.now, now)
         self.note("fault", _target(fault), f"{fault.kind.replace('_', ' ')} for {(fault.for_us or 0) / 1e6:g} s", now, True)
         active = self._running.injector.strike(fault)
+        if fault.stream and self._beside is not None and not _problem_of(fault, self._beside.plan):
+            self._beside.injector.strike(fault)  # both versions read the stream
         begun_ms, ends_at = self._now / 1_000, active.ends_at
         id_ = f"{stamp(begun_ms)}-{_target(fault)}"
         said = {
@@ -338,6 +647,9 @@ class LiveQuery:
         struck = [active for active in self._running.injector.active if target in ("", _target(active.fault))]
         for active in struck:
             self._running.injector.heal(active)
+        if (others := self._beside) is not None:
+            for active in [active for active in others.injector.active if target in ("", _target(active.fault))]:
+                others.injector.heal(active)
         return len(struck)
 
     @property
@@ -346,21 +658,48 @@ class LiveQuery:
 
     # What happens
 
-    def _on_append(self, log: LogId, frame: Frame, now: int) -> None:
-        running = self._running
-        if running is not None and log.stream == self.plan.output.name:
-            instance = running.world.egress().instance
-            status = instance.status() if instance else None
-            replica = status.inputs[0].read_from if status else ""
-            running.output.take(frame, now, replica or "r0")
-            if replica:
-                self.on_events(self.failures.see_reads(EGRESS_NAME, {self.plan.output.name: replica}, now / 1_000))
-            # Called with every frame, so it looks first whether there is anything to see.
-            place = running.output.place
-            if (place.outstanding > 0, place.n_undone) != self._clients or self.failures.failure is not None:
-                self._see_clients(running.output, now)
-                self._see_served(running.output, now)
-            self.on_events(self.failures.settle(now / 1_000))
+    def _on_append(self, running: _Running, log: LogId, frame: Frame, now: int) -> None:
+        if log == running.out and isinstance(frame, Boundary) and not frame.tentative:
+            running.reached = max(running.reached, frame.time)
+        if running is self._beside:
+            self._on_append_beside(running, log, now)
+        if running is not self._running:
+            return
+        if isinstance(frame, Boundary) and frame.tentative and (who := self._writer_of(log)) is not None:
+            self._corrections[who].answer_tentatively(frame.missing, now)
+        if log == running.out and running.serving is not None:
+            self._give(running, running.serving.switch.take(log, frame), now)
+
+    def _give(self, running: _Running, given: Sequence[Given], now: int) -> None:
+        """Give frames of the version in charge to clients."""
+        assert running.serving is not None, "it is in charge"
+        output, switch = running.serving.output, running.serving.switch
+        instance = running.world.egress().instance
+        status = instance.status() if instance else None
+        replica = status.inputs[0].read_from if status else ""
+        for each in given:
+            if each.is_last:
+                assert isinstance(each.frame, Boundary), "a version ends with a boundary"
+                self._take_over(each.frame, now)
+                return
+            output.take(each.frame, now, replica or "r0")
+        running.held_since = (running.held_since or now) if switch.held else None
+        if replica:
+            self.on_events(self.failures.see_reads(EGRESS_NAME, {self.plan.output.name: replica}, now / 1_000))
+        # Called with every frame, so it looks first whether there is anything to see.
+        place = output.place
+        if (place.outstanding > 0, place.n_undone) != self._clients or self.failures.failure is not None:
+            self._see_clients(output, now)
+            self._see_served(output, now)
+        self.on_events(self.failures.settle(now / 1_000))
+
+    def _writer_of(self, log: LogId) -> InstanceId | None:
+        """The instance that writes a log; None for a source's."""
+        for fragment in self.plan.fragments:
+            for output in fragment.outputs:
+                if output.name == log.stream:
+                    return InstanceId(fragment.name, log.replica, log.partition // output.partitions)
+        return None
 
     def _see_clients(self, output: Output, now: int) -> None:
         """Record what clients see of a failure."""
@@ -423,12 +762,19 @@ class LiveQuery:
                 state = SILENT if process.is_frozen else process.instance.state.value
                 self._see_state(str(who), state, self._now)
 
-    def hear(self, who: InstanceId, what: StateChanged | Reconciled, now: int) -> None:
-        """An instance reports."""
+    def hear_of(self, world: LiveWorld, who: InstanceId, what: StateChanged | Reconciled) -> None:
+        """An instance reports. Those of a version that nobody reads concern nobody."""
+        if self._running is not None and self._running.world is world:
+            self._hear(who, what, world.now)
+
+    def _hear(self, who: InstanceId, what: StateChanged | Reconciled, now: int) -> None:
         if isinstance(what, Reconciled):
             self.reconciliations[who] += 1
             self.last_reconciliation_s[who] = (now - what.started) / 1e6
+            correction = self._corrections[who].end(what.started, what.tuples, what.checkpoint_bytes, now)
+            self.on_corrected(self.name, self.plan.mode.value, who, correction)
             return
+        self._corrections[who].enter(what.state, now)
         before = self._states.get(who)
         process = self._running.world.processes[who] if self._running is not None else None
         said = process.instance.status() if process is not None and process.instance is not None else None
@@ -464,6 +810,8 @@ class LiveQuery:
             "name": self.name,
             "at_ms": now / 1_000,
             "revision": self.record.revision,
+            "version": self.record.version,
+            "evolution": self.evolution,
             "paused": self.record.paused,
             "ready": egress["ready"] and shards == at_work,
             "state": egress["state"],
@@ -477,6 +825,8 @@ class LiveQuery:
             "jobs": [],
             "egresses": [egress],
             "tentative": egress["tentative"],
+            "tentative_share": tentative_share(egress["counts"]),
+            "resources": None,
             "counts": egress["counts"],
             "claims": {"lost": [], "trimmed_before": {}},
             "stalled": [],
@@ -560,6 +910,7 @@ class LiveQuery:
             "position": status.position if status else None,
             "stalled": False,
             "claim_lost": False,
+            "problem": self.problem,
         }
 
     def _egress(self, now: int) -> dict[str, Any]:
@@ -583,20 +934,21 @@ class LiveQuery:
                 "tentative": place.n_tentative if place else 0,
                 "undone": place.n_undone if place else 0,
             },
+            "records_wait_for": None,
         }
 
     def _inputs(self, now: int) -> list[dict[str, Any]]:
         if self._running is not None:
             return [source.status(now) for _, source in sorted(self._running.sources.items())]
         state = "paused" if self.record.paused else "failed"
-        unknown = ("last_boundary", "last_ingest_age_ms", "rows", "dlq", "clamped", "ahead", "idle_partitions", "spooled_bytes")
+        unknown = INPUT.keys() - {"name", "state"}
         names = sorted({edge.operator for edge in self.plan.sources})
-        return [{"name": name, "state": state, **dict.fromkeys(unknown)} for name in names]
+        return [{"name": name, "state": state, **dict.fromkeys(sorted(unknown))} for name in names]
 
 
 def plan_live(query: Query, is_demo: bool) -> Plan:
     """The plan of a query that runs here. UserError if it needs Spark, or the demo cannot feed it."""
-    scaled = Overrides(bucket_us=query.tuning.bucket * SPEED) if is_demo else Overrides()
+    scaled = Overrides(bucket_us=query.intervals.bucket * SPEED) if is_demo else Overrides()
     made = plan(query, scaled)
     for fragment in made.fragments:
         if "spark" in fragment.engines:
@@ -606,6 +958,24 @@ def plan_live(query: Query, is_demo: bool) -> Plan:
     if is_demo and query.dump()["streams"] != streams:
         raise UserError("streams", None, f"the demo has only {', '.join(AIRPORTS)}", "apply the query under another name")
     return made
+
+
+def _without_threshold(made: Plan) -> Plan:
+    """The same plan for all X: without X, and what follows from it while the query runs."""
+    return replace(made, delay_threshold_us=0, boundary_interval_us=0, heartbeat_us=0, silence_us=0, notes=())
+
+
+def _is_before(at: int | None, other: int | None) -> bool:
+    return at is not None and (other is None or at < other)
+
+
+def _said(world: World) -> list[dict[str, Any]]:
+    """What the living instances of a world say of themselves: the fields that tell how far they are."""
+    return [
+        {**asdict(who), "state": status.state.value, "position": status.position}
+        for who, process in world.processes.items()
+        if process.instance is not None and (status := process.instance.status())
+    ]
 
 
 def _target(fault: Fault) -> str:

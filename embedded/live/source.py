@@ -16,7 +16,9 @@ from embedded.live.topic import Topic
 from formats.dead_letter import DeadLetterRecord
 from formats.json_text import moment
 from intake.intake import Intake, SourceStream, rows_not_held
+from intake.letter_rate import LetterRate
 from intake.place import PartitionPlace
+from intake.user_records import PartitionRecords
 from logs.log import LogStore
 from logs.source_restart import SourceRestart, source_restart
 from sunion.tape import BEGINNING
@@ -41,10 +43,12 @@ class LiveSource:
         topic: Topic,
         logs: LogStore,
         append: Callable[[LogId, Frame], None],
-        refuse: Callable[[DeadLetterRecord], None],
+        refuse: Callable[[DeadLetterRecord, int], None],
         now: int,
+        since: int | None = None,
     ) -> None:
-        """append: logs a frame. refuse: takes a dead letter."""
+        """append: logs a frame. refuse: takes a dead letter, and when it was made. since: a source that never took a record
+        begins with those that arrived at this clock value or later; None: with all."""
         taken = SourceStream.of(plan, name, stream, name)
         ids = [LogId(edge.name, "", partition) for edge in taken.edges for partition in range(edge.partitions)]
         former = source_restart([logs.open(log) for log in ids], name)
@@ -53,6 +57,9 @@ class LiveSource:
         self.topic = topic
         self.rows = self.letters = self.clamped = self.ahead = 0
         self.last_ingest_us: int | None = None
+        self.last_refusal: str | None = None
+        self._rate = LetterRate()
+        self._caught_up_at = now
         self.interval_us = plan.boundary_interval_us
         self.sign_of_life_us = plan.sign_of_life_us
         self.next_tick = now
@@ -66,11 +73,18 @@ class LiveSource:
         if former.until:
             self._complete(former, now)
         place = self.intake.place
+        if not place.partitions and (begin := topic.begin_at(since)):
+            self.intake.skip(_PARTITION, begin)
         place.promise = max(place.promise, former.promise)
         self.intake.expect(_PARTITION, 0)
         self.intake.progress.watch([_PARTITION], now)
         self.intake.progress.begin(place.newest, place.promise, now)
         self._batch_from = self.next_offset
+
+    def set_threshold(self, plan: Plan) -> None:
+        """Take X, and the intervals that follow from it, from this plan."""
+        self.interval_us, self.sign_of_life_us = plan.boundary_interval_us, plan.sign_of_life_us
+        self.intake.progress.set_threshold(plan.delay_threshold_us, plan.boundary_interval_us)
 
     @property
     def next_offset(self) -> int:
@@ -86,6 +100,7 @@ class LiveSource:
             self._log_batch(end, now)
         if self.next_offset >= end:
             # The topic is at hand: all that was written to it by now has been taken.
+            self._caught_up_at = now
             self.intake.answer(_PARTITION, self.intake.ask(now), now)
         else:
             self.next_tick = now
@@ -108,6 +123,12 @@ class LiveSource:
             "last_ingest_age_ms": None if age_us is None else age_us / 1_000,
             "rows": self.rows,
             "dlq": self.letters,
+            "dlq_per_minute": self._rate.per_minute(now),
+            "last_refusal": self.last_refusal,
+            "waits_for": None,
+            "waits_since_ms": None,
+            "lag_records": (lag := max(self.topic.end(now) - self.next_offset, 0)),
+            "lag_ms": max(now - self._caught_up_at, 0) / 1_000 if lag else 0,
             "clamped": self.clamped,
             "ahead": self.ahead,
             "idle_partitions": self.intake.progress.idle_partitions,
@@ -117,12 +138,12 @@ class LiveSource:
     def _complete(self, former: SourceRestart, now: int) -> None:
         """Complete the batch that was announced last: each log gets the rows that it lacks."""
         place, end = self.intake.place, former.until[_PARTITION]
-        records = []
+        parts = []
         offset = place.partitions[_PARTITION].next_offset
-        while offset < end and (found := self.topic.read(offset, end)):
-            records += found
-            offset = found[-1].offset + 1
-        batch = self.intake.take_again({_PARTITION: records}, now)
+        while offset < end and len(found := self.topic.read(offset, end)):
+            parts.append(found)
+            offset = found.end
+        batch = self.intake.take_again({_PARTITION: PartitionRecords.joined(parts)}, now)
         self.intake.skip(_PARTITION, end)
         missing = rows_not_held(batch.frames, former.written)
         place.next_ids.update({key: max(place.next_ids[key], next_id) for key, next_id in former.written.items()})
@@ -133,7 +154,9 @@ class LiveSource:
         records = self.topic.read(self._batch_from, min(end, self._batch_from + BATCH_RECORDS))
         batch = self.intake.take({_PARTITION: records}, now)
         for letter in batch.letters:
-            self._refuse(letter)
+            self._refuse(letter, now)
+            self.last_refusal = letter.reason
+        self._rate.note(len(batch.letters), now)
         self._log(batch.frames)
         self.letters += len(batch.letters)
         self.clamped += batch.clamped

@@ -7,33 +7,25 @@ restart it reads the records from there again, the same ones. So a batch that a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from boreal.model.frames import Data, LogId, Origin
 from embedded.file_log import FileLog
+from intake.user_records import PartitionRecords
 
 SEGMENT_BYTES = 4 << 20
 """The size of a file. Read records are deleted by whole files."""
 READ_FRAMES = 64
+"""The largest number of calls of `post` whose records are read at a time."""
+
+KEPT_RECORDS = 200_000
 
 _ORIGIN = Origin("", 1)
 _SCHEMA = pa.schema([pa.field("time", pa.int64(), nullable=False), pa.field("value", pa.string())])
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRecord:
-    """A record, in the shape that `intake.Intake` takes."""
-
-    offset: int
-    """Its place in the topic, from 0, without gaps."""
-    value: bytes | None
-    """A JSON object; None in a heartbeat."""
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    """(name, value), as `intake.intake` reads them."""
 
 
 class Topic(Protocol):
@@ -43,7 +35,7 @@ class Topic(Protocol):
         """The offset of the first record that has not arrived at this clock value (microseconds)."""
         ...
 
-    def read(self, offset: int, end: int) -> list[TopicRecord]:
+    def read(self, offset: int, end: int) -> PartitionRecords:
         """Records from `offset` on and before `end`: at least one, unless there are none. Fewer than asked for may come."""
         ...
 
@@ -51,18 +43,54 @@ class Topic(Protocol):
         """The records before this offset are no longer needed."""
         ...
 
+    def begin_at(self, since: int | None) -> int:
+        """The offset of the first record that arrived at a clock value (microseconds) or later, of those that there are; of the
+        first one if it is None."""
+        ...
+
+
+class SharedTopic:
+    """A topic that the sources of several versions of a query read, each at its own offset: what one of them needs stays."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self._needed: dict[int, int] = {}
+
+    def of(self, version: int) -> Topic:
+        """The topic for the source of a version. It needs all records until it says otherwise."""
+        self._needed[version] = 0
+        return _OfVersion(self, version)
+
+    def leave(self, version: int) -> None:
+        """This version needs none any more."""
+        self._needed.pop(version, None)
+
+    def trim(self, version: int, offset: int) -> None:
+        self._needed[version] = offset
+        self.topic.trim(min(self._needed.values()))
+
+
+class _OfVersion:
+    def __init__(self, shared: SharedTopic, version: int) -> None:
+        self._shared, self._version = shared, version
+        self.end, self.read, self.begin_at = shared.topic.end, shared.topic.read, shared.topic.begin_at
+
+    def trim(self, offset: int) -> None:
+        self._shared.trim(self._version, offset)
+
 
 class PostedTopic:
-    """Posted records in files. `post` returns when they survive a crash of the machine."""
+    """Posted records in files. `post` returns when they survive a crash of the machine. The last KEPT_RECORDS stay, for another
+    version of the query."""
 
     def __init__(self, directory: Path) -> None:
         self._log = FileLog(LogId("posted", "", 0), directory, SEGMENT_BYTES)
 
     def post(self, records: Sequence[bytes], now: int) -> None:
-        """Write records durably, all or none. OSError if the disk does not take them."""
+        """Write records, which are UTF-8, durably, all or none. OSError if the disk does not take them."""
         first = self._log.next_stable_id
-        texts = [record.decode("utf-8", "backslashreplace") for record in records]
-        columns = [pa.array(range(first, first + len(texts)), pa.int64()), pa.array(texts, pa.string())]
+        texts = pa.array(records, pa.binary()).cast(pa.string())
+        columns = [pa.array(np.arange(first, first + len(texts))), texts]
         batch = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
         self._log.append(Data(_ORIGIN, 0, first, batch, False, ((first + len(records), now),), first + len(records)))
         self._log.sync()
@@ -70,19 +98,29 @@ class PostedTopic:
     def end(self, now: int) -> int:
         return self._log.next_stable_id
 
-    def read(self, offset: int, end: int) -> list[TopicRecord]:
-        if offset >= self._log.next_stable_id:
-            return []
-        found: list[TopicRecord] = []
-        for _, frame in self._log.read(self._log.offset_after(offset - 1), READ_FRAMES):
-            if isinstance(frame, Data):
-                values: list[bytes] = frame.batch.column(1).cast(pa.binary()).to_pylist()
-                numbered = enumerate(values, start=frame.first_id)
-                found += [TopicRecord(number, value) for number, value in numbered if offset <= number < end]
-        return found
+    def read(self, offset: int, end: int) -> PartitionRecords:
+        values: list[bytes | None] = []
+        at = self._log.offset_after(offset - 1)
+        # Frame by frame: one of them, the records of one call of `post`, may hold many more records than the caller takes.
+        for place in range(at, min(at + READ_FRAMES, self._log.end)):
+            first = offset + len(values)
+            if first >= end:
+                break
+            [(_, frame)] = self._log.read(place, 1)
+            assert isinstance(frame, Data), "this log holds posted records only"
+            values += frame.batch.column(1)[first - frame.first_id : end - frame.first_id].cast(pa.binary()).to_pylist()
+        return PartitionRecords(np.arange(offset, offset + len(values)), values)
 
     def trim(self, offset: int) -> None:
-        self._log.trim(offset - 1)
+        self._log.trim(min(offset, self._log.next_stable_id - KEPT_RECORDS) - 1)
+
+    def begin_at(self, since: int | None) -> int:
+        for place in range(self._log.start, self._log.end):
+            [(_, frame)] = self._log.read(place, 1)
+            assert isinstance(frame, Data), "this log holds posted records only"
+            if since is None or frame.ingest[-1][1] >= since:
+                return frame.first_id
+        return self._log.next_stable_id
 
     def close(self) -> None:
         self._log.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import services.hosting.fast_imports  # noqa: F401
 from services.egress.egress import EgressProcess
-from services.hosting.process import run_query_process
+from services.hosting.connections import run_query_process
 
 if __name__ == "__main__":
     run_query_process("egress", EgressProcess)

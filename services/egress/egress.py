@@ -5,31 +5,37 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 from boreal.model.errors import UserError
 from boreal.model.frames import State
 from deployment.layout import make_layout
-from deployment.query_record import QueryRecord
+from deployment.query_record import QueryRecord, Takeover
 from formats.changelog import Changelog
+from formats.debezium import DebeziumForm
 from logs.egress_restart import egress_restart
+from logs.egress_switch import NextVersion, first_ids_from
 from reconcile.events import PathAfter, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic, RowTopics
+from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
+from services.egress.takeover import TakeoverOutlet
+from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
-from services.hosting.process import THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
-from services.kafka.clusters import make_clusters
+from services.hosting.process import EXIT_TAKEN_OVER, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
+from services.hosting.registry import Registry
+from services.hosting.traces import tells_corrections
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
-from services.kafka.queries import QueryRegistry
-from services.kafka.settings import ServiceSettings
-from services.kafka.topics import control_topic, latest_topic, out_topic, stable_topic
+from services.kafka.topics import control_topic, debezium_topic, latest_topic, out_topic, records_topic, stable_topic
 from services.storage.kafka_log import KafkaLogStore
 
 _logger = logging.getLogger("boreal.egress")
@@ -38,59 +44,96 @@ _logger = logging.getLogger("boreal.egress")
 class EgressProcess:
     """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""
 
-    def __init__(self, settings: ServiceSettings, name: str, query: str, site: str) -> None:
+    def __init__(self, connections: Connections, name: str, record: QueryRecord, site: str) -> None:
+        settings = connections.settings
         if site not in settings.site_names:
             raise UserError("site", site, "is not known", f"name one of {', '.join(settings.site_names)}")
         self.name = name
         self.site = site
-        self.clusters = make_clusters(settings, name)
-        self.registry = QueryRegistry(self.clusters[settings.home])
-        record = self.registry.find(query)
-        self.layout = make_layout(record.query, settings.site_names)
-        self.plan = self.layout.egress_plan(site)
-        self.me = self.layout.egress_instance(site)
-        self.delays = RecentDelays(self.plan.delay_threshold_us)
+        self.connections = connections
+        self.clusters = connections.clusters
+        if len(settings.site_names) > 1:
+            # A life before may have promised to end at a time that this record does not say yet.
+            record = connections.registry.find(record.name)
+        self.query = record.name
+        self._preparing = threading.Lock()
+        self._known = record
+        self._on_prepared: Callable[[], None] = lambda: None
         self.exit_request = ExitRequest()
-        self.rows = self._row_topics()
-        tail = read_out_tail(self.clusters[self.site], self._out_topic, self.rows.next_id)
-        restart = self._restart(tail)
-        self.out = self._build_outlet(tail, restart)
-        self.rows.begin(restart.incarnation, tail)
-        self.control = ControlPlane(self.clusters, control_topic(self.plan.query), self.name, self.site)
-        self.host = self._build_host(restart)
+        with ExitStack() as stack:
+            self.rows = stack.enter_context(closing(self._row_topics(record)))
+            tail = read_out_tail(self.clusters[self.site], self._out_topic, self.rows.next_id)
+            self.version = record.version if tail.version is None else tail.version
+            if self.version not in (run.version for run in record.runs()):
+                self._known = record = connections.registry.find(record.name)
+            version = record.run(self.version)
+            self.layout = make_layout(version.query, settings.site_names, version.name)
+            self.plan = self.layout.egress_plan(site)
+            self.me = self.layout.egress_instance(site)
+            self.delays = RecentDelays(self.plan.delay_threshold_us)
+            restart = self._restart(tail)
+            self.out = stack.enter_context(closing(self._build_outlet(tail, restart)))
+            self.outlet = TakeoverOutlet(self.out, tail.written_to, self.exit_request.exit)
+            self._prepare(record)
+            self.rows.begin(restart.incarnation, tail)
+            self.control = ControlPlane(connections.controls, control_topic(self.plan.query), self.name, self.site)
+            stack.enter_context(closing(self.control))
+            self.host = self._build_host(restart)
+            self._open = stack.pop_all()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
-        status = StatusPublisher(self.clusters[self.layout.home], self.name, self._status)
-        self.host.on_change = self.out.on_change = status.now
-        self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
-        self.host.start()
-        watch = self.registry.watch(self._take_change)
-        self.exit_request.wait(stopping)
-        for part in (self.host, self.control, watch, self.out, self.rows):
-            part.close()
-        status.now()
-        status.close()
+        life = self
+        while (code := life._live(stopping)) == EXIT_TAKEN_OVER and not stopping.is_set():
+            # As a new process would, and sooner: clients wait.
+            life = EgressProcess(self.connections, self.name, life._known, self.site)
+        return code
+
+    def _live(self, stopping: threading.Event) -> int:
+        """Run this life; see `serve`. EXIT_TAKEN_OVER: the next one begins with another version of the query."""
+        with self._open as stack:
+            status = StatusPublisher(self.connections.home, self.name, self._status, self.connections.statuses)
+            stack.enter_context(closing(status))
+            self.host.on_change = self.out.on_change = self._on_prepared = status.now
+            self.host.on_broken = BrokenFrames(self.clusters[self.layout.home], self.layout).report
+            tell = tells_corrections(self.name)
+            self.host.on_corrected = partial(tell, self.query, self.plan.mode.value, self.me)
+            self.host.start()
+            stack.enter_context(closing(self.host))
+            self.connections.watch.add(self._take_change)
+            stack.callback(self.connections.watch.remove, self._take_change)
+            self.exit_request.wait(stopping)
         return self.exit_request.code
 
     # A new incarnation
 
     @property
     def _out_topic(self) -> str:
-        return out_topic(self.plan.query, self.site, self.layout.sites)
+        return out_topic(self.query, self.site, self.connections.settings.site_names)
 
-    def _row_topics(self) -> RowTopics:
+    def _row_topics(self, record: QueryRecord) -> RowTopics:
         """The topics of rows, if this is the home site. They are opened before anything is read, because the writer of q.stable
         fences the earlier incarnations (R28)."""
-        if self.site != self.layout.home:
+        if self.site != self.connections.settings.home:
             return RowTopics()
-        query, cluster, exit = self.plan.query, self.clusters[self.site], self.exit_request.exit
+        query, cluster, exit = self.query, self.clusters[self.site], self.exit_request.exit
         stable = StableTopic(cluster, stable_topic(query), f"boreal.{query}.stable", self._out_topic, exit)
-        latest = LatestTopic(cluster, latest_topic(query), self._out_topic, exit) if self.plan.latest else None
-        return RowTopics(stable, latest)
+        plan = make_layout(record.query, self.connections.settings.site_names, record.inner).plan
+        records: StableTopic | None = None
+        if plan.records is not None:
+            named = self.connections.settings.registry_of("records.registry", plan.records.registry)
+            registry = Registry(*named, plan.records.format)
+            form = RegisteredForm(registry, plan.records.format, records_topic(query), query, plan.output.schema)
+            records = StableTopic(cluster, records_topic(query), f"boreal.{query}.records", self._out_topic, exit, form)
+        latest = LatestTopic(cluster, latest_topic(query), self._out_topic, exit) if plan.latest else None
+        debezium: LatestTopic | None = None
+        if plan.debezium:
+            envelopes = DebeziumForm(query, plan.output.schema, plan.output_key)
+            debezium = LatestTopic(cluster, debezium_topic(query), self._out_topic, exit, envelopes)
+        return RowTopics(stable, latest, debezium, records)
 
     def _restart(self, tail: OutTail) -> Restart:
-        with closing(KafkaLogStore(self.clusters, self.layout)) as logs:
+        with closing(KafkaLogStore(self.clusters, self.layout, clients=self.connections.logs)) as logs:
             restart, is_lossy = egress_restart(self.plan, tail, self.layout.input_logs(self.me), logs.open, logs.is_held)
             if is_lossy:
                 _logger.error("inputs that the egress has not delivered yet are trimmed: it begins at the first rows left")
@@ -99,7 +142,7 @@ class EgressProcess:
 
     def _build_outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
         output = self.plan.output
-        changelog = Changelog(self.plan.query, output.schema, self.plan.output_key, self.plan.bucket_us, place=tail.place)
+        changelog = Changelog(self.query, output.schema, self.plan.output_key, self.plan.bucket_us, place=tail.place)
         return OutTopic(
             self.clusters[self.site],
             self._out_topic,
@@ -110,13 +153,22 @@ class EgressProcess:
             self.delays,
             self._read_replica,
             self.exit_request.exit,
+            self.version if tail.version is not None or self.version != 1 else None,
         )
 
     def _build_host(self, restart: Restart) -> InstanceHost:
         instance = Instance(self.plan, self.me, restart)
         first_effects = instance.begin(now_us())
         return build_host(
-            instance, first_effects, self.clusters, self.layout, self.out, self.control.send, None, self.exit_request.exit
+            instance,
+            first_effects,
+            self.clusters,
+            lambda log: self.connections.path_to(log, self.layout),
+            self.layout,
+            self.outlet,
+            self.control.send,
+            None,
+            self.exit_request.exit,
         )
 
     def _read_replica(self) -> str:
@@ -125,26 +177,55 @@ class EgressProcess:
     # Changes of the query
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
-        """Apply a new X at once. For all other changes the supervisor restarts the process."""
-        if record is None or name != self.plan.query:
+        """Apply a new X at once, and prepare a takeover. For all other changes the supervisor restarts the process."""
+        if record is None or name != self.query:
             return
-        threshold = record.query.delay_threshold
-        self.delays.x_us = threshold
-        if self.host.instance.status().delay_threshold_us != threshold:
-            self.host.deliver(Threshold(threshold))
+        if record.takeover != self._known.takeover:
+            # In a thread: it looks into logs, and other roles wait to hear of the change.
+            threading.Thread(target=self._prepare, args=(record,), name="takeover", daemon=True).start()
+        version = record.version_named(self.plan.query)
+        if version is None:
+            return
+        threshold = Threshold.of(make_layout(version.query, self.layout.sites).plan)
+        self.delays.x_us = threshold.delay_threshold_us
+        if self.host.instance.status().delay_threshold_us != threshold.delay_threshold_us:
+            self.host.deliver(threshold)
+
+    def _prepare(self, record: QueryRecord) -> None:
+        """Prepare the takeover that the record names; see `services.egress.takeover`."""
+        with self._preparing:
+            if record.revision < self._known.revision:
+                return
+            self._known = record
+            following = None
+            if record.takeover is not None and record.takeover.to != self.version:
+                following = self._next_version(record, record.takeover)
+            self.outlet.prepare(following)
+        self._on_prepared()
+
+    def _next_version(self, record: QueryRecord, takeover: Takeover) -> NextVersion:
+        version = record.run(takeover.to)
+        layout = make_layout(version.query, self.layout.sites, version.name)
+        plan, inputs = layout.egress_plan(self.site), layout.input_logs(layout.egress_instance(self.site))
+        with closing(KafkaLogStore(self.clusters, layout, clients=self.connections.logs)) as logs:
+            first_ids = first_ids_from(plan, takeover.at, inputs, logs.open)
+        return NextVersion(takeover.to, takeover.at, takeover.agreed, plan, first_ids)
 
     # Status
 
     def _status(self) -> dict[str, Any]:
         self._report_latency()
-        if self.rows.latest is not None:
-            self.rows.latest.look_for_others()
-        place, stable = self.out.changelog.place, self.rows.stable
+        for table in self.rows.tables:
+            table.look_for_others()
+        place, stable, records = self.out.changelog.place, self.rows.stable, self.rows.records
         host, status = self.host.status, self.host.instance.status()
         since_us = self.out.tentative_since_us
         return {
             "ready": host.state is not None and host.state is not State.RECOVERING,
             "site": self.site,
+            "version": self.version,
+            "through_us": place.through,
+            "takeover": self.outlet.status(),
             "state": host.state.value if host.state else None,
             "since_ms": host.since_us / 1_000,
             "changes": list(host.changes),
@@ -165,7 +246,12 @@ class EgressProcess:
             "lost_rows": place.n_skipped + (stable.n_skipped if stable else 0),
             "seq": place.seq,
             "epoch": place.epoch,
-            "next_id": {"out": place.next_stable_id, "stable": stable.next_id if stable else None},
+            "next_id": {
+                "out": place.next_stable_id,
+                "stable": stable.next_id if stable else None,
+                "records": records.next_id if records else None,
+            },
+            "records_wait_for": records.waits_for if records else None,
             "unconfirmed_frames": self.out.appended - self.out.confirmed,
         }
 

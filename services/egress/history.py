@@ -24,11 +24,12 @@ from boreal.model.frames import INFINITY, Boundary, LogId
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Query
 from deployment.layout import Layout
+from deployment.query_record import public_name
 from deployment.recompute import FragmentSpans, covering
 from formats.client_headers import ID
-from formats.json_text import moment
+from formats.json_text import moment, time_us
 from logs.log import TrimmedError
-from services.egress.tail import read_out_tail, time_us, windows
+from services.egress.tail import read_out_tail, windows
 from services.kafka.clusters import Cluster
 from services.kafka.topics import out_topic, stable_topic
 from services.storage.log_partition import LogPartition, make_log_consumer
@@ -72,9 +73,7 @@ def read_source_extent(clusters: Mapping[str, Cluster], layout: Layout) -> Sourc
     return SourceExtent(offsets, reach, max(complete, BEGINNING))
 
 
-def narrow_extent(
-    clusters: Mapping[str, Cluster], layout: Layout, held: SourceExtent, wanted: ResultRange
-) -> SourceExtent:
+def narrow_extent(clusters: Mapping[str, Cluster], layout: Layout, held: SourceExtent, wanted: ResultRange) -> SourceExtent:
     """The extent with only the offsets that a range needs: a range of an hour does not read a history of weeks.
 
     KafkaError as `read_source_extent`.
@@ -266,7 +265,7 @@ class DeliveredRow:
 def stable_extent(home: Cluster, layout: Layout) -> tuple[int, int]:
     """(the event time up to which q.out holds all stable results, the id of the next one). KafkaError if Kafka does not
     answer."""
-    tail = read_out_tail(home, out_topic(layout.plan.query, layout.home, layout.sites), None)
+    tail = read_out_tail(home, out_topic(public_name(layout.plan.query), layout.home, layout.sites), None)
     if tail.place is None or tail.place.through is None:
         return BEGINNING, 0
     return bucket_floor(tail.place.through, layout.plan.bucket_us), tail.place.next_stable_id
@@ -274,7 +273,7 @@ def stable_extent(home: Cluster, layout: Layout) -> tuple[int, int]:
 
 def read_delivered_rows(home: Cluster, layout: Layout, next_id: int) -> Iterator[DeliveredRow]:
     """The rows before an id that q.stable holds, in order. UserError if it does not reach that id in time."""
-    topic = stable_topic(layout.plan.query)
+    topic = stable_topic(public_name(layout.plan.query))
     partition = TopicPartition(topic, 0)
     with closing(home.make_consumer(read_committed=True)) as consumer:
         consumer.assign([partition])

@@ -1,5 +1,8 @@
 """q.latest: the newest row of every key, stable or tentative; compacted by Kafka, for tables and dashboards.
 
+q.debezium is the same, with each record as an envelope of Debezium (formats.debezium). There a deletion has a record of its own
+before its tombstone, with the same headers.
+
 A key whose tentative rows are undone gets its last stable row again, or a tombstone if it never had one. A restart reads all
 that it needs from the topic: the headers of a tentative row hold the key's last stable row.
 
@@ -27,9 +30,10 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from formats.changelog import ControlRecord, RowRecords
 from formats.client_headers import ID, number
+from formats.debezium import DebeziumForm
 from formats.frame_records import Headers
 from services.egress.tail import read_range, stable_rows
-from services.hosting.process import EXIT_FENCED
+from services.hosting.process import EXIT_FENCED, now_us
 from services.kafka.clusters import FORGET_AFTER_MS, RECORD_BYTES, Cluster, close_producer, silence_producer
 
 NEXT_ID = "next_id"
@@ -47,10 +51,16 @@ _logger = logging.getLogger("boreal.egress")
 
 
 class LatestTopic:
-    """The only writer of q.latest. `exit(code)` ends the process. Holds the last stable row of every key in memory, and records
-    that Kafka has not confirmed, up to a bound: above it the process ends, and the next incarnation reads q.out."""
+    """The only writer of q.latest, or of q.debezium. `exit(code)` ends the process. Holds the last stable row of every key in
+    memory (of q.debezium also the row that is shown), and records that Kafka has not confirmed, up to a bound: above it the
+    process ends, and the next incarnation reads q.out."""
 
-    def __init__(self, cluster: Cluster, topic: str, out_topic: str, exit: Callable[[int], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, out_topic: str, exit: Callable[[int], None], form: DebeziumForm | None = None
+    ) -> None:
+        """form: of the records; None: a row as it is."""
+        self._form = form
+        self._shown: dict[bytes, bytes] = {}  # the row that a reader of envelopes has, by key
         self._cluster = cluster
         self._topic = topic
         self._partition = TopicPartition(topic, 0)
@@ -125,15 +135,19 @@ class LatestTopic:
             headers = dict(record.headers)
             next_id = int(headers[NEXT_ID])
             self.next_id = max(self.next_id, next_id)
-            stable = headers.get(STABLE) if TENTATIVE in headers else record.value
+            key, value = record.key, record.value
+            if self._form is not None:
+                key, value = self._form.plain_key(key), self._form.row(value)
+                self._show(key, value)
+            stable = headers.get(STABLE) if TENTATIVE in headers else value
             # Old records have no id: for two of one key, next_id tells which is older.
             id_ = int(headers.get(ID, next_id - 1)) if stable is not None else -1
-            highest, _ = self._stable.get(record.key, (-1, b""))
-            self._unstable.pop(record.key, None)
+            highest, _ = self._stable.get(key, (-1, b""))
+            self._unstable.pop(key, None)
             if TENTATIVE in headers or id_ < highest:
-                self._unstable[record.key] = None
+                self._unstable[key] = None
             if stable is not None and id_ >= highest:
-                self._stable[record.key] = (id_, stable)
+                self._stable[key] = (id_, stable)
         return end
 
     def _put_stable(self, rows: dict[bytes, Row], next_id: int) -> None:
@@ -166,7 +180,30 @@ class LatestTopic:
         if tentative is not None:
             facts += [(TENTATIVE, b"1"), *([(STABLE, stable)] if stable is not None else [])]
         value = stable if tentative is None else tentative
-        nbytes = len(key) + len(value or b"") + sum(len(fact) for _, fact in facts) + RECORD_BYTES
+        for record_key, record_value in self._records(key, value, id_, tentative is not None):
+            nbytes = len(record_key) + len(record_value or b"") + sum(len(fact) for _, fact in facts) + RECORD_BYTES
+            self._send_record(record_key, record_value, facts, nbytes)
+
+    def _records(self, key: bytes, row: bytes | None, id_: int, is_tentative: bool) -> list[tuple[bytes, bytes | None]]:
+        """The records by which a key gets a row, or has none any more."""
+        if self._form is None:
+            return [(key, row)]
+        before = self._shown.get(key)
+        self._show(key, row)
+        record_key = self._form.key(key)
+        found: list[tuple[bytes, bytes | None]] = []
+        if before is not None or row is not None:
+            value = self._form.value(before, row, id_ if id_ >= 0 else None, is_tentative, now_us() // 1_000)
+            found.append((record_key, value))
+        return found if row is not None else [*found, (record_key, None)]
+
+    def _show(self, key: bytes, row: bytes | None) -> None:
+        if row is not None:
+            self._shown[key] = row
+        else:
+            self._shown.pop(key, None)
+
+    def _send_record(self, key: bytes, value: bytes | None, facts: Headers, nbytes: int) -> None:
         offset = self._end
         self._end += 1
         with self._changed:

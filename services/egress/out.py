@@ -20,7 +20,7 @@ from kafka.errors import KafkaTimeoutError
 from boreal.model.frames import Boundary, Data, Frame, LogId
 from boreal.model.schema import TRACEPARENT
 from formats.changelog import Changelog, ControlRecord, RowRecords
-from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, encode_anchor, encode_place, number
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, VERSION, encode_anchor, encode_place, number
 from formats.frame_records import Headers
 from logs.egress_restart import OutTail
 from services.egress.delays import RecentDelays
@@ -66,23 +66,39 @@ class RowTopics:
     """q.stable; None if another egress writes it."""
     latest: LatestTopic | None = None
     """q.latest; None if the query has none, or another egress writes it."""
+    debezium: LatestTopic | None = None
+    """The same of q.debezium."""
+    records: StableTopic | None = None
+    """The same of q.records."""
+
+    @property
+    def finals(self) -> list[StableTopic]:
+        """Those of them that hold the stable rows."""
+        return [topic for topic in (self.stable, self.records) if topic is not None]
+
+    @property
+    def tables(self) -> list[LatestTopic]:
+        """Those of them that show the newest row of each key."""
+        return [topic for topic in (self.latest, self.debezium) if topic is not None]
 
     @property
     def next_id(self) -> int | None:
         """The first stable row that one of them lacks; None if there are none."""
-        return min((topic.next_id for topic in (self.stable, self.latest) if topic is not None), default=None)
+        finals = [topic.next_id for topic in self.finals]
+        return min((*finals, *(topic.next_id for topic in self.tables)), default=None)
 
     def begin(self, incarnation: int, tail: OutTail) -> None:
         """Write what an earlier incarnation has left out, before anything is sent to q.out."""
-        if self.stable is not None:
-            self.stable.begin(incarnation, tail.lacking_from, tail.end)
-        if self.latest is not None:
-            self.latest.begin(tail.lacking_from, tail.end)
+        for final in self.finals:
+            final.begin(incarnation, tail.lacking_from, tail.end)
+        for table in self.tables:
+            table.begin(tail.lacking_from, tail.end)
 
     def close(self) -> None:
-        for topic in (self.stable, self.latest):
-            if topic is not None:
-                topic.close()
+        for final in self.finals:
+            final.close()
+        for table in self.tables:
+            table.close()
 
 
 class OutTopic:
@@ -106,7 +122,9 @@ class OutTopic:
         delays: RecentDelays,
         replica: Callable[[], str],
         exit: Callable[[int], None],
+        version: int | None = None,
     ) -> None:
+        """version: of the query, for the headers; None: it has not evolved."""
         self.changelog = changelog
         self.appended = 0
         self.tentative_since_us: int | None = None
@@ -114,9 +132,10 @@ class OutTopic:
         self.latency = RecentDelays(0)
         self._topic = topic
         self._incarnation = (INCARNATION, number(incarnation))
+        self._version = number(version) if version is not None else None
         self._end = end
         self._replica = replica
-        self._stable, self._latest = rows.stable, rows.latest
+        self._stable, self._records, self._tables = rows.stable, rows.records, rows.tables
         self._delays = delays
         self._exit = exit
         self._sent: deque[_FrameRecords] = deque()
@@ -138,6 +157,11 @@ class OutTopic:
             self._send_control(given, frame, emitted_us)
         self._note_tentative(frame, emitted_us)
 
+    def end_version(self, log: LogId, frame: Boundary, next_version: int) -> None:
+        """Send the last frame of a version. Its anchor belongs to the next one, and its records say so; nothing may follow."""
+        self._version = number(next_version)
+        self.append(log, frame)
+
     @property
     def confirmed(self) -> int:
         """How many frames, counted from the first, Kafka has in q.out and, if this egress writes it, in q.stable."""
@@ -155,6 +179,11 @@ class OutTopic:
 
     # Sending
 
+    @property
+    def _common(self) -> Headers:
+        """The headers of every record."""
+        return [self._incarnation] if self._version is None else [self._incarnation, (VERSION, self._version)]
+
     def _send_rows(self, rows: RowRecords, emitted_us: int) -> None:
         frame = rows.frame
         records: list[bytes] = rows.records.view("binary").to_pylist()
@@ -162,21 +191,22 @@ class OutTopic:
         stable: list[StableRow] = []
         traces = rows.traces or [None] * len(records)
         if frame.tentative:
-            headers: list[Headers] = [[self._incarnation]] * len(records)
+            headers: list[Headers] = [self._common] * len(records)
         else:
             ids = range(frame.first_id, frame.first_id + len(records))
-            headers = [[self._incarnation, (ID, number(id_))] for id_ in ids]
+            common = self._common
+            headers = [[*common, (ID, number(id_))] for id_ in ids]
             if self._stable is not None:
                 data: list[bytes] = rows.data.view("binary").to_pylist()
                 rest = zip(ids, keys, data, traces, strict=True)
-                stable = [StableRow(id_, key, value, frame.epoch, trace) for id_, key, value, trace in rest]
+                stable = [StableRow(id_, key, value, frame.epoch, trace, self._version) for id_, key, value, trace in rest]
         if any(traces):
             traced = zip(headers, traces, strict=True)
             headers = [own if trace is None else [*own, (TRACEPARENT, trace)] for own, trace in traced]
         self._send(records, keys, headers, emitted_us, rows, stable)
 
     def _send_control(self, control: ControlRecord, frame: Frame, emitted_us: int) -> None:
-        headers: Headers = [self._incarnation]
+        headers = self._common
         if isinstance(frame, Boundary) and frame.anchor is not None:
             headers += [(ANCHOR, encode_anchor(frame.anchor)), (PLACE, encode_place(self.changelog.place))]
             if self._stable is not None:
@@ -232,9 +262,12 @@ class OutTopic:
             self._delays.add(given_us, given.delays_us + took_us)
         if stable and self._stable is not None:
             self._stable.put(stable, sent.offset)
-        if self._latest is not None and given is not None:
+        if stable and self._records is not None:
+            self._records.put(stable, sent.offset)
+        if self._tables and given is not None:
             failpoint("egress.between_out_and_latest")
-            self._latest.take(given)
+            for table in self._tables:
+                table.take(given)
         with self._changed:
             sent.is_given = True
             self._on_the_way -= sent.nbytes

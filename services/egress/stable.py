@@ -1,4 +1,5 @@
-"""q.stable: the stable rows only, each once for read_committed readers (R28).
+"""q.stable: the stable rows only, each once for read_committed readers (R28). And q.records, which holds the same rows in a
+format with a schema.
 
 A row goes to q.stable when Kafka has confirmed it in q.out, in short transactions, in a separate thread: q.out never waits for
 a transaction. If more rows wait than memory may hold, and when an incarnation begins, the rows are read from q.out:
@@ -6,6 +7,8 @@ a transaction. If more rows wait than memory may hold, and when an incarnation b
     1. q.out has the row             a restart finds it there, and copies it
     2. it is sent in a transaction
     3. the transaction is committed  the next incarnation sees from the end of q.stable which row follows
+
+While a schema registry does not take the schema of q.records, rows wait for it in q.out. All other topics go on.
 """
 
 from __future__ import annotations
@@ -20,16 +23,19 @@ from dataclasses import dataclass
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
 from boreal.model.schema import TRACEPARENT
-from formats.client_headers import EPOCH, ID, INCARNATION, number
+from formats.client_headers import EPOCH, ID, INCARNATION, VERSION, number
+from services.egress.registered import RegisteredForm
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED
+from services.hosting.registry import RegistryError
 from services.kafka.clusters import Cluster, close_producer
 
 COMMIT_INTERVAL_S = 0.05
 """The shortest time between transactions: each costs three requests and as many writes by the broker, however few its rows."""
 TRANSACTION_ROWS = 5_000
 WAITING_BYTES = 64 << 20
+REGISTRY_RETRY_S = 0.5
 BATCH_BYTES = 256 << 10
 
 _logger = logging.getLogger("boreal.egress")
@@ -46,12 +52,22 @@ class _PendingRows:
 
 
 class StableTopic:
-    """The only writer of q.stable: its constructor fences the writer before, and aborts its transaction. `exit(code)` ends the
-    process. `next_id`: the first id that q.stable lacks; `n_skipped`: how many rows were lost."""
+    """The only writer of q.stable, or of q.records: its constructor fences the writer before, and aborts its transaction.
+    `exit(code)` ends the process. `next_id`: the first id that the topic lacks; `n_skipped`: how many rows were lost;
+    `waits_for`: what rows wait for beside Kafka, None if for nothing."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, transactional_id: str, out_topic: str, exit: Callable[[int], None]
+        self,
+        cluster: Cluster,
+        topic: str,
+        transactional_id: str,
+        out_topic: str,
+        exit: Callable[[int], None],
+        form: RegisteredForm | None = None,
     ) -> None:
+        """form: of the records' values; None: a row as it is. Closed with this."""
+        self._form = form
+        self.waits_for: str | None = None
         self._cluster = cluster
         self._topic = topic
         self._out_topic = out_topic
@@ -100,6 +116,8 @@ class StableTopic:
         if self._thread.is_alive():
             self._thread.join(timeout=2)
         close_producer(self._producer, 0)
+        if self._form is not None:
+            self._form.close()
 
     # The thread
 
@@ -171,12 +189,17 @@ class StableTopic:
         if not fresh:
             return
         failpoint("egress.between_out_and_stable")
+        values = self._values(fresh)
+        if values is None:
+            return
         self._producer.begin_transaction()
-        for row in fresh:
+        for row, value in zip(fresh, values, strict=True):
             headers = [(ID, number(row.id)), (EPOCH, number(row.epoch)), (INCARNATION, self._incarnation)]
             if row.trace is not None:
                 headers.append((TRACEPARENT, row.trace))
-            self._producer.send(self._topic, row.value, key=row.key, headers=headers, partition=0)
+            if row.version is not None:
+                headers.append((VERSION, row.version))
+            self._producer.send(self._topic, value, key=row.key, headers=headers, partition=0)
         failpoint("egress.before_commit")
         self._producer.commit_transaction()
         failpoint("egress.after_commit")
@@ -184,3 +207,22 @@ class StableTopic:
         with self._changed:
             left = COMMIT_INTERVAL_S - (time.monotonic() - started)
             self._changed.wait_for(lambda: self._is_closed, timeout=max(left, 0))
+
+    def _values(self, rows: list[StableRow]) -> list[bytes] | None:
+        """The values of the records of rows; waits for the schema registry. None: closed meanwhile."""
+        form = self._form
+        if form is None:
+            return [row.value for row in rows]
+        while not self._is_closed:
+            try:
+                values = [form.value(row.value) for row in rows]
+            except RegistryError as error:
+                if self.waits_for is None:
+                    _logger.warning("rows of %s wait for %s", self._topic, error)
+                self.waits_for = str(error)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed, timeout=REGISTRY_RETRY_S)
+                continue
+            self.waits_for = None
+            return values
+        return None

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -20,15 +19,14 @@ from kafka.consumer.fetcher import ConsumerRecord
 from boreal.model.frames import INFINITY, Anchor
 from boreal.model.schema import TRACEPARENT
 from formats.changelog import ChangelogPlace
-from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, decode_anchor, decode_place
-from formats.json_text import moment
+from formats.client_headers import ANCHOR, ID, INCARNATION, PLACE, STABLE_ID, VERSION, decode_anchor, decode_place
+from formats.json_text import moment, time_us
 from logs.egress_restart import OutTail
 from services.kafka.clusters import Cluster
 from sunion.tape import BEGINNING
 
 FIRST_WINDOW = 1_024
 _DECODER = json.JSONDecoder()
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,8 @@ class StableRow:
     """The epoch in which it became stable."""
     trace: bytes | None = None
     """Its trace context, if it has one."""
+    version: bytes | None = None
+    """The version of the query that gave it, as the header says it; None for the first, before the query has evolved."""
 
 
 def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
@@ -92,7 +92,7 @@ def read_out_tail(cluster: Cluster, topic: str, needed: int | None) -> OutTail:
         lacking_from = start if fold.lacking_from is None else fold.lacking_from
         # If all records were deleted by age, the end offset is a safe bound: incarnations and epochs are no more than records.
         place = fold.place or ChangelogPlace(seq=end, epoch=end, next_stable_id=max(needed or 0, fold.next_id))
-        return OutTail(place, fold.incarnation or end, fold.anchor, fold.written_to, end, lacking_from)
+        return OutTail(place, fold.incarnation or end, fold.anchor, fold.written_to, end, lacking_from, fold.version)
 
 
 def stable_rows(cluster: Cluster, topic: str, start: int, end: int) -> Iterator[StableRow]:
@@ -105,7 +105,7 @@ def stable_rows(cluster: Cluster, topic: str, start: int, end: int) -> Iterator[
             id_ = headers.get(ID)
             if id_ is not None:
                 value, epoch = _data_of(record.value.decode())
-                yield StableRow(int(id_), record.key, value, epoch, headers.get(TRACEPARENT))
+                yield StableRow(int(id_), record.key, value, epoch, headers.get(TRACEPARENT), headers.get(VERSION))
 
 
 def read_range(consumer: KafkaConsumer, partition: TopicPartition, start: int, end: int) -> Iterator[ConsumerRecord]:
@@ -139,6 +139,7 @@ class _Fold:
         self.anchor: Anchor | None = None
         self.written_to = BEGINNING
         self.next_id = 0
+        self.version: int | None = None
         self.lacking_from = 0 if needed is None else None
         self._needed = needed
 
@@ -148,6 +149,8 @@ class _Fold:
         if incarnation < self.incarnation:
             return
         self.incarnation = incarnation
+        if VERSION in headers:
+            self.version = int(headers[VERSION])
         fields = json.loads(record.value)
         if fields["type"] == "stable":
             self.next_id = int(headers[ID]) + 1
@@ -183,8 +186,3 @@ def _data_of(record: str) -> tuple[bytes, int]:
     start = record.index(name) + len(name)
     _, end = _DECODER.raw_decode(record, start)
     return record[start:end].encode(), json.loads(record)["epoch"]
-
-
-def time_us(text: str) -> int:
-    """Microseconds since the epoch of a time in a record (ISO 8601)."""
-    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 
 NAMES = {
     "node.before_append": "a step is computed, nothing of it is logged yet",
@@ -19,6 +20,10 @@ NAMES = {
     "egress.between_out_and_latest": "a frame's records are sent to q.out, q.latest is not changed yet",
     "egress.before_commit": "stable rows are sent to q.stable, and not committed",
     "egress.after_commit": "stable rows are on q.stable, and the egress does not know it yet",
+    "egress.before_takeover": "q.out has all rows of a version, and not the boundary that ends it",
+    "egress.after_takeover": "the boundary that ends a version is sent, and the egress has not ended",
+    "monitor.before_evolution": "the monitor has decided on the next step of an evolution, and not written it",
+    "monitor.after_evolution": "the next step of an evolution is written, and the monitor does not know it yet",
     "source.started": "a new incarnation has written START, and nothing else",
     "source.letters_sent": "Kafka has the dead letters of a batch, the batch is not announced yet",
     "source.between_announcements": "a batch is announced in the first of the stream's logs only",
@@ -27,15 +32,14 @@ NAMES = {
 }
 """Every failpoint, and the state of the process when it passes the point."""
 
-_name, _, _times = os.environ.get("BOREAL_FAILPOINT", "").partition(":")
-_left = int(_times or 1)
+_passes: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
     """Kill the process if BOREAL_FAILPOINT names this point and this is the pass it asks for."""
-    global _left
-    if name != _name:
+    wanted, _, times = os.environ.get("BOREAL_FAILPOINT", "").partition(":")
+    if name != wanted:
         return
-    _left -= 1
-    if _left <= 0:
+    _passes[name] += 1
+    if _passes[name] >= int(times or 1):
         os.kill(os.getpid(), signal.SIGKILL)

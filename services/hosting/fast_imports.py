@@ -1,5 +1,5 @@
-"""Makes a process start faster. It must be the first import of every process whose restart a client waits for: imports take
-most of the start.
+"""Makes a process start faster. It must be the first import of every process that users wait for, at a restart or in
+`boreal up`: imports take most of the start.
 
 If pandas is installed, pyarrow imports it when it first converts a list or a number, to check for pandas types: a quarter of
 all that such a process imports, and never needed here. The garbage collector is off during the imports, because imported

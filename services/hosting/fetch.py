@@ -23,6 +23,9 @@ from boreal.model.errors import UserError
 
 OLDEST_JAVA = 17
 PINS = Path(__file__).with_name("ivy")
+SETTINGS = PINS / "settings.xml"
+TYPES = ("jar", "bundle", "archive")
+"""Types of artifacts; those of others Ivy leaves out silently. Several of the broker's jars are of the second."""
 SYSTEM_TRUST = Path("/etc/ssl/certs/java/cacerts")
 """The machine's trusted certificates in Java's format, on Debian and its relatives."""
 
@@ -32,12 +35,12 @@ ProgressCallback = Callable[[str], None]
 
 def kafka_jars(cache: Path | None = None, on_progress: ProgressCallback = lambda line: None) -> Path:
     """The directory of all jars that a Kafka broker runs on, fetched if it does not exist (46 jars, 44 MB, under a minute)."""
-    return _jars("kafka", cache, on_progress)
+    return artifacts("kafka", PINS, cache, on_progress)
 
 
 def spark_jars(cache: Path | None = None, on_progress: ProgressCallback = lambda line: None) -> Path:
     """The directory of the four jars that connect Spark to Kafka, fetched if it does not exist (10 MB)."""
-    return _jars("spark", cache, on_progress)
+    return artifacts("spark", PINS, cache, on_progress)
 
 
 def java() -> Path:
@@ -92,26 +95,27 @@ def _java_version(program: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _jars(name: str, cache: Path | None, on_progress: ProgressCallback) -> Path:
-    """The jars of one configuration of ivy.xml. A change of pins gives a new directory, and a directory is whole or absent."""
+def artifacts(name: str, pins: Path, cache: Path | None = None, on_progress: ProgressCallback = lambda line: None) -> Path:
+    """The directory of the artifacts of one configuration of `pins`/ivy.xml, fetched if it does not exist. A change of pins
+    gives a new directory, and a directory is whole or absent."""
     cache = cache or Path(os.environ.get("BOREAL_CACHE") or Path.home() / ".cache" / "boreal")
-    pins = hashlib.sha256(b"".join((PINS / file).read_bytes() for file in ("ivy.xml", "settings.xml"))).hexdigest()[:12]
-    jars = cache / f"{name}-{pins}"
-    if jars.is_dir():
-        return jars
+    digest = hashlib.sha256((pins / "ivy.xml").read_bytes() + SETTINGS.read_bytes()).hexdigest()[:12]
+    found = cache / f"{name}-{digest}"
+    if found.is_dir():
+        return found
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / f"{name}.lock"):
-            if not jars.is_dir():
+            if not found.is_dir():
                 partial = cache / f"{name}.partial"
                 shutil.rmtree(partial, ignore_errors=True)
-                _retrieve(name, partial, cache / f"{name}.ivy", on_progress)
-                partial.rename(jars)
+                _retrieve(name, pins, partial, cache / f"{name}.ivy", on_progress)
+                partial.rename(found)
                 shutil.rmtree(cache / f"{name}.ivy")
     except OSError as error:
         raise UserError("BOREAL_CACHE", str(cache), f"cannot be used as a cache ({error.strerror})",
                         "name a directory that can be written") from error
-    return jars
+    return found
 
 
 @contextmanager
@@ -122,7 +126,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: ProgressCallback) -> None:
+def _retrieve(name: str, pins: Path, to: Path, ivy_cache: Path, on_progress: ProgressCallback) -> None:
     """Run Ivy. Its downloads stay in `ivy_cache`, so that an interrupted fetch continues where it stopped."""
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
@@ -130,10 +134,9 @@ def _retrieve(name: str, to: Path, ivy_cache: Path, on_progress: ProgressCallbac
     (ivy,) = Path(pyspark.origin).parent.glob("jars/ivy-*.jar")
     # A Java from a wheel trusts only the certificates it was built with; the system's own Java reads this file anyway.
     trust = [f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST}"] if SYSTEM_TRUST.is_file() else []
-    # "bundle" too: several of the broker's jars have this type, and without it Ivy leaves them out silently.
     command: list[str | Path] = [
-        java(), *trust, "-cp", ivy, "org.apache.ivy.Main", "-settings", PINS / "settings.xml", "-ivy", PINS / "ivy.xml",
-        "-cache", ivy_cache, "-confs", name, "-types", "jar", "bundle", "-retrieve", to / "[artifact]-[revision].[ext]",
+        java(), *trust, "-cp", ivy, "org.apache.ivy.Main", "-settings", SETTINGS, "-ivy", pins / "ivy.xml",
+        "-cache", ivy_cache, "-confs", name, "-types", *TYPES, "-retrieve", to / "[artifact]-[revision].[ext]",
     ]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:

@@ -22,7 +22,7 @@ from typing import Protocol, assert_never
 
 from kafka.errors import KafkaError
 
-from boreal.model.errors import CorruptError
+from boreal.model.errors import CorruptError, OperatorError
 from boreal.model.frames import Boundary, Frame, LogId, State, Undo
 from deployment.corrections import Correction, CorrectionHistory
 from deployment.failure_signs import note_change
@@ -48,6 +48,7 @@ from reconcile.events import (
     StateChanged,
     StoreCheckpoint,
     Tail,
+    Threshold,
     Tick,
     Unavailable,
     Unfollow,
@@ -60,7 +61,7 @@ from services.hosting.log_lines import facts
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
 from services.kafka.clusters import Cluster
 from services.storage.kafka_log import KafkaLogStore
-from services.storage.log_reader import LogGap, LogReader, ReaderFailure, UnreadableRecord
+from services.storage.log_reader import LogGap, LogPath, LogReaders, ReaderFailure, UnreadableRecord
 
 _logger = logging.getLogger("boreal.host")
 
@@ -96,15 +97,17 @@ def build_host(
     instance: Instance,
     first_effects: Sequence[Effect],
     clusters: Mapping[str, Cluster],
+    path_to: Callable[[LogId], LogPath],
     layout: Layout,
     outlet: Outlet,
     send: Callable[[list[ControlItem]], None],
     store: CheckpointStore | None,
     exit: Callable[[int], None],
 ) -> InstanceHost:
-    """Make a host with one reader for each site that holds a log of the instance's inputs.
+    """Make a host with a reader for each path to a log of the instance's inputs.
 
-    `first_effects`: what the instance's `begin` returned. The other parameters: see `InstanceHost`.
+    `first_effects`: what the instance's `begin` returned. path_to: the path to each of these logs. The other parameters: see
+    `InstanceHost`.
     """
 
     def holder(log: LogId, first_id: int) -> bool:
@@ -115,9 +118,9 @@ def build_host(
             except KafkaError:
                 return True
 
-    host = InstanceHost(instance, first_effects, {}, layout.site_of, outlet, send, store, holder, exit)
-    sites = {layout.site_of(log) for logs in layout.input_logs(instance.me).values() for log in logs}
-    host.readers = {site: LogReader(clusters[site], layout, host.deliver) for site in sorted(sites)}
+    host = InstanceHost(instance, first_effects, outlet, send, store, holder, exit)
+    logs = [log for logs in layout.input_logs(instance.me).values() for log in logs]
+    host.readers = LogReaders(path_to, logs, layout, host.deliver, instance.plan.boundary_interval_us)
     return host
 
 
@@ -153,10 +156,6 @@ class InstanceHost:
     """The instance that runs here."""
     first_effects: Sequence[Effect]
     """What the instance's `begin` returned."""
-    readers: Mapping[str, LogReader]
-    """By site."""
-    site_of: Callable[[LogId], str]
-    """The site that holds a log."""
     outlet: Outlet
     """Takes the frames that the instance appends."""
     send: Callable[[list[ControlItem]], None]
@@ -175,11 +174,15 @@ class InstanceHost:
     """on_broken(log, offset, error): called for each record that is not a frame, in the host's thread."""
     on_corrected: Callable[[Correction], None] = lambda correction: None
     """Called after each correction, in the host's thread."""
+    on_failed: Callable[[str], None] = lambda problem: None
+    """Called with what has failed, before the process is asked to end, in the host's thread."""
     status: InstanceStatus = field(default_factory=InstanceStatus)
     """Written by the host's thread, read by the thread that publishes the status."""
     inbox: queue.SimpleQueue[InboxEntry] = field(default_factory=queue.SimpleQueue)
     """Events that wait, in order of arrival."""
 
+    readers: LogReaders = field(init=False)
+    """Its inputs."""
     _pending: deque[_PendingAction] = field(init=False, default_factory=deque)
     _first: InboxEntry | None = field(init=False, default=None)
     _items: list[ControlItem] = field(init=False, default_factory=list)
@@ -191,9 +194,10 @@ class InstanceHost:
     _threads: list[threading.Thread] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._threads = [threading.Thread(target=self._run, name=str(self.me), daemon=True)]
+        name = f"{self.instance.plan.query}.{self.me}"
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True)]
         if self.store is not None:
-            self._threads.append(threading.Thread(target=self._upload, name=f"{self.me}-checkpoints", daemon=True))
+            self._threads.append(threading.Thread(target=self._upload, name=f"{name}-checkpoints", daemon=True))
 
     @property
     def me(self) -> InstanceId:
@@ -226,9 +230,11 @@ class InstanceHost:
                 self._turn()
         except HostFailed as failure:
             _logger.error("%s restarts, because its operators failed or their state is lost:\n%s", self.me, failure)
+            self.on_failed(operator_problem(str(failure)) or "the operators in Spark failed, or their state is lost")
             self.exit(EXIT_BEGIN_ANEW)
-        except Exception:
+        except Exception as error:
             _logger.exception("%s failed", self.me)
+            self.on_failed(str(error) if isinstance(error, OperatorError) else f"{type(error).__name__}: {error}")
             self.exit(1)
 
     def _turn(self) -> None:
@@ -241,7 +247,9 @@ class InstanceHost:
             return
         self._perform_all(self.instance.handle(event, now_us()))
         if isinstance(event, Frames):
-            self._reader(event.log).taken(event.log)
+            self.readers.of(event.log).taken(event.log)
+        elif isinstance(event, Threshold):
+            self.readers.watch_every(event.boundary_interval_us)
 
     def _next(self) -> InboxItem:
         """The next event for the instance: the oldest in the inbox, or a Tick that cannot wait for its turn."""
@@ -290,13 +298,13 @@ class InstanceHost:
                 self._log_tentative(frame)
             case Follow(log, after_id):
                 _logger.info("%s reads %s of %s after id %d", self.me, log.key, log.replica or "the source", after_id)
-                self._reader(log).follow(log, after_id)
+                self.readers.of(log).follow(log, after_id)
             case Unfollow(log):
-                self._reader(log).unfollow(log)
+                self.readers.of(log).unfollow(log)
             case Watch(log):
-                self._reader(log).watch(log)
+                self.readers.of(log).watch(log)
             case Read(log):
-                self._reader(log).read(effect)
+                self.readers.of(log).read(effect)
             case Send(to, message):
                 self._items.append(message_item(to, message))
             case Acknowledge(positions):
@@ -340,9 +348,6 @@ class InstanceHost:
             self._corrections.answer_tentatively(frame.missing, now_us())
         elif isinstance(frame, Undo):
             self._is_tentative = False
-
-    def _reader(self, log: LogId) -> LogReader:
-        return self.readers[self.site_of(log)]
 
     def _defer(self, release: Callable[[], None]) -> None:
         self._pending.append(_PendingAction(self.outlet.appended, release))
@@ -399,3 +404,9 @@ class InstanceHost:
             return self.store.get(copy_owner(self.me), number).state
         except (KeyError, CorruptError):
             return None
+
+
+def operator_problem(text: str) -> str | None:
+    """What an `OperatorError` says, in the traceback that a host in another process gave; None if there is none."""
+    marker = f"{OperatorError.__name__}: "
+    return next((line.partition(marker)[2] for line in reversed(text.splitlines()) if marker in line), None)

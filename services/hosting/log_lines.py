@@ -19,7 +19,8 @@ class JsonLines(logging.Formatter):
     """One event a line, an object with the same fields in every process:
 
     time: ISO 8601 in UTC, with milliseconds, by the machine's clock. level: as in LEVELS, or CRITICAL. process: its name, as in
-    `boreal status`. kind, query: of the process; query is null where it serves none. logger, message: as in text.
+    `boreal status`. kind, query: of the process; query is null where it serves none, or several. thread: its name, which in a
+    worker begins with the query or the role. logger, message: as in text.
     facts: an object with what the message says, where it is one that programs look for; {} otherwise.
     error: a traceback, or null.
     """
@@ -27,7 +28,8 @@ class JsonLines(logging.Formatter):
     def __init__(self, process: str) -> None:
         super().__init__()
         kind, _, rest = process.partition(".")
-        self._own = {"process": process, "kind": kind, "query": rest.partition(".")[0] or None}
+        query = None if kind == "worker" else rest.partition(".")[0] or None
+        self._own = {"process": process, "kind": kind, "query": query}
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -35,6 +37,7 @@ class JsonLines(logging.Formatter):
             "time": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             **self._own,
+            "thread": record.threadName,
             "logger": record.name,
             "message": record.getMessage(),
             "facts": getattr(record, "facts", {}),
@@ -55,7 +58,9 @@ def set_up_logging(process: str, stream: TextIO | None = None) -> None:
     if _chosen("BOREAL_LOG_FORMAT", "text", FORMATS) == "json":
         formatter: logging.Formatter = JsonLines(process)
     else:
-        formatter = logging.Formatter(f"%(asctime)s %(levelname)s {process} %(name)s: %(message)s")
+        # Roles of several queries share a worker: the name of the thread says which one speaks.
+        speaker = f"{process}/%(threadName)s" if process.startswith("worker.") else process
+        formatter = logging.Formatter(f"%(asctime)s %(levelname)s {speaker} %(name)s: %(message)s")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler])

@@ -14,20 +14,24 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import psutil
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from services.hosting.log_lines import set_up_logging
 from services.kafka.clusters import Cluster, close_producer, log_retry
-from services.kafka.settings import ServiceSettings, load_settings
+from services.kafka.settings import ServiceSettings
 from services.kafka.timekeeper import Timekeeper
 from services.kafka.topics import STATUS
 
 EXIT_STOPPED = 0
+EXIT_FAILED = 1
 EXIT_FENCED = 3
 """Another incarnation of this process has begun (R25)."""
 EXIT_BEGIN_ANEW = 4
 """The log entries that it had to read are gone; it restarts from what the logs still hold (R27)."""
+EXIT_TAKEN_OVER = 5
+"""An egress has ended with one version of its query; its next life, in the same process, begins with another."""
 
 STATUS_INTERVAL_S = 1.0
 
@@ -68,53 +72,154 @@ class ExitRequest:
     def wait(self, stopping: threading.Event) -> None:
         """Return when `stopping` is set or an exit was requested."""
         while not stopping.is_set() and not self._is_due.is_set():
-            stopping.wait(0.1)
+            self._is_due.wait(0.1)
 
 
-class StatusPublisher:
-    """Publishes a process's status every second, and at once on `now`: one JSON object under the process's name. Its `at_ms` is
-    the wall clock at that moment, from which readers see whether the process is still alive."""
+class Resources:
+    """What this process takes of the machine."""
 
-    def __init__(self, cluster: Cluster, name: str, make_status: Callable[[], dict[str, Any]]) -> None:
-        """make_status is called in the publisher's thread. `kind` and `query` of the status are taken from the name."""
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._process.cpu_percent()  # from now on
+
+    def share(self, roles: int) -> dict[str, Any]:
+        """The fields of `deployment.status_fields.PROCESS` that say it, for one of so many roles that run in the process:
+        nobody knows what each takes. Processor time since the last call."""
+        bytes_, percent = self._process.memory_info().rss, self._process.cpu_percent()
+        return {"memory_bytes": bytes_ // max(roles, 1), "cores": round(percent / 100 / max(roles, 1), 4)}
+
+
+class StatusDesk:
+    """Publishes the statuses of a process's roles every second, and at once when one has changed, in one thread with one
+    producer. A status is one JSON object under the role's name. Its `at_ms` is the wall clock at that moment, from which
+    readers see whether the role is still alive."""
+
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._name = name
-        self._make_status = make_status
-        self._wake = threading.Event()
+        self._changed = threading.Condition()
+        self._publishers: dict[str, StatusPublisher] = {}
+        self._due: set[str] = set()
+        self._awaited: set[str] = set()
+        self._making = threading.Lock()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
-    def now(self) -> None:
-        """Publish the status now, without waiting for the next second."""
-        self._wake.set()
+    def add(self, publisher: StatusPublisher) -> None:
+        """Publish this status from now on."""
+        with self._changed:
+            self._publishers[publisher.name] = publisher
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+                self._thread.start()
+        self.now(publisher.name)
+
+    def remove(self, name: str) -> None:
+        """Publish this status no more; returns when it is not being made."""
+        with self._making, self._changed:
+            self._publishers.pop(name, None)
+
+    def now(self, name: str) -> None:
+        """Publish this status without waiting for the next second."""
+        with self._changed:
+            self._due.add(name)
+            self._changed.notify_all()
+
+    def deliver(self, name: str, within_s: float) -> None:
+        """Publish this status now, and wait so long at most until Kafka has it: for what is said last."""
+        with self._changed:
+            self._due.add(name)
+            self._awaited.add(name)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: name not in self._awaited or self._is_closed, within_s)
+            self._awaited.discard(name)
 
     def close(self) -> None:
-        self._is_closed = True
-        self._wake.set()
-        self._thread.join(timeout=2)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
 
     def _run(self) -> None:
         producer: KafkaProducer | None = None
-        kind, _, rest = self._name.partition(".")
-        common = {"v": 1, "process": self._name, "kind": kind, "query": rest.partition(".")[0] or None, "pid": os.getpid()}
-        while not self._is_closed:
+        resources = Resources()
+        taken: dict[str, Any] = {}
+        all_at = time.monotonic()
+        while (due := self._await_due(all_at)) is not None:
             try:
-                at_ms = round(time.time() * 1_000, 3)
-                status = {**common, "at_ms": at_ms, **_timekeeper.status(), **self._make_status()}
+                if time.monotonic() >= all_at:
+                    all_at, taken = time.monotonic() + STATUS_INTERVAL_S, resources.share(len(due))
                 producer = producer or self._cluster.make_producer(patient=False)
-                producer.send(STATUS, json.dumps(status, default=str).encode(), key=self._name.encode(), partition=0)
+                for publisher in due:
+                    self._publish(publisher, producer, taken)
+                self._maybe_flush(producer, due)
                 _timekeeper.keep(producer)
             except (KafkaError, OSError) as error:
                 log_retry(_logger, "the status cannot be published", error)
+        if producer is not None:
+            close_producer(producer, 1)
+
+    def _await_due(self, all_at: float) -> list[StatusPublisher] | None:
+        """The statuses to publish next: those that have changed, or all from this time on. None once the desk is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._due or self._is_closed, max(all_at - time.monotonic(), 0))
+            due, self._due = self._due, set()
+            names = self._publishers.keys() if time.monotonic() >= all_at else due & self._publishers.keys()
+            return None if self._is_closed else [self._publishers[name] for name in names]
+
+    def _maybe_flush(self, producer: KafkaProducer, published: list[StatusPublisher]) -> None:
+        with self._changed:
+            awaited = self._awaited & {publisher.name for publisher in published}
+        if awaited:
+            producer.flush(timeout=1)
+            with self._changed:
+                self._awaited -= awaited
+                self._changed.notify_all()
+
+    def _publish(self, publisher: StatusPublisher, producer: KafkaProducer, taken: dict[str, Any]) -> None:
+        with self._making:
+            if self._publishers.get(publisher.name) is not publisher:
+                return  # It was removed meanwhile.
+            at_ms = round(time.time() * 1_000, 3)
+            try:
+                status = {**publisher.common, "at_ms": at_ms, **taken, **_timekeeper.status(), **publisher.make_status()}
+                value = json.dumps(status, default=str).encode()
             except Exception:
                 # Other threads change the same data meanwhile. This thread must continue: a process without a status counts as
                 # dead.
-                _logger.exception("the status cannot be made now")
-            self._wake.wait(STATUS_INTERVAL_S)
-            self._wake.clear()
-        if producer is not None:
-            close_producer(producer, 1)
+                _logger.exception("the status of %s cannot be made now", publisher.name)
+                return
+        producer.send(STATUS, value, key=publisher.name.encode(), partition=0)
+
+
+class StatusPublisher:
+    """Publishes one status, until it is closed; see `StatusDesk`."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, make_status: Callable[[], dict[str, Any]], desk: StatusDesk | None = None
+    ) -> None:
+        """make_status is called in the desk's thread. `kind` and `query` of the status are taken from the name. desk: the
+        process's; None: the status gets its own, with a producer of this cluster."""
+        kind, _, rest = name.partition(".")
+        self.name = name
+        self.make_status = make_status
+        self.common = {"v": 1, "process": name, "kind": kind, "query": rest.partition(".")[0] or None, "pid": os.getpid()}
+        self._desk = desk or StatusDesk(cluster)
+        self._has_own_desk = desk is None
+        self._desk.add(self)
+
+    def now(self) -> None:
+        """Publish the status now, without waiting for the next second."""
+        self._desk.now(self.name)
+
+    def deliver(self, within_s: float = 1.0) -> None:
+        """Publish the status now, and wait so long at most until Kafka has it."""
+        self._desk.deliver(self.name, within_s)
+
+    def close(self) -> None:
+        self._desk.remove(self.name)
+        if self._has_own_desk:
+            self._desk.close()
 
 
 def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
@@ -142,20 +247,7 @@ def run_process(name: str, serve: Callable[[threading.Event], int]) -> None:
 
 
 class QueryProcess(Protocol):
-    """One process of a query; `serve` runs until it is stopped or cannot continue, and returns the exit code."""
+    """One role of a query; `serve` runs until it is stopped or cannot continue, and returns the exit code of a process that
+    runs only this role."""
 
     def serve(self, stopping: threading.Event) -> int: ...
-
-
-def run_query_process(kind: str, make: Callable[[ServiceSettings, str, str, str], QueryProcess]) -> None:
-    """The main function of a process whose arguments are a query and a part of it, such as a replica: see `run_process`.
-    make(settings, name, query, part) is called after logging, signals and the clock are set up."""
-    query, part = sys.argv[1:]
-    name = f"{kind}.{query}.{part}"
-
-    def serve(stopping: threading.Event) -> int:
-        settings = load_settings()
-        set_clock(settings, name)
-        return make(settings, name, query, part).serve(stopping)
-
-    run_process(name, serve)

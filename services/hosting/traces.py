@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from boreal.model.errors import UserError
-from deployment.corrections import Correction
+from deployment.corrections import Correction, TellCorrection, tell_nobody
 from reconcile.events import InstanceId
 
 if TYPE_CHECKING:
@@ -57,19 +55,18 @@ class OtelTraces:
         whole.end(done_at)
 
 
-def tells_corrections(process: str, query: str, mode: str) -> Callable[[InstanceId], Callable[[Correction], None]]:
-    """As the environment says: for each instance of the process, what to call after a correction. Spans are sent in the
+def tells_corrections(process: str) -> TellCorrection:
+    """As the environment says: what to call after a correction of an instance in this process. Spans are sent in the
     background, each second; a receiver that is away costs them, and nothing else.
 
     UserError if the packages are not installed."""
     endpoint = os.environ.get(VARIABLE)
     if not endpoint:
-        return lambda who: lambda correction: None
+        return tell_nobody
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         fix = "pip install 'boreal[otel]', or unset it"
         raise UserError(VARIABLE, endpoint, "needs OpenTelemetry's packages", fix) from None
-    traces = OtelTraces(process, BatchSpanProcessor(OTLPSpanExporter(endpoint), schedule_delay_millis=1_000))
-    return lambda who: partial(traces.tell, query, mode, who)
+    return OtelTraces(process, BatchSpanProcessor(OTLPSpanExporter(endpoint), schedule_delay_millis=1_000)).tell

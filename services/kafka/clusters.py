@@ -41,10 +41,11 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)
 class Cluster:
     """Creates clients of one site's Kafka; the caller closes them. KafkaError if the cluster is unreachable for too long."""
 
-    def __init__(self, site: str, settings: ServiceSettings, client_id: str) -> None:
-        """site: one of settings.sites. client_id: name of this process in Kafka's logs and metrics."""
+    def __init__(self, site: str, settings: ServiceSettings, client_id: str, proxy: str | None = None) -> None:
+        """site: one of settings.sites. client_id: name of this process in Kafka's logs and metrics. proxy: a SOCKS5 URL, by
+        default the site's in the settings."""
         self.site = site
-        kafka = settings.sites[site]
+        kafka = self._settings = settings.sites[site]
         self._common: dict[str, Any] = {
             "bootstrap_servers": kafka.bootstrap,
             "client_id": client_id,
@@ -60,8 +61,8 @@ class Cluster:
             self._common["sasl_plain_password"] = kafka.password.get_secret_value() if kafka.password else None
         if kafka.ca_file is not None:
             self._common["ssl_cafile"] = str(kafka.ca_file)
-        if site in settings.proxies:
-            self._common["proxy_url"] = settings.proxies[site]
+        if proxy := proxy or settings.proxies.get(site):
+            self._common["proxy_url"] = proxy
 
     def make_producer(self, *, transactional_id: str | None = None, patient: bool = True, **options: Any) -> KafkaProducer:
         """A producer. patient: idempotent, in order, retries for ever. Otherwise records that cannot be sent at once are
@@ -111,6 +112,29 @@ class Cluster:
             "metadata_max_age_ms": 60_000,
         }
         return make_client(KafkaConsumer, {**self._common, **settings, **options})
+
+    @property
+    def librdkafka_options(self) -> dict[str, Any] | None:
+        """How a client of librdkafka reaches the cluster; None if there is a proxy in between, which librdkafka lacks."""
+        if "proxy_url" in self._common:
+            return None
+        kafka = self._settings
+        options: dict[str, Any] = {
+            "bootstrap.servers": kafka.bootstrap,
+            "client.id": self._common["client_id"],
+            "security.protocol": kafka.security_protocol,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 200,
+            "socket.timeout.ms": REQUEST_TIMEOUT_MS,
+            "log_level": 0,
+        }
+        if kafka.security_protocol.startswith("SASL"):
+            password = kafka.password.get_secret_value() if kafka.password else ""
+            sasl = {"sasl.mechanism": kafka.sasl_mechanism, "sasl.username": kafka.username or "", "sasl.password": password}
+            options.update(sasl)
+        if kafka.ca_file is not None:
+            options["ssl.ca.location"] = str(kafka.ca_file)
+        return options
 
     def make_admin(self, **options: Any) -> KafkaAdminClient:
         """An admin client. options: of KafkaAdminClient."""

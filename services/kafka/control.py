@@ -15,50 +15,48 @@ from collections.abc import Callable, Mapping
 from kafka.consumer.fetcher import ConsumerRecord
 
 from formats.control_messages import ControlItem
-from services.kafka.clusters import Cluster
-from services.kafka.follower import TopicFollower
-from services.kafka.mailbox import Outbox
+from services.kafka.control_desk import ControlDesk, Listener
 
 VERSION = 1
 OnItems = Callable[[str, list[ControlItem]], None]
 """Called with (sender, items), in a thread of the control plane. Its exceptions, for malformed items, are logged."""
 
-NO_HURRY_MS = 500
+GATHER_MS = 10
+"""`gather_ms` of a reader of heartbeats: well below their shortest interval that follows from X."""
+NO_HURRY_MS = 1_000
 """`gather_ms` for readers that only need acknowledgements and trims: many messages per second arrive in two batches."""
-
-WAITING = 8
-"""Maximum number of records that wait to be sent; older ones are dropped."""
 
 
 class ControlPlane:
     """One process's access to a query's control topics. Unreachable sites are silent: `send` and the readers never raise."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], topic: str, name: str, site: str) -> None:
-        """topic: the control topic. name: the name of this process. site: the site that it writes to."""
-        self._clusters = clusters
+    def __init__(self, desks: Mapping[str, ControlDesk], topic: str, name: str, site: str) -> None:
+        """desks: of the process, by site. topic: the control topic. name: the name of this role. site: the site that it writes
+        to."""
+        self._desks = desks
         self._topic = topic
         self._name = name
         self._deliver: OnItems = lambda sender, items: None
-        self._outbox = Outbox(clusters[site], topic, at_most=WAITING)
-        self._followers: list[TopicFollower] = []
+        self._site = site
+        self._listener: Listener | None = None
 
-    def listen(self, deliver: OnItems, gather_ms: int | None = None) -> None:
-        """Begin to receive the messages of other processes. gather_ms: as for `TopicFollower`."""
+    def listen(self, deliver: OnItems, gather_ms: int = GATHER_MS) -> None:
+        """Begin to receive the messages of other roles. gather_ms: how long they may wait for each other."""
         self._deliver = deliver
-        self._followers = [
-            TopicFollower(each, self._topic, self._take, from_end=True, gather_ms=gather_ms) for each in self._clusters.values()
-        ]
+        self._listener = Listener(self._topic, self._take, gather_ms)
+        for desk in self._desks.values():
+            desk.listen(self._listener)
 
     def send(self, items: list[ControlItem]) -> None:
         """Send these items in one record, or drop them; returns at once."""
         if items:
             record = {"v": VERSION, "sender": self._name, "items": items}
-            self._outbox.put(json.dumps(record, separators=(",", ":")).encode())
+            self._desks[self._site].send(self._topic, json.dumps(record, separators=(",", ":")).encode())
 
     def close(self) -> None:
-        self._outbox.close()
-        for follower in self._followers:
-            follower.close()
+        if self._listener is not None:
+            for desk in self._desks.values():
+                desk.leave(self._listener)
 
     def _take(self, record: ConsumerRecord) -> None:
         said = json.loads(record.value or b"")

@@ -10,6 +10,7 @@ from kafka.errors import KafkaError
 
 from boreal.model.frames import LogId
 from deployment.layout import Layout
+from deployment.query_record import public_name
 from formats.dead_letter import DeadLetterRecord
 from services.kafka.clusters import FOR_EVER_MS, Cluster, close_producer
 from services.kafka.topics import dead_letter_topic
@@ -40,7 +41,7 @@ class BrokenFrames:
         try:
             producer = self._home.make_producer()
             try:
-                topic = dead_letter_topic(self._layout.plan.query)
+                topic = dead_letter_topic(public_name(self._layout.plan.query))
                 producer.send(topic, letter.to_json(), key=letter.source.encode(), partition=0)
             finally:
                 close_producer(producer, FOR_EVER_MS / 1_000)

@@ -15,7 +15,10 @@ from kafka.errors import KafkaError
 from services.kafka.clusters import Cluster, log_retry
 
 RETRY_S = 0.2
-_POLL_MS = 200
+_POLL_MS = 500
+"""How soon a follower notices that it is closed."""
+_FETCH_WAIT_MS = 1_000
+"""How long the broker waits for a record before it says that there is none. A record that comes is sent at once."""
 _GATHERED_BYTES = 1 << 20
 
 _logger = logging.getLogger("boreal.follower")
@@ -45,7 +48,7 @@ class TopicFollower:
         self._partition = TopicPartition(topic, 0)
         self._take = take
         self._from_end = from_end
-        self._options: dict[str, Any] = {"read_committed": True} if read_committed else {}
+        self._options: dict[str, Any] = {"read_committed": read_committed, "fetch_max_wait_ms": _FETCH_WAIT_MS}
         if gather_ms is not None:
             self._options |= {"fetch_min_bytes": _GATHERED_BYTES, "fetch_max_wait_ms": gather_ms}
         self._last = last

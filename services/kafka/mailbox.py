@@ -50,23 +50,24 @@ class Mailbox(Generic[Key, Value]):
 
 
 class Outbox:
-    """Sends records to a topic's only partition from a separate thread, since creating a producer and sending may block while
-    the cluster is unreachable. Records that cannot be sent at once are dropped. Of waiting records, the newest of each key is
-    kept."""
+    """Sends records to the only partition of a topic from a separate thread, since creating a producer and sending may block
+    while the cluster is unreachable. Records that cannot be sent at once are dropped, and hold up no others. Of waiting ones,
+    the newest of each key is kept."""
 
     def __init__(self, cluster: Cluster, topic: str, at_most: int | None = None, **options: Any) -> None:
-        """at_most: maximum number of waiting records; the oldest are dropped. options: of the producer."""
+        """topic: of records that do not name another. at_most: maximum number of waiting records; the oldest are dropped.
+        options: of the producer."""
         self._cluster = cluster
         self._topic = topic
         self._options = options
-        self._waiting: Mailbox[Hashable, tuple[bytes | None, bytes | None]] = Mailbox(at_most)
+        self._waiting: Mailbox[Hashable, tuple[str, bytes | None, bytes | None]] = Mailbox(at_most)
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._run, name=f"outbox-{topic}", daemon=True)
         self._thread.start()
 
-    def put(self, value: bytes | None, key: bytes | None = None) -> None:
+    def put(self, value: bytes | None, key: bytes | None = None, topic: str | None = None) -> None:
         """Send a record; returns at once. A record without a key replaces no other."""
-        self._waiting.put({next(self._numbers) if key is None else key: (key, value)})
+        self._waiting.put({next(self._numbers) if key is None else key: (topic or self._topic, key, value)})
 
     def close(self) -> None:
         self._waiting.close()
@@ -75,11 +76,16 @@ class Outbox:
     def _run(self) -> None:
         producer: KafkaProducer | None = None
         while (waiting := self._waiting.take()) is not None:
-            try:
-                producer = producer or self._cluster.make_producer(patient=False, **self._options)
-                for key, value in waiting.values():
-                    producer.send(self._topic, value, key=key, partition=0)
-            except (KafkaError, OSError) as error:
-                log_retry(_logger, f"{self._topic} cannot be written", error)
+            refused: set[str] = set()
+            for topic, key, value in waiting.values():
+                try:
+                    producer = producer or self._cluster.make_producer(patient=False, **self._options)
+                    if topic not in refused:
+                        producer.send(topic, value, key=key, partition=0)
+                except (KafkaError, OSError) as error:
+                    log_retry(_logger, f"{topic} cannot be written", error)
+                    refused.add(topic)
+                    if producer is None:
+                        break
         if producer is not None:
             close_producer(producer, 1)

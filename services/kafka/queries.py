@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import InvalidProducerEpochError, KafkaTimeoutError, ProducerFencedError
+from kafka.errors import InvalidProducerEpochError, KafkaError, KafkaTimeoutError, ProducerFencedError
 
 from boreal.model.errors import UserError
 from deployment.audit import QueryChange
-from deployment.query_record import QueryRecord, read_query_record
+from deployment.query_record import QueryRecord, public_name, read_query_record
 from services.kafka.clusters import Cluster, close_producer
 from services.kafka.follower import TopicFollower
 from services.kafka.topics import QUERIES
@@ -27,6 +29,8 @@ BY = "by"
 _FENCED = (ProducerFencedError, InvalidProducerEpochError)
 """Another writer has begun."""
 _RETRY_S = 0.05
+SEEN_WITHIN_S = 2.0
+"""Within this time readers see what a writer has committed."""
 
 _PARTITION = TopicPartition(QUERIES, 0)
 
@@ -41,10 +45,18 @@ record again changes nothing. Any error that it raises ends the update."""
 
 
 class QueryRegistry:
-    """Reads and writes the records. No update is lost: between the read and the write of `update` no other process writes."""
+    """Reads and writes the records. No update is lost: between the read and the write of `update` no other process writes.
+    The caller closes it."""
 
     def __init__(self, home: Cluster) -> None:
         self._cluster = home
+        self._updating = threading.Lock()
+        self._turn: _Turn | None = None
+
+    def close(self) -> None:
+        """End the writer, if there is one."""
+        with self._updating:
+            self._end_turn()
 
     def update(self, name: str, decide: Decide, by: str | None = None) -> QueryRecord | None:
         """Replace a query's record by what `decide` makes of it, and return that. by: who changes it. KafkaError if Kafka does
@@ -52,27 +64,53 @@ class QueryRegistry:
 
         1. A writer begins: Kafka aborts what an earlier one has not committed, and refuses it from then on.
         2. The newest record is read, and `decide` is called.
-        3. The new record is committed. If another writer has begun meanwhile this fails, and it starts again.
+        3. The new record is committed. If another writer has begun meanwhile this fails, and it starts again. So it does if
+           Kafka leaves the commit without an answer; by then it is decided, and a record that was written is not written again.
+
+        The writer stays for the next update. While no other one begins, what it has read and written is all there is; if one
+        has begun, the commit fails. Only a commit shows that, so a refusal, or a record that is as wanted already, counts only
+        when a writer has just begun.
         """
         deadline = time.monotonic() + ANSWERED_WITHIN_MS / 1_000
+        if not self._updating.acquire(timeout=ANSWERED_WITHIN_MS / 1_000):
+            raise KafkaTimeoutError(f"earlier updates of {QUERIES} wait for an answer")
+        try:
+            return self._update(name, decide, by, deadline)
+        finally:
+            self._updating.release()
+
+    def _update(self, name: str, decide: Decide, by: str | None, deadline: float) -> QueryRecord | None:
+        new: QueryRecord | None = None
+        is_unanswered = False
         while True:
-            producer = self._make_writer()
+            begins = self._turn is None
             try:
-                producer.init_transactions()
-                old = self.load().get(name)
-                new = decide(old)
+                turn = self._turn = self._turn or _Turn(self._make_writer(), self.load)
+                old = turn.records.get(name)
+                if is_unanswered and old == new:
+                    return new
+                new, is_unanswered = decide(old), False
                 if new != old:
-                    producer.begin_transaction()
-                    value, headers = new.to_json() if new else None, [(BY, by.encode())] if by is not None else []
-                    producer.send(QUERIES, value, key=name.encode(), headers=headers, partition=0)
-                    producer.commit_transaction()
-                return new
+                    if turn.write(name, new, by, deadline):
+                        return new
+                    is_unanswered = True
+                elif begins:
+                    return new
             except _FENCED:
                 if time.monotonic() > deadline:
                     raise KafkaTimeoutError(f"other writers of {QUERIES} leave no turn") from None
-                time.sleep(_RETRY_S)
-            finally:
-                close_producer(producer, 1)
+                if begins:
+                    time.sleep(_RETRY_S)
+            except Exception:
+                if begins or time.monotonic() > deadline:
+                    self._end_turn()
+                    raise
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
 
     def put(self, record: QueryRecord) -> None:
         """Write a record, whatever there was. Errors as in `update`."""
@@ -100,10 +138,27 @@ class QueryRegistry:
         return dict(sorted(found.items()))
 
     def find(self, name: str) -> QueryRecord:
-        """The current query with this name. UserError if there is none; KafkaError as in `load`."""
-        record = self.load().get(name)
-        if record is None:
-            raise UserError("query", name, "is not known", "apply it first: boreal query apply FILE")
+        """The current query with this name, for a process of the query. UserError if there is none; KafkaError as in `load`.
+
+        Kafka confirms a commit before readers can see it, so a record that was just written may appear a little later.
+        """
+        return self._await(name, lambda: self.load().get(name))
+
+    def find_version(self, inner: str) -> QueryRecord:
+        """As `find`, for a process of one version: the record of the version with this name (`QueryRecord.runs`)."""
+
+        def look() -> QueryRecord | None:
+            record = self.load().get(public_name(inner))
+            return record.version_named(inner) if record is not None else None
+
+        return self._await(inner, look)
+
+    def _await(self, name: str, look: Callable[[], QueryRecord | None]) -> QueryRecord:
+        deadline = time.monotonic() + SEEN_WITHIN_S
+        while (record := look()) is None:
+            if time.monotonic() > deadline:
+                raise UserError("query", name, "is not known", "apply it first: boreal query apply FILE")
+            time.sleep(_RETRY_S)
         return record
 
     def watch(self, on_change: OnChange) -> TopicFollower:
@@ -133,6 +188,59 @@ class QueryRegistry:
         )
 
 
+class _Turn:
+    """A writer that has begun, and the records: as they were then, with its own changes."""
+
+    def __init__(self, producer: KafkaProducer, load: Callable[[], dict[str, QueryRecord]]) -> None:
+        self._producer = producer
+        try:
+            producer.init_transactions()
+            self.records = load()
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, name: str, record: QueryRecord | None, by: str | None, deadline: float) -> bool:
+        """Commit a query's new record, None if it is deleted; whether Kafka says that it is done. A broker under load may
+        answer that it does not know (UnknownError), which kafka-python raises as a plain KafkaError. After the deadline, and
+        for all other errors, the error is raised."""
+        value, headers = record.to_json() if record else None, [(BY, by.encode())] if by is not None else []
+        self._producer.begin_transaction()
+        sent = self._producer.send(QUERIES, value, key=name.encode(), headers=headers, partition=0)
+        sent.get(timeout=max(deadline - time.monotonic(), 0))
+        try:
+            _within(deadline, self._producer.commit_transaction)
+        except KafkaError as error:
+            if type(error) is not KafkaError or time.monotonic() > deadline:
+                raise
+            return False
+        self.records.pop(name, None)
+        if record is not None:
+            self.records[name] = record
+        return True
+
+    def close(self) -> None:
+        close_producer(self._producer, 1)
+
+
+def _within(deadline: float, act: Callable[[], None]) -> None:
+    """Do what kafka-python gives no time limit. KafkaTimeoutError if it has not ended by then; its thread stays behind."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            act()
+            ended.set_result(None)
+        except BaseException as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="commit", daemon=True).start()
+    try:
+        ended.result(timeout=max(deadline - time.monotonic(), 0))
+    except TimeoutError:
+        raise KafkaTimeoutError(f"{QUERIES} does not answer a commit") from None
+
+
 def _changes(consumer: KafkaConsumer) -> Iterator[tuple[str, QueryRecord | None]]:
     """The records of one poll. A record that cannot be read is skipped, so that it does not block the other queries."""
     for records in consumer.poll(timeout_ms=200).values():
@@ -141,3 +249,46 @@ def _changes(consumer: KafkaConsumer) -> Iterator[tuple[str, QueryRecord | None]
                 yield read_query_record(record.key, record.value)
             except (KeyError, TypeError, ValueError) as error:
                 _logger.warning("the record at offset %d of %s cannot be read: %r", record.offset, QUERIES, error)
+
+
+class SharedWatch:
+    """One watch of the records for many listeners of a process."""
+
+    def __init__(self, registry: QueryRegistry) -> None:
+        self._registry = registry
+        self._lock = threading.RLock()
+        self._follower: TopicFollower | None = None
+        self._known: dict[str, QueryRecord] = {}
+        self._listeners: list[OnChange] = []
+
+    def add(self, on_change: OnChange) -> None:
+        """As `QueryRegistry.watch`, until the listener is removed. Existing queries that are known already are told in the
+        caller's thread."""
+        with self._lock:
+            for name, record in self._known.items():
+                on_change(name, record)
+            self._listeners.append(on_change)
+            if self._follower is None:
+                self._follower = self._registry.watch(self._take)
+
+    def remove(self, on_change: OnChange) -> None:
+        """Tell this listener of no more changes."""
+        with self._lock:
+            self._listeners.remove(on_change)
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+
+    def _take(self, name: str, record: QueryRecord | None) -> None:
+        with self._lock:
+            if record is None:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = record
+            for listener in self._listeners:
+                try:
+                    listener(name, record)
+                except Exception:
+                    # It concerns one role; the others must hear of the change too.
+                    _logger.exception("a change of %s is not taken up", name)

@@ -63,6 +63,32 @@ class KafkaSettings(BaseModel):
         return bootstrap
 
 
+class RegistrySettings(BaseModel):
+    """How a schema registry is reached. UserError where the password in the URL is not escaped."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(
+        repr=False,
+        description="The address of a schema registry that speaks as Confluent's does, such as `http://127.0.0.1:8081`.",
+    )
+    username: str | None = Field(default=None, description="The user, with basic authentication.")
+    password: SecretStr | None = Field(default=None, description="The password, with basic authentication.")
+    ca_file: Path | None = Field(
+        default=None, description="A file of PEM certificates to trust, where the system's do not suffice."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _refuse_other_urls(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PydanticCustomError("url", "is not http://HOST:PORT or https://HOST:PORT")
+        if parts.username or parts.password:
+            raise PydanticCustomError("url", "holds a user: give it as USERNAME and PASSWORD beside the URL")
+        return url.rstrip("/")
+
+
 class RedisSettings(BaseModel):
     """Where checkpoints are kept. UserError where the password in the URL is not escaped."""
 
@@ -128,6 +154,11 @@ class ServiceSettings(BaseSettings):
         description="The Kafka clusters, by the name of the site; at least one. The first by name is the home site."
     )
     redis: RedisSettings = Field(default=RedisSettings(), description="Where checkpoints are kept.")
+    registries: dict[str, RegistrySettings] = Field(
+        default={},
+        description="The schema registries, by name, of streams whose `format` has them. A stream that names none has the "
+        "first by name.",
+    )
     data: Path = Field(
         default=Path("data"),
         description="The directory of what outlives a process on this machine: logs, spools, the places of Spark jobs. For "
@@ -136,12 +167,28 @@ class ServiceSettings(BaseSettings):
     proxies: dict[str, str] = Field(
         default={}, description="A SOCKS5 URL for each site that this process reaches through a proxy."
     )
+    stream_proxies: dict[str, str] = Field(
+        default={},
+        description="A SOCKS5 URL for each stream of this process's query whose log it reads through a proxy of its own, as a "
+        "JSON object.",
+    )
     spark: SparkSettings = Field(default=SparkSettings(), description="Where and how Spark runs operators.")
 
     @property
     def home(self) -> str:
         """The home site, with the query records: the first by name."""
         return min(self.sites)
+
+    def registry_of(self, field: str, named: str | None) -> tuple[str, RegistrySettings]:
+        """A registry that a query needs, and its name. field: of the query, where it is named. named: there, if it is.
+        UserError if there is none."""
+        if named is None and self.registries:
+            named = min(self.registries)
+        if named is None or named not in self.registries:
+            problem = "is not known to this installation" if named else "is needed by the format, and none is known"
+            fix = f"set BOREAL_REGISTRIES__{(named or 'main').upper()}__URL=http://HOST:PORT for every process"
+            raise UserError(field, named, problem, fix)
+        return named, self.registries[named]
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ would lose rows without an error.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from boreal.model.errors import UserError
 from deployment.events import KEPT_MS
 from deployment.layout import Layout
 from deployment.operator_hosts import answers_topic, orders_topic
+from deployment.query_record import public_name
 from services.kafka.clusters import Cluster
 
 QUERIES = "boreal.queries"
@@ -53,6 +55,16 @@ def control_topic(query: str) -> str:
 def stable_topic(query: str) -> str:
     """Name of the topic with a query's stable rows."""
     return f"{query}.stable"
+
+
+def debezium_topic(query: str) -> str:
+    """The changes of the row of each key, in Debezium's envelopes, for a query that asks for them."""
+    return f"{query}.debezium"
+
+
+def records_topic(query: str) -> str:
+    """The stable rows in the format of the query's `records`."""
+    return f"{query}.records"
 
 
 def latest_topic(query: str) -> str:
@@ -113,8 +125,10 @@ def system_topics() -> list[TopicSpec]:
 
 
 def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
-    """The topics of one query, by site."""
+    """The topics of one query, by site; of a version with a name of its own (`deployment.query_record.inner_name`) those that
+    are not the query's."""
     query = layout.plan.query
+    is_first = query == public_name(query)
     found: dict[str, dict[str, TopicSpec]] = {site: {} for site in layout.sites}
 
     def add(site: str, spec: TopicSpec) -> None:
@@ -129,23 +143,87 @@ def query_topics(layout: Layout) -> dict[str, list[TopicSpec]]:
             add(layout.site_of_replica(replica), TopicSpec(answers_topic(query, replica), count, _ANSWERS))
     for site in layout.sites:
         add(site, TopicSpec(control_topic(query), 1, _CONTROL))
-        add(site, TopicSpec(out_topic(query, site, layout.sites), 1, _CLIENTS))
-    add(layout.home, TopicSpec(stable_topic(query), 1, _CLIENTS))
-    if layout.plan.latest:
+        if is_first:
+            add(site, TopicSpec(out_topic(query, site, layout.sites), 1, _CLIENTS))
+    if is_first:
+        add(layout.home, TopicSpec(stable_topic(query), 1, _CLIENTS))
+    if layout.plan.records is not None and is_first:
+        add(layout.home, TopicSpec(records_topic(query), 1, _CLIENTS))
+    if layout.plan.latest and is_first:
         add(layout.home, TopicSpec(latest_topic(query), 1, {**_CLIENTS, "cleanup.policy": "compact"}))
+    if layout.plan.debezium and is_first:
+        add(layout.home, TopicSpec(debezium_topic(query), 1, {**_CLIENTS, "cleanup.policy": "compact"}))
     for site in (layout.home, *layout.away.values()):
-        add(site, TopicSpec(dead_letter_topic(query), 1, {"cleanup.policy": "delete"}))
+        add(site, TopicSpec(dead_letter_topic(public_name(query)), 1, {"cleanup.policy": "delete"}))
     return {site: list(specs.values()) for site, specs in found.items()}
 
 
-def ensure(cluster: Cluster, specs: list[TopicSpec]) -> None:
-    """Create absent topics. UserError if a topic exists with another number of partitions or another setting."""
+@dataclass(frozen=True)
+class TopicProblem:
+    """What is wrong with a topic that exists."""
+
+    topic: str
+    """Name of the topic."""
+    found: str | int
+    """What it has: `KEY=VALUE, ...`, or its number of partitions."""
+    problem: str
+    """What is wrong, as the predicate of a sentence about the topic."""
+    fix: str
+    """What puts it right."""
+    settings: Mapping[str, str]
+    """The settings that must be others, with what they must be; none if settings do not help."""
+
+
+@dataclass(frozen=True)
+class TopicFindings:
+    """What a cluster has of the topics that boreal needs."""
+
+    absent: tuple[TopicSpec, ...]
+    """Topics that do not exist."""
+    problems: tuple[TopicProblem, ...]
+    """All that is wrong with those that do."""
+
+
+def examine(cluster: Cluster, specs: Sequence[TopicSpec], inputs: Collection[str] = ()) -> TopicFindings:
+    """Compare the topics of a cluster with those that are needed. Changes nothing. inputs: topics of users, which may have any
+    settings if they exist."""
     with closing(cluster.make_admin()) as admin:
         known = set(admin.list_topics())
-        absent = {spec.name: spec for spec in specs if spec.name not in known}
-        if absent:
-            _create(admin, absent)
-        _check(admin, [spec for spec in specs if spec.name in known])
+        there = [spec for spec in specs if spec.name in known]
+        wanted = (*specs, *(TopicSpec(name, 1) for name in sorted(inputs)))
+        absent = tuple(spec for spec in wanted if spec.name not in known)
+        return TopicFindings(absent, tuple(_problems(admin, there)) if there else ())
+
+
+def ensure(cluster: Cluster, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
+    """Create absent topics, and return them. UserError, and nothing is created, if a topic exists with another number of
+    partitions or another setting; it names all of them."""
+    findings = examine(cluster, specs)
+    refuse(findings.problems)
+    create(cluster, findings.absent)
+    return list(findings.absent)
+
+
+def create(cluster: Cluster, absent: Sequence[TopicSpec]) -> None:
+    """Create topics that do not exist."""
+    if absent:
+        with closing(cluster.make_admin()) as admin:
+            _create(admin, {spec.name: spec for spec in absent})
+
+
+def refuse(problems: Sequence[TopicProblem]) -> None:
+    """UserError that names all problems, if there are any."""
+    if len(problems) == 1:
+        [wrong] = problems
+        raise UserError(f"topic {wrong.topic}", wrong.found, wrong.problem, wrong.fix)
+    if problems:
+        told = "; ".join(f"{wrong.topic} {wrong.problem}" for wrong in problems)
+        raise UserError(
+            "topics",
+            [wrong.topic for wrong in problems],
+            f"{len(problems)} exist with other settings than boreal needs: {told}",
+            "; ".join(wrong.fix for wrong in problems),
+        )
 
 
 def delete(cluster: Cluster, names: list[str]) -> None:
@@ -168,27 +246,34 @@ def _create(admin: KafkaAdminClient, absent: dict[str, TopicSpec]) -> None:
     admin.wait_for_topics(list(absent))
 
 
-def _check(admin: KafkaAdminClient, specs: list[TopicSpec]) -> None:
-    if not specs:
-        return
+def _problems(admin: KafkaAdminClient, specs: Sequence[TopicSpec]) -> Iterator[TopicProblem]:
     names = [spec.name for spec in specs]
     partitions = {topic["name"]: len(topic["partitions"]) for topic in admin.describe_topics(names)}
     described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names], config_filter="all")
     for spec in specs:
         if partitions[spec.name] != spec.partitions:
-            raise UserError(
-                f"topic {spec.name}",
+            yield TopicProblem(
+                spec.name,
                 partitions[spec.name],
                 f"has {partitions[spec.name]} partitions instead of {spec.partitions}",
-                "delete the topic, or give the query another name",
+                f"delete the topic {spec.name}, or give the query another name",
+                {},
             )
-        settings = described["topic"][spec.name]
-        for key, value in spec.config.items():
-            found = str(settings[key]["value"])
-            if sorted(found.split(",")) != sorted(value.split(",")):
-                raise UserError(
-                    f"topic {spec.name}",
-                    f"{key}={found}",
-                    f"{key} must be {value}",
-                    f"run kafka-configs --alter --entity-type topics --entity-name {spec.name} --add-config {key}={value}",
-                )
+            continue
+        found = {key: str(described["topic"][spec.name][key]["value"]) for key in spec.config}
+        wrong = {key: value for key, value in spec.config.items() if sorted(found[key].split(",")) != sorted(value.split(","))}
+        if wrong:
+            must = ", ".join(f"{key} must be {value}" for key, value in wrong.items())
+            has = ", ".join(f"{key}={found[key]}" for key in wrong)
+            yield TopicProblem(spec.name, has, must, f"run {alter_command(spec.name, wrong)}", wrong)
+
+
+def alter_command(topic: str, settings: Mapping[str, str], bootstrap: str | None = None) -> str:
+    """The command of Kafka's tools that changes settings of a topic. bootstrap: the brokers' address; None leaves it out."""
+    where = f" --bootstrap-server {bootstrap}" if bootstrap else ""
+    return f"kafka-configs{where} --alter --entity-type topics --entity-name {topic} --add-config {settings_text(settings)}"
+
+
+def settings_text(config: Mapping[str, str]) -> str:
+    """Settings as Kafka's tools take them. A value with commas stands in brackets."""
+    return ",".join(f"{key}=[{value}]" if "," in value else f"{key}={value}" for key, value in config.items())

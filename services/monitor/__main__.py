@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import services.hosting.fast_imports  # noqa: F401
 from services.hosting.process import run_process, set_clock
 from services.kafka.settings import load_settings
 from services.monitor.monitor import NAME, MonitorProcess

@@ -11,19 +11,26 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any, assert_never
 
+from kafka.errors import KafkaError
+
 from boreal.model.errors import UserError
-from deployment.audit import ChaosAudit, QueryAudit, QueryChange, TokenAudit
+from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
-from deployment.events import DELETED, SERVED, Event
-from deployment.journal import JournalEntry
-from deployment.query_record import QueryRecord
+from deployment.events import DELETED, SERVED, Event, event_from
+from deployment.evolution import EgressReport, Evolution, shown
+from deployment.journal import FailureJournal, JournalEntry
+from deployment.query_record import QueryRecord, inner_name, public_name
+from deployment.slo import ServiceLevel
 from deployment.watched_query import ProcessStatus, WatchedQuery, WatchEffect
 from formats.control_messages import ControlItem, trim_item
+from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.kafka.clusters import make_clusters
 from services.kafka.control import NO_HURRY_MS, ControlPlane
+from services.kafka.control_desk import ControlDesk
 from services.kafka.events import EventWriter
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
@@ -47,6 +54,7 @@ class MonitorProcess:
         self.settings = settings
         self.clusters = make_clusters(settings, NAME)
         self.queries: dict[str, WatchedQuery] = {}
+        self._desks = {site: ControlDesk(cluster) for site, cluster in self.clusters.items()}
         self._controls: dict[str, ControlPlane] = {}
         self._earlier: dict[str, Report] | None = None
         self._statuses: StatusReader | None = None
@@ -54,7 +62,11 @@ class MonitorProcess:
         self._events: EventWriter | None = None
         self._recorded: dict[str, list[Event]] | None = None  # of each query, before the monitor began; None: not known yet
         self._changes: dict[str, QueryChange] = {}
-        self._query_audit, self._chaos_audit, self._token_audit = QueryAudit(), ChaosAudit(), TokenAudit()
+        self._records: dict[str, QueryRecord] = {}
+        self._evolutions: dict[str, Evolution] = {}
+        self._writing: set[str] = set()
+        self._query_audit, self._chaos_audit = QueryAudit(), ChaosAudit()
+        self._token_audit, self._job_audit, self._replay_audit = TokenAudit(), JobAudit(), ReplayAudit()
         self._is_following = False
         self._is_auditing = False
         self._is_fenced = threading.Event()
@@ -81,6 +93,9 @@ class MonitorProcess:
                     self._is_following = True
                     self._inbox.put(self._begin_audit)  # behind the changes that were there
                 self._tick()
+        if not self._is_fenced.is_set():
+            for name, watched in sorted(self.queries.items()):
+                self._perform(name, watched.end(now_us()))
         self._events.close()
         # Nothing else has to be closed, and a client may wait for a cluster out of reach: the threads end with the process.
         return EXIT_FENCED if self._is_fenced.is_set() else EXIT_STOPPED
@@ -105,37 +120,59 @@ class MonitorProcess:
             self._record(self._query_audit.see(change))
         else:
             self._changes[name] = change
-        known = self.queries.get(name)
-        try:
-            if record is None:
-                self._drop(name)
-            elif known is None:
-                self._add(record)
-            elif record != known.record:
-                known.change(record, now_us())
-        except UserError as error:
-            _logger.error("query %s cannot be watched: %s", name, error)
+        before = self._records.pop(name, None)
+        if record is not None:
+            self._records[name] = record
+        versions = {run.name: run for run in record.runs()} if record is not None else {}
+        for gone in [inner for inner in self.queries if public_name(inner) == name and inner not in versions]:
+            self._drop(gone)
+        if record is None:
+            self._evolutions.pop(name, None)
+            self._publish(name, None)
+            return
+        for inner, version in versions.items():
+            try:
+                known = self.queries.get(inner)
+                if known is None:
+                    self._add(version, is_beside=inner != record.inner)
+                elif version != known.record:
+                    known.change(version, now_us())
+            except UserError as error:
+                _logger.error("query %s cannot be watched: %s", name, error)
+        if before is not None and before.inner != record.inner:
+            self._hand_over(before.inner, record.inner)
 
-    def _add(self, record: QueryRecord) -> None:
+    def _hand_over(self, before: str, after: str) -> None:
+        """Another version is in charge: what is recorded of the query goes on with it."""
+        old, new = self.queries.get(before), self.queries.get(after)
+        if new is not None:
+            new.is_beside = False
+        if old is None or new is None:
+            return
+        old.is_beside, old.evolution = True, None
+        new.failures, new.served, new.journal = old.failures, old.served, old.journal
+        old.failures, old.served, old.journal = None, ServiceLevel(old.record.public), FailureJournal()
+
+    def _add(self, record: QueryRecord, is_beside: bool) -> None:
         name = record.name
         watched = WatchedQuery(record, self.settings.site_names, now_us())
+        watched.is_beside = is_beside
         self.queries[name] = watched
-        if self._recorded is not None:
-            watched.record_failures(self._recorded.pop(name, []))
-        control = ControlPlane(self.clusters, control_topic(name), NAME, self.settings.home)
+        if self._recorded is not None and not is_beside:
+            watched.record_failures(self._recorded.pop(record.public, []))
+        control = ControlPlane(self._desks, control_topic(name), NAME, self.settings.home)
         control.listen(lambda sender, items: self._inbox.put(lambda: self._hear(name, items)), NO_HURRY_MS)
         self._controls[name] = control
 
     def _drop(self, name: str) -> None:
-        if self._earlier is not None:
+        """A version is gone."""
+        if self._earlier is not None and name == public_name(name):
             self._earlier.pop(name, None)
         watched = self.queries.pop(name, None)
         if watched is not None:
             if watched.failures is not None:
                 self._record(watched.failures.end("deleted", now_us() / 1_000))
-            # In a thread, because it may have to wait for a cluster out of reach.
-            threading.Thread(target=self._controls.pop(name).close, daemon=True).start()
-            self._publish(name, None)
+            self._controls.pop(name).close()
 
     def _hear(self, name: str, items: list[ControlItem]) -> None:
         watched = self.queries.get(name)
@@ -155,12 +192,13 @@ class MonitorProcess:
         """These events are there: from now on, what is seen beyond them is recorded."""
         self._recorded = {}
         for event in events:
-            for audit in (self._query_audit, self._chaos_audit, self._token_audit):
+            for audit in (self._query_audit, self._chaos_audit, self._token_audit, self._job_audit, self._replay_audit):
                 audit.resume(event)
             if event.query is not None and (event.failure is not None or event.kind in (SERVED, DELETED)):
                 self._recorded.setdefault(event.query, []).append(event)
-        for name, watched in self.queries.items():
-            watched.record_failures(self._recorded.pop(name, []))
+        for watched in self.queries.values():
+            if not watched.is_beside:
+                watched.record_failures(self._recorded.pop(watched.record.public, []))
         self._begin_audit()
 
     def _begin_audit(self) -> None:
@@ -175,9 +213,22 @@ class MonitorProcess:
             self._record(self._chaos_audit.see(status["process"], status["faults"], now_us() / 1_000))
         if self._recorded is not None and "tokens" in status:
             self._record(self._token_audit.see(status["tokens"], now_us() / 1_000))
-        watched = self.queries.get(status.get("query") or "")
-        if watched is not None:
-            self._perform(watched.record.name, watched.take(status, now_us()))
+        if self._recorded is not None and "jobs" in status:
+            self._record(self._job_audit.see(status["jobs"], now_us() / 1_000))
+        if self._recorded is not None and "replays" in status:
+            self._record(self._replay_audit.see(map(event_from, status["replays"])))
+        for name in self._concerned(status):
+            watched = self.queries.get(name)
+            if watched is not None:
+                self._perform(name, watched.take(status, now_us()))
+
+    def _concerned(self, status: ProcessStatus) -> set[str]:
+        """The versions that a status concerns: an egress those in charge, and the one that it reads."""
+        name = str(status.get("query") or "")
+        record = self._records.get(name)
+        if record is None or status.get("kind") != "egress":
+            return {name}
+        return {record.inner, inner_name(name, int(status.get("version", record.version)))}
 
     def _report_damage(self, name: str, instance: str, number: int) -> None:
         def enter() -> None:
@@ -189,13 +240,48 @@ class MonitorProcess:
     # Effects
 
     def _tick(self) -> None:
-        for name, watched in sorted(self.queries.items()):
-            self._perform(name, watched.tick(now_us()))
-            if self._earlier is not None:
+        for name, record in sorted(self._records.items()):
+            self._advance(name, record)
+        for inner, watched in sorted(self.queries.items()):
+            self._perform(inner, watched.tick(now_us()))
+            name = watched.record.public
+            if self._earlier is not None and not watched.is_beside:
                 # Only after the former incarnation's report is known: the journal continues from it.
                 if name in self._earlier:
                     self._resume(watched, self._earlier.pop(name))
                 self._publish(name, {**watched.status(now_us()), "pid": os.getpid()})
+
+    # Evolutions
+
+    def _advance(self, name: str, record: QueryRecord) -> None:
+        """Take the next step of a query's evolution, if one is due: in a thread, because it waits for Kafka."""
+        watched = self.queries.get(record.inner)
+        if watched is None or (record.beside is None and watched.evolution is None):
+            return
+        evolution, now = self._evolutions.setdefault(name, Evolution()), now_us()
+        egresses = {
+            site: EgressReport.of(said)
+            for site in self.settings.site_names
+            if (said := watched.newest(f"egress.{name}.{site}", now)) is not None and "version" in said
+        }
+        beside = self.queries.get(record.run(record.beside.version).name) if record.beside is not None else None
+        wanted = evolution.next(record, self.settings.site_names, egresses, beside.progress(now) if beside else None)
+        watched.evolution = shown(record, evolution.waits_for)
+        if wanted is not None and name not in self._writing:
+            _logger.info("%s: %s", name, wanted.takeover or f"version {wanted.version} is in charge")
+            self._writing.add(name)
+            threading.Thread(target=self._write, args=(record, wanted), name="evolution", daemon=True).start()
+
+    def _write(self, record: QueryRecord, wanted: QueryRecord) -> None:
+        failpoint("monitor.before_evolution")
+        try:
+            with closing(QueryRegistry(self.clusters[self.settings.home])) as registry:
+                registry.update(record.name, lambda old: wanted if old == record else old, NAME)
+            failpoint("monitor.after_evolution")
+        except (KafkaError, OSError) as error:
+            _logger.warning("the evolution of %s is tried again: %r", record.name, error)
+        finally:
+            self._inbox.put(lambda: self._writing.discard(record.name))
 
     def _publish(self, name: str, report: Report | None) -> None:
         assert self._reports is not None, "it serves"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import services.hosting.fast_imports  # noqa: F401
-from services.hosting.process import run_query_process
+from services.hosting.connections import run_query_process
 from services.node.node import NodeProcess
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,16 +24,14 @@ from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
 from reconcile.recovery import Saved
+from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
 from services.hosting.process import EXIT_FENCED, THREAD_SWITCH_S, ExitRequest, StatusPublisher, now_us
 from services.hosting.traces import tells_corrections
 from services.hosting.trimmer import Trimmer
-from services.kafka.clusters import make_clusters
 from services.kafka.control import ControlPlane
 from services.kafka.dead_letters import BrokenFrames
-from services.kafka.queries import QueryRegistry
-from services.kafka.settings import ServiceSettings
 from services.kafka.topics import control_topic
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
@@ -68,70 +67,97 @@ class KafkaOutlet:
 class NodeProcess:
     """`serve` runs until it is stopped or fenced, or fails, and returns the process's exit code."""
 
-    def __init__(self, settings: ServiceSettings, name: str, query: str, replica: str) -> None:
+    def __init__(self, connections: Connections, name: str, record: QueryRecord, replica: str) -> None:
+        settings = connections.settings
         self.name = name
         self.replica = replica
-        self.clusters = make_clusters(settings, name)
-        self.registry = QueryRegistry(self.clusters[settings.home])
-        record = self.registry.find(query)
-        self.layout = make_layout(record.query, settings.site_names)
-        self.history_us = record.query.tuning.history
+        self.connections = connections
+        self.clusters = connections.clusters
+        query = record.query
+        self.layout = make_layout(query, settings.site_names, record.inner)
+        self.history_us = query.tuning.history
         if replica not in self.layout.replicas:
-            raise UserError("replica", replica, f"{query} has no such replica", f"name one of {self.layout.replicas}")
+            raise UserError("replica", replica, f"{query.name} has no such replica", f"name one of {self.layout.replicas}")
         self.site = self.layout.site_of_replica(replica)
-        self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=query)
+        self.store: CheckpointStore = RedisCheckpointStore(connect_redis(settings.redis), prefix=record.inner)
         self.hosts: dict[InstanceId, InstanceHost] = {}
+        self.stores: list[KafkaLogStore] = []
         self.logs: list[KafkaLog] = []
         self.remote: OrderChannel | None = None
         self.trimmer: Trimmer | None = None
+        self.problem: str | None = None
         self.exit_request = ExitRequest()
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
-        home = self.clusters[self.layout.home]
-        control = ControlPlane(self.clusters, control_topic(self.layout.plan.query), self.name, self.site)
-        remote = self.layout.remote_instances(self.replica)
-        if remote:
-            plan, exit = self.layout.plan, self.exit_request.exit
-            self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, remote, self.store, exit)
-        for who in self.layout.instances(self.replica):
-            self.hosts[who] = self._build_host(who, control.send)
-        if self.remote is not None:
-            # After all hosts are made: answers to orders of the former incarnation may arrive at once.
-            self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
-        self.trimmer = trimmer = Trimmer(self.logs)
-        control.listen(self._hear)
-        status = StatusPublisher(home, self.name, self._status)
+        with ExitStack() as stack:
+            stack.callback(self._close_logs)
+            control = ControlPlane(self.connections.controls, control_topic(self.layout.plan.query), self.name, self.site)
+            stack.enter_context(closing(control))
+            remote = self.layout.remote_instances(self.replica)
+            if remote:
+                plan, exit = self.layout.plan, self.exit_request.exit
+                self.remote = OrderChannel(self.clusters[self.site], plan, self.replica, remote, self.store, exit)
+                stack.enter_context(closing(self.remote))
+            for who in self.layout.instances(self.replica):
+                self.hosts[who] = self._build_host(who, control.send)
+            if self.remote is not None:
+                # After all hosts are made: answers to orders of the former incarnation may arrive at once.
+                self.remote.begin(lambda who, answered: self.hosts[who].deliver(answered))
+            self.trimmer = stack.enter_context(closing(Trimmer(self.logs)))
+            control.listen(self._hear)
+            status = self._start_hosts(stack)
+            self.connections.watch.add(self._take_change)
+            stack.callback(self.connections.watch.remove, self._take_change)
+            self.exit_request.wait(stopping)
+            if self.problem is not None:
+                status.deliver()
+        return self.exit_request.code
+
+    def _start_hosts(self, stack: ExitStack) -> StatusPublisher:
+        home = self.connections.home
+        status = StatusPublisher(home, self.name, self._status, self.connections.statuses)
+        stack.enter_context(closing(status))
         broken = BrokenFrames(home, self.layout)
-        tells = tells_corrections(self.name, self.layout.plan.query, self.layout.plan.mode.value)
+        tell, plan = tells_corrections(self.name), self.layout.plan
         for who, host in self.hosts.items():
-            host.on_change, host.on_broken, host.on_corrected = status.now, broken.report, tells(who)
+            host.on_change, host.on_broken = status.now, broken.report
+            host.on_corrected = partial(tell, plan.query, plan.mode.value, who)
+            host.on_failed = self._fail
             host.start()
-        watch = self.registry.watch(self._take_change)
-        self.exit_request.wait(stopping)
-        for host in self.hosts.values():
-            host.close()
-        for part in (control, trimmer, watch):
-            part.close()
-        if self.remote is not None:
-            self.remote.close()
+            stack.enter_context(closing(host))
+        return status
+
+    def _fail(self, problem: str) -> None:
+        """Remember why the process is about to end; the first of several reasons counts."""
+        self.problem = self.problem or problem
+
+    def _close_logs(self) -> None:
         for log in self.logs:
             log.flush(2.0)
-        status.now()
-        status.close()
-        return self.exit_request.code
+        for store in self.stores:
+            store.close()
 
     # Instances
 
     def _build_host(self, who: InstanceId, send: Callable[[list[ControlItem]], None]) -> InstanceHost:
-        store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)
+        store = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us, clients=self.connections.logs)
+        self.stores.append(store)
         instance, first_effects = self._begin_incarnation(who, store)
         logs = [store.open(log) for log in self.layout.own_logs(who)]
         for log in logs:
             log.on_fenced = lambda log=log: self._fenced(log)  # type: ignore[misc]
         self.logs += logs
         host = build_host(
-            instance, first_effects, self.clusters, self.layout, KafkaOutlet(logs), send, self.store, self.exit_request.exit
+            instance,
+            first_effects,
+            self.clusters,
+            lambda log: self.connections.path_to(log, self.layout),
+            self.layout,
+            KafkaOutlet(logs),
+            send,
+            self.store,
+            self.exit_request.exit,
         )
         if self.remote is not None:
             host.give_order = partial(self.remote.give, who)
@@ -184,20 +210,22 @@ class NodeProcess:
 
     def _take_change(self, name: str, record: QueryRecord | None) -> None:
         """Apply a new X at once. For all other changes the supervisor restarts the process."""
-        if record is None or name != self.layout.plan.query:
+        version = record.version_named(self.layout.plan.query) if record is not None else None
+        if version is None or name != version.public:
             return
-        threshold = record.query.delay_threshold
+        threshold = Threshold.of(make_layout(version.query, self.layout.sites).plan)
         for host in self.hosts.values():
-            if host.instance.status().delay_threshold_us != threshold:
-                host.deliver(Threshold(threshold))
+            if host.instance.status().delay_threshold_us != threshold.delay_threshold_us:
+                host.deliver(threshold)
 
     # Status
 
     def _status(self) -> dict[str, Any]:
         states = [host.status.state for host in self.hosts.values()]
         return {
-            "ready": all(state is not None and state is not State.RECOVERING for state in states),
+            "ready": self.problem is None and all(state is not None and state is not State.RECOVERING for state in states),
             "site": self.site,
+            "problem": self.problem,
             "instances": [self._instance_status(host) for host in self.hosts.values()],
         }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import services.hosting.fast_imports  # noqa: F401
-from services.hosting.process import run_query_process
+from services.hosting.connections import run_query_process
 from services.source.options import SourceOptions
 from services.source.source import SourceProcess
 
 if __name__ == "__main__":
-    run_query_process("source", lambda settings, *named: SourceProcess(settings, SourceOptions(), *named))
+    run_query_process("source", lambda connections, *named: SourceProcess(connections, SourceOptions(), *named))

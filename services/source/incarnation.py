@@ -22,6 +22,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, TypeVar
 
 from kafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
@@ -32,9 +33,11 @@ from formats.dead_letter import DeadLetterRecord
 from formats.json_text import moment
 from intake.evidence import Evidence
 from intake.intake import Intake, rows_not_held
+from intake.user_records import PartitionRecords, Records
 from logs.source_restart import SourceRestart
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, now_us
+from services.hosting.registry import Registry, RegistryError
 from services.source.letters import Letters
 from services.source.post_box import STALLED_S, PostBox
 from services.source.user_topic import UserTopic
@@ -57,7 +60,8 @@ class StopRequest(Exception):
 class SourceIncarnation:
     """`run` goes on until it is stopped or fenced, and returns the process's exit code.
 
-    intake: a new one, for `topic`. logs: all logs of the stream. box: where rows are posted; None if they are not.
+    intake: a new one, for `topic`. logs: all logs of the stream. box: where rows are posted; None if they are not. registry:
+    of the schemas that `intake` needs; None if it needs none.
     fenced: set when another incarnation writes the logs. on_change: called whenever the status may have changed.
     """
 
@@ -69,6 +73,7 @@ class SourceIncarnation:
         logs: Mapping[LogId, KafkaLog],
         letters: Letters,
         box: PostBox | None,
+        registry: Registry | None,
         stopping: threading.Event,
         fenced: threading.Event,
     ) -> None:
@@ -78,13 +83,21 @@ class SourceIncarnation:
         self.logs = logs
         self.letters = letters
         self.box = box
+        self.registry = registry
         self.on_change: Callable[[], None] = lambda: None
         self.evidence = Evidence(topic, now_us, intake.answer)
         self._stopping = stopping
         self._fenced = fenced
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
+        self._waits_for: str | None = None
+        self._waits_since_us = 0
         self._rows = self._letters = self._clamped = self._ahead = 0
+        self._last_refusal: str | None = None
+        self._lag_records: int | None = None
+        self._caught_up_us = now_us()
         self._last_ingest_us = self._last_boundary_us = self._next_evidence_us = self._next_partitions_us = 0
+        self._changed_us = now_us()
+        """Since when nothing has happened that a question about the topic's ends depends on."""
         self._appended: defaultdict[LogId, list[Frame]] = defaultdict(list)
 
     def run(self, former: SourceRestart) -> int:
@@ -98,6 +111,11 @@ class SourceIncarnation:
                 return EXIT_STOPPED
             _logger.error("the logs have another writer: a later incarnation of this source has begun")
             return EXIT_FENCED
+
+    def set_threshold(self, plan: Plan) -> None:
+        """Take X, and the intervals that follow from it, from this plan. May be called from any thread."""
+        self.plan = plan
+        self.intake.progress.set_threshold(plan.delay_threshold_us, plan.boundary_interval_us)
 
     # A new incarnation
 
@@ -126,11 +144,13 @@ class SourceIncarnation:
                 self.intake.skip(partition, offset)
             place.next_ids.update(former.written)
             return
-        found: dict[int, list[Any]] = {partition: [] for partition in until}
+        parts: dict[int, list[PartitionRecords]] = {partition: [] for partition in until}
         while (more := self.topic.poll_until(until, _WAIT_MS, FRAME_ROWS)) is not None:
             for partition, records in more.items():
-                found[partition] += records
+                parts[partition].append(records)
             self._wait(0)
+        found = {partition: PartitionRecords.joined(records) for partition, records in parts.items()}
+        self._learn_again(found)
         batch = self.intake.take_again(found, now_us())
         for partition, offset in until.items():
             self.intake.skip(partition, offset)
@@ -148,7 +168,7 @@ class SourceIncarnation:
         """Poll the topic once, and log the result."""
         self._wait(0)
         found = self._poll()
-        has_rows = any(found.values())
+        has_rows = any(map(len, found.values()))
         if has_rows:
             self._log_batch(found)
         self._look_for_evidence(has_rows)
@@ -157,6 +177,9 @@ class SourceIncarnation:
             self._last_boundary_us = now
             self._append(self.intake.heartbeat(now))
         self._settle()
+        self._lag_records = self.topic.lag()
+        if not self._lag_records:
+            self._caught_up_us = now
         if now >= self._next_partitions_us:
             self._next_partitions_us = now + LOOK_FOR_PARTITIONS_US
             self._look_for_partitions()
@@ -166,20 +189,23 @@ class SourceIncarnation:
         """When a boundary is due even without records: sooner if evidence has moved it on."""
         plan = self.plan
         moves = self.intake.boundary > self.intake.place.promise
-        return self._last_boundary_us + (plan.boundary_interval_us if moves else plan.sign_of_life_us)
+        return _tick_after(self._last_boundary_us, plan.boundary_interval_us if moves else plan.sign_of_life_us)
 
-    def _poll(self) -> dict[int, list[Any]]:
-        wait_ms = max(min(self._next_boundary_us, self._next_evidence_us) - now_us(), 0) // 1_000
+    def _poll(self) -> dict[int, PartitionRecords]:
+        # Rounded up: who wakes before the tick would only look again.
+        wait_ms = -(-max(min(self._next_boundary_us, self._next_evidence_us) - now_us(), 0) // 1_000)
         try:
             return self.topic.poll(wait_ms, FRAME_ROWS)
         except OffsetOutOfRangeError:
             for partition, offset in self._ask(self.topic.find_again).items():
                 self.intake.skip(partition, offset)
             self.evidence.forget()
+            self._changed_us = now_us()
             return {}
 
-    def _log_batch(self, found: dict[int, list[Any]]) -> None:
-        batch = self.intake.take(found, now_us())
+    def _log_batch(self, found: dict[int, PartitionRecords]) -> None:
+        unknown = self._learn(found)
+        batch = self.intake.take(found, now_us(), unknown)
         if batch.letters:
             self._send(batch.letters)
             self._pass("source.letters_sent")
@@ -197,18 +223,69 @@ class SourceIncarnation:
             self._last_ingest_us = now_us()
         self._ahead += batch.ahead
 
+    # Schemas
+
+    def _learn(self, found: Records) -> frozenset[int]:
+        """Learn what the ids of these records stand for; returns those that the registry does not know. While the registry
+        does not answer, this waits, and no boundary is written: for the readers the stream is cut off, and no record of it is
+        lost or refused."""
+        return frozenset(id_ for id_ in self._ids_to_learn(found) if not self._ask_registry(id_))
+
+    def _learn_again(self, found: Records) -> None:
+        """As `_learn`, of the records of a batch that was announced before: what the registry did not know then stays so, and
+        what it knew, it must know."""
+        for id_ in self._ids_to_learn(found):
+            while id_ not in self.intake.place.unknown and not self._ask_registry(id_):
+                self._wait_for(f"{self.registry}: it no longer has schema {id_}, by which records were taken")
+        self._wait_for(None)
+
+    def _ids_to_learn(self, found: Records) -> list[int]:
+        schemas = self.intake.schemas
+        return schemas.lacking(chain.from_iterable(part.values for part in found.values())) if schemas is not None else []
+
+    def _ask_registry(self, id_: int) -> bool:
+        """Whether the registry knows an id, which is then learnt; retries until it answers."""
+        assert self.registry is not None and self.intake.schemas is not None, "a stream with ids of schemas has a registry"
+        while True:
+            try:
+                schema = self.registry.find(id_)
+            except RegistryError as error:
+                self._wait_for(str(error))
+                continue
+            self._wait_for(None)
+            if schema is not None:
+                self.intake.schemas.learn(id_, schema)
+            return schema is not None
+
+    def _wait_for(self, what: str | None) -> None:
+        """Show what is waited for, and wait a little; None: for nothing any more."""
+        if (what is None) != (self._waits_for is None):
+            self._waits_since_us = now_us()
+            if what is not None:
+                _logger.warning("records wait for %s", what)
+            self._waits_for = what
+            self.on_change()
+        self._waits_for = what
+        if what is not None:
+            self._wait(RETRY_S)
+
     def _look_for_evidence(self, has_rows: bool) -> None:
         """Process answers about the topic's ends, and ask again if it is time. Not while the spool holds records: they are
         written, but not in the topic yet."""
-        self.evidence.look()
+        if self.evidence.look() or has_rows:
+            self._changed_us = now_us()
         now = now_us()
         interval_us = self.intake.progress.evidence_interval_us(self.intake.place.partitions)
         # Rows whose boundary waits for evidence should not wait for the next interval as well.
         is_waited_for = has_rows and interval_us <= self.plan.boundary_interval_us
         if now >= self._next_evidence_us or is_waited_for:
-            self._next_evidence_us = now + interval_us
-            if self.box is None or self.box.is_empty:
-                self.evidence.ask(self.topic.assigned, self.intake.ask(now))
+            # Nothing has changed since then, so the question could have been asked then; and the answers to others that look at
+            # the same ticks serve this one too (services.kafka.end_desk).
+            asked_at = max(min(self._next_evidence_us, now), self._changed_us) if self.box is None else now
+            self._next_evidence_us = _tick_after(now, interval_us)
+            is_in_topic = self.box is None or self.box.is_empty
+            if is_in_topic and self.evidence.ask(self.topic.assigned, self.intake.ask(asked_at)):
+                self._changed_us = now_us()
 
     def _look_for_partitions(self) -> None:
         partitions = self._partitions()
@@ -228,7 +305,8 @@ class SourceIncarnation:
         """Read these partitions from our position on."""
         for partition, offset in self._ask(lambda: self.topic.begin(partitions, self.intake.place)).items():
             self.intake.expect(partition, offset)
-        self.intake.progress.watch(partitions, now_us())
+        self._changed_us = now_us()
+        self.intake.progress.watch(partitions, self._changed_us)
 
     def _send(self, letters: list[DeadLetterRecord]) -> None:
         """Return when Kafka has the letters, and all frames that were logged before: they decide which records are late."""
@@ -237,6 +315,7 @@ class SourceIncarnation:
             while not _is_sent(future):
                 self._wait(0)
         self._letters += len(letters)
+        self._last_refusal = letters[-1].reason
 
     def _append(self, frames: Iterable[tuple[LogId, Frame]]) -> None:
         """Collect frames for the next `_settle`, which sends those of one log in one request."""
@@ -302,6 +381,12 @@ class SourceIncarnation:
             "last_ingest_ms": self._last_ingest_us / 1_000 if self._last_ingest_us else None,
             "rows": self._rows,
             "dlq": self._letters + (box.refused if box is not None else 0),
+            "dlq_per_minute": self.letters.per_minute(),
+            "last_refusal": self._last_refusal,
+            "waits_for": self._waits_for,
+            "waits_since_ms": self._waits_since_us / 1_000 if self._waits_for is not None else None,
+            "lag_records": self._lag_records,
+            "lag_ms": max(now_us() - self._caught_up_us, 0) / 1_000 if self._lag_records else 0,
             "clamped": self._clamped,
             "ahead": self._ahead,
             "idle_partitions": self.intake.progress.idle_partitions,
@@ -314,7 +399,8 @@ class SourceIncarnation:
     @property
     def _can_read(self) -> bool:
         """Whether all records of the stream can reach us. If not, a stream without records is not idle, but failed."""
-        is_cut_off = self._is_absent or self._is_unanswered or (self.box is not None and self.box.failure is not None)
+        is_waiting = self._is_absent or self._is_unanswered or self._waits_for is not None
+        is_cut_off = is_waiting or (self.box is not None and self.box.failure is not None)
         return self._has_begun and not is_cut_off
 
     def _state(self) -> str:
@@ -326,6 +412,12 @@ class SourceIncarnation:
         if self._is_stalled or progress.unheard(now):
             return "failed"
         return "live" if progress.brings(now) else "idle"
+
+
+def _tick_after(time_us: int, interval_us: int) -> int:
+    """The next multiple of the interval. All sources look and write at the same moments of the shared clock: a reader of many
+    streams gets their boundaries in one fetch, and its own boundary advances once per interval."""
+    return (time_us // interval_us + 1) * interval_us
 
 
 def _is_sent(future: Any) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from boreal.model.durations import Bytes
+from services.source.record_readers import ReaderChoice
 
 
 class SourceOptions(BaseSettings):
@@ -18,8 +19,19 @@ class SourceOptions(BaseSettings):
         default=None,
         description="The port where rows may be posted to `/QUERY/STREAM/tuples`. Without it, rows come from Kafka alone.",
     )
+    http_token: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="What a caller at BOREAL_HTTP_PORT must send, as `Authorization: Bearer TOKEN`. Without it a source takes "
+        "no rows there.",
+    )
     spool_bytes: Bytes = Field(
         default=1_000_000_000,
         validate_default=False,
         description="The most that a source keeps on disk of posted rows while Kafka does not take them.",
+    )
+    topic_reader: ReaderChoice = Field(
+        default="auto",
+        description="Which client a source reads the user's topic with: `librdkafka`, `kafka-python`, or `auto`: librdkafka "
+        "where confluent-kafka is installed (`pip install 'boreal[librdkafka]'`) and the site is reached without a proxy.",
     )

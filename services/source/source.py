@@ -7,20 +7,27 @@ import sys
 import threading
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
+
+from fastapi import FastAPI
 
 from boreal.model.errors import CorruptError, UserError
 from boreal.model.frames import Origin, Start
+from deployment.evolution import EARLIEST
 from deployment.layout import make_layout
+from deployment.query_record import QueryRecord, public_name
 from formats.control_messages import ControlItem
+from formats.csv_records import CsvRecords
+from formats.json_text import time_us
 from formats.record_parsing import RecordShape
+from formats.registry_records import KINDS, SchemaBook
 from intake.intake import Intake, SourceStream
 from logs.source_restart import SourceRestart, source_restart
+from services.hosting.connections import Connections
 from services.hosting.process import THREAD_SWITCH_S, StatusPublisher
+from services.hosting.registry import Registry
 from services.hosting.trimmer import Trimmer
-from services.kafka.clusters import make_clusters
 from services.kafka.control import NO_HURRY_MS, ControlPlane
-from services.kafka.queries import QueryRegistry
-from services.kafka.settings import ServiceSettings
 from services.kafka.topics import control_topic
 from services.source.incarnation import SourceIncarnation
 from services.source.letters import Letters
@@ -37,30 +44,34 @@ _logger = logging.getLogger("boreal.source")
 class SourceProcess:
     """`serve` runs until it is stopped or fenced, and returns the process's exit code."""
 
-    def __init__(self, settings: ServiceSettings, options: SourceOptions, name: str, query: str, stream: str) -> None:
+    def __init__(self, connections: Connections, options: SourceOptions, name: str, record: QueryRecord, stream: str) -> None:
+        settings = connections.settings
         self.name = name
         self.stream = stream
-        self.clusters = make_clusters(settings, name)
-        self.home = self.clusters[settings.home]
-        record = QueryRegistry(self.home).find(query)
-        if stream not in record.query.streams:
-            raise UserError("stream", stream, f"{query} has no such stream", f"name one of {list(record.query.streams)}")
-        self.spec = record.query.streams[stream]
+        self.connections = connections
+        self.clusters = connections.clusters
+        query = record.query
+        if stream not in query.streams:
+            raise UserError("stream", stream, f"{query.name} has no such stream", f"name one of {list(query.streams)}")
+        self.spec = query.streams[stream]
         if self.spec.topic is None:
             raise UserError(f"streams.{stream}.topic", None, "is not given", "name the topic that holds the stream's records")
         self.topic_name = self.spec.topic
-        self.layout = make_layout(record.query, settings.site_names)
-        self.history_us = record.query.tuning.history
+        self.layout = make_layout(query, settings.site_names, record.inner)
+        self.history_us = query.tuning.history
+        self.since_ms = None if record.start == EARLIEST else time_us(record.start) // 1_000
         self.site = self.layout.site_of_stream(stream)
         self.own = self.clusters[self.site]
         self.options = options
-        self.spool_directory = settings.data / "spool" / query / stream
+        self.spool_directory = settings.data / "spool" / query.name / stream
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)
         plan = self.layout.plan
         with ExitStack() as stack:
-            store = stack.enter_context(closing(KafkaLogStore(self.clusters, self.layout, history_us=self.history_us)))
+            shared = self.connections.logs
+            logs_of_sites = KafkaLogStore(self.clusters, self.layout, history_us=self.history_us, clients=shared)
+            store = stack.enter_context(closing(logs_of_sites))
             logs = {log: store.open(log) for _, log in self.layout.source_logs(self.stream)}
             fenced = threading.Event()
             for log in logs.values():
@@ -70,28 +81,68 @@ class SourceProcess:
             start = Start(Origin("", former.incarnation + 1), 0)
             for id_, log in logs.items():
                 log.append_later(replace(start, next_id=former.written[id_.key]))
-            letters = stack.enter_context(closing(Letters(self.own, plan.query, self.stream, self.topic_name)))
-            topic = stack.enter_context(closing(UserTopic(self.own, self.topic_name, self._look_ms)))
+            letters = stack.enter_context(closing(Letters(self.own, public_name(plan.query), self.stream, self.topic_name)))
+            topic = UserTopic(
+                self.connections.topics_of(self.site), self.topic_name, self._look_ms, self.options.topic_reader,
+                with_keys=bool(self.spec.origins), since_ms=self.since_ms,
+            )
+            stack.callback(topic.close)
             box = self.open_box(letters)
             if box is not None:
                 stack.enter_context(closing(box))
-            incarnation = SourceIncarnation(plan, self.make_intake(former), topic, logs, letters, box, stopping, fenced)
-            status = stack.enter_context(closing(StatusPublisher(self.home, self.name, incarnation.status)))
+            registry = self.open_registry()
+            if registry is not None:
+                stack.enter_context(closing(registry))
+            intake = self.make_intake(former)
+            incarnation = SourceIncarnation(plan, intake, topic, logs, letters, box, registry, stopping, fenced)
+            publisher = StatusPublisher(self.connections.home, self.name, incarnation.status, self.connections.statuses)
+            status = stack.enter_context(closing(publisher))
             incarnation.on_change = status.now
-            if box is not None and self.options.http_port is not None:
-                shape = RecordShape(self.spec.time, self.spec.time_unit, self.spec.attributes)
-                app = create_app(box, shape, plan.query, self.stream)
+            if box is not None and (app := self.make_web_app(box)) is not None and self.options.http_port is not None:
                 stack.enter_context(closing(WebServer(app, self.options.http_host, self.options.http_port)))
             trimmer = stack.enter_context(closing(Trimmer(logs.values())))
-            control = ControlPlane(self.clusters, control_topic(plan.query), self.name, self.site)
+            control = ControlPlane(self.connections.controls, control_topic(plan.query), self.name, self.site)
             stack.enter_context(closing(control))
             control.listen(lambda _, items: _take_trims(items, trimmer), NO_HURRY_MS)
+            take_change = partial(self._take_change, incarnation)
+            self.connections.watch.add(take_change)
+            stack.callback(self.connections.watch.remove, take_change)
             return incarnation.run(former)
+
+    def _take_change(self, incarnation: SourceIncarnation, name: str, record: QueryRecord | None) -> None:
+        """Apply a new X at once. For all other changes the supervisor restarts the process."""
+        version = record.version_named(self.layout.plan.query) if record is not None else None
+        if version is None or name != version.public:
+            return
+        plan = make_layout(version.query, self.layout.sites).plan
+        if plan.delay_threshold_us != incarnation.plan.delay_threshold_us:
+            incarnation.set_threshold(plan)
 
     def make_intake(self, former: SourceRestart) -> Intake:
         """The checks and ids of the new incarnation."""
         stream = SourceStream.of(self.layout.plan, self.stream, self.spec, self.topic_name)
-        return Intake(stream, Origin("", former.incarnation + 1), former.place)
+        forms = SchemaBook.of(self.spec), CsvRecords.of(self.spec)
+        return Intake(stream, Origin("", former.incarnation + 1), former.place, *forms)
+
+    def open_registry(self) -> Registry | None:
+        """The registry of the stream's schemas; None if its records have none."""
+        if self.spec.format not in KINDS:
+            return None
+        name, settings = self.connections.settings.registry_of(f"streams.{self.stream}.registry", self.spec.registry)
+        return Registry(name, settings, self.spec.format)
+
+    def make_web_app(self, box: PostBox) -> FastAPI | None:
+        """Where rows are posted; None if that is off, or anybody could do it."""
+        if self.options.http_port is None:
+            return None
+        if self.spec.format != "json":
+            _logger.warning("posted rows are JSON, and the stream's format is %s: nothing can be posted here", self.spec.format)
+            return None
+        if self.options.http_token is None:
+            _logger.error("BOREAL_HTTP_TOKEN is not set, and nothing can be posted here: set it, or post to the API")
+            return None
+        token = self.options.http_token.get_secret_value()
+        return create_app(box, RecordShape.of(self.spec), self.layout.plan.query, self.stream, token)
 
     def open_box(self, letters: Letters) -> PostBox | None:
         """None if posting is off and the spool is empty, or if the spool cannot be opened."""

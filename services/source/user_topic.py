@@ -3,106 +3,117 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 
 from kafka import TopicPartition
-from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import KafkaError
 
 from intake.place import SourcePlace
-from services.kafka.clusters import Cluster, log_retry
-
-FETCH_BYTES = 1 << 20
-"""The most that is fetched from a partition at a time: small, so that a backlog is read evenly from all partitions."""
-LOOK_BYTES = 64 << 10
-LONGEST_LOOK_MS = 100
-"""A poll returns when LOOK_BYTES have arrived, or after this time at most."""
-END_WITHIN_MS = 1_000
-"""How long a broker may take to answer where partitions end."""
-SILENT_END_WITHIN_MS = 100
-ASK_SILENT_AGAIN_S = 1.0
-"""A broker that has not answered is asked again after ASK_SILENT_AGAIN_S, and may then take SILENT_END_WITHIN_MS."""
+from intake.user_records import PartitionRecords
+from services.hosting.connections import TopicClients
+from services.source.calm_reader import CalmReader
+from services.source.record_readers import ReaderChoice, make_reader
 
 _logger = logging.getLogger("boreal.source")
-
-RecordsByPartition = dict[int, list[ConsumerRecord]]
-"""By partition, in the order of their offsets."""
 
 
 class UserTopic:
     """One topic, with all its partitions. KafkaError if the cluster refuses a request; while it is out of reach, polls return
     nothing."""
 
-    def __init__(self, cluster: Cluster, name: str, look_ms: int) -> None:
-        """look_ms: how long a poll gathers records if few come. One poll costs as much as many records."""
+    def __init__(
+        self,
+        clients: TopicClients,
+        name: str,
+        look_ms: int,
+        choice: ReaderChoice = "auto",
+        with_keys: bool = False,
+        since_ms: int | None = None,
+    ) -> None:
+        """clients: of the topic's site. look_ms: how long a poll gathers records if few come. One poll costs as much as many
+        records. choice: which client reads the records while they are not few; kafka-python's always says where partitions
+        begin and end. with_keys: whether keys and time stamps of
+        the records are wanted. since_ms: partitions of which nothing is known are read from the first record on that was
+        written at this time or later (milliseconds since the epoch); None: from their beginning."""
         self.name = name
+        self._since_ms = since_ms
         self.lost_records = 0
-        self._silent: dict[int | None, float] = {}
-        self._consumer = cluster.make_consumer(
-            # Records of an aborted transaction are not part of the stream.
-            read_committed=True,
-            max_partition_fetch_bytes=FETCH_BYTES,
-            fetch_min_bytes=LOOK_BYTES,
-            fetch_max_wait_ms=min(look_ms, LONGEST_LOOK_MS),
-        )
+        self._assigned: list[int] = []
+        self._ends = clients.ends
+        self._consumer = self._ends.client
+        self._exists = False
+        make = partial(make_reader, choice, clients.cluster, name, look_ms, with_keys)
+        self._reader = CalmReader(make, clients.calm, name, look_ms, with_keys)
 
     @property
     def assigned(self) -> list[int]:
         """The partitions that are read now."""
-        return sorted(partition.partition for partition in self._consumer.assignment())
+        return self._assigned
 
     def partitions(self) -> list[int]:
         """All partitions of the topic; none while it does not exist."""
-        return sorted(self._consumer.partitions_for_topic(self.name) or ())
+        found = sorted(self._consumer.partitions_for_topic(self.name) or ())
+        if found and not self._exists:
+            self._ends.follow(self.name)
+        elif self._exists and not found:
+            self._ends.leave(self.name)
+            self._reader.read_alone()
+        self._exists = bool(found)
+        return found
 
     def begin(self, partitions: list[int], place: SourcePlace) -> dict[int, int]:
         """Read these partitions from the offsets in `place` on. Returns the first offsets of those partitions that hold records
         and are not in `place`."""
         ours = [self._of(number) for number in partitions]
-        self._consumer.assign(ours)
         starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
-        for partition in ours:
-            known = place.partitions.get(partition.partition)
-            self._consumer.seek(partition, known.next_offset if known is not None else starts[partition])
+        known = {number: place.partitions[number].next_offset for number in partitions if number in place.partitions}
+        if self._since_ms is not None:
+            found = self._consumer.offsets_for_times(dict.fromkeys(ours, self._since_ms))
+            starts = {of: ends[of] if found.get(of) is None else found[of].offset for of in ours}
+        self._reader.read_from({number: known.get(number, starts[self._of(number)]) for number in partitions})
+        self._assigned = sorted(partitions)
         return {
-            partition.partition: starts[partition]
-            for partition in ours
-            if partition.partition not in place.partitions and starts[partition] < ends[partition]
+            of.partition: starts[of]
+            for of in ours
+            if of.partition not in place.partitions and (starts[of] < ends[of] or (self._since_ms is not None and starts[of]))
         }
 
-    def poll(self, timeout_ms: int, most: int) -> RecordsByPartition:
+    def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
         """The next records, at most `most`. OffsetOutOfRangeError: call `find_again`."""
-        return {partition.partition: found for partition, found in self._consumer.poll(timeout_ms, max_records=most).items()}
+        return self._reader.poll(timeout_ms, most)
 
-    def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> RecordsByPartition | None:
+    def poll_until(self, until: Mapping[int, int], timeout_ms: int, most: int) -> dict[int, PartitionRecords] | None:
         """Like `poll`, but only records before these offsets, one for each partition that is read; None after all of them were
         returned."""
-        behind = [number for number, end in until.items() if self._consumer.position(self._of(number)) < end]
-        if not behind:
+        if all(self._reader.position(number) >= end for number, end in until.items()):
             return None
-        found = self.poll(timeout_ms, most)
-        return {number: [record for record in records if record.offset < until[number]] for number, records in found.items()}
+        return {number: records.before(until[number]) for number, records in self.poll(timeout_ms, most).items()}
+
+    def lag(self) -> int | None:
+        """How many offsets there are between what was returned and the ends of the partitions, by what the last fetches said;
+        None before they said it."""
+        ends = {number: self._reader.known_end(number) for number in self._assigned}
+        known = [max(end - self._reader.position(number), 0) for number, end in ends.items() if end is not None]
+        return sum(known) if known else None
 
     def find_again(self) -> dict[int, int]:
         """Continue with the first records that exist, after unread ones were deleted: by retention, or with the whole topic,
         which was made again. Returns the new offsets by partition; logs the loss, and counts it in `lost_records`."""
         moved: dict[int, int] = {}
-        ours = sorted(self._consumer.assignment())
+        ours = [self._of(number) for number in self._assigned]
         starts, ends = self._consumer.beginning_offsets(ours), self._consumer.end_offsets(ours)
-        for partition in ours:
-            position = self._consumer.position(partition)
-            if starts[partition] <= position <= ends[partition]:
+        positions = {number: self._reader.position(number) for number in self._assigned}
+        for of, position in zip(ours, list(positions.values()), strict=True):
+            if starts[of] <= position <= ends[of]:
                 continue
-            self._consumer.seek(partition, starts[partition])
-            moved[partition.partition] = starts[partition]
-            self.lost_records += max(starts[partition] - position, 0)
+            positions[of.partition] = moved[of.partition] = starts[of]
+            self.lost_records += max(starts[of] - position, 0)
             _logger.error(
                 "%s/%d: the next record would be %d, but the topic holds those from %d to %d; the records between are lost, "
                 "and reading continues at %d",
-                *(self.name, partition.partition, position, starts[partition], ends[partition], starts[partition]),
+                *(self.name, of.partition, position, starts[of], ends[of], starts[of]),
             )
+        self._reader.read_from(positions)
         return moved
 
     def is_gone(self, place: SourcePlace, until: Mapping[int, int]) -> bool:
@@ -115,33 +126,20 @@ class UserTopic:
             for number, end in until.items()
         )
 
-    def ends(self, numbers: Iterable[int]) -> dict[int, int]:
-        """The end offsets of these partitions, without those whose broker does not answer at once. Each leader is asked
-        separately, and a silent one rarely and with a short timeout: the other partitions must not wait for it."""
-        by_leader: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
-        for partition in map(self._of, numbers):
-            by_leader[self._consumer._client.cluster.leader_for_partition(partition)].append(partition)
-        found: dict[int, int] = {}
-        for leader, ours in by_leader.items():
-            asked_again_at = self._silent.get(leader)
-            if asked_again_at is not None and time.monotonic() < asked_again_at:
-                continue
-            try:
-                ends = self._consumer.end_offsets(ours, END_WITHIN_MS if asked_again_at is None else SILENT_END_WITHIN_MS)
-            except KafkaError as error:
-                log_retry(_logger, f"the ends of {self.name} cannot be read", error)
-                self._silent[leader] = time.monotonic() + ASK_SILENT_AGAIN_S
-                continue
-            self._silent.pop(leader, None)
-            found.update({partition.partition: offset for partition, offset in ends.items()})
-        return found
+    def ends(self, numbers: Collection[int], since: int) -> dict[int, int]:
+        """The end offsets of these partitions as of `since` or later (us), without those whose broker does
+        not answer at once."""
+        found = self._ends.ends([(self.name, number) for number in numbers], since)
+        return {number: end for (_, number), end in found.items()}
 
     def has_read(self, number: int, end: int) -> bool:
         """Whether all records of a partition before this offset have been returned."""
-        return bool(self._consumer.position(self._of(number)) >= end)
+        return self._reader.position(number) >= end
 
     def close(self) -> None:
-        self._consumer.close(autocommit=False, timeout_ms=500)
+        self._reader.close()
+        if self._exists:
+            self._ends.leave(self.name)
 
     def _of(self, number: int) -> TopicPartition:
         return TopicPartition(self.name, number)

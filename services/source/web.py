@@ -1,4 +1,5 @@
-"""Posting rows over HTTP: POST /QUERY/STREAM/tuples, as JSON (an object or a list), JSON lines, or an Arrow stream.
+"""Posting rows over HTTP: POST /QUERY/STREAM/tuples, as JSON (an object or a list), JSON lines, or an Arrow stream, with the
+header `Authorization: Bearer TOKEN`, TOKEN being that of BOREAL_HTTP_TOKEN:
 
     202 {"accepted": 998, "refused": 2, "reasons": [{"row": 17, "reason": "..."}], "durable": "kafka" | "spool"}
 
@@ -11,10 +12,13 @@ gets it: rows of another stream may well have the same columns.
 
 from __future__ import annotations
 
+import hmac
 import io
 import json
 import logging
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
@@ -25,8 +29,9 @@ from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
 
 from boreal.model.errors import BorealError
+from boreal.model.schema import Type
 from formats.json_text import table_texts
-from formats.record_parsing import RecordShape, read_records
+from formats.record_parsing import RecordShape, read_all, read_records, whole
 from services.source.post_box import PostBox
 from services.source.spool import SpoolFull
 
@@ -44,8 +49,9 @@ class BodyError(BorealError):
     """A body that is not what its content type says."""
 
 
-def create_app(box: PostBox, shape: RecordShape, query: str, stream: str) -> FastAPI:
-    """The application that posts rows of one stream to `box`; shape: the columns of the stream's records."""
+def create_app(box: PostBox, shape: RecordShape, query: str, stream: str, token: str) -> FastAPI:
+    """The application that posts rows of one stream to `box`; shape: the columns of the stream's records. token: what each post
+    must have, so that neither a page in a browser nor another user of the machine can post."""
     app = FastAPI(title="boreal source", docs_url=None, redoc_url=None)
     path = f"/{query}/{stream}/tuples"
 
@@ -55,6 +61,10 @@ def create_app(box: PostBox, shape: RecordShape, query: str, stream: str) -> Fas
 
     @app.post(path, status_code=202)
     async def post_tuples(request: Request) -> JSONResponse:
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            said = {"error": "send Authorization: Bearer TOKEN, with the token of BOREAL_HTTP_TOKEN"}
+            return JSONResponse(said, 401, {"WWW-Authenticate": "Bearer"})
         body = await _read_body(request)
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         status, answer = await run_in_threadpool(_post, box, shape, kind, body)
@@ -74,45 +84,107 @@ async def _read_body(request: Request) -> bytes:
 
 def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> tuple[int, dict[str, Any]]:
     try:
-        records = records_of(kind, body)
+        rows = read_body(shape, kind, body)
     except BodyError as error:
         return 400, {"error": str(error)}
-    reasons = read_records(shape, records).reasons
-    too_large = f"more than {LARGEST_RECORD} bytes"
-    reasons.update({row: too_large for row, record in enumerate(records) if len(record) > LARGEST_RECORD})
-    accepted = [record for row, record in enumerate(records) if row not in reasons]
-    answer: dict[str, Any] = {"accepted": len(accepted), "refused": len(reasons)}
-    if reasons:
-        answer["reasons"] = [{"row": row, "reason": reasons[row]} for row in sorted(reasons)[:MOST_REASONS]]
-    if accepted:
+    answer: dict[str, Any] = {"accepted": len(rows.accepted), "refused": len(rows.reasons)}
+    if rows.reasons:
+        answer["reasons"] = rows.first_reasons
+    if rows.accepted:
         try:
-            answer["durable"] = "kafka" if box.post(accepted) else "spool"
+            answer["durable"] = "kafka" if box.post(rows.accepted) else "spool"
         except (SpoolFull, OSError, KafkaError) as error:
             return 503, {"error": str(error)}
     return 202, answer
 
 
-def records_of(kind: str, body: bytes) -> list[bytes]:
-    """A body as JSON records, one for each row, not checked. kind: its content type. BodyError if it cannot be read."""
+@dataclass(frozen=True, slots=True)
+class PostedRows:
+    """The rows of a body."""
+
+    accepted: list[bytes]
+    """The rows that are tuples of the stream, as JSON records."""
+    reasons: dict[int, str]
+    """Why each other row is refused, by its place in the body."""
+
+    @property
+    def first_reasons(self) -> list[dict[str, Any]]:
+        """At most MOST_REASONS of the refused rows, with the reason of each, as the answer to a post shows them."""
+        return [{"row": row, "reason": self.reasons[row]} for row in sorted(self.reasons)[:MOST_REASONS]]
+
+
+def read_body(shape: RecordShape, kind: str, body: bytes) -> PostedRows:
+    """Read and check the rows of a body. kind: its content type. BodyError if it cannot be read."""
     try:
-        return _records(kind, body)
+        records, reasons = _read_arrow(shape, body) if kind == ARROW else _read_json(shape, kind, body)
     except (ValueError, RecursionError, pa.ArrowException) as error:
         raise BodyError(f"the body cannot be read: {error}") from None
+    if max(map(len, records), default=0) > LARGEST_RECORD:
+        too_large = f"more than {LARGEST_RECORD} bytes"
+        reasons = {**reasons, **{row: too_large for row, record in enumerate(records) if len(record) > LARGEST_RECORD}}
+    accepted = [record for row, record in enumerate(records) if row not in reasons] if reasons else records
+    return PostedRows(accepted, reasons)
 
 
-def _records(kind: str, body: bytes) -> list[bytes]:
+def _read_json(shape: RecordShape, kind: str, body: bytes) -> tuple[list[bytes], dict[int, str]]:
     if kind in JSON_LINES:
         body.decode()
-        return [line for line in body.splitlines() if line.strip()]
-    if kind == ARROW:
-        with pa.ipc.open_stream(io.BytesIO(body)) as reader:
-            table = reader.read_all()
-        texts = table_texts(table)
-        if texts is not None:
-            return cast(list[bytes], texts.cast(pa.binary()).to_pylist())
-        return [_dump(row) for row in _in_microseconds(table).to_pylist()]
-    found = json.loads(body)
-    return [_dump(row) for row in (found if isinstance(found, list) else [found])]
+        records = [line for line in body.splitlines() if line.strip()]
+    else:
+        records = _rows_of(body.decode(json.detect_encoding(body)))
+    return records, read_records(shape, records).reasons
+
+
+def _rows_of(text: str) -> list[bytes]:
+    """The rows of a JSON value, which is one or an array of them, as they are written: a number that is parsed loses digits."""
+    if not isinstance(json.loads(text), list):
+        return [text.encode()]
+    rows: list[bytes] = []
+    at = text.index("[") + 1
+    while text[at] != "]":
+        if text[at] in " \t\r\n,":
+            at += 1
+            continue
+        _, end = _DECODER.raw_decode(text, at)
+        rows.append(text[at:end].encode())
+        at = end
+    return rows
+
+
+def _read_arrow(shape: RecordShape, body: bytes) -> tuple[list[bytes], dict[int, str]]:
+    with pa.ipc.open_stream(io.BytesIO(body)) as reader:
+        table = reader.read_all()
+    texts = table_texts(table)
+    if texts is None:
+        records = [_dump(row) for row in _in_microseconds(table).to_pylist()]
+        return records, read_records(shape, records).reasons
+    records = cast(list[bytes], texts.cast(pa.binary()).to_pylist())
+    # Columns of their attributes' own types are converted by the same rules as texts, so their texts need not be read.
+    if _has_own_types(shape, table.schema) and read_all(shape, whole(table, shape.wanted)) is not None:
+        return records, {}
+    return records, read_records(shape, records).reasons
+
+
+_DECODER = json.JSONDecoder()
+_OWN_TYPES: dict[Type, Callable[[pa.DataType], bool]] = {
+    Type.STRING: pa.types.is_string,
+    Type.INT: pa.types.is_signed_integer,
+    Type.DOUBLE: pa.types.is_float64,
+    Type.BOOL: pa.types.is_boolean,
+    Type.DATE: pa.types.is_signed_integer,
+    Type.TIMESTAMP: lambda found: pa.types.is_timestamp(found) or pa.types.is_signed_integer(found),
+}
+
+
+def _has_own_types(shape: RecordShape, columns: pa.Schema) -> bool:
+    if shape.paths or shape.origins:
+        return False
+    wanted = [(shape.time, Type.TIMESTAMP), *shape.schema.columns]
+    return all(name in columns.names and _is_own(kind, columns.field(name).type) for name, kind in wanted)
+
+
+def _is_own(kind: Type, found: pa.DataType) -> bool:
+    return pa.types.is_decimal(found) if kind.is_decimal else _OWN_TYPES[kind](found)
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:

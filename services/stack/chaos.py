@@ -11,7 +11,7 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,15 @@ def request_fault(
     data: Path, fault: Fault, processes: Sequence[str], *, text: str = "", query: str | None = None, by: str | None = None
 ) -> str:
     """Ask the supervisor of a stack for a fault of these processes; returns the fault's id once it has begun. FaultRefused if
-    it does not begin within five seconds; it will not begin later then. text, query, by: for its events."""
+    it does not begin within five seconds; it will not begin later then. A replica that is cut from one stream loses only its
+    link to this stream's log. text, query, by: for its events."""
     fault_id = secrets.token_hex(4)
     path = _directory(data) / f"{fault_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = "cut" if fault.kind in ("cut_stream", "cut_replica") else fault.kind
     for_s = (fault.for_us or 0) / 1e6
-    asked = {"kind": kind, "processes": list(processes), "by_s": fault.by_us / 1e6, "for_s": for_s}
+    stream = fault.stream if fault.to_replica else ""
+    asked = {"kind": kind, "processes": list(processes), "stream": stream, "by_s": fault.by_us / 1e6, "for_s": for_s}
     replace_file(path, json.dumps({**asked, "fault": text, "query": query, "by": by}))
     deadline = time.monotonic() + TAKEN_WITHIN_S
     while path.exists():
@@ -61,6 +63,7 @@ class _ActiveFault:
     id: str
     kind: str
     process: str
+    stream: str  # if only its link to this stream's log is concerned
     by_s: float
     ends_at: float
 
@@ -71,10 +74,11 @@ class FaultDesk:
     def __init__(
         self,
         data: Path,
-        links: Callable[[str], Mapping[str, ProxyLink]],
+        links: Callable[[str, str], Iterable[ProxyLink]],
         send_signal: Callable[[str, signal.Signals], None],
     ) -> None:
-        """links: those of a process, by site. send_signal: to a process that runs."""
+        """links(process, stream): the process's link to the stream's log, or all its links for the stream ''. send_signal: to a
+        process that runs."""
         self._directory = _directory(data)
         self._links = links
         self._send_signal = send_signal
@@ -126,17 +130,18 @@ class FaultDesk:
             "ended_ms": None,
         }
         for process in asked["processes"]:
-            fault = _ActiveFault(id_, asked["kind"], process, asked["by_s"], time.monotonic() + asked["for_s"])
+            ends_at = time.monotonic() + asked["for_s"]
+            fault = _ActiveFault(id_, asked["kind"], process, asked["stream"], asked["by_s"], ends_at)
             self._active.append(fault)
             self._strike(fault)
 
     def _strike(self, fault: _ActiveFault) -> None:
         match fault.kind:
             case "cut":
-                for link in self._links(fault.process).values():
+                for link in self._links(fault.process, fault.stream):
                     link.cut()
             case "slow":
-                for link in self._links(fault.process).values():
+                for link in self._links(fault.process, fault.stream):
                     link.slow(fault.by_s)
             case "freeze":
                 self._send_signal(fault.process, signal.SIGSTOP)
@@ -148,7 +153,7 @@ class FaultDesk:
         _logger.warning("fault over: %s %s", fault.kind, fault.process)
         others = [other for other in self._active if other.process == fault.process]
         if fault.kind in ("cut", "slow"):
-            for link in self._links(fault.process).values():
+            for link in self._links(fault.process, fault.stream):
                 link.heal()
             for other in others:
                 if other.kind in ("cut", "slow"):

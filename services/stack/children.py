@@ -7,19 +7,15 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from boreal.query.spec import load_query
 from deployment.layout import make_layout
-from deployment.query_record import QueryRecord
+from deployment.query_record import CHANGED_IN_TURN, CHANGED_LIVE, QueryRecord, without_intake
 from deployment.supervision import Child
 
-CHANGED_LIVE = ("delay_threshold", "slo")
-"""The fields of a query that running processes apply: they follow boreal.queries themselves."""
-
-CHANGED_IN_TURN = ("reconcile", "policy", "replicas", "engine")
-"""The fields of a query that may differ between replicas for a while: they change no stable tuple, and no source's log."""
 
 def python_environment() -> dict[str, str]:
     """Variables with which a Python process finds the packages that this one runs, and never a folder of the same name in the
@@ -40,35 +36,76 @@ MONITOR = Child("monitor", "monitor", None, (sys.executable, "-m", "services.mon
 
 
 def query_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
-    """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. UserError if this
-    version of boreal does not accept the spec."""
+    """The processes that a query needs at the sites `own`, of all `sites`; none while it is paused. Those of a version that
+    runs beside the one in charge come last. UserError if this version of boreal does not accept the spec."""
+    beside = [] if record.paused else record.runs()[1:]
+    others = [child for run in beside for child in _version_children(run, sites, own)]
+    return [*children_in_charge(record, sites, own), *others]
+
+
+def children_in_charge(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
+    """As `query_children`, without those of a version that runs beside the one in charge: what clients are given depends on
+    these."""
     if record.paused:
         return []
-    query = load_query(record.spec)
-    layout = make_layout(query, sites)
-    structure = _digest(record, (*CHANGED_LIVE, *CHANGED_IN_TURN))
-    manner = _digest(record, CHANGED_LIVE) + (f"-{record.restarts}" if record.restarts else "")
-    operators = _digest(record, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))
+    charge = record.runs()[0]
+    versions = _version_children(charge, sites, own)
+    structure, manner = _digest(without_intake_of(charge.spec), (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(charge)
+    egresses = [
+        Child(
+            f"egress.{record.name}.{site}",
+            "egress",
+            record.name,
+            (sys.executable, "-m", "services.egress", record.name, site),
+            structure,
+            manner,
+            version=record.version,
+            record=record,
+        )
+        for site in sites
+        if site in own
+    ]
+    return [*versions, *egresses]
+
+
+def _version_children(record: QueryRecord, sites: tuple[str, ...], own: Collection[str]) -> list[Child]:
+    """The processes of one version, whose record this is."""
+    layout = make_layout(load_query(record.spec), sites, record.name)
+    taken = _digest(record.spec, (*CHANGED_LIVE, *CHANGED_IN_TURN))
+    spec = without_intake_of(record.spec)
+    structure, manner = _digest(spec, (*CHANGED_LIVE, *CHANGED_IN_TURN)), _manner(record)
+    operators = _digest(spec, (*CHANGED_LIVE, "reconcile", "policy", "replicas"))
+    streams = sorted({edge.operator for edge in layout.plan.sources})
 
     def child(kind: str, part: str, turn: str) -> Child:
-        command = (sys.executable, "-m", f"services.{kind}", query.name, part)
-        return Child(f"{kind}.{query.name}.{part}", kind, query.name, command, structure, turn)
+        command = (sys.executable, "-m", f"services.{kind}", record.name, part)
+        version = taken if kind == "source" else structure
+        read = tuple(streams) if kind == "node" else ()
+        return Child(f"{kind}.{record.name}.{part}", kind, record.name, command, version, turn, read, record)
 
     def spark(replica: str) -> Child:
         """It gets the mode with its orders, so that only a change of operators needs a restart."""
-        command = (sys.executable, "-m", "spark_jobs", query.name, replica)
-        return Child(f"spark.{query.name}.{replica}", "spark", query.name, command, operators)
+        command = (sys.executable, "-m", "spark_jobs", record.name, replica)
+        return Child(f"spark.{record.name}.{replica}", "spark", record.name, command, operators)
 
-    streams = sorted({edge.operator for edge in layout.plan.sources})
     here = [replica for replica in layout.replicas if layout.site_of_replica(replica) in own]
     return [
         *(child("source", stream, "") for stream in streams if layout.site_of_stream(stream) in own),
         *(child("node", replica, manner) for replica in here),
         *(spark(replica) for replica in here if layout.remote_instances(replica)),
-        *(child("egress", site, manner) for site in layout.sites if site in own),
     ]
 
 
-def _digest(record: QueryRecord, without: tuple[str, ...]) -> str:
-    spec = {key: value for key, value in record.spec.items() if key not in without}
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+def without_intake_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A specification without what only its sources read."""
+    return {**spec, "streams": without_intake(spec["streams"])}
+
+
+def _manner(record: QueryRecord) -> str:
+    """Identifies what a version's processes take up in turn."""
+    return _digest(without_intake_of(record.spec), CHANGED_LIVE) + (f"-{record.restarts}" if record.restarts else "")
+
+
+def _digest(spec: Mapping[str, Any], without: tuple[str, ...]) -> str:
+    kept = {key: value for key, value in spec.items() if key not in without}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

@@ -22,7 +22,8 @@ from boreal.model.schema import TIME
 from boreal.query.spec import Stream
 from embedded.file_sources import SourceRows, merge_schedule
 from embedded.paced_sources import Pace
-from formats.json_text import column_texts, joined, key_parts, moment, object_parts
+from formats.json_text import column_texts, joined, key_parts, moment
+from formats.nested import nested_parts
 from intake.intake import BOUNDARY_HEADER, END
 from services.kafka.clusters import Cluster, close_producer
 
@@ -95,6 +96,13 @@ def feed(
     with the number of rows written so far. UserError: a stream without a topic, or a topic that does not exist. KafkaError
     if Kafka refuses a record; while it is out of reach, feeding waits.
     """
+    for name, stream in streams.items():
+        if stream.format != "json":
+            fix = "write its records with a producer of your own"
+            raise UserError(f"streams.{name}.format", stream.format, "is not JSON, as fed rows are", fix)
+        for column, part in stream.origins.items():
+            fix = "write its records with a producer of your own"
+            raise UserError(f"streams.{name}.schema.{column}", part, "is a part of records that rows of a file have not", fix)
     schedule = merge_schedule(dict(rows))
     with ExitStack() as stack:
         producers = {
@@ -142,7 +150,8 @@ def json_records(stream: Stream, batch: pa.RecordBatch) -> list[bytes]:
     texts = column_texts(stream.attributes, batch)
     moments = texts.pop(TIME)
     columns = texts if stream.time in texts else {stream.time: moments, **texts}
-    return [record.encode() for record in joined(object_parts(columns)).to_pylist()]
+    places = {stream.paths.get(name, (name,)): column for name, column in columns.items()}
+    return [record.encode() for record in joined(nested_parts(places)).to_pylist()]
 
 
 def _keys(stream: Stream, batch: pa.RecordBatch) -> list[bytes] | list[None]:

@@ -18,10 +18,8 @@ import fcntl
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from boreal.model.errors import BorealError, UserError
 from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, load_settings
 from services.stack.children import python_environment
+from services.stack.description import VERSION, StackDescription, fix_for_nothing_up, is_local, supervisor_command
 from services.stack.ports import HOST, free_port, is_taken
 from services.stack.servers import Server
 from services.stack.state import (
@@ -40,14 +39,12 @@ from services.stack.state import (
     make_token,
     problems,
     read_state,
-    read_token,
     replace_file,
     state_path,
     write_state,
 )
 from services.stack.supervisor import make_local_servers
 
-VERSION = 1
 DEFAULT_SITES = 1
 DEFAULT_PORT = 8080
 SITE_NAMES = "abcdefghijklmnopqrstuvwxyz"
@@ -55,6 +52,7 @@ SITE_NAMES = "abcdefghijklmnopqrstuvwxyz"
 READY_WITHIN_S = 90.0
 QUERIES_WITHIN_S = 30.0
 RESTARTS_MAX = 5
+WORKERS_MIN, WORKERS_MAX = 2, 8
 LOG_LINES_SHOWN = 8
 DOWN_WITHIN_S = 90.0
 _LOOK_S = 0.05
@@ -67,10 +65,15 @@ class StackFailed(BorealError):
     """The stack did not start, or did not stop. The message holds the end of the log that shows why."""
 
 
-def is_local(data: Path | None) -> bool:
-    """Whether a command refers to a stack on this machine: the one in a directory, or the user's own. If the environment names
-    sites, it refers to an installation elsewhere."""
-    return data is not None or not any(name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")) for name in os.environ)
+def refuse_sites_elsewhere(data: Path | None) -> None:
+    """UserError if the environment names a Kafka, and no directory is given: a stack of this machine starts one of its own."""
+    named = sorted(name for name in os.environ if name.startswith(("BOREAL_SITES", "BOREAL_CONFIG")))
+    if data is None and named:
+        fix = (
+            "to run on that Kafka: boreal init, then python -m services.stack.supervisor; for a stack with a Kafka of its own "
+            "beside it: unset the variable, or name the stack's directory with --data"
+        )
+        raise UserError(named[0], None, "names a Kafka that boreal up does not use: it starts one of its own", fix)
 
 
 def reach(data: Path | None) -> ServiceSettings:
@@ -87,63 +90,8 @@ def reach(data: Path | None) -> ServiceSettings:
     return stack.settings
 
 
-def stacks_up() -> list[Path]:
-    """The directories of this user's local stacks that are up, by their supervisors."""
-    found = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.cmdline()[1:4] == supervisor_command(allow_chaos=False)[1:4]:
-                found.add(process.environ().get("BOREAL_DATA"))
-    return sorted(Path(data) for data in found if data)
-
-
-def fix_for_nothing_up() -> str:
-    """What to do where a directory holds no stack that is up, as when `boreal up` was given another one."""
-    others = " or ".join(f"--data {data}" for data in stacks_up())
-    return f"run boreal up, or give {others}, where a stack is up" if others else "run boreal up"
-
-
-@dataclass(frozen=True)
-class LocalStack:
+class LocalStack(StackDescription):
     """The stack in a directory, running or not."""
-
-    data: Path
-    """The directory."""
-
-    # Description
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        return tuple(self._description()["sites"])
-
-    @property
-    def port(self) -> int:
-        """The port of the API."""
-        return int(self._description()["port"])
-
-    @property
-    def api(self) -> str:
-        """The address of the API."""
-        return f"http://{HOST}:{self.port}"
-
-    @property
-    def link(self) -> str:
-        """The address of the API for a browser: what follows the # reaches neither a server nor its log."""
-        return f"{self.api}/#token={self.token}"
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether it is no stack, but an embedded installation (`services.stack.embedded`)."""
-        return self.exists and bool(self._description().get("embedded"))
-
-    @property
-    def exists(self) -> bool:
-        """Whether it was ever started."""
-        return (self.data / "stack.json").is_file()
-
-    @property
-    def token(self) -> str | None:
-        return read_token(self.data)
 
     @property
     def settings(self) -> ServiceSettings:
@@ -162,29 +110,11 @@ class LocalStack:
         brokers = {f"BOREAL_SITES__{site.upper()}__BOOTSTRAP": kafka.bootstrap for site, kafka in settings.sites.items()}
         return {**brokers, "BOREAL_REDIS__URL": settings.redis.url, "BOREAL_DATA": str(self.data)}
 
-    def _description(self) -> dict[str, Any]:
-        path = self.data / "stack.json"
-        try:
-            description: dict[str, Any] = json.loads(path.read_text())
-            version = description["v"]
-        except (ValueError, KeyError, TypeError):
-            fix = 'name another directory, or write {"v": 1, "sites": ["a"], "port": 8080} to that file, with all its sites'
-            raise UserError("--data", str(self.data), f"holds a {path.name} that is damaged", fix) from None
-        if version != VERSION:
-            problem = f"holds a stack of version {version}, and this boreal knows version {VERSION}"
-            raise UserError("--data", str(self.data), problem, "name another directory, or use that version")
-        return description
-
     def servers(self) -> dict[str, Server]:
         """Its brokers and its Redis, by the names of their processes."""
         return make_local_servers(self.data, self.sites)
 
     # State
-
-    def state(self) -> dict[str, Any] | None:
-        """The state that its supervisor last wrote; None if no supervisor is alive."""
-        state = read_state(self.data)
-        return state if state is not None and living(state["supervisor"]) is not None else None
 
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it."""
@@ -207,11 +137,19 @@ class LocalStack:
 
     # Up
 
-    def up(self, sites: int | None, port: int | None, allow_chaos: bool, on_progress: ProgressCallback) -> bool:
+    def up(
+        self,
+        sites: int | None,
+        port: int | None,
+        allow_chaos: bool,
+        on_progress: ProgressCallback,
+        workers: int | None = None,
+    ) -> bool:
         """Start it, and return when all processes are ready; False if it was running already.
 
-        sites, port: None for its own values, or the defaults. UserError if it has other sites, or a program is missing that
-        cannot be fetched; StackFailed if it does not get ready.
+        sites, port, workers: None for its own values, or the defaults. workers: how many processes share the roles of the
+        queries; 0: each role has its own. UserError if it has other sites, or a program is missing that cannot be fetched;
+        StackFailed if it does not get ready.
         """
         with self._one_at_a_time(on_progress):
             if self.state() is not None and not self.is_embedded:
@@ -225,7 +163,7 @@ class LocalStack:
             self._end_leftovers()
             self._refuse_taken_ports()
             make_token(self.data)
-            self._spawn(allow_chaos)
+            self._spawn(allow_chaos, default_workers(allow_chaos) if workers is None else workers)
             self._await_ready(on_progress)
             return True
 
@@ -287,7 +225,7 @@ class LocalStack:
                     fix = f"end the program that listens there, or remove {ports}, and another port is chosen"
                     raise UserError("port", port, f"belongs to {name}, but another program listens there", fix)
 
-    def _spawn(self, allow_chaos: bool) -> None:
+    def _spawn(self, allow_chaos: bool, workers: int) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
         environment = {**inherited, **python_environment(), **self.environment()}
         log = self._log("supervisor")
@@ -297,7 +235,7 @@ class LocalStack:
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        command = supervisor_command(allow_chaos, self.port)
+        command = supervisor_command(allow_chaos, self.port, workers)
         # Not a Popen, which warns when its process outlives it, as this one should.
         pid = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
         # From now on `down` finds it; it will soon write its own state.
@@ -352,6 +290,25 @@ class LocalStack:
 
     # Down
 
+    def other_users(self) -> list[str]:
+        """The programs of this machine, as far as this user sees them, that are connected to its servers and do not belong to
+        it: `NAME (pid PID)`."""
+        state = self.state()
+        if state is None or self.is_embedded:
+            return []
+        supervisor = living(state["supervisor"])
+        own = {os.getpid(), *(process["pid"] for process in state["processes"])}
+        if supervisor is not None:
+            own |= {supervisor.pid, *(child.pid for child in supervisor.children(recursive=True))}
+        ports = {server.port for server in self.servers().values()}
+        found = set()
+        for process in psutil.process_iter():
+            if process.pid not in own:
+                with contextlib.suppress(psutil.Error):
+                    if any(link.raddr and link.raddr.port in ports for link in process.net_connections("tcp")):
+                        found.add(f"{process.name()} (pid {process.pid})")
+        return sorted(found)
+
     def down(self, on_progress: ProgressCallback) -> bool:
         """Stop all processes that `up` started, and no others; False if none ran."""
         state = read_state(self.data)
@@ -386,10 +343,10 @@ _SETTINGS = ("BOREAL_SITES", "BOREAL_REDIS", "BOREAL_DATA", "BOREAL_PROXIES", "B
 NOTHING_YET: dict[str, Any] = {"ready": False, "processes": [], "queries": None}
 
 
-def supervisor_command(allow_chaos: bool, api_port: int | None = None) -> list[str]:
-    chaos = ["--allow-chaos"] if allow_chaos else []
-    api = ["--api", str(api_port)] if api_port is not None else []
-    return [sys.executable, "-m", "services.stack.supervisor", "--local", *chaos, *api]
+def default_workers(allow_chaos: bool) -> int:
+    """As many as there are cores, and at least two, since replicas of a query never share one. None where faults may be made:
+    a fault of a process is then one of one role."""
+    return 0 if allow_chaos else min(max(len(os.sched_getaffinity(0)), WORKERS_MIN), WORKERS_MAX)
 
 
 def _free_default_port() -> int:

@@ -12,7 +12,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from math import inf
 from types import TracebackType
 from typing import Any, Self
@@ -84,6 +84,31 @@ class ProxyLink:
 
     def _do(self, act: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(act, self._loop).result()
+
+
+class RoleLinks:
+    """The links of one process, or of one role in a worker, the same for all its incarnations."""
+
+    def __init__(self, sites: Iterable[str], streams: Iterable[str] = ()) -> None:
+        """streams: those whose logs it reads."""
+        self._sites = {site: ProxyLink() for site in sites}
+        self._streams = {stream: ProxyLink() for stream in streams}
+
+    def of(self, stream: str = "") -> list[ProxyLink]:
+        """The link to a stream's log; without a stream, all links."""
+        return [self._streams[stream]] if stream else [*self._sites.values(), *self._streams.values()]
+
+    @property
+    def settings(self) -> dict[str, dict[str, str]]:
+        """The role's `proxies` and `stream_proxies` (services/kafka/settings.py)."""
+        return {
+            "proxies": {site: link.url for site, link in self._sites.items()},
+            "stream_proxies": {stream: link.url for stream, link in self._streams.items()},
+        }
+
+    def close(self) -> None:
+        for link in self.of():
+            link.close()
 
 
 class _ProxyServer:

@@ -3,52 +3,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 
 from boreal.model.durations import format_duration
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
+from deployment.change_preview import ChangePreview, preview, refuse_other_structure
+from deployment.evolution import EARLIEST, evolve, let_go, resolve_start, roll_back, settle, shown
 from deployment.layout import Layout, internal_topics, make_layout
 from deployment.liveness import Liveness
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
-from deployment.query_record import QueryRecord, refuse_other_structure
+from deployment.query_record import QueryRecord, public_name, with_bucket
 from deployment.skew import clock_warnings
-from deployment.status_fields import SOURCE_OF_STACK
+from deployment.status_fields import ANSWERS_OF_STACK, SOURCE_OF_STACK, shown_stream
+from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.clusters import Cluster, make_clusters
+from services.kafka.landing import Landing, permissions
+from services.kafka.letter_topic import LetterTopic
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import Status, Statuses
 from services.kafka.topics import (
+    QUERIES,
+    STATUS,
+    TopicFindings,
     TopicSpec,
     control_topic,
+    create,
     dead_letter_topic,
+    debezium_topic,
     delete,
-    ensure,
+    examine,
     latest_topic,
     out_topic,
     query_topics,
+    records_topic,
+    refuse,
     stable_topic,
     system_topics,
 )
-from services.stack.children import query_children
+from services.source.schema_check import check_registries, check_schemas
+from services.stack.children import children_in_charge
 from services.stack.state import problems
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
 DEFAULT_ENGINE = "spark"
 """The engine of a query that names none."""
 
-SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tuning", "latest", "slo")
+SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tuning", "latest", "debezium", "records", "slo")
 """The fields of a running query that `set` changes. The structure and the name stay."""
 
 Check = Callable[[QueryRecord | None], None]
 """Called with the newest record of a query, or None, where no other change can come before this one; an error refuses it."""
+
+OnWait = Callable[[Collection[str]], None]
+"""Called repeatedly with the processes that are waited for."""
 
 COMMAND_LINE = "cli"
 """Who makes a change, as its event says, where nothing else is said."""
@@ -61,6 +78,9 @@ GONE_AFTER_S = 30.0
 one still has its processes, and their data must not be deleted."""
 
 REACHED_WITHIN_S = 10.0
+
+ANSWERS_WITHIN_S = 1.0
+"""After this it is worth asking whether a topic exists at all."""
 
 _LOOK_S = 0.1
 
@@ -75,6 +95,10 @@ def accept_any(record: QueryRecord | None) -> None:
     """A check that refuses nothing."""
 
 
+def _say_nothing(processes: Collection[str]) -> None:
+    """Waits silently."""
+
+
 class Operations:
     """The operations on one installation. UserError if an operation is not possible, or a site is out of reach. `close` ends
     its clients. `by` says who makes a change, for its event."""
@@ -87,19 +111,23 @@ class Operations:
         self._statuses: Statuses | None = None
 
     def close(self) -> None:
+        self._registry.close()
         if self._statuses is not None:
             self._statuses.close()
 
     # The queries
 
     def queries(self) -> dict[str, QueryRecord]:
-        """All queries, by name. A read that times out, as on a busy machine, is retried for a while."""
+        """All queries, by name; none where no installation has begun yet. A read that times out, as on a busy machine, is
+        retried for a while."""
         deadline = time.monotonic() + REACHED_WITHIN_S
         with reaching(self.settings):
             while True:
                 try:
                     return self._registry.load()
                 except KafkaTimeoutError:
+                    if self._is_absent(QUERIES):
+                        return {}
                     if time.monotonic() > deadline:
                         raise
 
@@ -107,27 +135,107 @@ class Operations:
         return _known(name, self.queries())
 
     def apply(self, query: Query, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
-        """Create a query's topics, and write its record for the supervisors. To apply the same query again changes nothing."""
-        query = self.check(query)
+        """Create a query's topics, and write its record for the supervisors. To apply the same query again changes nothing. One
+        that names no engine keeps that of the query that runs."""
+        check_schemas(query, self.settings)
 
         def decide(old: QueryRecord | None) -> QueryRecord:
             check(old)
+            running = old.query if old is not None else None
+            wanted = self.check(with_engine_of(query, running))
             if old is not None:
-                refuse_other_structure(old.query, query)
-            return _follow(old, QueryRecord(query.name, query.dump(), 1))
+                refuse_other_structure(old, wanted)
+            wanted = with_bucket(wanted, running)
+            if old is not None:
+                _refuse_while_it_evolves(old, wanted)
+            known = old or QueryRecord(query.name, {}, 1)
+            return _follow(old, replace(known, spec=wanted.dump(), paused=False))
 
         # Before anything is made for it, and then again when its turn to write has come.
-        decide(self.queries().get(query.name))
-        self._create_topics(query)
+        wanted = decide(self.queries().get(query.name))
+        self.prepare([wanted.query])
         return self._update(query.name, decide, by)
+
+    def evolve(self, query: Query, start: str, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
+        """Build another version of a running query beside it, which takes over once it has caught up. start: from where it
+        reads the topics of its streams, 'earliest', 'latest' or a time. See `deployment.evolution`."""
+        name, start = query.name, resolve_start(start, time.time_ns() // 1_000)
+        check_schemas(query, self.settings)
+
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            record = self._checked(name, old, check)
+            wanted = with_bucket(self.check(with_engine_of(query, record.query)), None)
+            return evolve(record, wanted, start)
+
+        wanted = decide(self.queries().get(name))
+        self._prepare_version(wanted.runs()[-1])
+        return self._update(name, decide, by)
+
+    def roll_back(
+        self, name: str, on_wait: OnWait = _say_nothing, check: Check = accept_any, by: str = COMMAND_LINE
+    ) -> QueryRecord:
+        """Let the version that was in charge before take over again, once it is there; give up one that never was in charge,
+        and return when nothing is left of it. on_wait: as for `delete`."""
+
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            return roll_back(self._checked(name, old, check))
+
+        record = self._update(name, decide, by)
+        return self._let_go(record, on_wait, by) if record.beside is not None and record.beside.leaves else record
+
+    def settle(
+        self, name: str, on_wait: OnWait = _say_nothing, check: Check = accept_any, by: str = COMMAND_LINE
+    ) -> QueryRecord:
+        """Let go of the version that was in charge before: its logs and checkpoints are deleted. on_wait: as for `delete`. If
+        the call is interrupted, it can be made again."""
+
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            return settle(self._checked(name, old, check))
+
+        return self._let_go(self._update(name, decide, by), on_wait, by)
+
+    def _let_go(self, record: QueryRecord, on_wait: OnWait, by: str) -> QueryRecord:
+        """Delete what a version that leaves has made, once its processes have ended; at last its part of the record."""
+        assert record.beside is not None, "it leaves"
+        version = record.run(record.beside.version)
+        while running := self._processes_of_version(version.name):
+            on_wait(running)
+            time.sleep(_LOOK_S)
+        self._delete_data(version, lambda site, topics: _topics_of_version(version, topics))
+        return self._update(record.name, lambda old: let_go(self._checked(record.name, old, accept_any)), by)
+
+    def _prepare_version(self, version: QueryRecord) -> None:
+        """Create the topics of a version."""
+        layout = make_layout(version.query, self.settings.site_names, version.name)
+        inputs = self._inputs([version.query])
+        with reaching(self.settings):
+            found = {site: examine(self.clusters[site], specs, inputs[site]) for site, specs in query_topics(layout).items()}
+            refuse([wrong for findings in found.values() for wrong in findings.problems])
+            for site, findings in found.items():
+                create(self.clusters[site], findings.absent)
 
     def check(self, query: Query) -> Query:
         """The query as `apply` would run it. UserError if it would not."""
         query = with_default_engine(query)
         self.layout(query)
         input_topics(query)
+        check_registries(query, self.settings)
         _refuse_short_threshold(query)
         return query
+
+    def preview(
+        self, query: Query, start: str = EARLIEST, queries: Mapping[str, QueryRecord] | None = None
+    ) -> ChangePreview | None:
+        """What `apply` would change of the query of this name, and how; None if there is none. start: as for `evolve`. queries:
+        all that there are, where they are known. UserError if the query cannot run."""
+        running = (self.queries() if queries is None else queries).get(query.name)
+        wanted = self.check(with_engine_of(query, running.query if running is not None else None))
+        return None if running is None else preview(running, wanted, resolve_start(start, time.time_ns() // 1_000))
+
+    def validate(self, query: Query, start: str = EARLIEST) -> dict[str, Any]:
+        """What REST answers to /validate, without the plan."""
+        found = self.preview(query, start)
+        return {"valid": True, "notes": list(plan(query).notes), "change": None if found is None else found.fields()}
 
     def set(self, name: str, changes: Mapping[str, object], check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
         """Change some fields of SETTABLE, all or none; the values are written as in the query file. Of `policy` and `tuning` as
@@ -138,11 +246,15 @@ class Operations:
 
         def decide(old: QueryRecord | None) -> QueryRecord:
             record = self._checked(name, old, check)
-            return _follow(record, replace(record, spec=self.check(_merged(record, changes)).dump()))
+            wanted = with_bucket(self.check(_merged(record, changes)), None)
+            _refuse_while_it_evolves(record, wanted)
+            return _follow(record, replace(record, spec=wanted.dump()))
 
         known = self.query(name)
-        if known.spec != (wanted := decide(known)).spec:
-            self._create_topics(wanted.query)
+        wanted = decide(known)
+        # A look at all topics takes longer than the rest of a change of X, which needs none.
+        if query_topics(self.layout(wanted.query)) != query_topics(self.layout(known.query)):
+            self.prepare([wanted.query])
         return self._update(name, decide, by)
 
     def pause(self, name: str, paused: bool, check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
@@ -174,15 +286,22 @@ class Operations:
         # 1. Its processes end. 2. Their data is deleted. 3. The record is deleted last: until then it shows what is left to do.
         old = self.pause(name, True, check, by)
         self.await_ended(name, on_wait)
+        if old.beside is not None:
+            beside = old.run(old.beside.version)
+            self._delete_data(beside, lambda site, topics: _topics_of_version(beside, topics))
+        self._delete_data(old.run(old.version), lambda site, topics: self._topics_of(old, site, topics))
+        with reaching(self.settings):
+            self._registry.delete(name, by)
+
+    def _delete_data(self, version: QueryRecord, choose: Callable[[str, Iterable[str]], list[str]]) -> None:
+        """Delete the checkpoints of a version, and the topics that are chosen from those of a site."""
         with reaching(self.settings):
             for site, cluster in self.clusters.items():
                 with closing(cluster.make_admin()) as admin:
-                    topics = self._topics_of(old, site, admin.list_topics())
+                    topics = choose(site, admin.list_topics())
                 delete(cluster, topics)
         with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
-            RedisCheckpointStore(client, prefix=name).forget()
-        with reaching(self.settings):
-            self._registry.delete(name, by)
+            RedisCheckpointStore(client, prefix=version.name).forget()
 
     def clusters_of(self, query: Query) -> dict[str, Cluster]:
         """The cluster that holds each stream's topic, by stream."""
@@ -191,6 +310,10 @@ class Operations:
 
     def layout(self, query: Query) -> Layout:
         return make_layout(query, self.settings.site_names)
+
+    def layout_of(self, record: QueryRecord) -> Layout:
+        """The layout of the version in charge."""
+        return make_layout(record.query, self.settings.site_names, record.inner)
 
     def _update(self, name: str, decide: Callable[[QueryRecord | None], QueryRecord], by: str) -> QueryRecord:
         with reaching(self.settings):
@@ -203,41 +326,102 @@ class Operations:
         check(record)
         return _known(name, {name: record} if record is not None else self.queries())
 
-    def _create_topics(self, query: Query) -> None:
-        """Create the topics of a query that do not exist."""
-        layout, inputs = self.layout(query), input_topics(query)
-        with reaching(self.settings):
-            ensure(self.home, system_topics())
-            for site in self.clusters:
-                self._create_inputs(site, [topic for stream, topic in inputs.items() if layout.site_of_stream(stream) == site])
-            for site, specs in query_topics(layout).items():
-                ensure(self.clusters[site], specs)
+    # Dead letters
 
-    def _create_inputs(self, site: str, names: list[str]) -> None:
-        """Create the input topics that do not exist; those that exist are not changed."""
-        with closing(self.clusters[site].make_admin()) as admin:
-            known = set(admin.list_topics())
-        ensure(self.clusters[site], [TopicSpec(name, 1) for name in names if name not in known])
+    def dead_letters(self, name: str, choice: LetterChoice, limit: int) -> LetterPage:
+        """At most `limit` dead letters of a query, of all sites, the newest first."""
+        record = self.query(name)
+        with reaching(self.settings):
+            pages = [LetterTopic(self.clusters[site], name).newest(choice, limit) for site in self._letter_sites(record)]
+        letters = sorted((letter for page in pages for letter in page.letters), key=lambda letter: -letter.at_ms)
+        looked_back = [page.looked_back_to_ms for page in pages if page.looked_back_to_ms is not None]
+        return LetterPage(tuple(letters[:limit]), max(looked_back, default=None))
+
+    def replay_letters(self, name: str, choice: LetterChoice, limit: int, by: str = COMMAND_LINE) -> ReplayOutcome:
+        """Put the records of dead letters back into their streams' topics, each at most once, at most `limit` now. UserError if
+        another replay overtakes this one."""
+        record = self.query(name)
+        layout, topics = self.layout(record.query), input_topics(record.query)
+        replayed, left = 0, Counter[str]()
+        with reaching(self.settings):
+            for site in self._letter_sites(record):
+                here = {stream: topic for stream, topic in topics.items() if layout.site_of_stream(stream) == site}
+                outcome = LetterTopic(self.clusters[site], name).replay(choice, here, limit - replayed, by)
+                replayed += outcome.replayed
+                left.update(outcome.left)
+        return ReplayOutcome(replayed, left)
+
+    def _letter_sites(self, record: QueryRecord) -> list[str]:
+        layout = self.layout(record.query)
+        return sorted({layout.home, *layout.away.values()})
+
+    # The servers
+
+    def prepare(self, queries: Sequence[Query]) -> dict[str, list[str]]:
+        """Create the topics that the installation and these queries need and that do not exist; their names, by site.
+        UserError, and nothing is created, if one exists with other settings: it names all of them."""
+        with reaching(self.settings):
+            found = self._examined(self._inputs(queries), queries)
+            refuse([wrong for findings in found.values() for wrong in findings.problems])
+            for site, findings in found.items():
+                create(self.clusters[site], findings.absent)
+        return {site: [spec.name for spec in findings.absent] for site, findings in found.items()}
+
+    def landing(self, queries: Sequence[Query]) -> dict[str, Landing]:
+        """What each site's Kafka has and needs for the installation and these queries. Changes nothing."""
+        names, inputs, found = [query.name for query in queries], self._inputs(queries), {}
+        with reaching(self.settings):
+            for site, findings in self._examined(inputs, queries).items():
+                kafka, allowed = self.settings.sites[site], permissions(site == self.settings.home, names, sorted(inputs[site]))
+                found[site] = Landing(kafka.bootstrap, kafka.username or "USER", findings, allowed)
+        return found
+
+    def _inputs(self, queries: Sequence[Query]) -> Mapping[str, Collection[str]]:
+        """The topics that queries read, by site."""
+        found: dict[str, set[str]] = {site: set() for site in self.clusters}
+        for query in queries:
+            layout = self.layout(query)
+            for stream, topic in input_topics(query).items():
+                found[layout.site_of_stream(stream)].add(topic)
+        return found
+
+    def _examined(self, inputs: Mapping[str, Collection[str]], queries: Sequence[Query]) -> dict[str, TopicFindings]:
+        """What each site has of the topics that are needed there."""
+        needed: dict[str, list[TopicSpec]] = {site: [] for site in self.clusters}
+        needed[self.settings.home] += system_topics()
+        for query in queries:
+            for site, specs in query_topics(self.layout(query)).items():
+                needed[site] += specs
+        return {site: examine(self.clusters[site], specs, inputs[site]) for site, specs in needed.items()}
 
     def _topics_of(self, record: QueryRecord, site: str, topics: Iterable[str]) -> list[str]:
         """The topics of a site that were made for a query, even if this version cannot run its record."""
-        query, streams = record.name, record.spec["streams"]
+        query, inputs = record.name, {stream.get("topic") for stream in record.spec["streams"].values()}
         clients = {
             control_topic(query),
             out_topic(query, site, self.settings.site_names),
             stable_topic(query),
+            records_topic(query),
             dead_letter_topic(query),
             latest_topic(query),
+            debezium_topic(query),
         }
-        internal = internal_topics(query, (*streams, *record.spec["operators"]))
-        inputs = {stream.get("topic") for stream in streams.values()}
-        return [topic for topic in topics if topic not in inputs and (topic in clients or internal.fullmatch(topic))]
+        there = list(topics)
+        internal = _topics_of_version(record.run(record.version), there)
+        return sorted({*internal, *(topic for topic in there if topic not in inputs and topic in clients)})
+
+    def _is_absent(self, topic: str) -> bool:
+        """Whether the home site answers, and has no such topic."""
+        with reaching(self.settings), closing(self.home.make_admin()) as admin:
+            return topic not in admin.list_topics()
 
     # Statuses
 
     def statuses(self, within_s: float = SILENT_AFTER_S) -> dict[str, Status]:
         """The last status of each process, by name, without those older than `within_s` seconds."""
         statuses = self.follow_statuses()
+        if not statuses.is_current.wait(ANSWERS_WITHIN_S) and self._is_absent(STATUS):
+            return {}
         if not statuses.is_current.wait(REACHED_WITHIN_S):
             with reaching(self.settings):
                 raise KafkaTimeoutError(f"no status could be read within {REACHED_WITHIN_S:.0f} s")
@@ -250,6 +434,15 @@ class Operations:
             self._statuses = Statuses(self.home)
         return self._statuses
 
+    def evolution(self, record: QueryRecord) -> dict[str, Any] | None:
+        """How a query's evolution gets on, with the fields of `deployment.status_fields.EVOLUTION`; None where it has one
+        version."""
+        said = self.statuses().get(f"query:{record.name}", {})
+        known = shown(record)
+        if known is not None and said.get("revision") == record.revision and said.get("evolution") is not None:
+            return {**known, "waits_for": said["evolution"]["waits_for"]}
+        return known
+
     def liveness(self, record: QueryRecord) -> Liveness:
         statuses = self.statuses()
         supervisors = [status for name, status in statuses.items() if name.partition(".")[0] == "supervisor"]
@@ -258,7 +451,12 @@ class Operations:
         taken = [state for state in known if state["revision"] >= record.revision]
         problem = next((state["problem"] for state in taken if state["problem"]), None)
         sites = self.settings.site_names
-        expected = [child.name for child in query_children(record, sites, sites)]
+        try:
+            expected = [child.name for child in children_in_charge(record, sites, sites)]
+        except UserError as error:
+            # Such as an operator of a package that is not installed here: what runs elsewhere goes on.
+            return Liveness(False, (), {}, (), problem or str(error), 0.0)
+        problem = problem or next((text for name in expected if (text := statuses.get(name, {}).get("problem"))), None)
         processes = {entry["name"]: entry["state"] for status in supervisors for entry in status["processes"]}
         waits_for = [name for name in expected if processes.get(name) != "running"]
         is_ready = bool(expected and known) and not waits_for and taken == known and all(state["ready"] for state in known)
@@ -274,15 +472,23 @@ class Operations:
             on_wait(running)
             time.sleep(_LOOK_S)
 
+    def streams(self, name: str) -> dict[str, dict[str, Any]]:
+        """What is known of each stream of a query, with the fields of `deployment.status_fields.SHOWN_QUERY`."""
+        inner = self.query(name).inner
+        found = {said["stream"]: said for said in self.statuses().values() if said["process"].startswith(f"source.{inner}.")}
+        return {stream: shown_stream(said) for stream, said in sorted(found.items())}
+
     def ended_streams(self, query: str) -> list[str]:
         """The streams of a query that have ended: their last record marked the end."""
         statuses = self.statuses()
-        ended = [status for name, status in statuses.items() if name.startswith(f"source.{query}.")]
+        inner = self.query(query).inner
+        ended = [status for name, status in statuses.items() if name.startswith(f"source.{inner}.")]
         return sorted(status["stream"] for status in ended if status["last_boundary"] == "end")
 
     def details(self) -> dict[str, Any]:
         """What `boreal status` shows besides the processes; empty parts are left out: the progress and refusals of sources, by
-        QUERY.STREAM; the batches of Spark jobs, by the job's name; and clocks whose skew uses up too much of X."""
+        QUERY.STREAM; how queries answer, by name; the batches of Spark jobs, by the job's name; and clocks whose
+        skew uses up too much of X."""
         statuses = dict(sorted(self.statuses().items()))
         by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in ("source", "spark")}
         sources = {
@@ -290,7 +496,9 @@ class Operations:
             for name, status in by_kind["source"].items()
         }
         jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
-        details = {"sources": sources, "jobs": jobs, "clock": clock_warnings(statuses)}
+        watched = {str(status["query"]): status for name, status in statuses.items() if name.startswith("query:")}
+        answers = {name: {field: said.get(field) for field in ANSWERS_OF_STACK} for name, said in watched.items()}
+        details = {"sources": sources, "answers": answers, "jobs": jobs, "clock": clock_warnings(statuses)}
         return {name: facts for name, facts in details.items() if facts}
 
     def status(self) -> dict[str, Any]:
@@ -312,14 +520,26 @@ class Operations:
         }
 
     def processes_of(self, query: str) -> list[str]:
-        """The names of a query's processes that some supervisor still runs."""
-        return sorted(
-            process["name"]
-            for name, status in self.statuses(GONE_AFTER_S).items()
-            if name.partition(".")[0] == "supervisor"
-            for process in status["processes"]
-            if process["query"] == query
-        )
+        """The names of a query's processes, of all its versions, that some supervisor still runs."""
+        return [process["name"] for process in self._processes() if public_name(process["query"] or "") == query]
+
+    def _processes_of_version(self, inner: str) -> list[str]:
+        """As `processes_of`, of one version alone. The egresses are the query's."""
+        return [each["name"] for each in self._processes() if each["query"] == inner and each["kind"] != "egress"]
+
+    def _processes(self) -> list[Mapping[str, Any]]:
+        """The processes that some supervisor still runs, by name."""
+        statuses = self.statuses(GONE_AFTER_S).items()
+        supervisors = [status for name, status in statuses if name.partition(".")[0] == "supervisor"]
+        return sorted((each for status in supervisors for each in status["processes"]), key=lambda each: str(each["name"]))
+
+
+def _topics_of_version(version: QueryRecord, topics: Iterable[str]) -> list[str]:
+    """Those of these topics that were made for one version alone."""
+    own = control_topic(version.name)
+    internal = internal_topics(version.name, (*version.spec["streams"], *version.spec["operators"]))
+    inputs = {stream.get("topic") for stream in version.spec["streams"].values()}
+    return [topic for topic in topics if topic not in inputs and (topic == own or internal.fullmatch(topic))]
 
 
 def _known(name: str, records: Mapping[str, QueryRecord]) -> QueryRecord:
@@ -337,6 +557,14 @@ def _follow(old: QueryRecord | None, wanted: QueryRecord) -> QueryRecord:
     return old if wanted == old else replace(wanted, revision=old.revision + 1)
 
 
+def _refuse_while_it_evolves(record: QueryRecord, wanted: Query) -> None:
+    """UserError if the topics for clients would change while two versions may write them."""
+    for key in ("latest", "debezium", "records") if record.beside is not None else ():
+        if getattr(record.query, key) != getattr(wanted, key):
+            fix = "wait until it has one version again: boreal query show"
+            raise UserError(key, wanted.dump().get(key), f"cannot change while {record.name} evolves", fix)
+
+
 def _merged(record: QueryRecord, changes: Mapping[str, object]) -> Query:
     """The query with these changes; a mapping replaces the named parts of a field that is one."""
     spec = dict(record.spec)
@@ -351,6 +579,13 @@ def _merged(record: QueryRecord, changes: Mapping[str, object]) -> Query:
 def with_default_engine(query: Query) -> Query:
     """The query with the default engine if it names none."""
     return query if query.engine is not None else query.changed(engine=DEFAULT_ENGINE)
+
+
+def with_engine_of(query: Query, running: Query | None) -> Query:
+    """The query with the engine of the one that runs, if it names none."""
+    if query.engine is not None or running is None or running.engine is None:
+        return query
+    return query.changed(engine=running.dump()["engine"])
 
 
 def with_engine(query: Query, engine: str) -> Query:
@@ -374,7 +609,7 @@ def input_topics(query: Query) -> dict[str, str]:
 
 def _refuse_short_threshold(query: Query) -> None:
     """UserError for an X that Spark cannot meet: every result would be tentative first."""
-    least = expected_threshold_us(plan(query))
+    least = expected_threshold_us(query)
     if query.delay_threshold < least:
         raise UserError(
             "delay_threshold",
@@ -389,6 +624,9 @@ def reaching(settings: ServiceSettings) -> Iterator[None]:
     """Turn errors of Kafka clients into a UserError that names the sites."""
     try:
         yield
+    except AuthorizationError as error:
+        problem = f"Kafka does not allow this user what boreal needs: {error}"
+        raise UserError("BOREAL_SITES", None, problem, "add the ACLs that boreal init --dry-run prints") from None
     except (KafkaError, OSError) as error:
         addresses = ", ".join(f"{site} at {kafka.bootstrap}" for site, kafka in settings.sites.items())
         problem = f"a request to Kafka failed ({addresses}): {error}"

@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import sys
+from collections.abc import Mapping, Sequence
 
 import services.hosting.fast_imports  # noqa: F401
 from services.egress import egress  # noqa: F401
@@ -23,15 +24,20 @@ def main() -> None:
     if not line:
         return
     request = json.loads(line)
-    os.environ.update(request["environment"])
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    become(request["module"], request["arguments"], request["environment"], request["log"])
+
+
+def become(module: str, arguments: Sequence[str], environment: Mapping[str, str], log: str) -> None:
+    """Run as `python -m module arguments`. environment: variables to set; log: gets all output."""
+    os.environ.update(environment)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for ours, theirs in ((nothing, 0), (log, 1), (log, 2)):
+    for ours, theirs in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(ours, theirs)
-    os.close(log)
+    os.close(output)
     os.close(nothing)
-    sys.argv[1:] = request["arguments"]
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

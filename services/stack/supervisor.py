@@ -15,18 +15,14 @@ import argparse
 import logging
 import os
 import queue
-import shutil
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
-import psutil
 from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
@@ -43,27 +39,16 @@ from deployment.supervision import (
     SupervisionTick,
     TerminateProcess,
 )
-from services.hosting.process import EXIT_STOPPED, StatusPublisher, now_us, run_process
+from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, now_us, run_process
 from services.kafka.clusters import log_retry, make_clusters
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
-from services.stack import parent_death
-from services.stack.chaos import FaultDesk
-from services.stack.children import MONITOR, api_child, python_environment, query_children
-from services.stack.links import ProxyLink
+from services.stack.children import MONITOR, api_child, query_children
+from services.stack.process_runner import SHORTAGES, ProcessRunner
 from services.stack.servers import KafkaServer, RedisServer, Server
-from services.stack.spare_keeper import COMMAND, SpareKeeper
-from services.stack.state import created, identity, only_one, write_state
-
-EXIT_FAILED = 1
-
-LOG_BYTES_MAX = 8 << 20
-"""A longer log is moved to NAME.log.1, which replaces the one before."""
-
-_SHORTAGES = (OSError, RuntimeError)
-"""Raised when the machine has no room for another process, file or (RuntimeError) thread."""
+from services.stack.state import identity, only_one, write_state
 
 _LOOK_S = 0.1
 _LOOK_AT_LOGS_S = 1.0
@@ -79,6 +64,7 @@ class _Readiness:
     name: str
     pid: int
     ready: bool
+    at_s: float  # when that was so, by the wall clock of this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +102,16 @@ class Supervisor:
         servers: dict[str, Server],
         *,
         allow_chaos: bool,
+        workers: int = 0,
         api_port: int | None = None,
     ) -> None:
         """own: the sites whose processes run here. servers: by the names of their processes. allow_chaos: put a link between
-        each process and each site. api_port: run the API, at this port."""
+        each process and each site. workers: how many processes share the roles of the queries; 0: each role has its own.
+        api_port: run the API, at this port."""
         self._settings = settings
         self._own = own
         self._servers = servers
-        self._runner = ProcessRunner(settings, allow_chaos, self._note_exit)
+        self._runner = ProcessRunner(settings, allow_chaos, self._note_exit, workers)
         self._supervision = Supervision()
         self._notifications: queue.SimpleQueue[_Notification] = queue.SimpleQueue()
         self._static: dict[str, Child] = {MONITOR.name: MONITOR} if settings.home in own else {}
@@ -135,7 +123,9 @@ class Supervisor:
         self._statuses: StatusReader | None = None
         self._has_failed = threading.Event()
         self._ending = threading.Event()
-        self._written: dict[str, Any] = {}
+        self._frozen: set[str] = set()
+        """The processes that a signal has stopped, and that no signal has continued yet."""
+        self._written: dict[str, Any] = {"processes": [], "queries": None}
 
     def serve(self, stopping: threading.Event) -> int:
         home = make_clusters(self._settings, "supervisor")[self._settings.home]
@@ -146,20 +136,24 @@ class Supervisor:
         self._statuses = StatusReader(home, self._hear)
         publisher = StatusPublisher(home, name, self._status)
         self._perform(self._wanted())
-        looked_at_logs = now_us()
+        looked_at_logs = look_at = now_us()
         while not self._ending.is_set() or self._supervision.processes:
             if (stopping.is_set() or self._has_failed.is_set()) and not self._ending.is_set():
                 self._ending.set()
                 self._perform(ProcessTargets(()))
             self._wait()
-            has_faults_changed = self._runner.turn_faults()
-            if self._write_state() or has_faults_changed:
+            has_changed = self._runner.turn_faults()
+            if now_us() >= look_at:
+                look_at = now_us() + int(_LOOK_S * 1e6)
+                has_changed |= self._write_state()
+            if has_changed:
                 publisher.now()
             if now_us() - looked_at_logs > _LOOK_AT_LOGS_S * 1e6:
                 looked_at_logs = now_us()
                 self._runner.shorten_logs()
-                if self._supervision.is_ready() and not self._ending.is_set() and self._of_query:
+                if not self._supervision.unready() and not self._ending.is_set() and self._of_query:
                     self._runner.keep_spare()
+        self._write_state()
         self._runner.close()
         # Our own clients of Kafka are not closed: Kafka may have been stopped with the other processes.
         return EXIT_FAILED if self._has_failed.is_set() else EXIT_STOPPED
@@ -168,25 +162,31 @@ class Supervisor:
         return {"query": None, "ready": self._is_ready(), **self._written, "faults": self._runner.faults}
 
     def _wait(self) -> None:
-        """Handle the next notification, or a Tick at the next deadline; waits only briefly, because a signal does not wake the
-        queue."""
+        """Handle all notifications that are there, or a Tick at the next deadline; waits only briefly, because a signal does
+        not wake the queue."""
         deadline = self._supervision.next_deadline()
         left = _LOOK_S if deadline is None else min(max((deadline - now_us()) / 1e6, 0.0), _LOOK_S)
         try:
             notification: _Notification | None = self._notifications.get(timeout=left)
         except queue.Empty:
             notification = None
-        event = self._event_of(notification)
-        if event is not None:
-            self._perform(event)
+        while True:
+            event = self._event_of(notification)
+            if event is not None:
+                self._perform(event)
+            try:
+                notification = self._notifications.get_nowait()
+            except queue.Empty:
+                return
 
     def _event_of(self, notification: _Notification | None) -> SupervisionEvent | None:
         match notification:
             case None:
                 return SupervisionTick()
-            case _Readiness(name, pid, ready):
+            case _Readiness(name, pid, ready, at_s):
                 # A status of an earlier incarnation says nothing about this one.
-                return ReadinessReport(name, ready) if self._runner.pid(name) == pid else None
+                is_own = self._runner.pid(name) == pid and at_s >= self._runner.began(name)
+                return ReadinessReport(name, ready) if is_own else None
             case _ProcessExit(name, code):
                 asked = self._ending.is_set() or name not in self._wanted_names()
                 _logger.log(logging.INFO if asked else logging.WARNING, "%s has ended: %s", name, _ending_of(code))
@@ -204,10 +204,10 @@ class Supervisor:
                 case StartProcess(child):
                     self._runner.start(child)
                 case TerminateProcess(name):
-                    self._runner.signal(name, signal.SIGTERM)
+                    self._runner.end(name, signal.SIGTERM)
                 case KillProcess(name):
                     _logger.warning("%s does not end and is killed", name)
-                    self._runner.signal(name, signal.SIGKILL)
+                    self._runner.end(name, signal.SIGKILL)
                 case _:
                     assert_never(effect)
 
@@ -222,11 +222,14 @@ class Supervisor:
 
     def _take(self, records: dict[str, QueryRecord]) -> None:
         """Take new records. A record that this version cannot run changes nothing: its old processes keep running."""
-        self._records = records
-        self._problems = {}
-        for gone in self._of_query.keys() - records.keys():
-            del self._of_query[gone]
+        known, self._records = self._records or {}, records
+        for gone in known.keys() - records.keys():
+            self._of_query.pop(gone, None)
+            self._problems.pop(gone, None)
         for name, record in records.items():
+            if known.get(name) == record:
+                continue
+            self._problems.pop(name, None)
             try:
                 self._of_query[name] = query_children(record, self._settings.site_names, self._own)
             except UserError as error:
@@ -242,7 +245,8 @@ class Supervisor:
         """Ignore statuses from before this process began: they are of other processes, even if a pid is the same, since pids
         repeat in containers."""
         if self._statuses is not None and self._statuses.is_current.is_set():
-            self._notifications.put(_Readiness(status["process"], status["pid"], bool(status["ready"])))
+            said = status["process"], status["pid"], bool(status["ready"]), status["at_ms"] / 1_000
+            self._notifications.put(_Readiness(*said))
 
     def _in_thread(self, act: Callable[[], None]) -> None:
         """Run `act` in a thread. An error that it cannot handle, such as a topic with other settings, ends the supervisor: a
@@ -251,6 +255,9 @@ class Supervisor:
         def run() -> None:
             try:
                 act()
+            except UserError as error:
+                _logger.error("the supervisor ends: %s", error)
+                self._has_failed.set()
             except Exception:
                 _logger.exception("the supervisor failed")
                 self._has_failed.set()
@@ -267,8 +274,8 @@ class Supervisor:
             try:
                 if pid is not None and pid != answered and server.is_ready():
                     answered = pid
-                    self._notifications.put(_Readiness(name, pid, True))
-            except _SHORTAGES as error:
+                    self._notifications.put(_Readiness(name, pid, True, time.time()))
+            except SHORTAGES as error:
                 _logger.debug("%s cannot be asked whether it is ready: %s", name, error)
             self._ending.wait(_LOOK_S)
 
@@ -282,11 +289,12 @@ class Supervisor:
             changed.wait()
             changed.clear()
 
-    def _until_reached(self, act: Callable[[], None]) -> None:
+    def _until_reached(self, act: Callable[[], object]) -> None:
         while not self._ending.is_set():
             try:
-                return act()
-            except (KafkaError, *_SHORTAGES) as error:
+                act()
+                return
+            except (KafkaError, *SHORTAGES) as error:
                 log_retry(_logger, "the home site cannot be asked which queries there are", error)
                 self._ending.wait(_RETRY_S)
 
@@ -295,17 +303,25 @@ class Supervisor:
     def _is_ready(self) -> bool:
         """Whether all servers and all processes of queries are ready, and every query can run."""
         is_known = self._records is not None and self._servers.keys() <= self._static.keys()
-        return is_known and not self._problems and self._supervision.is_ready()
+        return is_known and not self._problems and not self._frozen and not self._supervision.unready()
 
-    def _query_state(self, name: str) -> dict[str, Any]:
-        """ready: all processes of the record at our sites run and are ready; problem: why the record cannot run, or None."""
-        assert self._records is not None
-        record, problem = self._records[name], self._problems.get(name)
-        is_ready = problem is None and self._supervision.is_ready(name)
-        return {"revision": record.revision, "paused": record.paused, "ready": is_ready, "problem": problem}
+    def _query_states(self, records: Mapping[str, QueryRecord]) -> dict[str, dict[str, Any]]:
+        """Of each query. ready: all processes of the record at our sites run and are ready; problem: why the record cannot run,
+        or None."""
+        hindered = self._supervision.unready() | {self._supervision.processes[name].child.query for name in self._frozen}
+        return {
+            name: {
+                "revision": record.revision,
+                "paused": record.paused,
+                "ready": name not in self._problems and not {name, record.inner} & hindered,
+                "problem": self._problems.get(name),
+            }
+            for name, record in sorted(records.items())
+        }
 
     def _write_state(self) -> bool:
         """Write the state if it has changed; whether it was written."""
+        self._frozen = self._runner.frozen(self._supervision.processes)
         state = {
             "ready": self._is_ready(),
             "processes": [
@@ -315,12 +331,12 @@ class Supervisor:
                     "query": process.child.query,
                     "pid": self._runner.pid(name),
                     "created": self._runner.created(name),
-                    "state": process.state,
+                    "state": "frozen" if name in self._frozen else process.state,
                     "restarts": process.restarts,
                 }
                 for name, process in sorted(self._supervision.processes.items())
             ],
-            "queries": None if self._records is None else {name: self._query_state(name) for name in sorted(self._records)},
+            "queries": None if self._records is None else self._query_states(self._records),
         }
         if state == self._written:
             return False
@@ -334,153 +350,6 @@ class Supervisor:
         return True
 
 
-class ProcessRunner:
-    """The processes themselves: starts, signals and logs. If the machine lacks a resource (processes, memory, files, disk),
-    only the process that is started at that moment fails.
-
-    All methods but `pid` must be called from the main thread: the kernel ties a process to the thread that started it."""
-
-    def __init__(self, settings: ServiceSettings, allow_chaos: bool, on_end: Callable[[str, int], None]) -> None:
-        self._settings = settings
-        self._allow_chaos = allow_chaos
-        self._on_end = on_end
-        self._logs = settings.data / "logs"
-        self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
-        self._links: dict[str, dict[str, ProxyLink]] = {}
-        self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
-        self._logged: set[str] = set()
-        self.faults: list[dict[str, Any]] = []
-        """For the supervisor's status, from any thread."""
-        self._faults: FaultDesk | None = None
-        if allow_chaos:
-            self._faults = FaultDesk(settings.data, lambda name: self._links.get(name, {}), self._send)
-
-    def turn_faults(self) -> bool:
-        """Begin and undo the faults that are asked for, if chaos is allowed. Returns whether their report has changed."""
-        if self._faults is None:
-            return False
-        self._faults.turn()
-        before, self.faults = self.faults, self._faults.report()
-        return before != self.faults
-
-    def pid(self, name: str) -> int | None:
-        running = self._running.get(name)
-        return running[0].pid if running else None
-
-    def created(self, name: str) -> float | None:
-        """When a process was started, as in `services.stack.state`: together with the pid this identifies it for good."""
-        running = self._running.get(name)
-        return running[1] if running else None
-
-    def start(self, child: Child) -> None:
-        """Start a process. One that cannot be started is reported as one that has ended at once."""
-        if self._faults is not None and self._faults.holds(child.name):
-            return self._on_end(child.name, EXIT_FAILED)
-        try:
-            process = self._begin(child)
-        except _SHORTAGES as error:
-            _logger.error("%s cannot be started: %s", child.name, error)
-            self._on_end(child.name, EXIT_FAILED)
-        else:
-            _logger.info("%s has been started: pid %d", child.name, process.pid)
-
-    def _begin(self, child: Child) -> subprocess.Popen[bytes]:
-        proxies, log = self._proxies(child), self._output(child.name)
-        process = self._spare.become(child.command, proxies, log) or self._spawn(child.command, proxies, log)
-        try:
-            created_at = created(psutil.Process(process.pid))
-            threading.Thread(target=lambda: self._on_end(child.name, process.wait()), daemon=True).start()
-        except _SHORTAGES:
-            # Its end would not be noticed.
-            process.kill()
-            process.wait()
-            raise
-        self._running[child.name] = process, created_at
-        return process
-
-    def keep_spare(self) -> None:
-        """Keep a spare for the next process that is started, if possible. Without it starts only take longer."""
-        try:
-            self._spare.keep()
-        except OSError as error:
-            self._log_once("there is no spare process", error)
-        else:
-            self._logged.discard("there is no spare process")
-
-    def _spawn(
-        self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdin: int = subprocess.DEVNULL
-    ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
-        environment = {**os.environ, **python_environment(), **environment}
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                command, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True
-            )
-
-    def _send(self, name: str, number: signal.Signals) -> None:
-        """Send a process a signal, if it runs."""
-        if name in self._running:
-            self._running[name][0].send_signal(number)
-
-    def signal(self, name: str, number: signal.Signals) -> None:
-        if name not in self._running:
-            return  # It could not be started; its end is reported.
-        process, _ = self._running[name]
-        process.send_signal(number)
-        # A frozen process would not react.
-        process.send_signal(signal.SIGCONT)
-
-    def forget(self, name: str) -> None:
-        """Forget a process that has ended, or could not be started."""
-        self._running.pop(name, None)
-
-    def close(self) -> None:
-        """End the spare and the links. Call when no process runs any more."""
-        self._spare.close()
-        for links in self._links.values():
-            for link in links.values():
-                link.close()
-
-    def shorten_logs(self) -> None:
-        """Move long logs. Processes open them for appending, so after a log is copied and emptied they write at its start."""
-        for name in self._running:
-            path = self._log(name)
-            # The log may have been removed, or the disk may be full: the process keeps running.
-            with suppress(OSError):
-                if path.stat().st_size > LOG_BYTES_MAX:
-                    shutil.copyfile(path, path.with_suffix(".log.1"))
-                    os.truncate(path, 0)
-
-    def _log(self, name: str) -> Path:
-        return self._logs / f"{name}.log"
-
-    def _output(self, name: str) -> Path:
-        """The file for a process's output: its log, or /dev/null while that cannot be opened: the process runs nevertheless."""
-        log, what = self._log(name), f"{name} runs without a log"
-        try:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.open("ab").close()
-        except OSError as error:
-            self._log_once(what, error)
-            return Path(os.devnull)
-        self._logged.discard(what)
-        return log
-
-    def _log_once(self, what: str, error: OSError) -> None:
-        """Log an error once, until it is over."""
-        if what not in self._logged:
-            self._logged.add(what)
-            _logger.error("%s: %s", what, error)
-
-    def _proxies(self, child: Child) -> dict[str, str]:
-        """If chaos is allowed: a link from the process to each site, the same for all its incarnations."""
-        if not self._allow_chaos or child.kind in ("kafka", "redis", "api"):
-            return {}
-        if child.name not in self._links:
-            self._links[child.name] = {site: ProxyLink() for site in self._settings.site_names}
-        return {f"BOREAL_PROXIES__{site.upper()}": link.url for site, link in self._links[child.name].items()}
-
-
 def _ending_of(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
@@ -490,6 +359,7 @@ def main() -> None:
     parser.add_argument("--site", help="run only the processes of this site (default: of all sites)")
     parser.add_argument("--local", action="store_true", help="run Kafka and Redis too")
     parser.add_argument("--allow-chaos", action="store_true", help="put a link between each process and each site")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that share all roles (0: one for each)")
     parser.add_argument("--api", type=int, metavar="PORT", help="run the API at this port")
     arguments = parser.parse_args()
 
@@ -502,7 +372,12 @@ def main() -> None:
         with only_one(settings.data):
             servers = make_local_servers(settings.data, own) if arguments.local else {}
             supervisor = Supervisor(
-                settings, own, servers, allow_chaos=arguments.allow_chaos, api_port=arguments.api
+                settings,
+                own,
+                servers,
+                allow_chaos=arguments.allow_chaos,
+                workers=arguments.workers,
+                api_port=arguments.api,
             )
             return supervisor.serve(stopping)
 

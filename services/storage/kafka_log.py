@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,11 +44,13 @@ HISTORY_LOOK_S = 10.0
 
 @dataclass
 class AppendRefusedError(BorealError):
-    """Kafka has rejected a frame for good. All frames after it, in all logs of the site, are lost. The process must restart
+    """Kafka has rejected a frame for good. All frames after it, in all logs of the site, are lost. Who writes them must restart
     from what the logs hold."""
 
     log: LogId
     """The log that the frame was appended to."""
+    topic: str
+    """The log's topic."""
     error: Exception
     """Kafka's error."""
 
@@ -113,6 +115,53 @@ class SiteClients:
             close_producer(self.producer, 2)
         if "admin" in clients:
             self.admin.close()
+
+
+class LogClients:
+    """The clients of all sites that the roles of one process share. A site's clients are used until an append is rejected:
+    then nobody can write with them, and roles that begin later get others. A query whose append was rejected gets its own from
+    then on, so that it cannot stop the others again."""
+
+    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
+        self._clusters = clusters
+        self._lock = threading.Lock()
+        self._shared: dict[str, SiteClients] = {}
+        self._users: Counter[SiteClients] = Counter()
+        self._rejected: set[str] = set()
+
+    def lease(self, topics: Collection[str]) -> dict[str, SiteClients]:
+        """Clients of each site for a role that writes or reads logs in these topics, until they are returned."""
+        with self._lock:
+            for site, clients in list(self._shared.items()):
+                if clients.refusal is not None:
+                    self._rejected.add(clients.refusal.topic)
+                    del self._shared[site]
+            is_alone = not self._rejected.isdisjoint(topics)
+            leased = {site: SiteClients(cluster) if is_alone else self._of(site) for site, cluster in self._clusters.items()}
+            self._users.update(leased.values())
+            return leased
+
+    def give_back(self, leased: Iterable[SiteClients]) -> None:
+        """The role needs them no more: clients without a role are closed, but for those that the next role gets."""
+        with self._lock:
+            self._users.subtract(leased)
+            unused = [one for one in leased if not self._users[one] and one not in self._shared.values()]
+            for one in unused:
+                del self._users[one]
+        for one in unused:
+            one.close()
+
+    def close(self) -> None:
+        """Close the clients that are shared. Call when no role uses them any more."""
+        with self._lock:
+            shared, self._shared = list(self._shared.values()), {}
+        for one in shared:
+            one.close()
+
+    def _of(self, site: str) -> SiteClients:
+        if site not in self._shared:
+            self._shared[site] = SiteClients(self._clusters[site])
+        return self._shared[site]
 
 
 @dataclass(slots=True)
@@ -303,7 +352,7 @@ class KafkaLog:
 
     def _fail(self, error: Exception) -> None:
         with self._flow:
-            self._site.refuse(AppendRefusedError(self.id, error))
+            self._site.refuse(AppendRefusedError(self.id, self._partition.place.topic, error))
             self._flow.notify_all()
 
     # Reading
@@ -434,12 +483,15 @@ class KafkaLogStore:
         places: LogPlaces,
         window_frames: int = WINDOW_FRAMES,
         history_us: int = 0,
+        clients: LogClients | None = None,
     ) -> None:
-        """clusters: by site. window_frames, history_us: as for `KafkaLog`."""
+        """clusters: by site. window_frames, history_us: as for `KafkaLog`. clients: those of the process; None: its own."""
         self._places = places
         self._window_frames = window_frames
         self._history_us = history_us
-        self._sites = {name: SiteClients(cluster) for name, cluster in clusters.items()}
+        self._clients = clients or LogClients(clusters)
+        self._has_own_clients = clients is None
+        self._sites = self._clients.lease({places.topic_of(log) for log in places.log_ids()})
         self._logs: dict[LogId, KafkaLog] = {}
 
     def open(self, log: LogId) -> KafkaLog:
@@ -467,7 +519,8 @@ class KafkaLogStore:
         return sorted(self._places.log_ids())
 
     def close(self) -> None:
-        for site in self._sites.values():
-            with suppress(KafkaError):
-                site.close()
         self._logs.clear()
+        with suppress(KafkaError):
+            self._clients.give_back(self._sites.values())
+            if self._has_own_clients:
+                self._clients.close()

@@ -51,6 +51,25 @@ class LogRecord:
     """The incarnation of the log's last START up to this record."""
 
 
+class Fence:
+    """Recognises the frames of dead incarnations (R25), from any offset where the reading began."""
+
+    def __init__(self, incarnation: int = 0) -> None:
+        """incarnation: of the last START before the first frame, as far as it is known."""
+        self._incarnation = incarnation
+
+    def admits(self, frame: Frame, log_incarnation: int) -> bool:
+        """Whether the next frame is valid. log_incarnation: from its record's headers (formats/frame_records.py)."""
+        incarnation, last = frame.origin.incarnation, self._incarnation
+        self._incarnation = max(last, incarnation, log_incarnation)
+        return incarnation == self._incarnation and not (isinstance(frame, Start) and incarnation == last)
+
+
+def log_record(record: ConsumerRecord) -> LogRecord:
+    """The record of a log that a consumer has read. CorruptError if its headers are damaged."""
+    return LogRecord(record.offset, record.value or b"", next_id_of(record.headers), incarnation_of(record.headers))
+
+
 def make_log_consumer(cluster: Cluster, **options: Any) -> KafkaConsumer:
     """A consumer for reading logs: fetches wait only briefly, so they do not delay each other. options: of KafkaConsumer."""
     settings: dict[str, Any] = {
@@ -59,6 +78,34 @@ def make_log_consumer(cluster: Cluster, **options: Any) -> KafkaConsumer:
         "bootstrap_timeout_ms": int(PATIENCE_S * 1000),
     }
     return cluster.make_consumer(**{**settings, **options})
+
+
+class FetchSize:
+    """Adapts the size of a consumer's fetches to the link. A fetch must complete before its request times out, or it is
+    repeated for ever. So after a timeout the next one is half as large, and after a success twice as large. No public method of
+    the consumer sets this."""
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self._consumer = consumer
+        self._narrow_at = math.inf
+
+    def begin(self) -> None:
+        """Fetches begin, from another offset."""
+        self._narrow_at = time.monotonic() + self._timeout_s
+
+    def suit(self, has_come: bool) -> None:
+        """A poll has ended. has_come: whether it has returned records."""
+        now = time.monotonic()
+        if not has_come and now < self._narrow_at:
+            return
+        config = self._consumer._fetcher.config
+        nbytes = config["max_partition_fetch_bytes"]
+        config["max_partition_fetch_bytes"] = min(2 * nbytes, FETCH_BYTES) if has_come else max(nbytes // 2, _LEAST_FETCH_BYTES)
+        self._narrow_at = now + self._timeout_s
+
+    @property
+    def _timeout_s(self) -> float:
+        return float(self._consumer.config["request_timeout_ms"]) / 1_000
 
 
 class LogPartition:
@@ -74,7 +121,7 @@ class LogPartition:
         self.offset = 0
         """Offset of the record that `poll` reads next, or could not read."""
         self._consumer = consumer
-        self._narrow_at = math.inf
+        self._size = FetchSize(consumer)
         # The last records, where most searches end: one fetch for all, instead of one per step of the search.
         self._recent: dict[int, LogRecord] = {}
 
@@ -130,7 +177,7 @@ class LogPartition:
         self._assign()
         self._consumer.seek(self.place, offset)
         self.offset = offset
-        self._narrow_at = time.monotonic() + self._timeout_s
+        self._size.begin()
 
     def poll(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
         """The next records that arrive within `timeout_ms`. TrimmedError if the next record is trimmed, ProtocolError if
@@ -142,7 +189,7 @@ class LogPartition:
             if self.offset < start:
                 raise TrimmedError(self.log, self.offset, start) from None
             raise ProtocolError(f"{self.log} ends at offset {end}, but offset {self.offset} was requested") from None
-        self._suit_link(bool(found))
+        self._size.suit(bool(found))
         records: list[LogRecord] = []
         for record in found:
             try:
@@ -154,27 +201,12 @@ class LogPartition:
                 break
         return records
 
-    @property
-    def _timeout_s(self) -> float:
-        return float(self._consumer.config["request_timeout_ms"]) / 1_000
-
-    def _suit_link(self, has_come: bool) -> None:
-        """Adapt the fetch size to the link. A fetch must complete before its request times out, or it is repeated for ever. So
-        after a timeout the next one is half as large, and after a success twice as large. No public method sets this."""
-        now = time.monotonic()
-        if not has_come and now < self._narrow_at:
-            return
-        config = self._consumer._fetcher.config
-        nbytes = config["max_partition_fetch_bytes"]
-        config["max_partition_fetch_bytes"] = min(2 * nbytes, FETCH_BYTES) if has_come else max(nbytes // 2, _LEAST_FETCH_BYTES)
-        self._narrow_at = now + self._timeout_s
-
     def _record(self, record: ConsumerRecord) -> LogRecord:
         """Decode the headers of the next record, which must be the one at `offset`."""
         if record.offset != self.offset:
             raise self.damage(self.offset, f"is missing; the next record has offset {record.offset}")
         try:
-            found = LogRecord(record.offset, record.value or b"", next_id_of(record.headers), incarnation_of(record.headers))
+            found = log_record(record)
         except CorruptError as error:
             raise self.damage(record.offset, error) from error
         self.offset += 1

@@ -1,14 +1,15 @@
 """Reads logs for one instance from one site's Kafka, and delivers frames, tails and answers to it.
 
-Every followed log has its own consumer and thread, so that a slow, damaged or trimmed log does not delay others. All watched
-logs share one consumer; so do all single reads. A spare consumer is kept ready for the next switch, since creating one takes
+A followed log has its own consumer and thread, so that a slow, damaged or trimmed log does not delay others; while it is calm,
+it shares them with all calm logs of the process (services/storage/shared_reader.py). All watched logs share one consumer; so do
+all single reads. A spare consumer is kept ready for the next switch, since creating one takes
 longer than a reader may be silent. An unreachable cluster is silent: the threads retry from where they were.
 
     follow    1. find the offset to begin at, and note the log's end
               2. up to that end, hold back tentative frames (only their offsets); a later UNDO or START drops them. At the
                  end, read the remaining ones again, and deliver them (R23)
               3. after that, deliver frames as they arrive
-    watch     the newest boundary every TAIL_MS, of logs that grow and are not followed, or whose follow has not begun yet
+    watch     the newest boundary every boundary interval, of logs that grow and are not followed, or whose follow has not begun
     read      stable frames, once, up to a number of bytes
 
 Frames with an incarnation below the last START's are always omitted (R25).
@@ -19,8 +20,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -36,16 +38,18 @@ from formats.frame_records import incarnation_of, is_control
 from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
-from services.storage.log_partition import LogPartition, LogRecord, make_log_consumer
+from services.storage.log_partition import Fence, LogPartition, LogRecord, log_record, make_log_consumer
+from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, Fetched, SharedReader
 
 EVENT_FRAMES = 256
 """Maximum number of frames in an event."""
 EVENT_BYTES = 4 << 20
 """Maximum size of an event, unless a single frame is larger."""
-TAIL_MS = 50
-"""Interval between the boundaries of a watched log."""
-FETCH_WAIT_MS = 100
-"""How long a fetch waits at a log's end. Short, since it may delay a fetch from another offset."""
+LONGEST_TAIL_MS = 1_000
+"""The longest interval between looks at a watched log. A fetch that waits longer could be taken for a broken connection."""
+FETCH_WAIT_MS = 250
+"""How long a fetch waits at a log's end: longer than an idle log is silent, but short, since it may delay a fetch from another
+offset."""
 POLL_MS = 200
 RETRY_S = 0.1
 CLOSE_S = 2.0
@@ -99,27 +103,76 @@ class LogTopics(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LogPath:
+    """How a process reaches some logs."""
+
+    cluster: Cluster
+    """Their site's Kafka."""
+    shared: SharedReader
+    """Reads those of them that are calm."""
+
+
+class LogReaders:
+    """The readers of one instance: one for each path, so that a path that is cut holds up no other."""
+
+    def __init__(
+        self,
+        path_to: Callable[[LogId], LogPath],
+        logs: Iterable[LogId],
+        places: LogTopics,
+        deliver: OnDelivery,
+        boundary_interval_us: int,
+    ) -> None:
+        """logs: all that may be read. The other parameters: see `LogReader`."""
+        self._path_to = path_to
+        self._readers = {
+            path: LogReader(path.cluster, places, deliver, path.shared, boundary_interval_us)
+            for path in dict.fromkeys(path_to(log) for log in logs)
+        }
+
+    def of(self, log: LogId) -> LogReader:
+        """The reader of a log."""
+        return self._readers[self._path_to(log)]
+
+    def watch_every(self, boundary_interval_us: int) -> None:
+        """Look this often for the newest boundaries of watched logs."""
+        for reader in self._readers.values():
+            reader.watch_every(boundary_interval_us)
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+
 class LogReader:
     """Reads logs from one cluster. All methods return at once. `deliver` is called from the reader's threads and from `taken`.
 
     For each followed log at most one `Frames` is outstanding: the next is delivered after `taken(log)`.
     """
 
-    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
+    def __init__(
+        self, cluster: Cluster, places: LogTopics, deliver: OnDelivery, shared: SharedReader, boundary_interval_us: int
+    ) -> None:
+        """shared: reads calm logs of this cluster. boundary_interval_us: how often the newest boundary of a watched log is
+        looked for."""
         self._cluster = cluster
         self._places = places
         self._deliver = deliver
+        self._shared = shared
         self._spare = _SpareConsumers(cluster)
         self._follows: dict[LogId, _LogFollower] = {}
         self._watched: dict[LogId, None] = {}
-        self._tails = _TailWatcher(cluster, places, deliver)
+        self._tails = _TailWatcher(cluster, places, deliver, boundary_interval_us)
         self._reads = _ReadWorker(cluster, places, deliver)
 
     def follow(self, log: LogId, after_id: int) -> None:
         """Deliver the log from the frame with stable id after_id + 1 on. At least one `Frames` is delivered, even if empty."""
         self.unfollow(log)
         topic = self._places.topic_of(log)
-        self._follows[log] = _LogFollower(self._spare.take, log, topic, after_id, self._deliver, self._choose_tails)
+        self._follows[log] = _LogFollower(
+            self._spare.take, log, topic, after_id, self._deliver, self._choose_tails, self._shared
+        )
         self._choose_tails()
 
     def unfollow(self, log: LogId) -> None:
@@ -133,6 +186,10 @@ class LogReader:
         """Deliver the newest boundaries of the log as `Tail`."""
         self._watched[log] = None
         self._choose_tails()
+
+    def watch_every(self, boundary_interval_us: int) -> None:
+        """Look this often for the newest boundary of a watched log."""
+        self._tails.every(boundary_interval_us)
 
     def read(self, read: Read) -> None:
         """Read rows once. The answer is `ReadDone`, `LogGap` or `UnreadableRecord`. Reads are answered in order."""
@@ -208,9 +265,15 @@ class _Worker:
     def __init__(self, name: str, deliver: OnDelivery) -> None:
         self.stopping = threading.Event()
         self._deliver = deliver
+        self._name = name
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        self._thread.start()
+
+    def start_again(self) -> None:
+        """Continue the work, in a new thread, after `work` has returned or while it returns."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -226,30 +289,16 @@ class _Worker:
                     self.work()
                     return
                 except (KafkaError, OSError) as error:
-                    log_retry(_logger, f"{self._thread.name} cannot read", error)
+                    log_retry(_logger, f"{self._name} cannot read", error)
                     self.stopping.wait(RETRY_S)
         except Exception as error:
             if not self.stopping.is_set():
-                _logger.exception("%s has failed", self._thread.name)
+                _logger.exception("%s has failed", self._name)
                 self._deliver(ReaderFailure(error))
 
     def work(self) -> None:
         """The thread's work; returns when it is done. Called again after a KafkaError or OSError."""
         raise NotImplementedError
-
-
-class _Fence:
-    """Recognises the frames of dead incarnations (R25), from any offset where the reading began."""
-
-    def __init__(self, incarnation: int = 0) -> None:
-        """incarnation: of the last START before the first frame, as far as it is known."""
-        self._incarnation = incarnation
-
-    def admits(self, frame: Frame, log_incarnation: int) -> bool:
-        """Whether the next frame is valid. log_incarnation: from its record's headers (formats/frame_records.py)."""
-        incarnation, last = frame.origin.incarnation, self._incarnation
-        self._incarnation = max(last, incarnation, log_incarnation)
-        return incarnation == self._incarnation and not (isinstance(frame, Start) and incarnation == last)
 
 
 @dataclass(slots=True)
@@ -282,7 +331,7 @@ class _WaitingFrames:
 
 
 class _LogFollower(_Worker):
-    """Follows one log."""
+    """Follows one log: in a thread of its own, or as a member of the shared reader. What it has taken is guarded by `_flow`."""
 
     def __init__(
         self,
@@ -292,20 +341,24 @@ class _LogFollower(_Worker):
         after_id: int,
         deliver: OnDelivery,
         on_begun: Callable[[], None],
+        shared: SharedReader,
     ) -> None:
         super().__init__(f"follow-{log.key}-{log.replica}", deliver)
         self._take_consumer = take_consumer
         self._on_begun = on_begun
+        self._shared = shared
         self._log = log
         self._topic = topic
         self._needed = after_id + 1
         self._position: int | None = None
         self._noted_end = self._end = 0
         self._held: dict[int, int | None] = {}
-        self._fence = _Fence()
+        self._fence = Fence()
         self._flow = threading.Condition()
         self._waiting = _WaitingFrames()
         self._is_outstanding = False
+        self._has_joined = False
+        self._is_shared = False
         self.has_begun = False
         self.start()
 
@@ -315,6 +368,7 @@ class _LogFollower(_Worker):
         with self._flow:
             super().stop()
             self._flow.notify_all()
+        self._shared.leave(self, self._place)
 
     def taken(self) -> None:
         with self._flow:
@@ -322,6 +376,46 @@ class _LogFollower(_Worker):
             if self._waiting.items:
                 self._hand_over()
             self._flow.notify_all()
+
+    # As a member of the shared reader
+
+    @property
+    def position(self) -> int:
+        assert self._position is not None
+        return self._position
+
+    def take_shared(self, fetched: Fetched) -> bool:
+        with self._flow:
+            if self.stopping.is_set():
+                return False
+            is_calm = len(fetched.records) < MANY_RECORDS
+            self._end = max(self._end, fetched.end)
+            try:
+                for record in fetched.records:
+                    if record.offset > self.position:
+                        raise CorruptError(f"offset {self.position} is missing")
+                    entry = log_record(record)
+                    self._add(entry, codec.decode(entry.value), self._admitted)
+            except CorruptError:
+                is_calm = False  # its own thread finds the damage again, and reports it
+            self._hand_over_waiting()
+            if not is_calm or self._waiting.is_full:
+                self.read_alone()
+                return False
+            self._is_shared = True
+            return True
+
+    def read_alone(self) -> None:
+        with self._flow:
+            self._has_joined = False
+            # While both read, the thread of its own still runs.
+            if self._is_shared and not self.stopping.is_set():
+                self._is_shared = False
+                self.start_again()
+
+    @property
+    def _place(self) -> TopicPartition:
+        return TopicPartition(self._topic, self._log.partition)
 
     # The thread
 
@@ -346,7 +440,7 @@ class _LogFollower(_Worker):
         partition.recall(start, end)
         next_stable_id = partition.one(end - 1).next_id if end > start else 0
         self._position = partition.offset_after(self._needed - 1, start, end, next_stable_id)
-        self._fence = _Fence(partition.incarnation_before(self._position, start))
+        self._fence = Fence(partition.incarnation_before(self._position, start))
         self._noted_end = self._end = end
 
     def _catch_up(self, partition: LogPartition) -> None:
@@ -357,44 +451,75 @@ class _LogFollower(_Worker):
             self._take(partition, records, self._admitted_firm)
             if self.stopping.is_set():
                 return
-        self._offer([])
+        with self._flow:
+            self._hand_over_waiting()
 
     def _read_again(self, partition: LogPartition) -> None:
         """Deliver the frames that were held back and not revoked."""
         while self._held and not self.stopping.is_set():
             for records in partition.read(next(iter(self._held)), self._noted_end):
-                self._offer([(r.offset, partition.frame(r), len(r.value)) for r in records if r.offset in self._held])
                 for record in records:
-                    self._held.pop(record.offset, None)
+                    if record.offset in self._held:
+                        frame = partition.frame(record)
+                        with self._flow:
+                            self._await_room()
+                            self._wait_for_delivery(record, frame)
+                            del self._held[record.offset]
+                with self._flow:
+                    self._hand_over_waiting()
                 if not self._held or self.stopping.is_set():
                     break
 
     def _keep_up(self, partition: LogPartition) -> None:
+        """Deliver what comes, until the shared reader does."""
         assert self._position is not None
         partition.forget()
         partition.seek(self._position)
-        while not self.stopping.is_set():
+        calm_since = time.monotonic()
+        while not (self.stopping.is_set() or self._is_shared):
             records = partition.poll(EVENT_FRAMES, POLL_MS)
-            # A fetch may return records that were appended after it looked up the log's end.
-            self._end = max(self._end, partition.known_end, partition.offset)
+            with self._flow:
+                # A fetch may return records that were appended after it looked up the log's end.
+                self._end = max(self._end, partition.known_end, partition.offset)
             self._take(partition, records, self._admitted)
+            now = time.monotonic()
+            if len(records) > FEW_RECORDS:
+                calm_since = now
+            elif not self._has_joined and now - calm_since >= self._shared.calm_s:
+                self._has_joined = True
+                self._shared.join(self, self._place)
 
     def _take(
         self, partition: LogPartition, records: Sequence[LogRecord], admitted: Callable[[LogRecord, Frame], bool]
     ) -> None:
-        """Offer the admitted records; if a record is damaged, first those before it."""
-        items: list[tuple[int, Frame, int]] = []
+        """Take records; blocks while a full event already waits. If a record is damaged, those before it are taken."""
         try:
             for record in records:
                 frame = partition.frame(record)
-                if admitted(record, frame):
-                    items.append((record.offset, frame, len(record.value)))
-                    if isinstance(frame, Data) and not frame.tentative:
-                        self._needed = max(self._needed, frame.first_id + frame.batch.num_rows)
-                self._position = record.offset + 1
+                with self._flow:
+                    self._await_room()
+                    self._add(record, frame, admitted)
         finally:
-            if records:
-                self._offer(items)
+            with self._flow:
+                self._hand_over_waiting()
+
+    def _add(self, record: LogRecord, frame: Frame, admitted: Callable[[LogRecord, Frame], bool]) -> None:
+        """Take the next record, unless it was taken before."""
+        if record.offset < self.position:
+            return
+        if admitted(record, frame):
+            self._wait_for_delivery(record, frame)
+            if isinstance(frame, Data) and not frame.tentative:
+                self._needed = max(self._needed, frame.first_id + frame.batch.num_rows)
+        self._position = record.offset + 1
+
+    def _await_room(self) -> None:
+        self._flow.wait_for(lambda: not self._waiting.is_full or self.stopping.is_set())
+
+    def _wait_for_delivery(self, record: LogRecord, frame: Frame) -> None:
+        self._waiting.add(record.offset, frame, len(record.value))
+        if self._waiting.is_full and not self._is_outstanding:
+            self._hand_over()
 
     def _admitted(self, record: LogRecord, frame: Frame) -> bool:
         return self._fence.admits(frame, record.incarnation)
@@ -415,17 +540,10 @@ class _LogFollower(_Worker):
                 self._held.clear()
         return True
 
-    def _offer(self, items: list[tuple[int, Frame, int]]) -> None:
-        """Deliver these now, or after the outstanding event. Blocks while a full event already waits. The first call delivers
-        an event even if it is empty."""
-        with self._flow:
-            for item in items:
-                self._flow.wait_for(lambda: not self._waiting.is_full or self.stopping.is_set())
-                self._waiting.add(*item)
-                if self._waiting.is_full and not self._is_outstanding:
-                    self._hand_over()
-            if not self._is_outstanding and (self._waiting.items or not self.has_begun):
-                self._hand_over()
+    def _hand_over_waiting(self) -> None:
+        """Deliver the frames that wait, unless an event is outstanding. The first event is delivered even if it is empty."""
+        if not self._is_outstanding and (self._waiting.items or not self.has_begun):
+            self._hand_over()
 
     def _hand_over(self) -> None:
         if not self.stopping.is_set():
@@ -446,22 +564,26 @@ class _LogFollower(_Worker):
 
 
 class _TailWatcher(_Worker):
-    """Delivers the newest boundaries of all watched logs. A fetch waits for TAIL_MS and returns the records since the last one.
-    If these are too many for a fetch, the watcher jumps to the log's end."""
+    """Delivers the newest boundaries of all watched logs. A fetch waits for a boundary interval and returns the records since
+    the last one. If these are too many for a fetch, the watcher jumps to the log's end."""
 
-    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery) -> None:
+    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery, boundary_interval_us: int) -> None:
         super().__init__(f"tails-{cluster.site}", deliver)
         self._cluster = cluster
         self._places = places
         self._changed = threading.Condition()
         self._chosen: dict[TopicPartition, LogId] = {}
-        self._fences: dict[LogId, _Fence] = {}
+        self._fences: dict[LogId, Fence] = {}
+        self._tail_ms = _tail_ms(boundary_interval_us)
         self.start()
 
     def choose(self, logs: Sequence[LogId]) -> None:
         with self._changed:
             self._chosen = {TopicPartition(self._places.topic_of(log), log.partition): log for log in logs}
             self._changed.notify()
+
+    def every(self, boundary_interval_us: int) -> None:
+        self._tail_ms = _tail_ms(boundary_interval_us)
 
     def stop(self) -> None:
         with self._changed:
@@ -470,14 +592,17 @@ class _TailWatcher(_Worker):
 
     def work(self) -> None:
         self._await_any()
-        if self.stopping.is_set():
-            return
-        options = {"fetch_min_bytes": 1 << 20, "fetch_max_wait_ms": TAIL_MS, "max_partition_fetch_bytes": _TAIL_FETCH_BYTES}
+        while not self.stopping.is_set():
+            self._watch(self._tail_ms)
+
+    def _watch(self, tail_ms: int) -> None:
+        """Watch until the interval is another one."""
+        options = {"fetch_min_bytes": 1 << 20, "fetch_max_wait_ms": tail_ms, "max_partition_fetch_bytes": _TAIL_FETCH_BYTES}
         with closing(make_log_consumer(self._cluster, **options)) as consumer:
-            while not self.stopping.is_set():
+            while self._tail_ms == tail_ms and not self.stopping.is_set():
                 chosen = self._await_any()
                 self._assign(consumer, list(chosen))
-                found = consumer.poll(timeout_ms=TAIL_MS)
+                found = consumer.poll(timeout_ms=tail_ms)
                 chosen = self._chosen
                 for place, records in found.items():
                     if place in chosen:
@@ -508,8 +633,12 @@ class _TailWatcher(_Worker):
         except CorruptError as error:
             _logger.warning("%s, offset %d is skipped: %s", log, newest.offset, error)
             return
-        if self._fences.setdefault(log, _Fence()).admits(frame, incarnation) and isinstance(frame, Boundary):
+        if self._fences.setdefault(log, Fence()).admits(frame, incarnation) and isinstance(frame, Boundary):
             self._deliver(Tail(log, frame))
+
+
+def _tail_ms(boundary_interval_us: int) -> int:
+    return min(max(boundary_interval_us // 1_000, 1), LONGEST_TAIL_MS)
 
 
 @dataclass(slots=True)
@@ -522,7 +651,7 @@ class _ReadPosition:
     """Offset of the next record."""
     end: int
     """The log's end when it was last asked for."""
-    fence: _Fence
+    fence: Fence
     """State of the fence at `offset`."""
 
 
@@ -604,4 +733,4 @@ class _ReadWorker(_Worker):
         if next_stable_id <= after_id + 1:
             return None
         offset = partition.offset_after(after_id, start, end, next_stable_id)
-        return _ReadPosition(after_id + 1, offset, end, _Fence(partition.incarnation_before(offset, start)))
+        return _ReadPosition(after_id + 1, offset, end, Fence(partition.incarnation_before(offset, start)))

@@ -21,10 +21,21 @@ FAMILIES: Families = {
 }
 
 
+RECENT_SHARE = 1 / 12
+"""The share of seeds whose scenario is of the family `recent`."""
+OWN_SHARE = 1 / 20
+"""The share of seeds whose scenario is of the family `own`."""
+
+
 def make_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same in every process."""
     rng = Random(seed)
     family = rng.choices(list(FAMILIES), [weight for weight, _ in FAMILIES.values()])[0]
+    # Draws of their own, which choose no seed that docs/mutants.md or a test names: those keep their scenarios.
+    if Random(f"operators difference {seed}").random() < RECENT_SHARE:
+        family = "recent"
+    if Random(f"operators of one's own 24 {seed}").random() < OWN_SHARE:
+        family = "own"
     drawn = maybe_second_site(FAMILIES[family][1](seed, family, rng))
     return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 

@@ -8,6 +8,7 @@ from random import Random
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Mode
 from simulation.drawing import (
+    ANYTHING,
     PlanOptions,
     control_loss,
     cut_and_wait,
@@ -29,15 +30,25 @@ LONG_SHARE = 0.02
 """The share of storms that last long."""
 
 
-def _storm(seed: int, family: str, rng: Random) -> Scenario:
+def _storm(seed: int, family: str, rng: Random, menu: Menu = ANYTHING) -> Scenario:
     """Any strikes, at any time, several at once."""
-    wish = PlanOptions(seconds=(7.0, 10.0) if rng.random() < LONG_SHARE else PlanOptions.seconds)
+    wish = PlanOptions(menu=menu, seconds=(7.0, 10.0) if rng.random() < LONG_SHARE else PlanOptions.seconds)
     query = make_plan(rng, wish)
     scenario = settle(seed, family, rng, query, wish)
     drawn = [draw(rng, query, scenario.duration_us) for _ in range(rng.randint(1, 4))]
     strikes = tuple(strike for _, together in drawn for strike in together)
     patterns = tuple(name for name, _ in drawn)
     return replace(scenario, strikes=strikes, patterns=patterns, skews=skews(rng, query))
+
+
+def _recent(seed: int, family: str, rng: Random) -> Scenario:
+    """A storm over queries with operators that came after the other families' seeds were drawn."""
+    return _storm(seed, family, rng, Menu(recent=True))
+
+
+def _own(seed: int, family: str, rng: Random) -> Scenario:
+    """A storm over queries with operators of installed packages, among them some with state for ever."""
+    return _storm(seed, family, rng, Menu(recent=rng.random() < 0.3, own=True))
 
 
 def _rolling(seed: int, family: str, rng: Random) -> Scenario:
@@ -149,4 +160,6 @@ FAMILIES: Families = {
     "short": (8, short),
     "exiled": (4, _exiled),
     "masked": (4, masked),
+    "recent": (0, _recent),
+    "own": (0, _own),
 }

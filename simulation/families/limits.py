@@ -25,7 +25,7 @@ def small_limits(rng: Random) -> Limits:
         replay_bytes=rng.choice((300, 3_000, Limits().replay_bytes)),
         frame_bytes=rng.choice((300, 3_000, Limits().frame_bytes)),
         lacking_heartbeats=rng.choice((2, 20)),
-        forgotten_heartbeats=rng.choice((8, 100)),
+        forgotten_heartbeats=rng.choice((30, 100)),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 import operators.aggregate
+import operators.arguments
 import operators.join
 import operators.keys
 from boreal.model.frames import INFINITY
@@ -17,10 +18,13 @@ from operators import accumulators
 from operators.accumulators import Deviation, Extreme, FirstOrLast, RealSum, _WideSum
 from operators.aggregate import AggregateOperator
 from operators.chunks import RowChunk, Side
+from operators.deduplicate import DeduplicateOperator, LastTimes
 from operators.filter import FilterOperator
 from operators.groups import Groups
 from operators.join import JoinOperator
 from operators.keys import Keys
+from operators.lookup import LookupOperator, NewestRows
+from operators.sessions import SessionOperator, Sessions
 from operators.state import NEVER, KeySet, Panes
 from operators.top import TopOperator
 from operators.union import UnionOperator
@@ -194,7 +198,7 @@ def count_nulls(patch: Patch) -> None:
 
         return prepare
 
-    patch(operators.aggregate, "prepare", make)
+    patch(operators.arguments, "prepare", make)
 
 
 @mutant
@@ -323,6 +327,108 @@ def see_no_key_below_an_overlay(patch: Patch) -> None:
 def add_keys_below_an_overlay(patch: Patch) -> None:
     """A set of keys in an aggregate is shared with its overlay: tentative rows leave their keys in the stable state."""
     patch(KeySet, "overlay", lambda _: lambda self: self)
+
+
+@caught_by("operators/test_operators.py", "test_a_lookup_takes_the_newest_row_that_is_not_later")
+def look_up_what_comes_later(patch: Patch) -> None:
+    """A lookup finds the newest row of the step, also if it is later than the row that looks it up."""
+
+    def make(original: Any) -> Any:
+        def places(self: LookupOperator, layers: Any, left: Any, right: Any, keys: Any, codes: Any) -> Any:
+            latest = left.set_column(0, left.schema.field(0), pa.array(np.full(left.num_rows, INFINITY)))
+            return original(self, layers, latest, right, keys, codes)
+
+        return places
+
+    patch(LookupOperator, "_places", make)
+
+
+@caught_by("operators/test_operators.py", "test_a_lookup_on_an_overlay_finds_what_came_before_and_what_replaced_it")
+def look_nothing_up_below_an_overlay(patch: Patch) -> None:
+    """A lookup on an overlay finds only rows that came since then."""
+    patch(NewestRows, "layers", lambda _: property(lambda self: [self]))
+
+
+@caught_by("operators/test_operators.py", "test_a_lookup_finds_no_row_that_was_deleted_before_and_keeps_nothing_of_it")
+def find_what_was_deleted(patch: Patch) -> None:
+    """A lookup takes a row that deletes for one that replaces."""
+    patch(LookupOperator, "deletes", lambda _: lambda self, rows: np.zeros(rows.num_rows, bool))
+
+
+@caught_by("operators/test_operators.py", "test_a_delete_on_an_overlay_hides_the_row_below_until_it_is_dropped")
+def forget_deletes_on_an_overlay(patch: Patch) -> None:
+    """On an overlay a row that deletes is dropped, as it is below: the row that it deletes shows through."""
+
+    def make(original: Any) -> Any:
+        def add(self: NewestRows, rows: pa.RecordBatch, keys: Any) -> None:
+            kept = np.flatnonzero(~self.lookup.deletes(rows))
+            original(self, rows.take(pa.array(kept)), [keys[place] for place in kept.tolist()])
+
+        return add
+
+    patch(NewestRows, "add", make)
+
+
+@mutant
+def forget_what_a_lookup_needs(patch: Patch) -> None:
+    """A lookup is rebuilt without the rows of the table before (R20)."""
+    patch(LookupOperator, "needs", lambda _: lambda self, time: -INFINITY if self.within is None else time)
+
+
+@caught_by("operators/test_operators.py", "test_a_session_goes_on_on_an_overlay")
+def begin_a_session_on_an_overlay(patch: Patch) -> None:
+    """On an overlay, rows go on with no session of the state below: each begins one of its own."""
+    patch(Sessions, "ends", lambda original: lambda self, keys: original(_without_what_is_below(self), keys))
+
+
+def _without_what_is_below(state: Sessions) -> Sessions:
+    groups = Groups(state.groups.layout)
+    groups.places, groups.columns = state.groups.places, state.groups.columns
+    return Sessions(state.operator, groups, state.upto, state.next_close)
+
+
+@mutant
+def rebuild_sessions_from_a_gap_before(patch: Patch) -> None:
+    """A session is rebuilt from the rows of one gap, as if it could not be longer (R20)."""
+
+    def make(original: Any) -> Any:
+        def needs(self: SessionOperator, time: int) -> int:
+            return time - self.gap if self.longest is not None else int(original(self, time))
+
+        return needs
+
+    patch(SessionOperator, "needs", make)
+
+
+@caught_by("operators/test_operators.py", "test_a_session_that_follows_one_with_other_values_counts_its_own")
+def add_the_values_of_the_session_before(patch: Patch) -> None:
+    """When an overlay is adopted, the set of values of a session that it has begun is added to that of the one before."""
+
+    def make(_: Any) -> Any:
+        def absorb(self: Groups, child: Groups) -> None:
+            rows = self.touch(list(child.places))
+            for slot, mine, theirs in zip(self.slots, self.columns, child.columns, strict=True):
+                if slot.layered:
+                    for row, keys in zip(rows.tolist(), theirs, strict=False):
+                        mine[row].absorb(keys)
+                else:
+                    mine[rows] = theirs[: len(rows)]
+
+        return absorb
+
+    patch(Groups, "absorb", make)
+
+
+@caught_by("operators/test_operators.py", "test_a_deduplicate_on_an_overlay_knows_what_came_before")
+def see_no_time_below_an_overlay(patch: Patch) -> None:
+    """A deduplicate on an overlay does not know when keys came before it: repetitions are given again."""
+    patch(LastTimes, "get", lambda _: lambda self, key: self.own.get(key))
+
+
+@mutant
+def rebuild_a_deduplicate_from_nothing(patch: Patch) -> None:
+    """A deduplicate is rebuilt without the rows of `within` before, which others repeat (R20)."""
+    patch(DeduplicateOperator, "needs", lambda _: lambda self, time: time)
 
 
 @caught_by("operators/test_graph.py", "test_a_graph_keeps_the_promises_of_its_operators")

@@ -8,8 +8,9 @@ from typing import Any
 
 from boreal.model.frames import State
 from boreal.query.plan import Plan
-from reconcile.events import PathAfter, Send
+from reconcile.events import PathAfter, Send, Threshold
 from reconcile.instance import Instance
+from reconcile.links import Link
 from simulation.mutants.registry import Patch, caught_by, mutant
 
 
@@ -118,3 +119,23 @@ def give_a_fixed_alpha_to_all(patch: Patch) -> None:
         return set_alpha
 
     patch(Instance, "_set_alpha", make)
+
+
+@caught_by("reconcile/test_instance.py", "test_in_calm_it_tells_upstream_what_is_new_and_reminds_of_the_rest")
+def say_each_latency_once(patch: Patch) -> None:
+    """A latency of the path that has not changed is never repeated: a producer that has missed the message never knows it
+    (R9)."""
+    patch(Link, "to_tell", lambda original: lambda self, micros, is_reminder: original(self, micros, False))
+
+
+@caught_by("reconcile/test_instance.py", "test_the_intervals_that_follow_from_x_change_with_it_at_once")
+def keep_the_former_intervals(patch: Patch) -> None:
+    """A new X holds, but not the boundary interval, the heartbeat and the silence timeout that follow from it."""
+
+    def make(original: Any) -> Any:
+        def set_threshold(self: Instance, wanted: Threshold) -> None:
+            original(self, replace(Threshold.of(self.plan), delay_threshold_us=wanted.delay_threshold_us))
+
+        return set_threshold
+
+    patch(Instance, "_set_threshold", make)

@@ -89,7 +89,7 @@ def keep_suffix_after_undo(patch: Patch) -> None:
 
         return take
 
-    patch(Port, "revoke", lambda _: lambda self: None)
+    patch(Port, "revoke", lambda _: lambda self, now: None)
     patch(Port, "take_boundary", keep)
     patch(SUnion, "_take", make)
 
@@ -139,9 +139,9 @@ def remember_what_was_undone(patch: Patch) -> None:
     """After an UNDO tentative rows are still compared with rows from before it: the next ones are not taken."""
 
     def make(original: Any) -> Any:
-        def revoke(self: Port) -> None:
+        def revoke(self: Port, now: int) -> None:
             t_max = self.t_max
-            original(self)
+            original(self, now)
             self.t_max = t_max
 
         return revoke
@@ -154,9 +154,9 @@ def keep_the_boundary_after_undo(patch: Patch) -> None:
     """An UNDO revokes tentative rows, but not the tentative boundary (R3)."""
 
     def make(original: Any) -> Any:
-        def revoke(self: Port) -> None:
+        def revoke(self: Port, now: int) -> None:
             boundary = self.suffix_boundary
-            original(self)
+            original(self, now)
             self.suffix_boundary = boundary
 
         return revoke
@@ -169,9 +169,9 @@ def keep_a_tentative_end_after_undo(patch: Patch) -> None:
     """A stream whose tentative end was undone still counts as ended."""
 
     def make(original: Any) -> Any:
-        def revoke(self: Port) -> None:
+        def revoke(self: Port, now: int) -> None:
             ended = self.ended
-            original(self)
+            original(self, now)
             self.ended = ended
 
         return revoke

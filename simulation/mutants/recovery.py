@@ -63,7 +63,10 @@ def never_acknowledge(patch: Patch) -> None:
     patch(Claims, "acknowledged", lambda _: lambda self, has_partners: ())
 
 
-@mutant
+@caught_by(
+    "reconcile/test_instance.py",
+    "test_the_inputs_of_a_checkpoint_are_let_go_once_its_upload_has_arrived_and_not_before",
+)
 def trim_before_the_store_has_it(patch: Patch) -> None:
     """A checkpoint counts as stored when its upload begins, although the store may be out of reach (R19)."""
 

@@ -200,3 +200,34 @@ def stand_in_for_nobody(patch: Patch) -> None:
         return hand_on
 
     patch(Instance, "_hand_on", make)
+
+
+@caught_by("reconcile/test_stagger.py", "test_the_end_of_calm_gives_each_peer_three_heartbeats_to_be_heard")
+def stay_calm(patch: Patch) -> None:
+    """Once all replicas were STABLE, heartbeats stay few although one of them is so no more (R22)."""
+
+    def make(original: Any) -> Any:
+        def watch(self: Stagger, state: State, now: int) -> None:
+            was_calm = self.is_calm
+            original(self, state, now)
+            self.is_calm = self.is_calm or was_calm
+
+        return watch
+
+    patch(Stagger, "watch", make)
+
+
+@caught_by("reconcile/test_stagger.py", "test_the_end_of_calm_gives_each_peer_three_heartbeats_to_be_heard")
+def take_the_silence_of_calm_for_death(patch: Patch) -> None:
+    """When calm ends, peers are dead that had no heartbeat to send in the last three intervals (R22)."""
+
+    def make(original: Any) -> Any:
+        def watch(self: Stagger, state: State, now: int) -> None:
+            heard = {who: peer.heard for who, peer in self.peers.items()}
+            original(self, state, now)
+            for who, peer in self.peers.items():
+                peer.heard = heard[who]
+
+        return watch
+
+    patch(Stagger, "watch", make)

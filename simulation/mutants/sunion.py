@@ -11,7 +11,8 @@ import pyarrow as pa
 
 import reconcile.soutput
 import sunion.port
-from boreal.model.frames import INFINITY
+import sunion.sunion
+from boreal.model.frames import INFINITY, ingest_at
 from boreal.query.spec import Hold, Policy
 from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant
@@ -37,7 +38,7 @@ def order_by_arrival(patch: Patch) -> None:
 @mutant
 def emit_tentative_before_alpha_x(patch: Patch) -> None:
     """A bucket is overdue as soon as it has arrived: no row is held back for alpha*X."""
-    patch(SUnion, "_overdue_at", lambda _: lambda self, ingest, not_before: not_before)
+    patch(SUnion, "_overdue_at", lambda _: lambda self, ingest, not_before, returned_by: not_before)
 
 
 @mutant
@@ -45,8 +46,8 @@ def count_the_deadline_at_every_hop(patch: Patch) -> None:
     """A bucket's deadline counts from its arrival at each SUnion, and not from ingest: waits add up along a chain."""
 
     def make(original: Any) -> Any:
-        def overdue_at(self: SUnion, ingest: int, not_before: int) -> int:
-            return max(int(original(self, ingest, not_before)), not_before + self.alpha_x_us)
+        def overdue_at(self: SUnion, ingest: int, not_before: int, returned_by: int) -> int:
+            return max(int(original(self, ingest, not_before, returned_by)), not_before + self.alpha_x_us)
 
         return overdue_at
 
@@ -297,7 +298,7 @@ def give_tentative_rows_a_grace(patch: Patch) -> None:
     patch(Instance, "_take_visible", make)
 
 
-@caught_by("sunion/test_port.py", "test_a_frame_is_overdue_by_its_oldest_row")
+@caught_by("sunion/test_port.py", "test_each_bucket_of_a_frame_is_overdue_by_its_oldest_row")
 def count_a_frame_from_its_newest_row(patch: Patch) -> None:
     """A frame's deadline counts from its newest row, and not from its oldest (R8)."""
 
@@ -462,9 +463,9 @@ def keep_what_is_undone_overdue(patch: Patch) -> None:
     """A bucket is overdue because of tentative rows that have been undone, and is emitted without their corrections (R8)."""
 
     def make(original: Any) -> Any:
-        def revoke(self: Port) -> None:
+        def revoke(self: Port, now: int) -> None:
             arrivals = self.arrivals.copy()
-            original(self)
+            original(self, now)
             self.arrivals = arrivals
 
         return revoke
@@ -518,9 +519,29 @@ def give_no_moment_after_a_redo(patch: Patch) -> None:
 
 
 @caught_by("sunion/test_sunion.py", "test_what_a_producer_gives_again_after_an_undo_waits_for_the_other_ports")
-def take_what_is_given_again_as_newly_due(patch: Patch) -> None:
-    """A tentative suffix that comes again after an UNDO ends the delay after the redo with its first bucket (R8)."""
-    patch(SUnion, "_after_the_delayed", lambda _: lambda self, port, arrival: None)
+def take_a_frame_as_due_with_its_first_bucket(patch: Patch) -> None:
+    """All tentative rows of a frame leave when its first bucket is overdue (R8)."""
+
+    def make(original: Any) -> Any:
+        def arrived(self: Port, chunk: Chunk, tentative: bool, not_before: int) -> None:
+            first = ingest_at(chunk.ingest, chunk.low)
+            original(self, replace(chunk, ingest=((INFINITY, first),)) if tentative else chunk, tentative, not_before)
+
+        return arrived
+
+    patch(Port, "_arrived", make)
+
+
+@caught_by("sunion/test_sunion.py", "test_a_port_that_returns_after_an_undo_is_waited_for")
+def pass_a_port_that_returns(patch: Patch) -> None:
+    """A bucket that is overdue between an UNDO and what follows it leaves without the rows of the port (R8)."""
+    patch(Port, "is_returning", lambda _: property(lambda self: False))
+
+
+@caught_by("sunion/test_sunion.py", "test_a_port_that_does_not_return_after_an_undo_is_waited_for_no_longer_than_a_part_of_x")
+def wait_for_a_port_that_does_not_return(patch: Patch) -> None:
+    """The wait for a port that returns after an UNDO may take all that is left of X (R8, R9)."""
+    patch(sunion.sunion, "RETURN_SHARE", lambda _: 2)
 
 
 @caught_by("sunion/test_sunion.py", "test_an_old_mark_is_healed_in_part_when_stable_input_goes_on")
@@ -577,7 +598,8 @@ def flush_windows_at_once(patch: Patch) -> None:
         def flush_at(self: SUnion) -> int | None:
             if self.leading.position >= INFINITY or self.stable_through >= INFINITY:
                 return None
-            return min((self._overdue_at(*port.ended) for port in self.ports if port.ended is not None), default=None)
+            ends = [port.ended for port in self.ports if port.ended is not None]
+            return min((self._overdue_at(*end, BEGINNING) for end in ends), default=None)
 
         return flush_at
 

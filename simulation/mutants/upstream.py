@@ -170,15 +170,7 @@ def call_a_failed_input_well(patch: Patch) -> None:
 @caught_by("reconcile/test_instance.py", "test_a_silent_port_is_found_out_before_its_third_boundary_is_due_and_said_at_once")
 def find_silence_out_too_late(patch: Patch) -> None:
     """An input counts as silent after thirty boundary intervals instead of three (R10)."""
-
-    def make(original: Any) -> Any:
-        def init(self: Instance, *arguments: Any) -> None:
-            original(self, *arguments)
-            self.silence_us *= 10
-
-        return init
-
-    patch(Instance, "__init__", make)
+    patch(Instance, "silence_us", lambda _: property(lambda self: 10 * self.plan.silence_us))
 
 
 @caught_by("reconcile/test_upstream.py", "test_one_that_lags_is_left_for_one_that_moves_on")

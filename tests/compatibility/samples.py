@@ -17,9 +17,12 @@ from formats.control_messages import acknowledge_item, message_item, trim_item
 from formats.frame_records import encode_record
 from logs.checkpoints import Checkpoint, encode_checkpoint
 from operators.aggregate import AggregateOperator
+from operators.deduplicate import DeduplicateOperator
 from operators.distinct import DistinctOperator
 from operators.join import JoinOperator
+from operators.lookup import LookupOperator
 from operators.operator import OperatorState
+from operators.sessions import SessionOperator
 from operators.top import TopOperator
 from reconcile.events import Heartbeat, InstanceId, LeaseDenial, LeaseEnd, LeaseGrant, LeaseRequest, PathAfter
 from reconcile.orders import Answer, Begin, Copy, DropLive, EndRedo, Order, RollBack, SetMark, encode_answer, encode_order
@@ -39,9 +42,12 @@ OPERATORS: dict[str, Any] = {
     "aggregate": AggregateOperator(
         "o", SCHEMA, 10, 10, ("k",), {"n": "count(*)", "d": "count(distinct v)", "a": "avg(v)", "s": "stddev(x)", "m": "max(k)"}
     ),
+    "sessions": SessionOperator("o", SCHEMA, 3, 100, ("k",), {"n": "sum(x)", "d": "count(distinct v)"}),
     "sliding": AggregateOperator("o", SCHEMA, 10, 5, (), {"n": "sum(x)"}),
+    "deduplicate": DeduplicateOperator("o", SCHEMA, ("k", "f"), 2),
     "distinct": DistinctOperator("o", SCHEMA, ("k", "f"), 10),
     "join": JoinOperator("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
+    "lookup": LookupOperator("o", (SCHEMA, SCHEMA), ("k",), 5, "left"),
     "top": TopOperator("o", SCHEMA, 2, "x", 10, 10, ()),
 }
 """Every operator with state."""
@@ -90,7 +96,7 @@ def state_of(name: str) -> OperatorState:
     """The state of an operator that has seen the rows."""
     operator = OPERATORS[name]
     state = operator.empty()
-    batches = (ROWS, ROWS.slice(1)) if name == "join" else (ROWS,)
+    batches = (ROWS, ROWS.slice(1)) if name in ("join", "lookup") else (ROWS,)
     operator.step(state, batches, 4)
     return state
 

@@ -37,11 +37,11 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         zipped = Request(f"{up.status['api']}/static/app.js", headers={"Accept-Encoding": "gzip"})
         with urlopen(zipped, timeout=10) as script:
             assert script.headers["Content-Encoding"] == "gzip" and b"Age" in gzip.decompress(script.read())
-        code, headers, _ = up.call("POST", "/api/v1/session")
+        code, headers, session = up.call("POST", "/api/v1/session")
         cookie = headers["set-cookie"]
-        assert code == 204 and "HttpOnly" in cookie and "SameSite=strict" in cookie
+        assert code == 200 and "HttpOnly" in cookie and "SameSite=strict" in cookie
         named = cookie.partition(";")[0]
-        assert up.call("GET", "/api/v1/session", Authorization="", Cookie=named)[2]["may"]["chaos"] is True
+        assert up.call("GET", "/api/v1/session", Authorization="", Cookie=named)[2] == session and session["may"]["chaos"]
         assert up.call("GET", "/api/v1/session", Authorization="", Cookie=f"{named}x")[0] == 401
         refused = up.call("PATCH", STATUS[:-7], {}, Authorization="", Cookie=named, Origin="http://example.com")
         assert refused[0] == 403, "a page of another origin"
@@ -58,12 +58,39 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         eventually(lambda: up.call("GET", STATUS)[2]["counts"]["undone"] > 0, "undone rows")
         eventually(lambda: up.call("GET", STATUS)[2]["tentative"]["outstanding"] == 0, "only stable rows")
 
+        failed = json.loads(boreal("failures", "departures", "--data", str(tmp_path), "--json").stdout)["failures"]
+        cut = next(each["id"] for each in failed if "jfk" in each["missing"])
+        in_full = boreal("failures", "departures", cut, "--data", str(tmp_path)).stdout
+        assert "jfk missing" in in_full and "main.r0.0" in in_full and "on purpose: cut jfk for 60s" in in_full
+        assert cut in boreal("failures", "departures", "--data", str(tmp_path)).stdout
+        happened = boreal("events", "--kind", "changed", "--kind", "chaos_begun", "--data", str(tmp_path)).stdout
+        assert "chaos begun" in happened and "delay_threshold 3s -> 1s" in happened
+        unknown = boreal("events", "--kind", "change", "--data", str(tmp_path), "--json")
+        assert unknown.returncode == 2 and json.loads(unknown.stderr)["error"]["field"] == "kind"
+
         listed = boreal("query", "list", "--data", str(tmp_path))
         assert "departures" in listed.stdout and listed.stderr == f"through the API at {up.status['api']}\n"
         file = tmp_path / "small.yaml"
         file.write_text(SMALL)
         applied = json.loads(boreal("query", "apply", str(file), "--data", str(tmp_path), "--json").stdout)
         assert applied["live"] and applied["revision"] == 1
+        eventually(lambda: up.call("GET", "/api/v1/queries/small/status")[2]["ready"], "the query is ready")
+        assert "small.a" in boreal("stream", "list", "--data", str(tmp_path)).stdout
+        read = json.loads(boreal("stream", "list", "--json", "--data", str(tmp_path)).stdout)["streams"]
+        assert {"departures.jfk", "small.a"} <= {each["records"] for each in read} and all(each["alike"] for each in read)
+        assert up.call("POST", "/api/v1/streams/small.a/tuples", [{"at": "2999-01-01", "k": "x"}])[0] == 202
+
+        def letters() -> str:
+            return boreal("dlq", "show", "small", "--data", str(tmp_path)).stdout
+
+        eventually(lambda: "ahead of the clock" in letters() and '"k": "x"' in letters(), "a dead letter")
+        assert "1 record put back" in boreal("dlq", "replay", "small", "--reason", "ahead", "--data", str(tmp_path)).stdout
+        eventually(lambda: letters().count("ahead of the clock") == 2, "which is refused again")
+        again = json.loads(boreal("dlq", "replay", "small", "--json", "--data", str(tmp_path)).stdout)
+        assert again["replayed"] == 1 and again["left"] == [{"reason": "was put back before", "letters": 1}]
+        assert "replayed 1" in boreal("events", "--kind", "replayed", "--data", str(tmp_path)).stdout
+        shown = json.loads(boreal("query", "show", "small", "--json", "--data", str(tmp_path)).stdout)
+        assert shown["streams"]["a"]["dlq"] >= 2 and shown["streams"]["a"]["last_refusal"]
         short = boreal("query", "set", "small", "delay_threshold=1ms", "--data", str(tmp_path), "--json")
         assert short.returncode == 2 and json.loads(short.stderr)["error"]["field"] == "delay_threshold"
         assert boreal("query", "pause", "small", "--data", str(tmp_path)).stdout == "small is paused\n"

@@ -24,6 +24,8 @@ from examples.flights.prepare import prepare
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLogStore
 
+pytestmark = pytest.mark.xdist_group("flights")
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flights"
 
 FAULTS = {
@@ -156,7 +158,12 @@ def test_a_month_under_faults(month: Path, name: str, sql: str, faults: str, mod
     check(month, name, sql, FAULTS[faults], mode, 5_000)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize(("name", "sql"), [("departures", DEPARTURES), ("weather", WEATHER)])
+LONG = [
+    *(pytest.param("departures", DEPARTURES, mode, id=f"departures-{mode}") for mode in Mode),
+    pytest.param("weather", WEATHER, next(MODES), id="weather"),
+]
+
+
+@pytest.mark.parametrize(("name", "sql", "mode"), LONG)
 def test_the_year_under_a_long_cut(year: Path, name: str, sql: str, mode: Mode) -> None:
     check(year, name, sql, ["cut jfk at 1s for 2s"], mode, 60_000)

@@ -39,6 +39,8 @@ def tentative_rows(ran: Ran, replica: str = "r0") -> int:
     return sum(frame.batch.num_rows for frame in frames if isinstance(frame, Data) and frame.tentative)
 
 
+pytestmark = pytest.mark.xdist_group("paper")
+
 COUNT = {"window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)", "total": "sum(v)"}}
 COUNTED = {"all": {"union": ["a", "b", "c"]}, "counted": {"aggregate": "all", **COUNT}}
 

@@ -1,6 +1,7 @@
 """Any frame comes back from its bytes as it was; how its rows were sliced cannot be told from them."""
 
 import struct
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -27,12 +28,15 @@ VALUES = {
     Type.DOUBLE: st.floats(),
     Type.BOOL: st.booleans(),
     Type.TIMESTAMP: integers,
+    Type.DATE: st.dates(),
+    Type("decimal(5, 2)"): st.decimals(-999, 999, places=2),
+    Type("decimal(38, 0)"): st.integers(1 - 10**38, 10**38 - 1).map(Decimal),
 }
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> pa.RecordBatch:
-    kinds = draw(st.lists(st.sampled_from(list(Type)), max_size=4))
+    kinds = draw(st.lists(st.sampled_from(list(VALUES)), max_size=4))
     schema = Schema.of({f"c{place}": kind for place, kind in enumerate(kinds)}, windowed=draw(st.booleans())).arrow
     size = draw(st.integers(0, 20))
     edges = len(schema) - len(kinds)

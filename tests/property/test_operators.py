@@ -17,20 +17,25 @@ from hypothesis import strategies as st
 
 from boreal.model.frames import INFINITY
 from boreal.model.schema import RESERVED, Schema
-from operators import chunks, groups, join, keys, top
+from operators import chunks, groups, join, keys, lookup, sessions, top
 from operators.aggregate import AggregateOperator
+from operators.deduplicate import DeduplicateOperator
 from operators.distinct import DistinctOperator
 from operators.encoding import encode_batch
 from operators.filter import FilterOperator
 from operators.join import JoinOperator
+from operators.lookup import LookupOperator
 from operators.map import MapOperator
+from operators.sessions import SessionOperator
 from operators.top import TopOperator
 from operators.union import UnionOperator
+from tests.thoroughness import some
 
 Row = dict[str, Any]
 
 SCHEMA = Schema.of({"k": "int", "s": "string", "v": "double", "i": "int"})
 OTHER = Schema.of({"s": "string", "k": "int", "w": "double"})
+CHANGES = Schema.of({"s": "string", "gone": "bool", "k": "int", "w": "double"})
 SHUFFLED = Schema.of({"i": "int", "v": "double", "s": "string", "k": "int"})
 
 VALUES: dict[str, list[Any]] = {
@@ -38,13 +43,16 @@ VALUES: dict[str, list[Any]] = {
     "s": [None, "a", "b", "é", "\U0001f600"],
     "v": [None, 0.1, 0.2, 0.3, -0.0, 0.0, 1e16, -1e16, 7.25],
     "w": [None, 0.5, 1.5],
+    "gone": [None, False, True],
     "i": [None, 0, 1, -5, (1 << 62) + 3, -(1 << 62)],
 }
 
 COMPUTE = {
     "n": "count(*)", "nv": "count(v)", "d": "count(distinct v)", "ds": "count(distinct s)", "t": "sum(v)",
     "m": "avg(v)", "mi": "avg(i)", "lo": "min(v)", "hi": "max(v)", "lo_i": "min(i)", "hi_s": "max(s)", "lo_s": "min(s)",
-    "fv": "first(v)", "ls": "last(s)", "li": "last(i)", "dev": "stddev(v)", "dev_all": "stddev_pop(k)", "st": "sum(k)",
+    "ad": "approx_count_distinct(v)", "ads": "approx_distinct(s)", "adi": "approx_count_distinct(i)",
+    "aq": "approx_quantile(v, 0.5)", "aqi": "approx_quantile(i, 0.9)", "fv": "first(v)", "ls": "last(s)", "li": "last(i)",
+    "dev": "stddev(v)", "dev_all": "stddev_pop(k)", "st": "sum(k)",
 }  # fmt: skip
 
 
@@ -68,6 +76,14 @@ def deviation(values: list[float], sample: bool) -> float | None:
     return statistics.stdev(values) if sample else statistics.pstdev(values)
 
 
+def quantile(values: list[Any], percent: int) -> float | None:
+    """To nine binary digits, cut off."""
+    if not values:
+        return None
+    fraction, exponent = math.frexp(sorted(values)[max(-(-len(values) * percent // 100), 1) - 1])
+    return math.ldexp(math.trunc(fraction * 512) / 512, exponent) + 0.0
+
+
 def summarised(rows: list[Row], pane: int) -> Row:
     """COMPUTE, of one window and group; sums of doubles go pane by pane."""
     panes: dict[int, list[float]] = {}
@@ -81,6 +97,7 @@ def summarised(rows: list[Row], pane: int) -> Row:
         "n": len(rows), "nv": len(v), "d": len(set(v)), "ds": len(set(s)), "t": total if v else None,
         "m": total / len(v) if v else None, "mi": float(sum(i)) / len(i) if i else None, "lo": min(v, default=None),
         "hi": max(v, default=None), "lo_i": min(i, default=None), "hi_s": max(s, default=None),
+        "ad": len(set(v)), "ads": len(set(s)), "adi": len(set(i)), "aq": quantile(v, 50), "aqi": quantile(i, 90),
         "lo_s": min(s, default=None), "fv": v[0] if v else None,
         "ls": s[-1] if s else None, "li": i[-1] if i else None, "dev": deviation(v, True),
         "dev_all": deviation(k, False), "st": sum(k) if k else None,
@@ -110,6 +127,31 @@ def dumb_aggregate(size: int, every: int, by: tuple[str, ...]) -> Callable[[list
                 grouped = dict(zip(by, key, strict=True))
                 found.append({**edges(start, size), **grouped, **summarised(group, math.gcd(size, every))})
         return found
+
+    return run
+
+
+def dumb_sessions(gap: int, longest: int | None, by: tuple[str, ...]) -> Callable[[list[list[Row]]], list[Row]]:
+    def run(inputs: list[list[Row]]) -> list[Row]:
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for row in inputs[0]:
+            groups.setdefault(tuple(row[name] for name in by), []).append(row)
+        found = []
+        for key, rows in groups.items():
+            first = 0
+            for place, row in enumerate(rows):
+                end = row["time"] + gap
+                if longest is not None:
+                    end = min(end, (row["time"] // longest + 1) * longest)
+                if place + 1 < len(rows) and rows[place + 1]["time"] < end:
+                    continue
+                session = rows[first : place + 1]
+                bounds = {"time": end - 1, "window_start": session[0]["time"], "window_end": end}
+                found.append((end, [*map(nulls_first, key)], {
+                    **bounds, **dict(zip(by, key, strict=True)), **summarised([{**each, "time": 0} for each in session], 1),
+                }))
+                first = place + 1
+        return [row for *_, row in sorted(found, key=lambda entry: entry[:2])]
 
     return run
 
@@ -154,6 +196,20 @@ def dumb_join(within: int, outer: bool) -> Callable[[list[list[Row]]], list[Row]
     return run
 
 
+def dumb_lookup(within: int | None, outer: bool) -> Callable[[list[list[Row]]], list[Row]]:
+    def run(inputs: list[list[Row]]) -> list[Row]:
+        found = []
+        for left in inputs[0]:
+            older = [right for right in inputs[1] if right["time"] <= left["time"] and left["s"] == right["s"] is not None]
+            newest = older[-1] if older and (within is None or left["time"] - older[-1]["time"] <= within) else None
+            newest = None if newest is not None and newest.get("gone") else newest
+            if newest is not None or outer:
+                found.append({**left, "k_right": newest and newest["k"], "w": newest and newest["w"]})
+        return found
+
+    return run
+
+
 def dumb_distinct(size: int | None) -> Callable[[list[list[Row]]], list[Row]]:
     def run(inputs: list[list[Row]]) -> list[Row]:
         seen, found = set(), []
@@ -163,6 +219,23 @@ def dumb_distinct(size: int | None) -> Callable[[list[list[Row]]], list[Row]]:
                 found.append(row)
             seen.add(key)
         return found
+
+    return run
+
+
+def dumb_deduplicate(within: int) -> Callable[[list[list[Row]]], list[Row]]:
+    """Every row is compared with every row before it."""
+
+    def run(inputs: list[list[Row]]) -> list[Row]:
+        (rows,) = inputs
+        return [
+            row
+            for place, row in enumerate(rows)
+            if not any(
+                (row["k"], row["v"]) == (other["k"], other["v"]) and row["time"] - other["time"] < within
+                for other in rows[:place]
+            )
+        ]
 
     return run
 
@@ -202,6 +275,14 @@ def _distinct(size: int | None) -> Case:
     return Case(DistinctOperator("d", SCHEMA, ("k", "v"), size), (SCHEMA,), dumb_distinct(size))
 
 
+def _deduplicate(within: int) -> Case:
+    return Case(DeduplicateOperator("d", SCHEMA, ("k", "v"), within), (SCHEMA,), dumb_deduplicate(within))
+
+
+def _sessions(gap: int, longest: int | None, by: tuple[str, ...]) -> Case:
+    return Case(SessionOperator("s", SCHEMA, gap, longest, by, COMPUTE), (SCHEMA,), dumb_sessions(gap, longest, by))
+
+
 CASES = {
     "filter": Case(
         FilterOperator("f", SCHEMA, "v > 0.15 and k >= 0"),
@@ -216,10 +297,27 @@ CASES = {
     "tumbling, no key": _aggregate(10, 10, ()),
     "sliding": _aggregate(12, 4, ("s",)),
     "sliding, odd": _aggregate(9, 6, ("k",)),
+    "sessions": _sessions(3, None, ("k",)),
+    "sessions, two keys": _sessions(9, 20, ("s", "k")),
+    "sessions, double key": _sessions(5, 12, ("v",)),
+    "sessions, no key": _sessions(2, None, ()),
     "inner join": Case(JoinOperator("j", (SCHEMA, OTHER), ("s",), 6, "inner"), (SCHEMA, OTHER), dumb_join(6, False)),
     "left join": Case(JoinOperator("j", (SCHEMA, OTHER), ("s",), 6, "left"), (SCHEMA, OTHER), dumb_join(6, True)),
+    "lookup": Case(LookupOperator("l", (SCHEMA, OTHER), ("s",), 6, "inner"), (SCHEMA, OTHER), dumb_lookup(6, False)),
+    "lookup, left": Case(LookupOperator("l", (SCHEMA, OTHER), ("s",), 6, "left"), (SCHEMA, OTHER), dumb_lookup(6, True)),
+    "lookup of any age": Case(
+        LookupOperator("l", (SCHEMA, OTHER), ("s",), None, "left"), (SCHEMA, OTHER), dumb_lookup(None, True)
+    ),
+    "lookup with deletes": Case(
+        LookupOperator("l", (SCHEMA, CHANGES), ("s",), None, "left", "gone"), (SCHEMA, CHANGES), dumb_lookup(None, True)
+    ),
+    "lookup with deletes, of an age": Case(
+        LookupOperator("l", (SCHEMA, CHANGES), ("s",), 9, "inner", "gone"), (SCHEMA, CHANGES), dumb_lookup(9, False)
+    ),
     "distinct": _distinct(10),
     "distinct ever": _distinct(None),
+    "deduplicate": _deduplicate(6),
+    "deduplicate all ties": _deduplicate(1),
     "top": _top(10, 10, 2, ("k",)),
     "top of sliding": _top(12, 4, 3, ()),
 }
@@ -269,7 +367,7 @@ def inputs_of(case: Case) -> st.SearchStrategy[list[list[Row]]]:
 
 CUTS = st.lists(st.integers(-14, 60), max_size=6, unique=True).map(sorted)
 
-examples = settings(max_examples=15, deadline=None, derandomize=True)
+examples = settings(max_examples=some(25), deadline=None, derandomize=True)
 every_operator = pytest.mark.parametrize("name", CASES)
 
 
@@ -290,6 +388,8 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(chunks, "_LOOSE_BATCHES", 3)
             patch.setattr(join, "_FEW_KEYS", 0)
             patch.setattr(top, "_SLACK", 1)
+            patch.setattr(sessions, "_SLACK", 0)
+            patch.setattr(lookup, "_SLACK", 0)
         yield
 
 

@@ -7,6 +7,7 @@ holds of R24, R27 and R28 without them is tested.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -154,6 +155,16 @@ OUTPUT_TIMES: dict[str, tuple[dict[str, Any], list[int]]] = {
     "aggregate": ({"aggregate": "l", "window": WINDOW, "compute": {"n": "count(*)"}}, [S - 1, 2 * S - 1]),
     "top": ({"top": "l", "k": 1, "order_by": "v", "window": WINDOW}, [S - 1, 2 * S - 1]),
     "distinct": ({"distinct": "l", "on": ["k"], "window": WINDOW}, [10 * MS, 1500 * MS]),
+    "deduplicate": ({"deduplicate": "l", "on": ["k"], "within": "1s"}, [10 * MS, 1500 * MS]),
+    "sessions": (
+        {"aggregate": "l", "window": {"session": "100ms"}, "compute": {"n": "count(*)"}},
+        [120 * MS - 1, 1600 * MS - 1],
+    ),
+    "inner lookup": ({"lookup": ["l", "r"], "on": ["k"]}, [20 * MS, 1500 * MS]),
+    "left lookup": (
+        {"lookup": ["l", "r"], "on": ["k"], "within": "100ms", "how": "left"},
+        [10 * MS, 20 * MS, 1500 * MS],
+    ),
     "inner join": ({"join": ["l", "r"], "on": ["k"], "within": "100ms"}, [15 * MS, 20 * MS]),
     "left join": (
         {"join": ["l", "r"], "on": ["k"], "within": "100ms", "how": "left"},
@@ -218,7 +229,7 @@ def test_r09_alpha_x_is_x_less_what_comes_after_and_is_frozen_while_not_stable()
     assert ran.report["alpha_x_ms"] == min(alphas.values()) / MS
     one = InstanceDriver(plan_of(query_of()))
     assert one.instance.status().alpha_x_us == S - (100 + 50) * MS, "a bucket and a boundary interval, more than a tenth of X"
-    one.give(Threshold(2 * S))
+    one.give(Threshold.of(replace(one.instance.plan, delay_threshold_us=2 * S)))
     assert one.instance.status().alpha_x_us == 1800 * MS, "a new X holds at once; a tenth of it is kept back"
 
 

@@ -12,6 +12,8 @@ CELLS = [
     ("count by tumbling window", SHORT, "process/process"),
     ("filter of a union", LONG, "process/process"),
     ("inner join", LONG, "suspend/suspend"),
+    ("lookup in a table, which is stream a", LONG, "process/process"),
+    ("count by session", LONG, "delay/delay"),
     ("count, in a chain of two fragments", CRASH, "delay/delay"),
     ("top 2 by window", STOP, "process/suspend"),
 ]

@@ -15,7 +15,7 @@ from reconcile.events import PathAfter, Received
 from reconcile.instance import Instance
 from simulation.client import faults_of_records
 from simulation.drawing import PlanOptions, make_plan, settle
-from simulation.families import make_scenario
+from simulation.families import make_family_scenario, make_scenario
 from simulation.families.partial import FAMILIES
 from simulation.invariants import check
 from simulation.obligations import HARMLESS, with_obligations
@@ -126,6 +126,10 @@ def test_a_whole_one_is_not(hold: Hold) -> None:
     assert [name for seed in range(6) for name in _anomalies(_scenario(seed, hold))] == []
 
 
+def test_a_session_that_ends_after_the_last_row_of_an_overdue_bucket_is_not_too_early() -> None:
+    assert _anomalies(make_family_scenario("recent", 3461)) == set()
+
+
 def test_a_path_left_out_of_what_alpha_x_is_shared_by_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader far from its producer, whose own path to the client is long."""
     original = Instance.handle
@@ -150,7 +154,7 @@ def test_a_path_left_out_of_what_alpha_x_is_shared_by_is_seen(monkeypatch: pytes
 
 
 def test_what_is_owed_is_read_off_the_strikes() -> None:
-    scenarios = [make_scenario(seed) for seed in range(150)]
+    scenarios = [make_scenario(seed) for seed in range(500)]
     for scenario in scenarios:
         kinds = {strike.kind for strike in scenario.strikes}
         assert not scenario.owes_names or kinds <= {"cut_stream", *HARMLESS}

@@ -12,7 +12,7 @@ from simulation.campaign import simulate
 from simulation.families import make_scenario
 from simulation.run import observe
 
-SEEDS = (1, 2, 5, 8, 13, 19)
+SEEDS = (1, 5, 13)
 SCRIPT = (
     "import sys\n"
     "from simulation.run import observe\n"

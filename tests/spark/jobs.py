@@ -172,6 +172,8 @@ def _values(kind: pa.DataType, rows: int, chance: np.random.Generator) -> pa.Arr
     values: np.ndarray = numbers
     if pa.types.is_floating(kind):
         values = numbers * chance.random(rows) * 9
+    elif pa.types.is_date32(kind):
+        values = numbers.astype(np.int32)
     elif pa.types.is_string(kind):
         values = np.char.add("k", numbers.astype(str))
     return pa.array(values, mask=chance.random(rows) < 0.1)
@@ -203,7 +205,9 @@ class SparkJob:
         self.process: subprocess.Popen[bytes] | None = None
         self.heard = [Heard() for _ in self.instances]
         self.orders, self.answers = orders_topic(name, "r0"), answers_topic(name, "r0")
-        self._environment = {**os.environ, **environment, "BOREAL_DATA": str(directory), "PYTHONPATH": str(ROOT)}
+        self._environment = {**os.environ, **environment, "BOREAL_DATA": str(directory)}
+        paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+        self._environment["PYTHONPATH"] = os.pathsep.join(paths)
         self._given = [0] * len(self.instances)
         self._stopping = threading.Event()
         ensure(self.cluster, system_topics())

@@ -284,6 +284,7 @@ def test_spark_submit_takes_it_and_kafka_may_demand_tls_and_a_password(tmp_path:
             assert security.password not in job.said
 
 
+@pytest.mark.soak
 def test_a_job_that_fails_says_why_in_python_and_ends(kafka: KafkaServer, tmp_path: Path, fresh_name: str) -> None:
     settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=NOT_A_REDIS))
     with SparkJob(settings, query_named(fresh_name, 1), tmp_path, environment_of(settings)) as job:

@@ -15,7 +15,9 @@ import pytest
 from boreal.query.spec import Mode, Query, load_query
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings
 from services.stack.servers import KafkaServer, RedisServer
+from simulation.own_operators import OPERATORS
 from simulation.queries import SCHEMA, Menu, make_operators
+from tests.installing import install
 from tests.spark.jobs import Script, SparkJob, environment_of, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.soak, pytest.mark.xdist_group("servers")]
@@ -27,13 +29,20 @@ ANSWERED_S = 180.0
 def many_queries(name: str, seed: int) -> Query:
     """One query that is many, side by side; what they make meets in a union, beside its node, so that all of it is needed."""
     streams = {stream: {"time": "time", "schema": {"time": "int", **SCHEMA}} for stream in ("a", "b", "c")}
-    operators: dict[str, Any] = {}
-    fragments: dict[str, Any] = {}
-    ends = []
+    money = {"total": "sum(d * 1.19)", "mean": "avg(d)", "least": "min(d)", "last": "last(day)", "kinds": "count(distinct d)"}
+    streams["m"] = {"time": "time", "schema": {"time": "int", "d": "decimal(21, 2)", "day": "date"}}
+    operators: dict[str, Any] = {
+        "later": {"map": "m", "select": {"d": "d - 0.005", "day": "day + 1"}},
+        "money": {"aggregate": "later", "window": {"sliding": "2s", "every": "1s"}, "by": ["day"], "compute": money},
+        "end_of_money": {"aggregate": "money", "window": {"tumbling": "1s"}, "compute": {"rows": "count(*)"}},
+    }
+    fragments: dict[str, Any] = {"of_money": {"operators": ["later", "money"]}}
+    ends = ["end_of_money"]
     for number in range(QUERIES):
         rng = Random(f"{seed}/{number}")
-        some = rng.sample(sorted(streams), rng.randint(1, 3))
-        sketch, output = make_operators(rng, some, rng.choice((*4 * ["single"], "chain", "diamond")), Menu())
+        some = rng.sample(("a", "b", "c"), rng.randint(1, 3))
+        shape, menu = rng.choice((*4 * ["single"], "chain", "diamond")), Menu(recent=number % 2 == 1, own=number % 4 > 1)
+        sketch, output = make_operators(rng, some, shape, menu)
         ours = {operator: f"q{number}_{operator}" for operator in sketch.operators}
         for operator, spec in sketch.operators.items():
             kind, source = next(iter(spec.items()))
@@ -54,7 +63,10 @@ def many_queries(name: str, seed: int) -> Query:
 def test_random_queries_give_the_same_bytes(kafka: KafkaServer, tmp_path: Path, fresh_name: str, seed: int) -> None:
     with RedisServer(tmp_path / "redis") as redis:
         settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=kafka.bootstrap)}, redis=RedisSettings(url=redis.url))
-        with SparkJob(settings, many_queries(fresh_name, seed), tmp_path, environment_of(settings)) as job:
+        operators = {name: f"simulation.own_operators:{kind.__name__}" for name, kind in OPERATORS.items()}
+        installed = install(tmp_path / "installed", "simulated-operators", "1.0", operators)
+        environment = {**environment_of(settings), "PYTHONPATH": str(installed)}
+        with SparkJob(settings, many_queries(fresh_name, seed), tmp_path, environment) as job:
             job.spawn()
             scripts = [Script(fragment, seed + place) for place, fragment in enumerate(job.fragments)]
             for mode in Mode:

@@ -17,13 +17,16 @@ from boreal.model.frames import Anchor, Boundary, Data, Frame, LogId, Origin, St
 from boreal.model.schema import Schema
 from formats.changelog import Changelog
 from formats.client_headers import ID
+from formats.debezium import DebeziumForm
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic, RowTopics
+from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
+from services.hosting.registry import Registry
 from services.kafka.clusters import Cluster
-from services.kafka.settings import ServiceSettings
+from services.kafka.settings import RegistrySettings, ServiceSettings
 from services.stack.servers import KafkaServer
 
 SCHEMA = Schema.of({"name": "string", "n": "int"})
@@ -131,6 +134,10 @@ class Life:
     site: str = ""
     skip_to: int = 0
     has_latest: bool = False
+    has_debezium: bool = False
+    registry: str = ""
+    """The address of the registry of q.records; "" for none."""
+    format: str = "avro"
     codes: list[int] = field(default_factory=list)
     schema: Schema = SCHEMA
 
@@ -142,7 +149,18 @@ class Life:
         self.latest: LatestTopic | None = None
         if self.has_latest:
             self.latest = LatestTopic(self.cluster, f"{self.name}.latest", out_topic, self.codes.append)
-        rows = RowTopics(self.stable, self.latest)
+        self.debezium: LatestTopic | None = None
+        if self.has_debezium:
+            form = DebeziumForm("q", self.schema, ("name",))
+            self.debezium = LatestTopic(self.cluster, f"{self.name}.debezium", out_topic, self.codes.append, form)
+        self.records: StableTopic | None = None
+        if self.registry:
+            topic = f"{self.name}.records"
+            registry = Registry("main", RegistrySettings(url=self.registry), self.format)
+            registered = RegisteredForm(registry, self.format, topic, "q", self.schema)
+            arguments = self.cluster, topic, f"boreal.{topic}", out_topic, self.codes.append
+            self.records = StableTopic(*arguments, registered)
+        rows = RowTopics(self.stable, self.latest, self.debezium, self.records)
         self.tail: OutTail = read_out_tail(self.cluster, out_topic, rows.next_id)
         changelog = Changelog("q", self.schema, ("name",), BUCKET, place=self.tail.place)
         incarnation = self.tail.incarnation + 1
@@ -178,6 +196,6 @@ class Life:
 
     def close(self) -> None:
         self.out.close()
-        for topic in (self.stable, self.latest):
+        for topic in (self.stable, self.latest, self.debezium, self.records):
             if topic is not None:
                 topic.close()

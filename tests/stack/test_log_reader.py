@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 from unittest.mock import patch
 
@@ -20,6 +20,7 @@ from services.stack.servers import KafkaServer
 from services.storage import log_reader
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.log_reader import EVENT_FRAMES, LogGap, LogReader, ReaderFailure, UnreadableRecord
+from services.storage.shared_reader import MANY_RECORDS, SharedReader
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -38,6 +39,10 @@ from tests.stack.logs import (
 
 pytestmark = pytest.mark.usefixtures("servers")
 
+ALONE = 3600.0
+"""A time after which no test shares a log."""
+
+TAIL_US = 50_000
 ONE, TWO, THREE = (LogId(LOG.stream, LOG.replica, partition) for partition in range(3))
 
 
@@ -46,19 +51,29 @@ def topic(kafka: KafkaServer, fresh_name: str) -> Topic:
     return Topic(cluster_of(kafka), fresh_name, partitions=3)
 
 
+in_both_ways = pytest.mark.parametrize("calm_s", [ALONE, 0.0], ids=["alone", "shared"])
+"""For what a follower does: reading alone, and as a member of the shared reader as soon as it has caught up."""
+
+
 @pytest.fixture
-def inbox(topic: Topic) -> Iterator[Inbox]:
-    with reading(topic) as opened:
+def calm_s() -> float:
+    return ALONE
+
+
+@pytest.fixture
+def inbox(topic: Topic, calm_s: float) -> Iterator[Inbox]:
+    with reading(topic, calm_s) as opened:
         yield opened
 
 
-class reading(closing[Inbox]):
-    """An inbox and its reader, as a context."""
-
-    def __init__(self, topic: Topic) -> None:
-        inbox = Inbox()
-        inbox.reader = LogReader(topic.cluster, topic, inbox.events.put)
-        super().__init__(inbox)
+@contextmanager
+def reading(topic: Topic, calm_s: float = ALONE) -> Iterator[Inbox]:
+    """An inbox and its reader."""
+    inbox = Inbox()
+    with closing(SharedReader(topic.cluster, calm_s)) as shared:
+        inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
+        with closing(inbox):
+            yield inbox
 
 
 def writing(topic: Topic) -> closing[KafkaLogStore]:
@@ -78,6 +93,7 @@ def is_tentative(frame: Frame) -> bool:
 # Following
 
 
+@in_both_ways
 def test_an_empty_log_is_followed_from_its_beginning(topic: Topic, inbox: Inbox) -> None:
     reader = follow(inbox, LOG, -1)
     assert inbox.next() == Frames(LOG, (), 0)
@@ -87,6 +103,7 @@ def test_an_empty_log_is_followed_from_its_beginning(topic: Topic, inbox: Inbox)
     inbox.none(0.3)
 
 
+@in_both_ways
 @pytest.mark.parametrize("after_id", [-1, 0, 9, 24, 25, 93, 150, 10_000])
 def test_what_an_undo_has_revoked_is_not_delivered(topic: Topic, inbox: Inbox, after_id: int) -> None:
     frames: list[Frame] = []
@@ -112,6 +129,7 @@ def test_what_an_undo_has_revoked_is_not_delivered(topic: Topic, inbox: Inbox, a
     inbox.none(0.2)
 
 
+@in_both_ways
 def test_tentative_frames_are_delivered_live_and_so_is_the_undo(topic: Topic, inbox: Inbox) -> None:
     topic.put_frames([start(1), data(0, 5), data(5, 2, tentative=True)])
     follow(inbox, LOG, 4)
@@ -121,6 +139,7 @@ def test_tentative_frames_are_delivered_live_and_so_is_the_undo(topic: Topic, in
     assert inbox.frames(5) == list(enumerate(later, 3))
 
 
+@in_both_ways
 def test_only_one_event_is_outstanding_and_it_is_bounded(topic: Topic, inbox: Inbox) -> None:
     frames: list[Frame] = [start(1), *(boundary(n) for n in range(1000))]
     topic.put_frames(frames)
@@ -136,6 +155,7 @@ def test_only_one_event_is_outstanding_and_it_is_bounded(topic: Topic, inbox: In
     assert found == list(enumerate(frames))
 
 
+@in_both_ways
 def test_large_frames_are_bounded_in_bytes(topic: Topic, inbox: Inbox) -> None:
     sizes = [100_000] * 12 + [900_000] + [10]
     frames = [data(sum(sizes[:n]), size) for n, size in enumerate(sizes)]
@@ -151,6 +171,7 @@ def test_large_frames_are_bounded_in_bytes(topic: Topic, inbox: Inbox) -> None:
     assert found == list(enumerate(frames))
 
 
+@in_both_ways
 def test_a_slow_log_holds_up_no_other(topic: Topic, inbox: Inbox) -> None:
     for partition in range(3):
         topic.put_frames([start(1), *(boundary(n) for n in range(600))], partition=partition)
@@ -170,6 +191,7 @@ def test_a_slow_log_holds_up_no_other(topic: Topic, inbox: Inbox) -> None:
         assert items == list(enumerate([start(1), *(boundary(n) for n in range(600))]))
 
 
+@in_both_ways
 def test_unfollowed_is_silent_and_followed_again_begins_where_it_is_told(topic: Topic, inbox: Inbox) -> None:
     topic.put_frames([start(1), data(0, 5), data(5, 5)])
     reader = follow(inbox, LOG, -1)
@@ -181,6 +203,7 @@ def test_unfollowed_is_silent_and_followed_again_begins_where_it_is_told(topic: 
     assert inbox.frames(2) == [(2, data(5, 5)), (3, data(10, 5))]
 
 
+@in_both_ways
 def test_a_frame_is_delivered_within_milliseconds(topic: Topic, inbox: Inbox) -> None:
     with writing(topic) as store:
         log = store.open(LOG)
@@ -202,6 +225,7 @@ def test_a_frame_is_delivered_within_milliseconds(topic: Topic, inbox: Inbox) ->
         assert any(median_s() < 0.05 for _ in range(5)), "not in any of five tries: others may have had the machine in one"
 
 
+@in_both_ways
 def test_no_frame_lies_beyond_the_end_that_is_told_with_it(
     topic: Topic, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +282,7 @@ def fill(log: KafkaLog, *frames: Frame) -> KafkaLog:
     return log
 
 
+@in_both_ways
 def test_an_idle_log_that_was_trimmed_behind_a_readers_back_lacks_nothing(topic: Topic, inbox: Inbox) -> None:
     """Boundaries that it had not read are gone, and no rows."""
     with writing(topic) as store, patch("logs.index.IDLE_FRAMES", 100):
@@ -285,6 +310,7 @@ def test_rows_that_were_skipped_are_lacking(topic: Topic, inbox: Inbox) -> None:
     assert inbox.next() == LogGap(LOG, 21, trimmed=False)
 
 
+@in_both_ways
 def test_what_is_trimmed_beneath_a_reader_is_lacking(topic: Topic, inbox: Inbox) -> None:
     frames: list[Frame] = [start(1), *(data(10_000 * n, 10_000) for n in range(400))]
     topic.put_frames(frames)
@@ -311,6 +337,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@in_both_ways
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_broken_record_stops_its_log_and_no_other(topic: Topic, inbox: Inbox, damage: Callable[[bytes], bytes]) -> None:
     value, headers = encode_record(data(5, 5), 10, 1)
@@ -332,6 +359,7 @@ def test_a_broken_record_stops_its_log_and_no_other(topic: Topic, inbox: Inbox, 
     assert inbox.frames(1, TWO) == [(2, data(5, 5))]
 
 
+@in_both_ways
 def test_a_record_without_headers_is_broken_too(topic: Topic, inbox: Inbox) -> None:
     topic.put_frames([start(1), data(0, 5)])
     follow(inbox, LOG, -1)
@@ -342,6 +370,65 @@ def test_a_record_without_headers_is_broken_too(topic: Topic, inbox: Inbox) -> N
     broken = inbox.next(UnreadableRecord)
     assert (broken.log, broken.offset) == (LOG, 3)
     assert "no header next_id" in str(broken.error)
+
+
+def is_shared(inbox: Inbox, log: LogId) -> bool:
+    """Whether the shared reader alone reads a followed log."""
+    assert inbox.reader is not None
+    return inbox.reader._follows[log]._is_shared
+
+
+def write_until_shared(log: KafkaLog, inbox: Inbox, first: int) -> int:
+    """Append boundaries, each after the one before is taken, until the log is shared; returns the number of the next one. The
+    shared reader takes over with a record that it has read."""
+    for n in count(first):
+        if is_shared(inbox, log.id):
+            return n
+        log.append(boundary(n))
+        assert inbox.frames(1, log.id) == [(n, boundary(n))]
+    raise AssertionError
+
+
+@pytest.mark.parametrize("calm_s", [0.0])
+def test_a_calm_log_needs_no_thread_and_reads_alone_again_when_many_records_come(topic: Topic, inbox: Inbox) -> None:
+    with writing(topic) as store:
+        log, end = store.open(ONE), 0
+        follow(inbox, ONE, -1)
+        for burst in (5 * MANY_RECORDS, 3 * MANY_RECORDS):
+            end = write_until_shared(log, inbox, end)
+            wait_until(lambda: not any(thread.name == f"follow-{ONE.key}-{ONE.replica}" for thread in threading.enumerate()))
+            log.append_later(*(boundary(n) for n in range(end, end + burst)))
+            assert inbox.frames(burst, ONE) == [(n, boundary(n)) for n in range(end, end + burst)]
+            end += burst
+
+
+def test_two_readers_of_a_log_share_it_and_each_gets_all_of_it(topic: Topic) -> None:
+    with closing(SharedReader(topic.cluster, 0.0)) as shared, writing(topic) as store:
+        log = store.open(ONE)
+        inboxes = [Inbox(), Inbox()]
+        for inbox in inboxes:
+            inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
+            follow(inbox, ONE, -1)
+        for n in range(100):
+            log.append(boundary(n))
+        wait_until(lambda: all(is_shared(inbox, ONE) for inbox in inboxes) or log.append(boundary(log.end)) < 0)
+        end = log.append(boundary(log.end)) + 1
+        for inbox in inboxes:
+            assert inbox.frames(end, ONE) == [(n, boundary(n)) for n in range(end)]
+            inbox.close()
+
+
+def test_an_error_of_a_shared_log_lets_all_read_alone(topic: Topic) -> None:
+    """kafka-python does not say which log an error is about."""
+    with closing(SharedReader(topic.cluster, 0.0)) as shared, writing(topic) as store:
+        inbox = Inbox()
+        inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
+        follow(inbox, ONE, -1)
+        end = write_until_shared(store.open(ONE), inbox, 0)
+        shared._dismiss()
+        assert not is_shared(inbox, ONE)
+        write_until_shared(store.open(ONE), inbox, end)
+        inbox.close()
 
 
 # Watching
@@ -374,6 +461,7 @@ def test_a_watched_log_tells_its_newest_boundary_only_when_it_grows(topic: Topic
     inbox.none(0.3)
 
 
+@in_both_ways
 def test_a_followed_log_gives_no_tails_until_it_is_left(topic: Topic, inbox: Inbox) -> None:
     assert inbox.reader is not None
     for log in (ONE, TWO):
@@ -419,7 +507,7 @@ def test_a_watched_log_that_grows_fast_is_told_of_its_end(topic: Topic, inbox: I
     tails = 0
     while inbox.next(Tail).frame != boundary(41):
         tails += 1
-    looks = (time.monotonic() - begun) * 1_000 / log_reader.TAIL_MS
+    looks = (time.monotonic() - begun) * 1_000_000 / TAIL_US
     assert tails < max(20, looks), "as where the writer is so slow that each is the newest for a while"
 
 
@@ -462,9 +550,12 @@ def test_a_read_of_a_row_that_is_not_there_yet_is_empty(topic: Topic, inbox: Inb
 # When Kafka is away
 
 
-def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(own_kafka: KafkaServer, fresh_name: str) -> None:
+@in_both_ways
+def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(
+    own_kafka: KafkaServer, fresh_name: str, calm_s: float
+) -> None:
     topic = Topic(cluster_of(own_kafka), fresh_name, partitions=3)
-    with reading(topic) as inbox, writing(topic) as store:
+    with reading(topic, calm_s) as inbox, writing(topic) as store:
         assert inbox.reader is not None
         log = store.open(ONE)
         inbox.reader.watch(TWO)
@@ -495,9 +586,10 @@ def test_a_broker_that_dies_and_returns_loses_and_repeats_nothing(own_kafka: Kaf
         assert inbox.next() == Tail(TWO, boundary(5))
 
 
-def test_a_frozen_broker_is_silence(own_kafka: KafkaServer, fresh_name: str) -> None:
+@in_both_ways
+def test_a_frozen_broker_is_silence(own_kafka: KafkaServer, fresh_name: str, calm_s: float) -> None:
     topic = Topic(cluster_of(own_kafka), fresh_name)
-    with reading(topic) as inbox:
+    with reading(topic, calm_s) as inbox:
         topic.put_frames([start(1), data(0, 5)])
         follow(inbox, LOG, -1)
         inbox.frames(1)
@@ -508,9 +600,10 @@ def test_a_frozen_broker_is_silence(own_kafka: KafkaServer, fresh_name: str) -> 
         assert inbox.frames(1, within_s=60) == [(2, boundary(5))]
 
 
-def test_a_log_that_lost_what_we_had_read_is_broken(own_kafka: KafkaServer, fresh_name: str) -> None:
+@in_both_ways
+def test_a_log_that_lost_what_we_had_read_is_broken(own_kafka: KafkaServer, fresh_name: str, calm_s: float) -> None:
     topic = Topic(cluster_of(own_kafka), fresh_name)
-    with reading(topic) as inbox:
+    with reading(topic, calm_s) as inbox:
         topic.put_frames([start(1), data(0, 5)])
         follow(inbox, LOG, -1)
         inbox.frames(1)
@@ -528,9 +621,10 @@ def test_the_unforeseen_is_delivered_and_not_swallowed(topic: Topic, inbox: Inbo
     assert isinstance(inbox.next(ReaderFailure).error, ZeroDivisionError)
 
 
-def test_close_ends_all_threads(topic: Topic) -> None:
+@in_both_ways
+def test_close_ends_all_threads(topic: Topic, calm_s: float) -> None:
     before = set(threading.enumerate())
-    with reading(topic) as inbox:
+    with reading(topic, calm_s) as inbox:
         assert inbox.reader is not None
         inbox.reader.watch(TWO)
         follow(inbox, ONE, -1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from bench.warm_processes import AnyProcess, start_process
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.events import Event, read_event
@@ -26,9 +26,10 @@ from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from formats.control_messages import ControlItem, acknowledge_item, instance_of
 from logs.checkpoints import Checkpoint
-from services.hosting.process import EXIT_FENCED, StatusPublisher, now_us
+from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control import ControlPlane
+from services.kafka.control_desk import ControlDesk
 from services.kafka.events import EventWriter
 from services.kafka.follower import TopicFollower
 from services.kafka.queries import QueryRegistry
@@ -39,7 +40,7 @@ from services.monitor.reports import QueryReports
 from services.stack.servers import KafkaServer, RedisServer
 from services.storage.redis_checkpoints import RedisCheckpointStore, connect_redis
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("monitor")]
 
 PATIENCE_S = 90.0
 R0, R1, OUT = (instance_of(name) for name in ("main.r0.0", "main.r1.0", "egress.r0.0"))
@@ -73,7 +74,7 @@ class Site:
     redis: RedisServer
     name: str
     """The query's: no other test on these servers has it."""
-    process: subprocess.Popen[bytes] | None = None
+    process: AnyProcess | None = None
     statuses: Statuses = field(init=False)
     reports: QueryReports = field(init=False)
 
@@ -98,8 +99,7 @@ class Site:
             "BOREAL_REDIS__URL": self.redis.url,
             "BOREAL_DATA": str(self.root),
         }
-        with (self.root / "monitor.log").open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "services.monitor"], env=environment, stderr=log)
+        self.process = start_process((sys.executable, "-m", "services.monitor"), environment, self.root / "monitor.log")
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> int:
         """The exit code. A process that takes longer than ten seconds fails the test."""
@@ -169,8 +169,8 @@ class Players:
             ensure(self.site.home, specs)
         QueryRegistry(self.site.home).put(QueryRecord(self.site.name, query.dump(), 1))
         self._stopping = threading.Event()
-        clusters = make_clusters(self.site.settings, "players")
-        self._control = ControlPlane(clusters, control_topic(self.site.name), "players", "a")
+        self._desk = ControlDesk(make_clusters(self.site.settings, "players")["a"])
+        self._control = ControlPlane({"a": self._desk}, control_topic(self.site.name), "players", "a")
         self._control.listen(self._hear)
         self._thread = threading.Thread(target=self._speak, daemon=True)
         self._thread.start()
@@ -180,6 +180,7 @@ class Players:
         self._stopping.set()
         self._thread.join()
         self._control.close()
+        self._desk.close()
         if self.site.kafka.pid is not None:
             QueryRegistry(self.site.home).delete(self.site.name)
 
@@ -331,6 +332,63 @@ def test_what_happens_is_recorded_once_though_the_monitor_is_killed_again_and_ag
     assert (change.by, change.facts["changes"]) == ("ann (operator)", {"delay_threshold": ["1s", "2s"]})
 
 
+def test_what_was_counted_for_an_objective_is_recorded_when_the_monitor_is_stopped(site: Site):
+    counts = {"stable": 9, "tentative": 0, "undone": 0}
+    egress: dict[str, Any] = {"ready": True, "state": "STABLE", "since_ms": 2_000.0, "counts": counts}
+    egress |= {"violations": 0, "new_rows": 100}
+    served: list[Event] = []
+
+    def take(record: Any) -> None:
+        event = read_event(record.value)
+        if event.query == site.name and event.kind == "served":
+            served.append(event)
+
+    def give() -> dict[str, Any]:
+        """New rows with each status: what the first one that is heard says was counted by a life before."""
+        egress["new_rows"] += 7
+        return egress
+
+    def on_time() -> int:
+        return ((site.query.get("slo") or {}).get("results") or {}).get("on_time", 0)
+
+    with (
+        Players(site, spec(site.name, slo="99%/7d")),
+        closing(TopicFollower(site.home, EVENTS, take, read_committed=True)),
+        closing(StatusPublisher(site.home, f"egress.{site.name}.a", give)),
+    ):
+        eventually(on_time, "rows are counted")
+        counted = on_time()
+        assert site.end(signal.SIGTERM) == EXIT_STOPPED
+        eventually(lambda: sum(event.facts["on_time"] for event in served) >= counted, "they are recorded")
+
+
+def test_a_job_is_recorded_once_though_the_monitor_was_away_when_it_ended(site: Site):
+    found: list[Event] = []
+    job: dict[str, Any] = {"id": site.name, "kind": "comparison", "query": "q", "by": "ann (operator)", "problem": None}
+    job |= {"state": "running", "created_ms": now_us() / 1_000, "ended_ms": None}
+
+    def take(record: Any) -> None:
+        event = read_event(record.value)
+        if event.facts.get("id") == site.name:
+            found.append(event)
+
+    with (
+        Players(site, spec(site.name)),
+        closing(TopicFollower(site.home, EVENTS, take, read_committed=True)),
+        closing(StatusPublisher(site.home, "api", lambda: {"ready": True, "jobs": [job]})),
+    ):
+        eventually(lambda: len(found) == 1, "it is asked for")
+        site.end()
+        job |= {"state": "done", "ended_ms": now_us() / 1_000}
+        site.start()
+        eventually(lambda: len(found) == 2, "its end")
+        site.end()
+        site.start()
+        eventually(lambda: site.monitor.get("ready") and site.query.get("ready") is not None, "another life")
+        time.sleep(2.5)  # statuses come every second
+    assert [(event.kind, event.by) for event in found] == [("job_created", "ann (operator)"), ("job_done", None)]
+
+
 def test_a_second_writer_of_events_ends_the_first(site: Site):
     written, read = threading.Event(), threading.Event()
 
@@ -345,7 +403,7 @@ def test_a_second_writer_of_events_ends_the_first(site: Site):
             changed = QueryRecord(site.name, load_query(spec(site.name, delay_threshold="2s")).dump(), 2)
             QueryRegistry(site.home).put(changed)  # which the first wants to record
             eventually(lambda: not site.is_running, "the first has ended")
-    assert site.process is not None and site.process.returncode == EXIT_FENCED
+    assert site.process is not None and site.process.poll() == EXIT_FENCED
 
 
 def test_it_outlasts_kafka_and_redis(site: Site):

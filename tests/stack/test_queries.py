@@ -50,8 +50,9 @@ def home(kafka: KafkaServer) -> Cluster:
 
 
 @pytest.fixture
-def registry(home: Cluster) -> QueryRegistry:
-    return QueryRegistry(home)
+def registry(home: Cluster) -> Iterator[QueryRegistry]:
+    with closing(QueryRegistry(home)) as registry:
+        yield registry
 
 
 def record(name: str, revision: int = 1, **changes: object) -> QueryRecord:
@@ -146,6 +147,7 @@ def test_an_outage_is_an_error_to_a_caller_and_silence_to_a_watch(
             pass
     finally:
         watch.close()
+        registry.close()
 
 
 @pytest.mark.parametrize(("silent_s", "has_processes"), [(10, True), (60, False)])
@@ -204,7 +206,58 @@ def test_of_two_updates_at_once_neither_is_lost(home: Cluster, registry: QueryRe
 
     with ThreadPoolExecutor(2) as both:
         confirmed = sum(both.map(raised, (registry, other)))
+    other.close()
     assert confirmed >= 3 and 3 + confirmed <= registry.load()[fresh_name].revision <= 9
+
+
+def test_a_writer_stays_for_the_next_update(registry: QueryRegistry, fresh_name: str) -> None:
+    """Unless another one begins, as other tests of this run do now and then."""
+    looks: list[QueryRecord | None] = []
+
+    def looks_once(revision: int) -> bool:
+        def decide(old: QueryRecord | None) -> QueryRecord:
+            looks.append(old)
+            return replace(record(fresh_name), revision=revision)
+
+        looks.clear()
+        registry.update(fresh_name, decide)
+        return len(looks) == 1
+
+    registry.put(record(fresh_name))
+    assert any(looks_once(revision) for revision in range(2, 12))
+
+
+def test_a_writer_that_stays_sees_what_others_have_written(home: Cluster, registry: QueryRegistry, fresh_name: str):
+    """Its copy of the records may be old: then neither its write nor its refusal counts."""
+    with closing(QueryRegistry(home)) as other:
+        registry.put(record(fresh_name))
+        looks: list[QueryRecord | None] = []
+
+        def raise_revision(old: QueryRecord | None) -> QueryRecord:
+            looks.append(old)
+            assert old is not None
+            return replace(old, revision=old.revision + 1)
+
+        def refuse_but_newest(old: QueryRecord | None) -> QueryRecord:
+            looks.append(old)
+            assert old is not None
+            if old.revision != 4:
+                raise ValueError("not the newest")
+            return replace(old, revision=5)
+
+        registry.update(fresh_name, raise_revision)
+        assert looks[-1] == record(fresh_name)
+        other.update(fresh_name, raise_revision)
+        registry.update(fresh_name, raise_revision)
+        assert looks[-1] == replace(record(fresh_name), revision=3)
+        other.update(fresh_name, lambda old: replace(record(fresh_name), revision=4))
+        assert registry.update(fresh_name, refuse_but_newest) == replace(record(fresh_name), revision=5)
+        other.delete(fresh_name)
+        registry.delete(fresh_name)
+        registry.put(record(fresh_name))
+        other.delete(fresh_name)
+        registry.put(record(fresh_name))
+        assert registry.load()[fresh_name] == record(fresh_name), "also where the copy says that it is as wanted"
 
 
 def test_an_update_that_is_given_up_leaves_no_trace(registry: QueryRegistry, watched, fresh_name: str):

@@ -70,9 +70,9 @@ def test_kafka_over_sasl_and_tls(secured: KafkaServer, certificates: Certificate
     settings = load_settings()
     cluster = Cluster("a", settings, "test")
     ensure(cluster, system_topics())
-    registry = QueryRegistry(cluster)
-    registry.put(QueryRecord("q", {}, 1))
-    assert registry.load() == {"q": QueryRecord("q", {}, 1)}
+    with closing(QueryRegistry(cluster)) as registry:
+        registry.put(QueryRecord("q", {}, 1))
+        assert registry.find("q") == QueryRecord("q", {}, 1)
     assert SECRET not in repr(settings) + settings.model_dump_json() + caplog.text
     monkeypatch.setenv("BOREAL_SITES__A__PASSWORD", "wrong")
     with pytest.raises(KafkaError) as refused:

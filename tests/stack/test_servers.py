@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 30.0
 ONCE = Retry(NoBackoff(), 0)
 
-pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.usefixtures("servers")
 
 
 def eventually(holds: Callable[[], bool]) -> None:

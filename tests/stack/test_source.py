@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.error
@@ -13,6 +12,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
+from bench.warm_processes import AnyProcess, start_process
 from boreal.model.frames import INFINITY, Boundary, Data, Start
 from boreal.query.planner import plan
 from boreal.query.spec import Query, load_query
@@ -42,6 +44,7 @@ from services.storage.kafka_log import KafkaLogStore
 from sunion.tape import BEGINNING
 
 SECONDS = 240.0
+TOKEN = "the token of the source"
 
 
 @dataclass
@@ -52,8 +55,9 @@ class Bench:
     name: str
     data: Path
     stream: dict[str, Any]
+    reader: str
     shards: int = 1
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[AnyProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap=self.bootstrap)}, data=self.data)
@@ -71,6 +75,7 @@ class Bench:
             "replicas": 1,
             "shards": self.shards,
             "engine": "native",
+            "tuning": {"history": "0s"},
         }
         self.query: Query = load_query(spec)
         self.layout = Layout(plan(self.query), ("a",))
@@ -83,12 +88,16 @@ class Bench:
     def log_file(self) -> Path:
         return self.data / "source.log"
 
-    def start(self, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, **environment: str) -> AnyProcess:
         """A source, running; it says what it does in `log_file`."""
-        settings = {"BOREAL_SITES__A__BOOTSTRAP": self.bootstrap, "BOREAL_DATA": str(self.data), **environment}
-        with self.log_file.open("ab") as log:
-            command = [sys.executable, "-m", "services.source", self.name, "s"]
-            self.processes.append(subprocess.Popen(command, env={**os.environ, **settings}, stderr=log))
+        settings = {
+            "BOREAL_SITES__A__BOOTSTRAP": self.bootstrap,
+            "BOREAL_DATA": str(self.data),
+            "BOREAL_TOPIC_READER": self.reader,
+            **environment,
+        }
+        command = (sys.executable, "-m", "services.source", self.name, "s")
+        self.processes.append(start_process(command, {**os.environ, **settings}, self.log_file))
         return self.processes[-1]
 
     def close(self) -> None:
@@ -156,7 +165,7 @@ class Bench:
             assert not [one for one in self.processes if one.poll() == 1], f"the source broke down: {said}"
             time.sleep(0.05)
 
-    def wait_rows_or_end(self, count: int, process: subprocess.Popen[bytes]) -> None:
+    def wait_rows_or_end(self, count: int, process: AnyProcess) -> None:
         self.wait(lambda: process.poll() is not None or len(self.rows()) >= count, f"{count} rows, or the end")
 
     def wait_lives(self, count: int) -> None:
@@ -186,11 +195,21 @@ def check(frames: list[Any]) -> None:
 
 
 @pytest.fixture
-def make_bench(kafka: KafkaServer, fresh_name: str, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+def reader() -> str:
+    """The client that reads the user's topic."""
+    return "kafka-python"
+
+
+with_both_clients = pytest.mark.parametrize("reader", ["kafka-python", "librdkafka"])
+"""Of a test of what the client does: reading, its place, and what its broker does to it."""
+
+
+@pytest.fixture
+def make_bench(kafka: KafkaServer, fresh_name: str, tmp_path: Path, reader: str) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def make(shards: int = 1, bootstrap: str | None = None, **stream: Any) -> Bench:
-        made.append(Bench(bootstrap or kafka.bootstrap, fresh_name, tmp_path, stream, shards))
+        made.append(Bench(bootstrap or kafka.bootstrap, fresh_name, tmp_path, stream, reader, shards))
         return made[-1]
 
     yield make
@@ -198,6 +217,7 @@ def make_bench(kafka: KafkaServer, fresh_name: str, tmp_path: Path) -> Iterator[
         bench.close()
 
 
+@with_both_clients
 def test_rows_in_are_rows_in_the_logs(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(shards=2)
     bench.start()
@@ -209,6 +229,7 @@ def test_rows_in_are_rows_in_the_logs(make_bench: Callable[..., Bench]) -> None:
     assert bench.status()["ready"] and bench.status()["last_boundary"] == "1970-01-01T00:16:40.999000Z"
 
 
+@with_both_clients
 def test_records_that_their_producer_has_compressed_are_read(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     bench.start()
@@ -219,6 +240,36 @@ def test_records_that_their_producer_has_compressed_are_read(make_bench: Callabl
         assert producer.flush(SECONDS) == 0
         bench.wait_rows(1000 * (place + 1))
     assert bench.rows() == list(range(4000)) and not bench.letters()
+
+
+@with_both_clients
+def test_keys_headers_and_places_of_records_are_columns(make_bench: Callable[..., Bench]) -> None:
+    schema = {
+        "n": {"type": "int", "from": "header.number"},
+        "user": {"type": "string", "from": "key"},
+        "at": {"type": "timestamp", "from": "timestamp"},
+        "partition": {"type": "int", "from": "partition"},
+        "offset": {"type": "int", "from": "offset"},
+        "total": {"type": "decimal(6, 2)", "path": "order.items[0].price"},
+        "due": "date",
+    }
+    bench = make_bench(schema=schema, disorder="1h")
+    bench.start()
+    began_us = time.time() * 1e6
+    value = b'{"order": {"items": [{"price": 19.90}]}, "due": "2013-01-31"}'
+    for n in range(4):
+        bench.send_text(value, n % 2, (("number", b"%d" % n),))
+    bench.send_text(value, 0, (("number", b"many"),))
+    bench.send_text(b"{", 0, (("number", b"5"),))
+    bench.producer.flush()
+    bench.wait_rows(4)
+    bench.wait(lambda: len(bench.letters()) == 2, "letters")
+    rows = [row for log in bench.logs() for frame in log if isinstance(frame, Data) for row in frame.batch.to_pylist()]
+    found = [(row["n"], row["partition"], row["offset"], row["user"], row["total"], row["due"]) for row in rows]
+    price, due = Decimal("19.90"), date(2013, 1, 31)
+    assert sorted(found) == [(n, n % 2, n // 2, "any", price, due) for n in range(4)]
+    assert all(row["time"] == round(row["at"].timestamp() * 1e6) > began_us - 1e6 for row in rows)
+    assert [letter["reason"].partition(":")[0] for letter in bench.letters()] == ["column n", "not JSON"]
 
 
 def test_stopping_is_a_matter_of_moments_and_the_next_life_goes_on(make_bench: Callable[..., Bench]) -> None:
@@ -249,6 +300,7 @@ def test_stopping_is_a_matter_of_moments_and_the_next_life_goes_on(make_bench: C
         "source.between_logs:3",
     ],
 )
+@with_both_clients
 def test_a_source_that_is_killed_between_two_effects_loses_and_repeats_nothing(
     make_bench: Callable[..., Bench], failpoint: str
 ) -> None:
@@ -268,6 +320,7 @@ def test_a_source_that_is_killed_between_two_effects_loses_and_repeats_nothing(
     assert {letter["record"] for letter in bench.letters()} == {f"garbage {first}" for first in range(0, 400, 100)}
 
 
+@with_both_clients
 def test_a_source_that_is_killed_at_any_time_loses_and_repeats_nothing(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(shards=2)
     bench.send(0, 1, partition=1)
@@ -294,7 +347,7 @@ def test_a_second_source_fences_the_first(make_bench: Callable[..., Bench]) -> N
     bench.wait_rows(10)
     second = bench.start()
     bench.wait(lambda: first.poll() is not None, "the first one's end")
-    assert first.returncode == EXIT_FENCED
+    assert first.poll() == EXIT_FENCED
     bench.send(10, 10)
     bench.wait(lambda: second.poll() == EXIT_FENCED or len(bench.rows()) == 20, "the second one's rows, or its end")
     if second.poll() == EXIT_FENCED:
@@ -325,6 +378,7 @@ def test_an_idle_stream_has_boundaries_as_it_has_no_rows(make_bench: Callable[..
     assert time.monotonic() - started < 20 * 10 * bench.layout.plan.boundary_interval_us / 1e6 + 5
 
 
+@with_both_clients
 def test_garbage_and_late_rows_go_to_the_dead_letters_and_cost_others_nothing(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(disorder="100ms")
     bench.send(1000, 100)
@@ -341,7 +395,7 @@ def test_garbage_and_late_rows_go_to_the_dead_letters_and_cost_others_nothing(ma
     late = "late by 1s99ms, disorder allows 100ms"
     assert bench.letters() == [
         {**common, "offset": 100, "reason": late, "record": '{"at": 1000000, "user": "late"}'},
-        {**common, "offset": 101, "reason": "not UTF-8", "record": "\\xff\\xfe"},
+        {**common, "offset": 101, "reason": "not UTF-8", "record": "\\xff\\xfe", "base64": "//4="},
         {**common, "offset": 102, "reason": "no value", "record": ""},
         {**common, "offset": 103, "reason": "header boundary: 'whenever' is neither a time nor 'end'", "record": "{}"},
     ]
@@ -363,6 +417,7 @@ def test_late_rows_are_clamped_where_the_stream_asks_for_it(make_bench: Callable
     assert not bench.letters() and bench.status()["dlq"] == 0
 
 
+@with_both_clients
 def test_heartbeat_records_are_the_boundary_and_end_is_the_end(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(boundary="producer")
     bench.start()
@@ -377,6 +432,7 @@ def test_heartbeat_records_are_the_boundary_and_end_is_the_end(make_bench: Calla
     bench.wait(lambda: bench.status().get("last_boundary") == "end", "status")
 
 
+@with_both_clients
 def test_the_clock_is_the_boundary_also_after_a_transaction(make_bench: Callable[..., Bench]) -> None:
     """A transaction ends with a record that no reader sees, and whose offset is passed all the same."""
     bench = make_bench(boundary="clock", disorder="1s")
@@ -422,6 +478,7 @@ def test_a_row_an_hour_ahead_costs_its_stream_nothing(make_bench: Callable[..., 
     assert boundaries(bench)[-1] < now_us() and bench.status()["dlq"] == 1
 
 
+@with_both_clients
 def test_a_quiet_partition_follows_the_other_and_a_quiet_topic_the_clock(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(idle="2s")
     bench.start()
@@ -447,6 +504,7 @@ def test_a_quiet_partition_follows_the_other_and_a_quiet_topic_the_clock(make_be
 
 
 @pytest.mark.parametrize("boundary", ["data", "clock"])
+@with_both_clients
 def test_what_producers_could_not_send_to_a_frozen_broker_is_not_late(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench], boundary: str
 ) -> None:
@@ -520,6 +578,7 @@ def test_logs_are_trimmed_when_nobody_needs_them_and_a_new_life_finds_its_place(
     assert bench.rows()[-60:] == list(range(50, 110))
 
 
+@with_both_clients
 def test_records_that_retention_took_are_told_of(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     process = bench.start()
@@ -537,6 +596,7 @@ def test_records_that_retention_took_are_told_of(make_bench: Callable[..., Bench
     bench.wait(lambda: bench.status().get("lost_records") == 5, "status")
 
 
+@with_both_clients
 def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_beginning(
     make_bench: Callable[..., Bench],
 ) -> None:
@@ -560,6 +620,7 @@ def test_a_topic_that_was_made_anew_while_the_source_was_away_is_read_from_its_b
     assert "reading continues at 0" in bench.log_file.read_text()
 
 
+@with_both_clients
 def test_while_its_topic_does_not_exist_a_source_is_not_ready(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     with closing(bench.home.make_admin()) as admin:
@@ -583,7 +644,8 @@ class Posted:
 
 
 def post(bench: Bench, port: int, body: bytes, kind: str = "application/json") -> Posted:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/{bench.name}/s/tuples", body, {"content-type": kind})
+    headers = {"content-type": kind, "authorization": f"Bearer {TOKEN}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{bench.name}/s/tuples", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             return Posted(response.status, json.load(response))
@@ -603,7 +665,7 @@ def test_rows_may_be_posted_in_every_shape(make_bench: Callable[..., Bench]) -> 
     import pyarrow as pa
 
     bench, port = make_bench(), free_port()
-    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
     bench.wait(lambda: is_open(bench, port), "the port")
     assert post(bench, port, json.dumps(row(0)).encode()).answer["accepted"] == 1
     bench.wait_rows(1)  # The source knows Kafka now: making its producer may take longer than a post may wait.
@@ -628,7 +690,7 @@ def test_what_is_posted_while_the_broker_is_down_is_spooled_and_drained_in_order
     own_kafka: KafkaServer, make_bench: Callable[..., Bench]
 ) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
-    process = bench.start(BOREAL_HTTP_PORT=str(port))
+    process = bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
     bench.wait(lambda: is_open(bench, port), "the port")
     bench.send(0, 100)
     bench.wait_rows(100)
@@ -656,7 +718,7 @@ def test_what_is_spooled_and_too_large_for_the_topic_is_a_dead_letter_and_no_row
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
     with closing(bench.home.make_admin()) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, bench.topic, {"max.message.bytes": "1000"})])
-    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
     bench.wait(lambda: is_open(bench, port), "the port")
     assert post(bench, port, json.dumps([row(0)]).encode()).status == 202
     bench.wait_rows(1)
@@ -688,7 +750,7 @@ def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
     own_kafka: KafkaServer, make_bench: Callable[..., Bench]
 ) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
-    process = bench.start(BOREAL_HTTP_PORT=str(port))
+    process = bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
     bench.wait(lambda: is_open(bench, port), "the port")
     post(bench, port, json.dumps([row(n) for n in range(10)]).encode())
     bench.wait_rows(10)
@@ -697,7 +759,7 @@ def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
     process.kill()
     process.wait()
     own_kafka.start()
-    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
     bench.wait(lambda: is_open(bench, port), "the port")
     post(bench, port, json.dumps(row(20)).encode())
     bench.wait_rows(21)
@@ -706,7 +768,7 @@ def test_what_is_left_in_the_spool_comes_first_in_the_next_life(
 
 def test_a_full_spool_refuses_what_is_posted_and_says_so(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:
     bench, port = make_bench(bootstrap=own_kafka.bootstrap), free_port()
-    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_SPOOL_BYTES="100KB")
+    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN, BOREAL_SPOOL_BYTES="100KB")
     bench.wait(lambda: is_open(bench, port), "the port")
     own_kafka.kill()
     count = 0
@@ -726,18 +788,20 @@ def test_a_source_whose_spool_is_damaged_goes_on_without_it(make_bench: Callable
     spool = bench.data / "spool" / bench.name / "s"
     spool.mkdir(parents=True)
     (spool / f"{0:020d}.log").write_bytes(b"no segment" * 100)
-    bench.start(BOREAL_HTTP_PORT=str(port))
+    bench.start(BOREAL_HTTP_PORT=str(port), BOREAL_HTTP_TOKEN=TOKEN)
     bench.send(0, 10)
     bench.wait_rows(10)
     assert bench.rows() == list(range(10)) and not is_open(bench, port)
     assert f"the spool in {spool} cannot be opened" in bench.log_file.read_text()
 
 
+@with_both_clients
 def test_a_source_whose_broker_freezes_goes_on_where_it_was(own_kafka: KafkaServer, make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(bootstrap=own_kafka.bootstrap, shards=2)
     process = bench.start()
     for n in range(0, 500, 50):
         bench.send(n, 50)
+    bench.wait_rows(1)
     own_kafka.pause()
     time.sleep(4)
     own_kafka.resume()

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from bench import core, stack
 from bench.deployment import DeployedProcess, Deployment
+from bench.warm_processes import start_process
 from boreal.model.errors import UserError
 from tests.harness import query_of
 
@@ -83,7 +85,8 @@ def test_a_dead_process_is_not_ready_whatever_its_last_status_says(tmp_path: Pat
     statuses: dict[str, dict[str, Any]] = {}
     monkeypatch.setattr(deployment, "statuses", lambda: statuses)
     for name in ("node.q.r0", "node.q.r1"):
-        service = DeployedProcess(name, ("sleep", "600"), {}, {}, tmp_path / f"{name}.log")
+        log = tmp_path / f"{name}.log"
+        service = DeployedProcess(name, partial(start_process, ("sleep", "600"), log=log), {}, {}, log)
         service.start()
         deployment.services[name] = service
         statuses[name] = {"pid": service.pid, "ready": True}

@@ -17,7 +17,8 @@ import yaml
 from api.settings import ApiSettings
 from deployment.query_record import QueryRecord
 from services.stack.children import MONITOR, api_child, query_children
-from services.stack.launcher import LocalStack, supervisor_command
+from services.stack.description import supervisor_command
+from services.stack.launcher import LocalStack
 from services.stack.servers import KafkaServer, RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,8 @@ def test_each_local_server_has_its_container(services: dict[str, Any], local: Lo
 def test_each_site_has_a_supervisor_that_is_started_as_the_local_one_is(services: dict[str, Any], local: LocalStack) -> None:
     python, *common = (part for part in supervisor_command(allow_chaos=False) if part != "--local")
     for service in supervisors(services).values():
-        assert service["command"][:-2] == ["python", *common], python
+        assert service["command"][:-4] == ["python", *common], python
+        assert option(service["command"], "--workers") == "2"
     assert [option(service["command"], "--site") for service in supervisors(services).values()] == list(local.sites)
 
 

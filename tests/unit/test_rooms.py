@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -19,12 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ABOVE: dict[str, tuple[str, ...]] = {
     "boreal.model": (),
-    "boreal.query": ("boreal.model",),
+    "boreal.operators": ("boreal.model",),
+    "boreal.query": ("boreal.operators",),
     "boreal.client": ("boreal.model",),
     "boreal.spark": ("boreal.client",),
     "boreal": ("boreal.client",),
     "sunion": ("boreal.query",),
     "operators": ("boreal.query",),
+    "boreal.testing": ("operators",),
     "reconcile": ("sunion", "operators"),
     "formats": ("reconcile",),
     "intake": ("formats",),
@@ -38,7 +41,8 @@ ABOVE: dict[str, tuple[str, ...]] = {
     "services.node": ("services.hosting",),
     "services.egress": ("services.hosting",),
     "services.monitor": ("services.hosting",),
-    "services.stack": ("services.source", "services.node", "services.egress", "services.monitor", "embedded"),
+    "services.worker": ("services.source", "services.node", "services.egress"),
+    "services.stack": ("services.worker", "services.monitor", "embedded"),
     "services": (),
     "spark_jobs": ("services.egress",),
     "simulation": ("embedded", "services.egress"),
@@ -48,7 +52,10 @@ ABOVE: dict[str, tuple[str, ...]] = {
 }
 """Each room, and those that it stands on. It may import what these may import, and them."""
 
-PURE = ("boreal.model", "boreal.query", "sunion", "operators", "reconcile", "formats", "intake", "logs", "deployment")
+PURE = (
+    "boreal.model", "boreal.operators", "boreal.query", "sunion", "operators", "reconcile", "formats", "intake", "logs",
+    "deployment",
+)  # fmt: skip
 
 NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -129,7 +136,9 @@ def is_for_types_only(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
+@cache
 def modules() -> list[Module]:
+    """Read when the first test asks: every process of a run of tests imports this file."""
     found = []
     for folder in sorted({room.partition(".")[0] for room in ABOVE}):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -140,15 +149,16 @@ def modules() -> list[Module]:
     return found
 
 
-MODULES = modules()
-PURE_MODULES = [module for module in MODULES if module.room in PURE]
+@cache
+def pure_modules() -> list[Module]:
+    return [module for module in modules() if module.room in PURE]
 
 
 @pytest.mark.parametrize("room", sorted(ABOVE))
 def test_imports_point_down_only(room: str) -> None:
     """No room is above itself, so there is no circle of rooms either."""
     allowed = below(room)
-    for module in MODULES:
+    for module in modules():
         if module.room == room and module.name != DOOR:
             for imported in module.imports():
                 target = room_of(imported)
@@ -156,20 +166,20 @@ def test_imports_point_down_only(room: str) -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    names = {module.name for module in MODULES}
+    names = {module.name for module in modules()}
 
     def module_of(imported: str) -> str:
         while imported and imported not in names:
             imported = imported.rpartition(".")[0]
         return imported
 
-    arrows = {module.name: {module_of(each) for each in module.imports()} - {"", module.name} for module in MODULES}
+    arrows = {module.name: {module_of(each) for each in module.imports()} - {"", module.name} for module in modules()}
     tuple(TopologicalSorter(arrows).static_order())  # CycleError names the circle
 
 
 def test_no_room_holds_more_than_a_quarter_of_the_code() -> None:
     lines: dict[str, int] = {}
-    for module in MODULES:
+    for module in modules():
         folder = module.name.partition(".")[0]
         lines[folder] = lines.get(folder, 0) + module.lines
     largest = max(lines, key=lambda folder: lines[folder])
@@ -188,7 +198,7 @@ def test_every_room_says_what_lives_there_and_what_it_may_touch() -> None:
 def test_the_client_stands_on_the_model_and_a_kafka_client_alone() -> None:
     """An application imports it beside packages that may be called as our other rooms are. Of the others, it
     has what it uses."""
-    for module in MODULES:
+    for module in modules():
         if module.room == "boreal.client":
             body = [node for node in module.tree.body if not isinstance(node, NESTED) and not is_for_types_only(node)]
             at_once = Module(module.name, ast.Module(body, []))
@@ -200,7 +210,7 @@ def test_the_client_stands_on_the_model_and_a_kafka_client_alone() -> None:
 
 
 def test_pure_rooms_import_nothing_that_is_not_handed_in() -> None:
-    for module in PURE_MODULES:
+    for module in pure_modules():
         for imported in module.imports():
             target = imported.partition(".")[0]
             assert target not in BANNED, f"{module.name} imports {imported}"
@@ -208,7 +218,7 @@ def test_pure_rooms_import_nothing_that_is_not_handed_in() -> None:
 
 
 def test_pure_rooms_ask_neither_the_clock_nor_the_disk() -> None:
-    for module in PURE_MODULES:
+    for module in pure_modules():
         for name in module.called():
             allowed = (module.name, name) in WORLDLY_CALLS
             assert name not in READS_THE_WORLD or allowed, f"{module.name} calls {name}()"
@@ -216,14 +226,14 @@ def test_pure_rooms_ask_neither_the_clock_nor_the_disk() -> None:
 
 def test_pure_rooms_have_no_mutable_module_state() -> None:
     """A constant may be a table, but nothing rebinds a global."""
-    for module in PURE_MODULES:
+    for module in pure_modules():
         rebound = [node for node in ast.walk(module.tree) if isinstance(node, ast.Global)]
         assert not rebound, f"{module.name} has a global statement"
 
 
 def test_pure_rooms_never_iterate_a_bare_set() -> None:
     """Order is part of determinism: a set display or set() call is not what a loop goes over."""
-    for module in PURE_MODULES:
+    for module in pure_modules():
         assert not module.loops_over_a_set(), f"{module.name} loops over a set"
 
 
@@ -237,7 +247,7 @@ def test_the_walk_sees_what_it_must_refuse() -> None:
     for loop in ("for n in {1, 2}: pass", "[n for n in set(ids)]", "(n for n in {m for m in ids})"):
         assert Module("sunion.bad", ast.parse(loop)).loops_over_a_set()
     assert not Module("sunion.good", ast.parse("for n in sorted({1, 2}): pass")).loops_over_a_set()
-    assert {module.room for module in MODULES} == set(ABOVE)
+    assert {module.room for module in modules()} == set(ABOVE)
 
 
 def test_the_page_of_the_architecture_names_every_room_and_only_files_that_exist() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from api.event_history import EventHistory
 from api.installation import (
     BusyError,
     Change,
+    Checked,
     ForbiddenError,
     Freshness,
     NotFoundError,
@@ -26,10 +27,14 @@ from api.installation import (
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, load_query
+from deployment.change_preview import preview
+from deployment.evolution import evolve, let_go, resolve_start, roll_back, settle
 from deployment.layout import Layout, make_layout
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
+from embedded.recording import Recording, RowsGoneError, Span
+from formats.dead_letter import PUT_BACK_BEFORE, KeptLetter, LetterChoice, LetterPage, ReplayOutcome
 
 NOW_MS = 1_700_000_000_000.0
 
@@ -90,6 +95,9 @@ class MemoryInstallation:
         self.is_busy = False
         self.appended: list[tuple[StreamPlace, bytes]] = []
         self.events = EventHistory()
+        self.letters: list[KeptLetter] = []
+        self.replays: list[tuple[LetterChoice, int, str]] = []
+        self.recording: Recording | None = None
         self.outputs: dict[View, MemoryOutput] = {"stable": MemoryOutput(), "all": MemoryOutput()}
 
     def close(self) -> None:
@@ -112,8 +120,8 @@ class MemoryInstallation:
     def status(self, name: str) -> Mapping[str, Any]:
         return WatchedQuery(self.record(name), self.sites, 0).status(0)
 
-    def statuses(self) -> Mapping[str, Mapping[str, Any]]:
-        return {name: self.status(name) for name in self.records}
+    def statuses(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        return {name: self.status(name) for name in names if name in self.records}
 
     def layout(self, name: str) -> Layout:
         return make_layout(self.record(name).query, self.sites)
@@ -132,8 +140,10 @@ class MemoryInstallation:
     def config(self) -> Mapping[str, Any]:
         return {"sites": {"a": {"password": "**********"}}}
 
-    def check(self, query: Query) -> tuple[str, ...]:
-        return plan(query).notes
+    def check(self, query: Query, start: str) -> Checked:
+        old = self.records.get(query.name)
+        start = resolve_start(start, int(NOW_MS * 1_000))
+        return Checked(plan(query).notes, None if old is None else preview(old, query, start))
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         old = self.records.get(query.name)
@@ -142,7 +152,7 @@ class MemoryInstallation:
         if old is not None and wanted != old:
             wanted = replace(wanted, revision=old.revision + 1)
         self.records[query.name] = wanted
-        return Change(wanted, old is None, self.check(query))
+        return Change(wanted, old is None, plan(query).notes)
 
     def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
         old = self.record(name)
@@ -161,6 +171,22 @@ class MemoryInstallation:
         self._write(name, precondition)
         self.restarted.append(name)
         return Change(record)
+
+    def evolve(self, query: Query, start: str, precondition: Precondition) -> Change:
+        begins = resolve_start(start, int(NOW_MS * 1_000))
+        return self._evolve(query.name, precondition, lambda record: evolve(record, query, begins))
+
+    def roll_back(self, name: str, precondition: Precondition) -> Change:
+        return self._evolve(name, precondition, lambda record: let_go(roll_back(record)))
+
+    def settle(self, name: str, precondition: Precondition) -> Change:
+        return self._evolve(name, precondition, lambda record: let_go(settle(record)))
+
+    def _evolve(self, name: str, precondition: Precondition, change: Callable[[QueryRecord], QueryRecord]) -> Change:
+        wanted = change(self.record(name))
+        self._write(name, precondition)
+        self.records[name] = wanted
+        return Change(wanted)
 
     def delete(self, name: str, precondition: Precondition) -> None:
         self.record(name)
@@ -181,9 +207,27 @@ class MemoryInstallation:
             raise BusyError("body", None, "cannot be taken now", "send it again soon")
         self.appended += [(place, record) for record in records]
 
+    def dead_letters(self, name: str, choice: LetterChoice, limit: int) -> LetterPage:
+        self.record(name)
+        found = [each for each in self.letters if choice.takes(each.letter, each.at_ms)]
+        return LetterPage(tuple(found[:limit]))
+
+    def replay_letters(self, name: str, choice: LetterChoice, limit: int, by: str) -> ReplayOutcome:
+        self.record(name)
+        if self.is_away:
+            raise UnavailableError("BOREAL_SITES", None, "Kafka does not answer", "ask again soon")
+        self.replays.append((choice, limit, by))
+        return ReplayOutcome(2, {PUT_BACK_BEFORE: 1})
+
     def output(self, name: str, view: View) -> MemoryOutput:
         self.record(name)
         return self.outputs[view]
+
+    def recorded(self, name: str, span: Span, most_rows: int) -> Recording:
+        self.record(name)
+        if self.recording is None:
+            raise RowsGoneError("failure", None, "rows of jfk are no longer kept", "replay a newer failure")
+        return self.recording
 
     def fault(self, text: str, by: str = "api") -> StartedFault:
         if not self.allows_chaos:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 
 from api import event_history
+from api.job_process import work
+from api.jobs import RESULT, Jobs
+from boreal.model.schema import Schema, Type
 from deployment.events import Event
 from deployment.failure_recorder import Clients, FailureRecorder
+from embedded.recording import RecordedStream, Recording
 from tests.unit.api.memory import MemoryInstallation
 from tests.unit.api.test_queries import DEPARTURES, problem
 
@@ -159,3 +166,53 @@ def test_old_events_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     page = history.after(1, event_history.EventFilter(), 10)
     assert page.lost and [number for number, _ in page.events] == [4, 5, 6, 7]
     assert not history.after(5, event_history.EventFilter(), 10).lost
+
+
+def recording() -> Recording:
+    schema = Schema((("carrier", Type.STRING), ("dep_delay", Type.DOUBLE))).arrow
+    batch = pa.RecordBatch.from_pylist([{"time": 1_000_000 * n, "carrier": "UA", "dep_delay": 20.0} for n in range(30)], schema)
+    times = np.arange(30, dtype=np.int64)
+    stream = RecordedStream(batch, times * 1_000_000, times * 1_000_000, times * 1_000_000)
+    return Recording(990_000_000, 30_000_000, {"jfk": stream}, ("windows that began before lack rows",))
+
+
+def test_a_failure_is_replayed_as_a_job(
+    admin: TestClient, installation: MemoryInstallation, query: dict[str, Any], jobs: Jobs, tmp_path: Path
+) -> None:
+    path = f"{DEPARTURES}/failures"
+    problem(admin.post(f"{path}/none/replay", json={}), 404, "ID")
+    take(installation, a_failure(1_000_000.0))
+    [failure] = admin.get(path).json()["failures"]
+    here = f"{path}/{failure['id']}/replay"
+    gone = problem(admin.post(here, json={}), 410, "ID")
+    assert "rows of jfk are no longer kept" in gone["detail"] and gone["value"] == failure["id"]
+    installation.recording = recording()
+    asked = {"id": "again", "delay_thresholds": ["3s", "1s"]}
+    begun = admin.post(here, json=asked)
+    assert begun.status_code == 202 and begun.headers["location"] == "/api/v1/comparisons/again"
+    told = begun.json()
+    assert told["request"]["failure"] == failure["id"] and told["query"] == "departures"
+    assert admin.post(here, json=asked).json() == told, "the same request is the same job"
+    problem(admin.post(here, json={**asked, "seed": 3}), 409, "id")
+    for body, field in [
+        ({"delay_thresholds": ["1ms"]}, "delay_thresholds"),
+        ({"modes": ["redo"]}, "modes"),
+        ({"policies": ["never"]}, "policies"),
+        ({"sources": {}}, "sources"),
+    ]:
+        problem(admin.post(here, json=body), 422, field)
+
+    work(tmp_path / "jobs" / "again")
+    result = jobs.read("again", RESULT)
+    assert result is not None
+    assert result["faults"] == ["cut jfk to main.r0 at 9s900ms for 8s100ms"]
+    assert [row["x_ms"] for row in result["table"]] == [3_000.0, 1_000.0] and result["notes"][0].startswith("windows that")
+    assert {row["mode"] for row in result["table"]} == {query["reconcile"]}
+
+
+def test_a_failure_that_goes_on_is_not_replayed(
+    admin: TestClient, installation: MemoryInstallation, query: dict[str, Any]
+) -> None:
+    take(installation, a_failure(1_000_000.0)[:2])
+    [failure] = admin.get(f"{DEPARTURES}/failures").json()["failures"]
+    problem(admin.post(f"{DEPARTURES}/failures/{failure['id']}/replay", json={}), 409, "ID")

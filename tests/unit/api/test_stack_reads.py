@@ -88,13 +88,14 @@ def test_a_query_that_the_monitor_does_not_know_yet_is_planned_once(
     planned: list[str] = []
     make = watched_query.make_layout
 
-    def counted(query: Query, sites: tuple[str, ...]) -> Layout:
+    def counted(query: Query, sites: tuple[str, ...], inner: str) -> Layout:
         planned.append(query.name)
-        return make(query, sites)
+        return make(query, sites, inner)
 
     monkeypatch.setattr(watched_query, "make_layout", counted)
     for _ in range(3):
-        assert {name: found["state"] for name, found in installation.statuses().items()} == dict.fromkeys("abc", "STARTING")
+        found = installation.statuses("abcd")
+        assert {name: status["state"] for name, status in found.items()} == dict.fromkeys("abc", "STARTING")
     assert planned == ["a", "b", "c"]
     Registry.take("b", replace(record("b"), revision=2, paused=True))
     assert installation.status("b")["state"] == "PAUSED" and planned == ["a", "b", "c", "b"]

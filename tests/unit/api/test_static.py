@@ -52,3 +52,8 @@ def test_nothing_is_fetched_from_elsewhere_and_no_text_becomes_markup() -> None:
     assert "<style" not in page and not re.search(r"<script(?![^>]*\bsrc=)", page), "the Content-Security-Policy forbids it"
     for link in re.findall(r"(?:src|href)=\"([^\"]+)\"", page):
         assert (STATIC.parent / link).is_file(), link
+
+
+def test_the_page_names_all_modules_so_that_none_waits_for_the_one_that_imports_it() -> None:
+    named = re.findall(r'<link rel="modulepreload" href="static/([^"]+)">', (STATIC / "index.html").read_text())
+    assert sorted(named) == sorted(path.name for path in STATIC.glob("*.js") if path.name != "app.js")

@@ -153,3 +153,18 @@ def test_metrics_have_the_names_of_the_design_and_base_units(admin: TestClient, 
         "boreal_buffer_tuples", "boreal_dlq_records_total",
     ):  # fmt: skip
         assert any(line.startswith(f"# TYPE {name.removesuffix('_total')}") for line in lines), name
+
+
+def test_who_reads_what_is_listed(admin: TestClient, query: dict[str, Any]) -> None:
+    listed = admin.get("/api/v1/streams").json()["streams"]
+    assert [(each["alike"], [f"{reader['query']}.{reader['stream']}" for reader in each["readers"]]) for each in listed] == [
+        (True, ["departures.jfk"])
+    ]
+    assert listed[0]["readers"][0]["state"] == "starting"
+    copies = [{**EXAMPLE_SPEC, "name": "alike"}, {**EXAMPLE_SPEC, "name": "other"}]
+    [stream] = EXAMPLE_SPEC["streams"]
+    copies[1]["streams"] = {stream: {**EXAMPLE_SPEC["streams"][stream], "disorder": "9s"}}
+    for number, copy in enumerate(copies, 2):
+        assert admin.post(QUERIES, json=copy).status_code == 201
+        [same] = admin.get("/api/v1/streams").json()["streams"]
+        assert len(same["readers"]) == number and same["alike"] == (number == 2)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from boreal.model.errors import UserError
-from boreal.query.builder import QueryBuilder, Sliding, Tumbling
+from boreal.query.builder import QueryBuilder, Session, Sliding, Tumbling
 from boreal.query.planner import plan
 from boreal.query.spec import Mode, Policy, load_query
 
@@ -37,6 +37,10 @@ operators:
   joined:     {join: [late, weather], on: [origin], within: 30m, how: left}
   uniq:       {distinct: late, on: [tailnum], window: {tumbling: 1h}}
   ever:       {distinct: late, on: [tailnum]}
+  again:      {deduplicate: late, on: [tailnum], within: 90m}
+  visits:     {aggregate: late, window: {session: 30m, longest: 1d}, by: [tailnum], compute: {n: count(*)}}
+  windy:      {lookup: [late, weather], on: [origin], within: 1d, how: left}
+  calm:       {lookup: [late, weather], on: [origin]}
   worst:      {top: late, k: 5, order_by: "dep_delay desc", window: {tumbling: 1h}, by: []}
 output: by_carrier
 delay_threshold: 3s
@@ -75,6 +79,10 @@ def test_every_kind_of_operator_as_in_the_file() -> None:
     builder.join("joined", late, weather, on=["origin"], within=timedelta(minutes=30), how="left")
     builder.distinct("uniq", late, on=["tailnum"], window=Tumbling(timedelta(hours=1)))
     builder.distinct("ever", late, on=["tailnum"])
+    builder.deduplicate("again", late, on=["tailnum"], within="90m")
+    builder.aggregate("visits", late, window=Session("30m", "1d"), by=["tailnum"], compute={"n": "count(*)"})
+    builder.lookup("windy", late, weather, on=["origin"], within="1d", how="left")
+    builder.lookup("calm", late, weather, on=["origin"])
     builder.top("worst", late, k=5, order_by="dep_delay desc", window=Tumbling("1h"))
     builder.fragment("merge", merged, late, replicas=3)
     builder.fragment("count", by_carrier, engine="spark", shards=2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
 from boreal.model.partition import partition_of, split
-from boreal.model.schema import Type
+from boreal.model.schema import PLAIN_TYPES, Type
 
 MANY = 64
 
@@ -22,7 +24,7 @@ def test_doubles_that_are_equal_keys_go_together() -> None:
     assert zero == minus_zero and nan == other_nan
 
 
-@pytest.mark.parametrize("kind", list(Type))
+@pytest.mark.parametrize("kind", [*PLAIN_TYPES, Type("decimal(10, 2)")])
 def test_a_key_has_its_partition_for_good(kind: Type) -> None:
     """Logs that are there were split so."""
     values: dict[Type, list[object]] = {
@@ -31,6 +33,8 @@ def test_a_key_has_its_partition_for_good(kind: Type) -> None:
         Type.DOUBLE: [None, 0.0, 0.1, -1.5],
         Type.BOOL: [None, True, False],
         Type.TIMESTAMP: [None, 0, 1 << 62, -(1 << 62)],
+        Type.DATE: [None, 0, 15_706, -1],
+        Type("decimal(10, 2)"): [None, Decimal("0"), Decimal("-1.5"), Decimal("12345678.90")],
     }
     expected = {
         Type.STRING: [32, 58, 48, 10],
@@ -38,6 +42,8 @@ def test_a_key_has_its_partition_for_good(kind: Type) -> None:
         Type.DOUBLE: [32, 56, 45, 23],
         Type.BOOL: [32, 20, 50],
         Type.TIMESTAMP: [32, 12, 43, 23],
+        Type.DATE: [32, 12, 32, 60],
+        Type("decimal(10, 2)"): [32, 46, 30, 53],
     }
     assert homes(kind, values[kind]) == expected[kind]
 

@@ -13,7 +13,7 @@ from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS, Fragment, Node, Plan
 from boreal.query.planner import Overrides, plan
-from boreal.query.spec import Distinct, Join, Map, Mode, Policy, Query, load_query
+from boreal.query.spec import Deduplicate, Distinct, Join, Lookup, Map, Mode, Policy, Query, load_query
 
 FLIGHT = {"carrier": "string", "origin": "string", "dest": "string", "dep_delay": "double"}
 WEATHER = {"origin": "string", "wind": "double", "dest": "int"}
@@ -151,6 +151,10 @@ def test_a_union_takes_the_first_ones_order() -> None:
         ({"join": ["ewr", "weather"], "on": ["carrier"], "within": "1m"}, "operators.extra.on", "the choices are"),
         ({"join": ["ewr", "weather"], "on": ["dest"], "within": "1m"}, "operators.extra.on", "cast(dest as ...)"),
         ({"join": ["crowded", "jfk"], "on": ["origin"], "within": "1m"}, "operators.extra.join", "rename dest_right"),
+        ({"lookup": ["ewr", "jfk"], "on": ["tailnum"]}, "operators.extra.on", "the choices are: carrier"),
+        ({"lookup": ["ewr", "jfk"], "on": ["carrier"], "deleted": "gone"}, "operators.extra.deleted", "the choices are"),
+        ({"lookup": ["ewr", "jfk"], "on": ["carrier"], "deleted": "carrier"}, "operators.extra.deleted", "compute one first"),
+        ({"deduplicate": "ewr", "on": ["tailnum"], "within": "1h"}, "operators.extra.on", "the choices are: carrier"),
         ({"distinct": "ewr", "on": ["tailnum"], "window": TUMBLING}, "operators.extra.on", "the choices are: carrier"),
         (
             {"top": "ewr", "k": 1, "order_by": "dep_dealy", "window": TUMBLING},
@@ -485,6 +489,8 @@ def test_readers_that_need_other_layouts_get_edges_of_their_own() -> None:
         ("worst", ("dest",)),
         ("joined", ("origin",)),
         ("uniq", ("dest",)),
+        ("once", ("dest",)),
+        ("windy", ("carrier",)),
         ("weather", ()),
     ],
 )
@@ -496,9 +502,18 @@ def test_the_output_key(output: str, key: tuple[str, ...]) -> None:
         "worst": {"top": "late", "k": 3, "order_by": "dep_delay", "window": TUMBLING, "by": ["dest"]},
         "joined": {"join": ["late", "weather"], "on": ["origin"], "within": "1m"},
         "uniq": {"distinct": "late", "on": ["dest"], "window": TUMBLING},
+        "once": {"deduplicate": "late", "on": ["dest"], "within": "1h"},
+        "windy": {"lookup": ["late", "weather"], "on": ["origin"]},
     }
     keys = {name: ["carrier"] for name in ("ewr", "jfk", "lga")}
     assert planned(operators, output, keys=keys).output_key == key
+
+
+@pytest.mark.parametrize("field", ["latest", "debezium"])
+def test_rows_without_a_key_have_no_table(field: str) -> None:
+    said = refusal(CHAIN, "late", **{field: True})
+    assert said.field == field and "group by columns" in said.fix
+    assert getattr(planned(CHAIN, "late", keys={name: ["carrier"] for name in ("ewr", "jfk", "lga")}, **{field: True}), field)
 
 
 def test_the_clients_stream_never_takes_anothers_name() -> None:
@@ -516,7 +531,7 @@ def test_what_the_query_leaves_open() -> None:
     result = planned(CHAIN, "by_carrier")
 
     assert (result.delay_threshold_us, result.stable_lag_of(3_000_000)) == (3_000_000, 30_000_000)
-    assert (result.bucket_us, result.boundary_interval_us, result.heartbeat_us) == (100_000, 50_000, 100_000)
+    assert (result.bucket_us, result.boundary_interval_us, result.heartbeat_us) == (100_000, 100_000, 100_000)
     assert (result.alpha_x_us, result.checkpoint_interval_us) == (None, None)
     assert (result.memory_bytes, result.retention_us) == (256_000_000, 86_400_000_000)
     assert plan(query(CHAIN, "by_carrier"), default_engine="spark").fragments[0].engines == ("spark",)
@@ -524,7 +539,7 @@ def test_what_the_query_leaves_open() -> None:
 
 @pytest.mark.parametrize(
     ("silence_us", "boundary_interval", "expected_us"),
-    [(None, "10ms", 10_000), (300_000, "10ms", 50_000), (300_000, "50ms", 50_000), (300_000, "200ms", 200_000)],
+    [(None, "10ms", 10_000), (300_000, "10ms", 75_000), (300_000, "75ms", 75_000), (300_000, "200ms", 200_000)],
 )
 def test_a_stream_that_stands_still_says_so_several_times_before_it_counts_as_silent(
     silence_us: int | None, boundary_interval: str, expected_us: int
@@ -569,7 +584,7 @@ def test_overrides_hold_for_all_fragments() -> None:
 @pytest.mark.parametrize(
     ("overrides", "field", "fix"),
     [
-        ({"delay_threshold_us": 200_000}, "delay_threshold", "301ms"),
+        ({"delay_threshold_us": 40_000}, "delay_threshold", "41ms"),
         ({"alpha_x_us": 3_000_000}, "tuning.alpha_x", "less than 3s"),
         ({"replicas": 0}, "replicas", "at least 1"),
         ({"mode": "redo"}, "reconcile", "undo_redo"),
@@ -610,15 +625,15 @@ LIVE = {"ewr": {"time": "at", "schema": FLIGHT, "disorder": "5s"}}
 @pytest.mark.parametrize(
     ("stream", "options", "overrides", "noted"),
     [
-        ({}, {}, {}, "write a delay_threshold of 5s850ms or more"),
+        ({}, {}, {}, "write a delay_threshold of 5s900ms or more"),
         ({"boundary": "clock"}, {}, {}, "stream ewr: disorder 5s"),
-        ({"disorder": "2450ms"}, {}, {}, "delay_threshold, 3s"),
-        ({"disorder": "2449ms"}, {}, {}, ""),
+        ({"disorder": "2400ms"}, {}, {}, "delay_threshold, 3s"),
+        ({"disorder": "2399ms"}, {}, {}, ""),
         ({"disorder": "2s"}, {"engine": "native"}, {}, ""),
-        ({"disorder": "2s"}, {"engine": "spark"}, {}, "write a delay_threshold of 3s350ms or more"),
-        ({"disorder": "2s"}, {"engine": "spark", "delay_threshold": "3350ms"}, {}, ""),
+        ({"disorder": "2s"}, {"engine": "spark"}, {}, "write a delay_threshold of 3s400ms or more"),
+        ({"disorder": "2s"}, {"engine": "spark", "delay_threshold": "3400ms"}, {}, ""),
         ({"disorder": "5m"}, {}, {}, 'every answer is given early, within X (tentative, cause "early")'),
-        ({}, {"delay_threshold": "5850ms"}, {}, ""),
+        ({}, {"delay_threshold": "5900ms"}, {}, ""),
         ({}, {"delay_threshold": "6s", "tuning": {"alpha_x": "4s"}}, {}, "tuning.alpha_x, 4s"),
         ({}, {"delay_threshold": "6s"}, {"delay_threshold_us": 5_000_000}, "delay_threshold, 5s"),
         ({"boundary": "producer"}, {}, {}, ""),
@@ -650,9 +665,9 @@ def test_what_comes_after_the_first_fragment_is_left_out_of_what_disorder_may_ta
         asked = query(chain, "by_carrier", streams=streams, fragments=fragments, delay_threshold=threshold)
         return [note for note in plan(asked).notes if "disorder" in note]
 
-    assert not notes("2600ms", "native") and not notes("3400ms", "spark")
-    assert "write a delay_threshold of 2s600ms or more" in notes("2500ms", "native")[0]
-    assert "write a delay_threshold of 3s400ms or more" in notes("3300ms", "spark")[0]
+    assert not notes("2650ms", "native") and not notes("3450ms", "spark")
+    assert "write a delay_threshold of 2s650ms or more" in notes("2550ms", "native")[0]
+    assert "write a delay_threshold of 3s450ms or more" in notes("3350ms", "spark")[0]
 
 
 @pytest.mark.parametrize(
@@ -688,6 +703,19 @@ def test_unbounded_state_is_checkpointed_in_the_background() -> None:
     assert "add a window to operators.uniq" in caught.value.fix
 
 
+def test_sessions_of_any_length_are_unbounded_and_those_with_a_longest_are_not() -> None:
+    def operators(**window: str) -> dict[str, Any]:
+        return {"visits": {"aggregate": "ewr", "window": window, "by": ["carrier"], "compute": {"n": "count(*)"}}}
+
+    result = planned(operators(session="30m"), "visits")
+    assert result.checkpoint_interval_us == 10_000_000
+    assert any("visits is an aggregate over sessions of any length" in note for note in result.notes)
+    with pytest.raises(UserError, match=r"add longest: 1d to operators\.visits\.window"):
+        plan(query(operators(session="30m"), "visits"), Overrides(mode=Mode.UNDO_REDO))
+    bounded = planned(operators(session="30m", longest="1d"), "visits", reconcile="undo_redo")
+    assert bounded.checkpoint_interval_us is None and bounded.output_key == ("carrier",)
+
+
 # -- Any plan ---------------------------------------------------------------------------------------------------------
 
 
@@ -708,12 +736,14 @@ def sharded_queries(draw: st.DrawFn) -> Query:
             },
             "union": {"union": draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))},
             "distinct": {"distinct": source, "on": group, "window": TUMBLING},
+            "deduplicate": {"deduplicate": source, "on": group, "within": "1m"},
             "join": {"join": [source, draw(st.sampled_from(names))], "on": group, "within": "1m"},
+            "lookup": {"lookup": [source, draw(st.sampled_from(names))], "on": group},
         }
         kind = draw(st.sampled_from(sorted(spec)))
         name = f"op{number}"
         operators[name] = spec[kind]
-        if kind == "join":
+        if kind in ("join", "lookup"):
             operators[f"{name}_abc"] = {"map": name, "select": {column: column for column in attributes}}
             name = f"{name}_abc"
         names.append(name)
@@ -737,7 +767,7 @@ def grouped(asked: Query, result: Plan) -> dict[str, list[Row]]:
         if isinstance(spec, Map):
             made = [(tuple(v[0] + 1 if sql == "a + 1" else v["abc".index(sql)] for sql in spec.select.values()), where)
                     for v, where in inputs[0]]  # fmt: skip
-        elif isinstance(spec, Distinct | Join):
+        elif isinstance(spec, Distinct | Deduplicate | Join | Lookup):
             places = ["abc".index(column) for column in spec.on]
             found[name] = [(tuple(v[place] for place in places), where) for each in inputs for v, where in each]
             partners = {tuple(v[place] for place in places) for v, _ in inputs[-1]}

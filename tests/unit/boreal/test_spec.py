@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from boreal.model.durations import format_duration
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema
+from boreal.query.columns import Path as RecordPath
+from boreal.query.columns import path_text
 from boreal.query.spec import (
     Aggregate,
     Distinct,
     Filter,
     Hold,
+    Intervals,
     Join,
     Map,
     Mode,
@@ -140,7 +144,8 @@ def test_defaults() -> None:
     assert query.streams["ewr"].boundary == "data"
     assert query.streams["ewr"].disorder == 0
     tuning = query.tuning
-    assert (tuning.bucket, tuning.boundary_interval, tuning.heartbeat) == (100_000, 50_000, 100_000)
+    assert (tuning.bucket, tuning.boundary_interval, tuning.heartbeat) == (None, None, None)
+    assert query.intervals == Intervals(100_000, 100_000, 100_000)
     assert (tuning.memory, tuning.retention) == (256_000_000, 86_400_000_000)
     assert (tuning.alpha_x, tuning.stable_lag_max, tuning.checkpoint_interval) == (None, None, None)
 
@@ -175,8 +180,8 @@ def test_changed_is_judged_again() -> None:
     query = load_query(small())
 
     assert query.changed(delay_threshold="1s", policy="suspend/delay").delay_threshold == 1_000_000
-    with pytest.raises(UserError, match="301ms"):
-        query.changed(delay_threshold="300ms")
+    with pytest.raises(UserError, match="41ms"):
+        query.changed(delay_threshold="40ms")
 
 
 def test_the_time_column_is_no_attribute() -> None:
@@ -209,6 +214,26 @@ def test_the_schema_knows_all_fields_of_the_file() -> None:
     assert schema["additionalProperties"] is False
 
 
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("id", ("id",)),
+        ("user.id", ("user", "id")),
+        ("items[0].price", ("items", 0, "price")),
+        ("grid[1][20]", ("grid", 1, 20)),
+        ("user['first.name'].x", ("user", "first.name", "x")),
+        ("['a b'].@type", ("a b", "@type")),
+    ],
+)
+def test_columns_by_path(text: str, path: RecordPath) -> None:
+    schema = {"b": {"type": "int", "path": text}, "a.b": "double"}
+    query = load_query(small(streams={"ewr": {"time": "at", "schema": schema}}, operators={}, output="ewr"))
+    assert query.streams["ewr"].attributes == Schema.of({"b": "int", "a.b": "double"})
+    assert query.streams["ewr"].paths == {"b": path}
+    assert path_text(path) == text
+    assert query.dump()["streams"]["ewr"]["schema"] == schema
+
+
 # -- Refusals: of the text --------------------------------------------------------------------------------------------
 
 
@@ -222,7 +247,7 @@ def test_the_schema_knows_all_fields_of_the_file() -> None:
         ("name: !!python/object:os.system x\n", "query", "correct the syntax"),
         ("- a\n- b\n", "query", "begin with `name"),
         ("\n", "query", "begin with `name"),
-        ("/no/such/file.yaml", "query", "name a YAML or JSON file"),
+        ("/no/such/file.yaml", "query", "name a YAML, JSON or SQL file"),
     ],
 )
 def test_refused_texts(text: str, field: str, fix: str) -> None:
@@ -245,6 +270,11 @@ def test_a_refused_text_names_its_file_and_line(tmp_path: Path) -> None:
 STREAM = {"time": "at", "schema": {"carrier": "string"}}
 
 
+def placed(column: dict[str, str]) -> dict[str, Any]:
+    schema = {"a": "int", "b": column, "d": {"type": "int", "path": "c.d"}}
+    return small(streams={"ewr": {"time": "at", "schema": schema}})
+
+
 @pytest.mark.parametrize(
     ("query", "field", "fix"),
     [
@@ -264,6 +294,29 @@ STREAM = {"time": "at", "schema": {"carrier": "string"}}
         (small(streams={"ewr": {**STREAM, "keys": []}}), "streams.ewr.keys", "did you mean key?"),
         (small(streams={"ewr": {**STREAM, "schema": {"a": "strin"}}}), "streams.ewr.schema.a", "did you mean string?"),
         (small(streams={"ewr": {**STREAM, "schema": {"a": "float"}}}), "streams.ewr.schema.a", "write double"),
+        (placed({"type": "int"}), "streams.ewr.schema.b", "{type: string, from: key}"),
+        (placed({"type": "int", "path": "x.y", "from": "key"}), "streams.ewr.schema.b", "{type: string, from: key}"),
+        (placed({"type": "int", "from": "value"}), "streams.ewr.schema.b.from", "offset, tombstone, or header."),
+        (placed({"type": "int", "from": "header."}), "streams.ewr.schema.b.from", "or header.NAME"),
+        (placed({"type": "int", "from": "timestamp"}), "streams.ewr.schema.b.type", "write type: timestamp"),
+        (placed({"type": "string", "from": "offset"}), "streams.ewr.schema.b.type", "write type: int"),
+        (placed({"type": "strin", "from": "key"}), "streams.ewr.schema.b.type", "did you mean string?"),
+        (placed({"type": "decimal(40, 2)", "from": "key"}), "streams.ewr.schema.b.type", '"decimal(18, 2)", in quotes'),
+        (placed({"type": "decimal(18", "from": "key"}), "streams.ewr.schema.b.type", '"decimal(18, 2)", in quotes'),
+        (placed({"type": "int", "pat": "x.y", "path": "x"}), "streams.ewr.schema.b.pat", "did you mean path?"),
+        (placed({"type": "integer", "path": "x.y"}), "streams.ewr.schema.b.type", "write int"),
+        (placed({"type": "int", "path": "$.x"}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": "x."}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": "x..y"}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": ".x"}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": "[0].x"}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": "items[*]"}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": "items[-1]"}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": ""}), "streams.ewr.schema.b.path", "items[0].price"),
+        (placed({"type": "int", "path": "a.x"}), "streams.ewr.schema.b", "a place of its own"),
+        (placed({"type": "int", "path": "a"}), "streams.ewr.schema.b", "a place of its own"),
+        (placed({"type": "int", "path": "at.x"}), "streams.ewr.schema.at", "a place of its own"),
+        (placed({"type": "int", "path": "c[0]"}), "streams.ewr.schema.d", "a place of its own"),
         (small(streams={"ewr": {**STREAM, "key": "carrier"}}), "streams.ewr.key", "write a list: [carrier]"),
         (small(streams={"ewr": {**STREAM, "key": ["carier"]}}), "streams.ewr.key", "did you mean carrier?"),
         (small(streams={"ewr": {**STREAM, "key": ["carrier"] * 2}}), "streams.ewr.key", "name carrier once"),
@@ -307,12 +360,12 @@ STREAM = {"time": "at", "schema": {"carrier": "string"}}
         (
             with_operator(aggregate="all", window={}, compute={"n": "count(*)"}),
             "operators.extra.window",
-            "write {tumbling: 10m}, or {sliding: 1h, every: 10m}",
+            "write {tumbling: 10m}, {sliding: 1h, every: 10m} or {session: 30m}",
         ),
         (
             with_operator(aggregate="all", window={"tumbling": "1s", "sliding": "1s"}, compute={"n": "count(*)"}),
             "operators.extra.window",
-            "write {tumbling: 10m}, or {sliding: 1h, every: 10m}",
+            "write {tumbling: 10m}, {sliding: 1h, every: 10m} or {session: 30m}",
         ),
         (
             with_operator(aggregate="all", window={"sliding": "1h"}, compute={"n": "count(*)"}),
@@ -359,6 +412,49 @@ STREAM = {"time": "at", "schema": {"carrier": "string"}}
             "operators.extra.window",
             "write {tumbling: 1h}",
         ),
+        (
+            with_operator(aggregate="all", window={"tumbling": "1h", "session": "1m"}, compute={"n": "count(*)"}),
+            "operators.extra.window",
+            "or {session: 30m}",
+        ),
+        (
+            with_operator(aggregate="all", window={"session": "1h", "every": "1m"}, compute={"n": "count(*)"}),
+            "operators.extra.window.every",
+            "remove `every`",
+        ),
+        (
+            with_operator(aggregate="all", window={"tumbling": "1h", "longest": "1d"}, compute={"n": "count(*)"}),
+            "operators.extra.window.longest",
+            "remove `longest`",
+        ),
+        (
+            with_operator(aggregate="all", window={"session": "1h", "longest": "59m"}, compute={"n": "count(*)"}),
+            "operators.extra.window.longest",
+            "at least 1h",
+        ),
+        (
+            with_operator(top="all", k=5, order_by="delay", window={"session": "1h"}),
+            "operators.extra.window",
+            "top of an aggregate",
+        ),
+        (
+            with_operator(distinct="all", on=["carrier"], window={"session": "1h"}),
+            "operators.extra.window",
+            "a deduplicate with within: 1h",
+        ),
+        (with_operator(lookup="ewr", on=["carrier"]), "operators.extra.lookup", "write a list: [ewr]"),
+        (with_operator(lookup=["ewr"], on=["carrier"]), "operators.extra.lookup", "lookup: [LEFT, TABLE]"),
+        (with_operator(lookup=["ewr", "jfk"]), "operators.extra.on", "add on: [carrier]"),
+        (with_operator(lookup=["ewr", "jkf"], on=["carrier"]), "operators.extra.lookup", "did you mean jfk?"),
+        (
+            small(operators={"seen": {"lookup": ["ewr", "jfk"], "on": ["carrier"]}}, output="seen", reconcile="undo_redo"),
+            "reconcile",
+            "add within: 1d to operators.seen",
+        ),
+        (with_operator(deduplicate="all", on=["carrier"]), "operators.extra.within", "add within: 30m"),
+        (with_operator(deduplicate="all", on=["carrier"], within="0s"), "operators.extra.within", "above zero"),
+        (with_operator(deduplicate="all", within="1h"), "operators.extra.on", "add on: [carrier]"),
+        (with_operator(deduplicat="all", on=["carrier"], within="1h"), "operators.extra", "did you mean deduplicate"),
         (with_operator(top="all", k=5, order_by="delay desc"), "operators.extra.window", "add window: {tumbling: 10m}"),
         (with_operator(top="all", k=0, order_by="delay", window={"tumbling": "1s"}), "operators.extra.k", "at least 1"),
         (with_operator(top="all", k=True, order_by="delay", window={"tumbling": "1s"}), "operators.extra.k", "whole"),
@@ -382,7 +478,7 @@ STREAM = {"time": "at", "schema": {"carrier": "string"}}
         (small(tuning={"memory": "999B"}), "tuning.memory", "at least 1KB"),
         (small(tuning={"retention": "999ms"}), "tuning.retention", "at least 1s"),
         (small(tuning={"retention": "1s", "heartbeat": "200ms"}), "tuning.retention", "at least 2s"),
-        (small(tuning={"checkpoint_interval": "1us"}), "tuning.checkpoint_interval", "at least 50ms"),
+        (small(tuning={"checkpoint_interval": "1us"}), "tuning.checkpoint_interval", "at least 100ms"),
         (small(name="q" * 101), "name", "at most 100 letters"),
         (small(streams={"s" * 65: STREAM}), f"streams.{'s' * 65}", "at most 64 letters"),
         (small(tuning={"alpha_x": "fast"}), "tuning.alpha_x", "or write auto"),
@@ -400,6 +496,28 @@ def test_refused_shapes(query: Any, field: str, fix: str) -> None:
     assert error.field == field
     assert fix in error.fix
     assert error.problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "fix"),
+    [
+        ({"format": "json", "csv": {"delimiter": ";"}}, "csv", "write format: csv"),
+        ({"csv": {"delimeter": ";"}}, "csv.delimeter", "did you mean delimiter?"),
+        ({"csv": {"delimiter": ";;"}}, "csv.delimiter", "one character"),
+        ({"csv": {"delimiter": '"'}}, "csv.delimiter", "one character"),
+        ({"csv": {"header": ["at", "at", "carrier"]}}, "csv.header", "name at once"),
+        ({"csv": {"header": []}}, "csv.header", "add"),
+        ({"csv": {"header": ["at", "carier"]}}, "csv.header", "did you mean carier?"),
+        ({"schema": {"carrier": "string"}}, "csv", "csv: {header: [at, carrier]}"),
+        ({"schema": {"at": "int", "u": {"type": "string", "path": "a.b"}}}, "schema.u.path", "[..., u, ...]"),
+        ({"registry": "main"}, "registry", "format: avro"),
+    ],
+)
+def test_what_csv_cannot_give_is_refused(fields: dict[str, Any], field: str, fix: str) -> None:
+    stream = {"time": "at", "schema": {"at": "timestamp", "carrier": "string"}, "format": "csv", **fields}
+    error = refusal({"name": "q", "streams": {"s": stream}, "output": "s"})
+    assert error.field == f"streams.s.{field}"
+    assert fix in error.fix and error.problem
 
 
 # -- Refusals: of names, graph and thresholds -------------------------------------------------------------------------
@@ -455,8 +573,8 @@ def test_main_is_the_name_of_the_only_fragment() -> None:
             "fragments.b.operators",
             "remove late from one of the two",
         ),
-        (small(delay_threshold="300ms"), "delay_threshold", "at least 301ms"),
-        (small(delay_threshold="3s", tuning={"bucket": "2s"}), "delay_threshold", "at least 4s101ms"),
+        (small(delay_threshold="40ms"), "delay_threshold", "at least 41ms"),
+        (small(delay_threshold="3s", tuning={"bucket": "2s"}), "delay_threshold", "at least 4s201ms"),
         (small(tuning={"alpha_x": "3s"}), "tuning.alpha_x", "less than 3s"),
         (small(tuning={"heartbeat": "3001ms"}), "tuning.heartbeat", "at most 3s"),
         (
@@ -473,11 +591,38 @@ def test_refused_queries(query: Any, field: str, fix: str) -> None:
 
 
 def test_the_smallest_delay_threshold_named_is_accepted() -> None:
-    assert load_query(small(delay_threshold="301ms")).delay_threshold == 301_000
+    assert load_query(small(delay_threshold="41ms")).delay_threshold == 41_000
+
+
+@pytest.mark.parametrize(
+    ("threshold", "tuning", "expected_ms"),
+    [
+        ("3s", {}, (100, 100, 100)),
+        ("1h", {}, (100, 100, 100)),
+        ("1s", {}, (50, 50, 100)),
+        ("210ms", {}, (10, 10, 21)),
+        ("410ms", {}, (20, 20, 41)),
+        ("60ms", {}, (10, 10, 10)),
+        ("3s", {"bucket": "250ms", "heartbeat": "7ms"}, (250, 100, 7)),
+        ("1s", {"bucket": "auto", "boundary_interval": "1ms", "heartbeat": "auto"}, (50, 1, 100)),
+    ],
+)
+def test_what_the_query_does_again_and_again_follows_from_x_unless_it_says_how_often(
+    threshold: str, tuning: dict[str, str], expected_ms: tuple[int, int, int]
+) -> None:
+    found = load_query(small(delay_threshold=threshold, tuning=tuning)).intervals
+    assert found == Intervals(*(ms * 1_000 for ms in expected_ms))
+
+
+@pytest.mark.parametrize("tuning", [{}, {"bucket": "0.1s"}, {"bucket": "30ms"}, {"bucket": "2s"}, {"boundary_interval": "7ms"}])
+def test_the_least_x_is_the_smallest_that_the_intervals_which_follow_from_it_allow(tuning: dict[str, str]) -> None:
+    least = load_query(small(delay_threshold="1h", tuning=tuning)).tuning.delay_threshold_least
+    assert load_query(small(delay_threshold=f"{least}us", tuning=tuning)).intervals.completion < least / 2
+    assert f"at least {format_duration(least)}" in refusal(small(delay_threshold=f"{least - 1}us", tuning=tuning)).fix
 
 
 def test_the_bounds_of_tuning_and_names_are_themselves_accepted() -> None:
-    tuning = {"heartbeat": "3s", "retention": "30s", "checkpoint_interval": "50ms", "memory": "1KB"}
+    tuning = {"heartbeat": "3s", "retention": "30s", "checkpoint_interval": "100ms", "memory": "1KB"}
     query = load_query(small(name="q" * 100, tuning=tuning))
 
     assert query.name == "q" * 100

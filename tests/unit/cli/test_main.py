@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from boreal_cli import app, main
+from boreal_cli.tables import NOTHING_COMPARED
 from embedded.run import Run
 from tests.foreign import make_foreign_packages, run_python
 
@@ -93,6 +94,8 @@ def test_an_existing_folder_needs_force(options: list[str], tmp_path: Path, caps
         (["run", "QUERY", "--out", "o", "--rate", "5"], "--rate", "5"),
         (["simulate", "--seeds", "0"], "--seeds", "0"),
         (["bench", "no-such"], "NAME", "no-such"),
+        (["bench", "evolution", "speed=1"], "KEY=VALUE", "speed=1"),
+        (["bench", "evolution", "rate=fast"], "KEY=VALUE", "rate=fast"),
     ],
 )
 def test_usage_errors_have_the_same_form(
@@ -150,6 +153,12 @@ def test_compare_and_verify_print_json_alone(options: list[str], tmp_path: Path,
 def test_verify_prints_the_first_difference(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", *options, "--fault", "stop a at 1s"]) == 1
     assert re.search(r"the first difference is in line \d+", capsys.readouterr().out)
+
+
+def test_verify_of_nothing_is_not_a_success(options: list[str], query: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query.write_text(query.read_text().replace("v > 10", "v > 1e9"))
+    assert main(["verify", *options, *CUT]) == NOTHING_COMPARED
+    assert "nothing was compared" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [command.callback.__name__ for command in app.app.registered_commands if command.callback])

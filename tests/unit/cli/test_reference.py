@@ -12,8 +12,10 @@ from pydantic import BaseModel
 from sqlglot import exp
 
 from boreal.model.documents import parse_document
+from boreal.operators import RowOperator, installed
 from boreal.query import expressions
-from boreal.query.expressions import AGGREGATIONS, FUNCTIONS, OPERATORS, parse, parse_aggregation
+from boreal.query.expressions import parse, parse_aggregation
+from boreal.query.language import AGGREGATIONS, FUNCTIONS, OPERATORS
 from boreal.query.planner import plan
 from boreal.query.spec import json_schema, load_query
 from boreal_cli import reference
@@ -70,7 +72,16 @@ def test_each_variable_that_is_read_is_on_the_page() -> None:
     assert {name for name in read if f"`{name}`" not in PAGES["settings.md"]} == set()
 
 
-def test_each_kind_of_operator_has_an_example_that_can_be_planned() -> None:
+class LongDelays(RowOperator):
+    class Parameters(BaseModel):
+        above: int
+
+    deterministic = True
+
+
+def test_each_kind_of_operator_has_an_example_that_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "_loaded", {})
+    installed.provide("long_delays", LongDelays)
     assert {kind.capitalize() for kind in OPERATOR_EXAMPLES} == set(reference._OPERATORS) <= set(json_schema()["$defs"])
     plan(load_query(EXAMPLE))
     for kind, text in OPERATOR_EXAMPLES.items():

@@ -42,7 +42,7 @@ SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
         ("--mode", {"mode": "redo"}),
         ("--policy", {"policy": "process"}),
         ("--delay-threshold", {"delay_threshold": "3"}),
-        ("--delay-threshold", {"delay_threshold": "300ms"}),
+        ("--delay-threshold", {"delay_threshold": "40ms"}),
         ("--replicas", {"replicas": 0}),
         ("--shards", {"shards": -1}),
         ("--engine", {"engine": "flink"}),
@@ -107,17 +107,17 @@ def test_a_stream_that_does_not_reach_the_output_needs_no_source(query: Path) ->
 
 def test_under_speed_the_bucket_is_given_in_run_time(query: Path) -> None:
     session = make_session(query, SOURCES, RunOptions(speed="60x"))
-    assert session.plan.bucket_us == 6_000_000
+    assert session.plan.bucket_us == 3_000_000
     assert session.plan.boundary_interval_us == 50_000
-    assert session.planned(Mode.UNDO_REDO).bucket_us == 6_000_000
+    assert session.planned(Mode.UNDO_REDO).bucket_us == 3_000_000
 
 
 def test_at_a_rate_below_the_datas_own_the_bucket_shrinks_until_x_can_be_kept(query: Path) -> None:
-    sources = ["a=generate:5000,2", "b=generate:5000,2"]  # 1,000 tuples a bucket
-    assert make_session(query, sources, RunOptions(rate="10000/s")).plan.bucket_us == 100_000
-    session = make_session(query, sources, RunOptions(rate="2000/s"))
-    assert session.plan.bucket_us == 50_000
-    assert any("bucket is 50ms" in note for note in session.plan.notes)
+    sources = ["a=generate:5000,2", "b=generate:5000,2"]  # 500 tuples a bucket
+    assert make_session(query, sources, RunOptions(rate="10000/s")).plan.bucket_us == 50_000
+    session = make_session(query, sources, RunOptions(rate="1000/s"))
+    assert session.plan.bucket_us == 25_000
+    assert any("bucket is 25ms" in note for note in session.plan.notes)
     varied = session.planned(Mode.OVERLAY_REDO)
     assert (varied.bucket_us, varied.notes) == (session.plan.bucket_us, session.plan.notes)
 
@@ -126,7 +126,7 @@ def test_rows_of_one_time_that_take_longer_than_x_are_noted(query: Path, tmp_pat
     path = tmp_path / "a.csv"
     path.write_text("time,k,v\n" + "2026-01-01,1,20\n" * 50)
     session = make_session(query, [f"a={path}", SOURCES[1]], RunOptions(rate="10/s"))
-    assert session.plan.bucket_us == 100_000
+    assert session.plan.bucket_us == 50_000
     assert any("rows with the same event time take" in note for note in session.plan.notes)
 
 

@@ -57,7 +57,7 @@ def test_a_query_that_this_version_cannot_read_is_listed_among_the_others(
     assert main(["query", "list", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["queries"]
     assert first == {
-        "name": "a", "revision": 1, "paused": False, "delay_threshold": "1s", "reconcile": "checkpoint_redo",
+        "name": "a", "revision": 1, "version": 1, "paused": False, "delay_threshold": "1s", "reconcile": "checkpoint_redo",
         "policy": "delay/suspend", "replicas": 2, "engine": ["native", "spark"],
     }  # fmt: skip
     assert second == {**first, "name": "b"}
@@ -68,12 +68,25 @@ def test_all_that_a_query_is_shown_with_is_described(
 ) -> None:
     record = QueryRecord("q", load_query(query_of()).dump(), 1)
     live = Liveness(True, (), {"main.r0.0": "STABLE"}, ("a",), None)
-    operations = SimpleNamespace(query=lambda name: record, liveness=lambda record: live, close=lambda: None)
+    letters = {"rows": 12, "lag_records": 3, "lag_ms": 7.0, "dlq": 5, "dlq_per_minute": 2, "last_refusal": "column n: no time"}
+    waits = {"waits_for": "schema registry main", "waits_since_ms": 1.0}
+    streams = {"a": {"state": "live", **letters, **waits}}
+    evolution = {"state": "building", "version": 2, "from": "earliest", "at": None, "waits_for": "results"}
+    operations = SimpleNamespace(
+        query=lambda name: record, liveness=lambda record: live, streams=lambda name: streams, close=lambda: None,
+        evolution=lambda record: evolution,
+    )
     monkeypatch.setattr(stack, "_query_operations", lambda data, as_json: operations)
     assert main(["query", "show", "q", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown.pop("spec") == record.spec
     assert_described(shown, SHOWN_QUERY, may_lack={"spec"})
+    assert shown["streams"] == streams
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["query", "show", "q"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "a live 12 3 5 (2/min) column n: no time" in said
+    assert "version 1 is in charge, version 2 beside it: building; waits for results" in said
 
 
 class ClosedPipe(io.StringIO):

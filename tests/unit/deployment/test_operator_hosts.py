@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from boreal.query.notes import SPARK_ORDER_US
-from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.operator_hosts import expected_threshold_us
 from reconcile.engine import LATENCY_GUESS_US
@@ -25,7 +24,7 @@ from tests.harness import chain_of, query_of
     ],
 )
 def test_the_least_threshold_grows_with_the_hosts_that_follow_each_other(query: dict[str, Any], least_ms: int) -> None:
-    assert expected_threshold_us(plan(load_query(query))) // 1_000 == least_ms
+    assert expected_threshold_us(load_query(query)) // 1_000 == least_ms
 
 
 def test_fragments_beside_each_other_take_no_longer_than_one() -> None:
@@ -37,7 +36,7 @@ def test_fragments_beside_each_other_take_no_longer_than_one() -> None:
     fragments = {f"of_{name}": {"operators": [name], "engine": "native" if name == "both" else "spark"} for name in operators}
     query = query_of(operators, "both", ("a", "b"), fragments=fragments)
     spread_us = 150_000  # a bucket and a boundary interval, since one of the two may hold it back for so much longer
-    assert expected_threshold_us(plan(load_query(query))) == 1_050_000 + spread_us
+    assert expected_threshold_us(load_query(query)) == 1_050_000 + spread_us
 
 
 def test_the_planner_takes_an_order_to_spark_to_need_what_the_engine_does() -> None:

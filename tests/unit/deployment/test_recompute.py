@@ -19,8 +19,7 @@ from boreal.query.spec import load_query
 from deployment.layout import make_layout
 from deployment.recompute import FragmentSpans, LogSlice, covering, within
 from embedded.generate import START_US
-from formats.json_text import column_texts, joined, lines, object_parts
-from services.egress.tail import time_us
+from formats.json_text import column_texts, joined, lines, object_parts, time_us
 from spark_jobs.batch_worker import ORDER, RECORDS, BatchTask, compute, cut
 from sunion.tape import BEGINNING
 from tests.harness import Ran, S, batch_of, query_of, run

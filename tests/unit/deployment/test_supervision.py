@@ -96,9 +96,9 @@ def test_what_is_wanted_is_started_servers_first() -> None:
     assert [line.split()[1].split(".")[0] for line in world.drain()] == [
         "kafka", "redis", "monitor", "source", "node", "node", "node", "egress",
     ]  # fmt: skip
-    assert not world.supervision.is_ready()
+    assert world.supervision.unready()
     world.answer(*world.running)
-    assert world.supervision.is_ready()
+    assert not world.supervision.unready()
 
 
 def test_the_first_restart_is_at_once_and_backoff_doubles_to_ten_seconds_and_begins_anew_after_health() -> None:
@@ -221,11 +221,11 @@ def test_another_turn_restarts_one_at_a_time_and_waits_for_it_to_be_ready() -> N
         assert world.drain() == [f"start {name}"]
         world.pass_time(60_000_000)
         assert world.drain() == [], "the next one waits for this one"
-        assert not world.supervision.is_ready("q")
+        assert "q" in world.supervision.unready()
         world.answer(name)
     assert sorted(order) == ["egress.q.a", "node.q.r0", "node.q.r1", "node.q.r2"]
     assert world.drain() == []
-    assert world.supervision.is_ready("q")
+    assert "q" not in world.supervision.unready()
 
 
 def test_one_that_never_was_ready_is_turned_without_waiting() -> None:
@@ -288,4 +288,16 @@ def test_whatever_happens_the_wanted_run_in_the_end_and_the_unwanted_do_not(data
         world.pass_time(BACKOFF_LAST_US)
         world.answer(*[name for name in world.running if world.supervision.processes[name].phase is Phase.RUNNING])
     assert world.running == {child.name: child for child in wanted}
-    assert world.supervision.is_ready()
+    assert not world.supervision.unready()
+
+
+def test_a_process_that_goes_to_another_version_by_itself_is_not_restarted_for_it():
+    supervision = Supervision()
+    before, after = (
+        Child("egress.q.a", "egress", "q", ("run",), revision=revision, turn=revision, version=version)
+        for revision, version in (("one", 1), ("two", 2))
+    )
+    supervision.handle(ProcessTargets((before,)), 0)
+    supervision.handle(ReadinessReport("egress.q.a", True), 1)
+    assert supervision.handle(ProcessTargets((after,)), 2) == []
+    assert supervision.processes["egress.q.a"].child == after and not supervision.unready()

@@ -50,7 +50,7 @@ def node(replica: str, position: int = 0, state: str = "STABLE", **fields: objec
 
 def source(stream: str, boundary: object = "2013-01-01T00:00:00.000000Z", state: str = "live") -> dict[str, Any]:
     facts = {"state": state, "last_boundary": boundary, "last_ingest_ms": 1.0, "rows": 7, "ahead": 2, "idle_partitions": [1]}
-    return {"process": f"source.q.{stream}", **facts}
+    return {"process": f"source.q.{stream}", "memory_bytes": 1_000, "cores": 0.25, **facts}
 
 
 def egress(site: str = "a", state: str = "STABLE", stable: int = 5, since_ms: float | None = None) -> dict[str, Any]:
@@ -91,6 +91,9 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         ]
     assert (silent["state"], silent["ready"], silent["alpha_x_ms"]) == ("STARTING", False, None)
     assert (spoken["state"], spoken["ready"], spoken["alpha_x_ms"], spoken["x_ms"]) == ("STABLE", True, 2500.0, 3000.0)
+    assert (silent["tentative_share"], spoken["tentative_share"]) == (None, 9 / 14)
+    assert silent["resources"] == {"memory_bytes": 0, "cores": 0}
+    assert spoken["resources"] == {"memory_bytes": 2_000, "cores": 0.5}
     assert spoken["inputs"][0] == {
         "name": "jfk",
         "state": "live",
@@ -98,6 +101,12 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "last_ingest_age_ms": 999.0,
         "rows": 7,
         "dlq": None,
+        "dlq_per_minute": None,
+        "last_refusal": None,
+        "waits_for": None,
+        "waits_since_ms": None,
+        "lag_records": None,
+        "lag_ms": None,
         "clamped": None,
         "ahead": 2,
         "idle_partitions": [1],
@@ -136,6 +145,19 @@ def test_what_clients_were_given_is_counted_for_an_objective_and_goes_on_in_the_
     assert query.tick(63 * SECOND) == []
     query.change(record(3), 64 * SECOND)
     assert query.status(64 * SECOND)["slo"] is None
+
+
+def test_what_was_counted_is_recorded_when_the_process_that_counts_ends_in_good_order():
+    query = watched(slo="99%/7d")
+    query.record_failures([])
+    for rows, now in ((100, SECOND), (150, 20 * SECOND)):
+        query.take({**egress(), "new_rows": rows, "violations": 0}, now)
+    [event] = [effect for effect in query.end(30 * SECOND) if isinstance(effect, Event)]
+    assert (event.kind, event.at_ms, event.facts["on_time"]) == (SERVED, 30_000.0, 50)
+    later = watched(slo="99%/7d")
+    later.record_failures([event])
+    assert later.status(31 * SECOND)["slo"]["results"]["on_time"] == 50
+    assert query.end(31 * SECOND) == []
 
 
 def test_failures_are_recorded_once_it_is_known_what_was_recorded_before():
@@ -227,6 +249,16 @@ def test_acknowledgements_become_trims_and_every_word_is_a_sign_of_life():
         query.hear([message_item(instance_of(READERS[1]), LeaseEnd(instance_of(READERS[0])))], at)
         query.tick(at)
     assert query.claims.lost == []
+
+
+def test_the_problem_that_has_ended_a_node_is_told_until_it_has_run_for_a_while():
+    query = watched()
+    all_speak(query, 0)
+    problem = "operators.tagged: tagger of trade-operators 1.0.0 has failed: ValueError: no"
+    query.take({**node("r1"), "problem": problem}, SECOND)
+    query.take({**node("r1"), "problem": None}, 3 * SECOND)
+    assert [replica["problem"] for replica in query.status(30 * SECOND)["replicas"]] == [None, problem]
+    assert [replica["problem"] for replica in query.status(32 * SECOND)["replicas"]] == [None, None]
 
 
 def test_a_lost_claim_is_in_the_journal_and_in_the_status():

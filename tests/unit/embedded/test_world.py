@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from boreal.model.frames import INFINITY, Boundary, Data, LogId, Start
-from embedded.paced_sources import ORIGIN
+from embedded.source_logs import ORIGIN
 from embedded.world import ModelClock, World
 from logs.checkpoints import Checkpoint
 from logs.memory_checkpoints import MemoryCheckpointStore

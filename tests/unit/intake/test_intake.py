@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
@@ -18,9 +19,11 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, 
 from boreal.model.schema import Schema
 from boreal.query.plan import Edge
 from boreal.query.spec import Stream
+from formats.csv_records import CsvRecords
 from formats.dead_letter import DeadLetterRecord
 from intake.intake import ANCHOR_EVERY, Batch, Intake, SourceStream, rows_not_held
 from intake.place import PartitionPlace, SourcePlace, read_announcement
+from intake.user_records import PartitionRecords
 from logs.memory_log import MemoryLog
 from logs.source_restart import source_restart
 from sunion.tape import BEGINNING
@@ -38,6 +41,8 @@ class Record:
     offset: int
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
+    key: bytes | None = None
+    timestamp: int = 0
 
 
 def row(offset: int, seconds: float, user: str = "u", n: int = 0, **headers: str) -> Record:
@@ -57,12 +62,21 @@ def edge(name: str, partitions: int = 1, key: tuple[str, ...] = ()) -> Edge:
     return Edge(name, "s", Schema.of(dict(SCHEMA)), 1, partitions, key, True)
 
 
+class ByRecord(Intake):
+    """Takes records that are objects."""
+
+    def take_again(self, records: Mapping[int, Sequence[Record]], now: int) -> Batch:  # type: ignore[override]
+        return super().take_again({number: PartitionRecords.of(found, True) for number, found in records.items()}, now)
+
+    take: Callable[..., Batch]  # which calls `take_again`
+
+
 def intake(
     spec: Stream, edges: Sequence[Edge] = (edge("s"),), place: SourcePlace | None = None, incarnation: int = 1
-) -> Intake:
+) -> ByRecord:
     logs = [f"{e.name}/{p}" for e in edges for p in range(e.partitions)]
     taken = SourceStream("s", spec, TOPIC, tuple(edges), BUCKET_US)
-    return Intake(taken, Origin("", incarnation), place or SourcePlace(dict.fromkeys(logs, 0)))
+    return ByRecord(taken, Origin("", incarnation), place or SourcePlace(dict.fromkeys(logs, 0)), csv=CsvRecords.of(spec))
 
 
 def rows_of(frames: Sequence[tuple[LogId, Frame]]) -> list[tuple[float, str]]:
@@ -73,6 +87,78 @@ def rows_of(frames: Sequence[tuple[LogId, Frame]]) -> list[tuple[float, str]]:
         if isinstance(frame, Data)
         for time, user in zip(*(frame.batch.column(place).to_pylist() for place in (0, 1)), strict=True)
     ]
+
+
+def test_keys_headers_and_places_of_records_are_columns() -> None:
+    schema = {
+        "user": {"type": "string", "from": "key"},
+        "n": {"type": "int", "from": "header.n"},
+        "at": {"type": "timestamp", "from": "timestamp"},
+        "partition": {"type": "int", "from": "partition"},
+        "offset": {"type": "int", "from": "offset"},
+        "price": "decimal(4, 2)",
+    }
+    spec = stream(schema=schema)
+    source = intake(spec, (Edge("s", "s", spec.attributes, 1, 1, (), True),))
+    price = b'{"price": 1.5, "user": "not me"}'
+    records = [
+        Record(7, price, [("n", b"5"), ("other", b"6")], b"a", 1_000),
+        heartbeat(8, "1"),
+        Record(9, price, [("n", None)], None, 2_000),
+        Record(10, price, [("n", b"5.5")], b"b", 3_000),
+        Record(11, price, [("n", b"1")], b"\xff", 3_000),
+        Record(12, b"{", [("n", b"1")], b"c", 3_000),
+        Record(13, price, [("n", b"1"), ("n", b"2")], b"d", 3_000),
+    ]
+    batch = source.take({3: records}, 10 * SECOND)
+    [rows] = [frame.batch.to_pylist() for _, frame in batch.frames if isinstance(frame, Data)]
+    assert [(row["time"] // SECOND, row["user"], row["n"], row["partition"], row["offset"]) for row in rows] == [
+        (1, "a", 5, 3, 7), (2, None, None, 3, 9), (3, "d", 2, 3, 13),
+    ]  # fmt: skip
+    assert rows[0]["price"] == Decimal("1.50")
+    letters = letters_of(batch)
+    assert letters.keys() == {10, 11, 12} and letters[12].startswith("not JSON")
+    assert letters[10] == "column n: '5.5' is not an int"
+    assert letters[11] == "column user: b'\\xff' is not UTF-8"
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_records_without_a_value_are_rows_where_a_column_says_so(format: str) -> None:
+    schema = {"user": {"type": "string", "from": "key"}, "gone": {"type": "bool", "from": "tombstone"}, "n": "int", "at": "int"}
+    spec = stream(schema=schema, format=format)
+    source = intake(spec, (Edge("s", "s", spec.attributes, 1, 1, (), True),))
+
+    def value(n: int, at: int) -> bytes:
+        return json.dumps({"n": n, "at": at}).encode() if format == "json" else b"%d,%d" % (n, at)
+
+    records = [
+        Record(0, value(1, 1_000), (), b"a", 500),
+        Record(1, None, (), b"a", 2_000),
+        heartbeat(2, "1"),
+        Record(3, None, (), b"\xff", 2_000),
+        Record(4, b"{", (), b"b", 2_000),
+        Record(5, value(2, 3_000), (), b"b", 9_000),
+        Record(6, None, (), None, 3_000),
+    ]
+    batches = [source.take({0: records}, 10 * SECOND), source.take({0: [Record(7, None, (), b"b", 4_000)]}, 10 * SECOND)]
+    parts = [frame.batch for batch in batches for _, frame in batch.frames if isinstance(frame, Data)]
+    found = [row for part in parts for row in part.to_pylist()]
+    assert [(row["time"] // SECOND, row["user"], row["gone"], row["n"]) for row in found] == [
+        (1, "a", False, 1), (2, "a", True, None), (3, "b", False, 2), (3, None, True, None), (4, "b", True, None),
+    ]  # fmt: skip
+    assert letters_of(batches[0]).keys() == {3, 4} and not batches[1].letters
+
+
+def test_records_without_a_value_are_refused_otherwise() -> None:
+    batch = intake(stream()).take({0: [Record(0, None, (), b"a", 1_000)]}, NOW)
+    assert letters_of(batch) == {0: "no value"}
+
+
+def test_records_in_pieces_keep_their_keys_and_time_stamps() -> None:
+    records = [Record(place, b"{}", (), str(place).encode(), place) for place in range(4)]
+    found = PartitionRecords.joined([PartitionRecords.of(records[:1], True), PartitionRecords.of(records[1:], True)]).before(3)
+    assert found.keys == [b"0", b"1", b"2"] and found.stamps_ms is not None and found.stamps_ms.tolist() == [0, 1, 2]
+    assert PartitionRecords.of(records).keys is None
 
 
 def letters_of(batch: Batch) -> dict[int, str]:
@@ -135,7 +221,7 @@ def test_a_malformed_record_becomes_a_dead_letter_and_costs_its_neighbours_nothi
     source = intake(stream())
     batch = source.take({4: [row(10, 1, "a"), Record(11, value), row(12, 2, "b")]}, now=NOW)
     text = (value or b"").decode("utf-8", "backslashreplace")
-    assert batch.letters == [DeadLetterRecord("s", TOPIC, 4, 11, reason, text)]
+    assert batch.letters == [DeadLetterRecord.of("s", TOPIC, 4, 11, reason, value)] and batch.letters[0].record == text
     assert rows_of(batch.frames) == [(1, "a"), (2, "b")]
     assert json.loads(batch.letters[0].to_json())["reason"] == reason
 
@@ -320,6 +406,17 @@ def test_clock_policy_promises_the_clock_less_disorder_by_evidence() -> None:
     batch = source.take({0: [row(1, 998.5), row(2, 1_030), row(3, 999)]}, now=NOW)
     assert letters_of(batch) == {1: "late by 1s500ms, disorder allows 1s"}
     assert rows_of(batch.frames) == [(999, "u"), (1_030, "u")] and promised(source) == NOW - SECOND
+
+
+def test_a_table_that_is_there_already_keeps_its_times_and_follows_the_clock_once_it_was_read() -> None:
+    """What a lookup's table needs: rows in any order, a boundary without rows, and no change refused for its age."""
+    source = intake(stream(boundary="clock", late="clamp"))
+    source.progress.watch([0], NOW)
+    batches = [source.take({0: [row(0, 500), row(1, 5)]}, now=NOW), source.take({0: [row(2, 300)]}, now=NOW)]
+    read_to_the_end(source, [0], NOW)
+    assert [rows_of(batch.frames) for batch in batches] == [[(5, "u"), (500, "u")], [(300, "u")]]
+    assert promised(source) == NOW
+    assert rows_of(source.take({0: [row(3, 400)]}, now=NOW).frames) == [(1_000, "u")]
 
 
 def test_a_boundary_counts_as_ingested_when_it_was_first_so_high() -> None:
@@ -610,3 +707,18 @@ def test_the_place_survives_in_its_anchor() -> None:
     assert (found, until) == (place, {3: 11})
     other, _ = read_announcement(place.announce("another", {3: 11}), TOPIC)
     assert other == SourcePlace(place.next_ids, promise=44)
+
+
+def test_ids_of_schemas_that_were_unknown_are_part_of_the_announcement() -> None:
+    place = SourcePlace({"s/0": 3}, {0: PartitionPlace(7)}, unknown=frozenset({9, 12}))
+    read, _ = read_announcement(place.announce(TOPIC, {0: 9}), TOPIC)
+    assert read.unknown == {9, 12}
+    assert not read_announcement(replace(place, unknown=frozenset()).announce(TOPIC, {}), TOPIC)[0].unknown
+
+
+def test_whether_lacking_columns_are_null_is_part_of_the_announcement() -> None:
+    for lacking in ("nulls", "dead_letter"):
+        source = intake(stream(lacking=lacking))
+        source.take({0: [row(0, 1)]}, now=NOW)
+        rules = read_announcement(source.place.announce(TOPIC, {}), TOPIC)[0].rules
+        assert rules is not None and rules.fills == (lacking == "nulls")

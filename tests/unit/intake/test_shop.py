@@ -17,6 +17,7 @@ from boreal.query.spec import load_query
 from examples.shop.generate import FIRST_DAY, PARTITIONS, Record, make
 from intake.intake import Intake, SourceStream
 from intake.place import SourcePlace
+from intake.user_records import PartitionRecords
 from tests.examples.test_shop import EXAMPLES
 
 START = round(FIRST_DAY.timestamp() * 1e6)
@@ -33,6 +34,8 @@ class Kept:
     offset: int
     value: bytes
     headers: Sequence[tuple[str, bytes | None]] = ()
+    key: bytes | None = None
+    timestamp: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def drive(stream: str, records: Sequence[Record], frozen: Sequence[Frozen] = (),
                 found[partition].append(Kept(taken[partition], topic[partition][taken[partition]][1].encode()))
                 taken[partition] += 1
         if found:
-            batch = intake.take(found, now)
+            batch = intake.take({partition: PartitionRecords.of(records) for partition, records in found.items()}, now)
             seen.rows += sum(frame.batch.num_rows for _, frame in batch.frames if isinstance(frame, Data))
             seen.refused += [letter.record for letter in batch.letters]
             seen.reasons += [letter.reason for letter in batch.letters]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -354,9 +354,11 @@ def test_a_stream_is_live_while_it_brings_rows() -> None:
 
 
 def test_evidence_is_looked_for_at_each_boundary_only_where_one_waits_for_it() -> None:
-    stage = Stage([0])
-    assert stage.progress.evidence_interval_us(stage.partitions) == INTERVAL
-    stage.until(10, {0: 0})
+    stage = Stage([0, 1])
+    assert stage.progress.evidence_interval_us(stage.partitions) == EVIDENCE_US, "no row ever: there is no boundary to move on"
+    stage.until(5, {0: 0})
+    assert stage.progress.evidence_interval_us(stage.partitions) == INTERVAL, "partition 1 waits"
+    stage.until(10, {0: 0, 1: 0})
     assert stage.progress.evidence_interval_us(stage.partitions) == EVIDENCE_US
     stage.until(50)
     assert stage.progress.evidence_interval_us(stage.partitions) == INTERVAL
@@ -365,14 +367,23 @@ def test_evidence_is_looked_for_at_each_boundary_only_where_one_waits_for_it() -
     assert clock.progress.evidence_interval_us(clock.partitions) == INTERVAL
 
 
+def test_a_new_x_brings_another_interval() -> None:
+    stage = Stage([0])
+    stage.until(10, {0: 0})
+    stage.until(50)
+    stage.progress.set_threshold(1_000_000, 7_000)
+    assert stage.progress.evidence_interval_us(stage.partitions) == 7_000
+
+
 class Topic:
     def __init__(self) -> None:
         self.end = {0: 5, 1: 7}
         self.position = {0: 5, 1: 5}
         self.asked: list[list[int]] = []
 
-    def ends(self, numbers: Iterable[int]) -> dict[int, int]:
+    def ends(self, numbers: Collection[int], since: int) -> dict[int, int]:
         self.asked.append(list(numbers))
+        self.since = since
         return {number: self.end[number] for number in self.asked[-1]}
 
     def has_read(self, number: int, end: int) -> bool:
@@ -383,7 +394,7 @@ def test_a_question_is_answered_once_all_before_the_end_was_taken_and_asked_agai
     topic, answers = Topic(), []
     evidence = Evidence(topic, lambda: 77, lambda number, question, now: answers.append((number, question.asked_at, now)))
     evidence.ask([0, 1], Question(10, None, BEGINNING))
-    assert answers == [(0, 10, 77)]
+    assert answers == [(0, 10, 77)] and topic.since == 10
     topic.end[1] = 9
     evidence.ask([0, 1], Question(20, None, BEGINNING))
     assert topic.asked == [[0, 1], [0]], "the first question about 1 is still open"

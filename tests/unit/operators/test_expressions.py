@@ -12,6 +12,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema, Type
 from boreal.query.expressions import DEEPEST, format_timestamp, parse, parse_aggregation, parse_order, parse_timestamp
+from boreal.query.patterns import WHOLE, named_groups, pattern_problem
 from operators.expressions import compile_expression
 
 SCHEMA = Schema.of(
@@ -217,10 +218,34 @@ def test_an_expression_knows_its_columns() -> None:
         ("b < 1e", "1e is not a number", "1e3"),
         (f"{'(' * 1_000}b{')' * 1_000} > 1", "too many nested levels", "in (...)"),
         (f"a in ({', '.join(['a + 1'] * DEEPEST)})", "too many nested levels", "in (...)"),
-        ("cast(a as date)", "date is not a known type", "string, int, double, bool, timestamp"),
+        ("cast(a as time)", "time is not a known type", "string, int, double, bool, timestamp, date"),
+        ("cast(a as date)", "int cannot be cast to date", "string, double, bool, timestamp"),
+        ("cast(t as date) + 1.5", "cannot add date and double", "day + 7"),
+        ("cast(t as date) - t", "cannot subtract date and timestamp", "day - other"),
+        ("cast(t as date) = '31.1.2013'", "'31.1.2013' is not a date", "2013-01-31"),
+        ("cast(t as date) > 5", "mixes int and date", "cast"),
+        ("cast(t at time zone 'Mars' as date)", "'Mars' is not a time zone", "Europe/Berlin"),
         ("cast(b as timestamp)", "double cannot be cast to timestamp", "string, int"),
         ("9223372036854775808", "too large for an int", "9223372036854775808.0"),
         ("null", "without a type", "cast(null as double)"),
+        ("date_trunc('hours', t)", "hours is not a unit", "did you mean hour?"),
+        ("date_trunc('day', t, 'Mars/Base')", "'Mars/Base' is not a time zone", "Europe/Berlin"),
+        ("date_trunc('day', s)", "has type string where timestamp is needed", "cast"),
+        ("extract(century from t)", "century is not a part of a time", "second"),
+        ("extract(hour from t at time zone s)", "s is not a time zone", "Europe/Berlin"),
+        ("to_timestamp(s, '%Q')", "'%Q' is not the format of a time", "strptime"),
+        ("to_timestamp(s, s)", "s is not the format of a time", "strptime"),
+        ("to_timestamp()", "to_timestamp does not take 0 arguments", "write to_timestamp(s,"),
+        ("trim(s, s)", "needs a text in quotes", "trim(s, '-')"),
+        ("replace(s, '', 'x')", "looks for an empty text", "at least one character"),
+        ("position('' in s)", "looks for an empty text", "at least one character"),
+        ("split_part(s, '-', 0)", "counts from 1", "-1 for the last"),
+        ("split_part(s, '-', a)", "needs a whole number", "split_part(s, '-', 1)"),
+        ("regexp_matches(s, '(')", "is not a pattern: missing )", "RE2"),
+        ("regexp_matches(s)", "regexp_matches does not take 1 argument", "write regexp_matches(s,"),
+        ("regexp_extract(s, '(a)(?:b)', 2)", "has no group 2", "from 0, the whole match, to 1"),
+        ("regexp_replace(s, 'a', '\\1')", "cannot replace matches", "first group"),
+        ("regexp_replace(s, 'a', 'b', 'x')", "'x' is not known here", "'g' for all"),
         ("a is true", "is not supported", "is null"),
     ],
 )
@@ -277,6 +302,9 @@ def test_names_that_differ_by_case_alone_must_match_exactly() -> None:
         ("max(s)", "max", "s", "string"),
         ("min(t)", "min", "t", "timestamp"),
         ("first(f)", "first", "f", "bool"),
+        ("count_if(f)", "count", "CASE WHEN f THEN TRUE END", "int"),
+        ("sum(a) filter (where f)", "sum", "CASE WHEN f THEN a END", "int"),
+        ("count(distinct s) filter (where f)", "count_distinct", "CASE WHEN f THEN s END", "int"),
         ("stddev_samp(b)", "stddev", "b", "double"),
         ("stddev_pop(b)", "stddev_pop", "b", "double"),
     ],
@@ -299,6 +327,9 @@ def test_aggregations(sql: str, function: str, argument: str | None, kind: str) 
         "min(a, b)",
         "median(a)",
         "sum(sum(a))",
+        "sum(a) filter (where b)",
+        "count_if(a)",
+        "a filter (where f)",
     ],
 )
 def test_refused_aggregations(sql: str) -> None:
@@ -327,3 +358,17 @@ def test_timestamps_are_utc_unless_they_say_otherwise() -> None:
     assert parse_timestamp("1970-01-01T01:00:00+01:00") == parse_timestamp("1970-01-01") == 0
     assert parse_timestamp("yesterday") is None
     assert format_timestamp(-1) == "1969-12-31T23:59:59.999999Z"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "named", "names"),
+    [
+        ("(a)(b)?", "(?P<group_1_of_pattern>a)(?P<group_2_of_pattern>b)?", ["group_1_of_pattern", "group_2_of_pattern"]),
+        (r"\((?:x)(?i:y)", r"\((?:x)(?i:y)", []),
+        (r"[()\]](a)[^](]", r"[()\]](?P<group_1_of_pattern>a)[^](]", ["group_1_of_pattern"]),
+        (r"\Q(\E(?P<n>[[:alpha:](])", r"\Q(\E(?P<n>[[:alpha:](])", ["n"]),
+    ],
+)
+def test_groups_of_a_pattern_get_names(pattern: str, named: str, names: list[str]) -> None:
+    assert named_groups(pattern) == (f"(?P<{WHOLE}>{named})", [WHOLE, *names])
+    assert pattern_problem(named) == ""

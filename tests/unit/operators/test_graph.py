@@ -23,13 +23,16 @@ OPERATORS: dict[str, Any] = {
     "late": {"filter": "one", "where": "x > 0"},
     "shaped": {"map": "two", "select": {"k": "k", "x": "x + 1", "v": "v / 2"}},
     "all": {"union": ["late", "shaped"]},
-    "uniq": {"distinct": "all", "on": ["k", "x"], "window": {"tumbling": "20us"}},
+    "once": {"deduplicate": "all", "on": ["k", "x"], "within": "7us"},
+    "uniq": {"distinct": "once", "on": ["k", "x"], "window": {"tumbling": "20us"}},
     "counted": {
         "aggregate": "uniq", "window": {"sliding": "20us", "every": "10us"}, "by": ["k"],
         "compute": {"n": "count(*)", "m": "avg(v)"},
     },
-    "joined": {"join": ["counted", "late"], "on": ["k"], "within": "15us", "how": "left"},
-    "worst": {"top": "joined", "k": 2, "order_by": "v desc", "window": {"tumbling": "30us"}, "by": ["k"]},
+    "visits": {"aggregate": "once", "window": {"session": "6us", "longest": "40us"}, "by": ["k"], "compute": {"v": "sum(v)"}},
+    "seen": {"lookup": ["counted", "visits"], "on": ["k"], "within": "9us", "how": "left"},
+    "joined": {"join": ["seen", "late"], "on": ["k"], "within": "15us", "how": "left"},
+    "worst": {"top": "joined", "k": 8, "order_by": "v desc", "window": {"tumbling": "30us"}, "by": ["k"]},
 }  # fmt: skip
 
 
@@ -99,8 +102,9 @@ def test_a_graph_keeps_the_promises_of_its_operators(seed: int) -> None:
 
 def test_needs_add_up_along_the_graph() -> None:
     graph = graph_of(OPERATORS, "worst")
-    # top: 90, from which join must be exact, so its inputs from 60; aggregate: its window [50, 70); distinct: [40, 60).
-    assert graph.needs(100) == 40
+    # top: 90, from which join must be exact, so its inputs from 60; aggregate: its window [50, 70); distinct: [40, 60);
+    # lookup: 51; sessions: [40, 80); deduplicate: 40 - 7 + 1.
+    assert graph.needs(100) == 34
     assert not graph.unbounded
 
 

@@ -12,10 +12,13 @@ from boreal.model.errors import UserError
 from boreal.model.frames import INFINITY
 from boreal.model.schema import Schema, Type
 from operators.aggregate import AggregateOperator
+from operators.deduplicate import DeduplicateOperator
 from operators.distinct import DistinctOperator
 from operators.filter import FilterOperator
 from operators.join import JoinOperator, JoinState
+from operators.lookup import LookupOperator, NewestRows
 from operators.map import MapOperator
+from operators.sessions import SessionOperator
 from operators.top import TopOperator
 from operators.union import UnionOperator
 
@@ -203,6 +206,69 @@ def test_distinct_forgets_with_its_window() -> None:
     assert DistinctOperator("d", SCHEMA, ("k",), 10).needs(17) == 10
 
 
+def test_deduplicate_forgets_a_value_that_has_not_come_for_so_long() -> None:
+    operator = DeduplicateOperator("d", SCHEMA, ("k",), 10)
+    given = batch(*((time, key, time, 0.0) for time, key in ((1, "a"), (1, "a"), (10, "a"), (12, None), (19, "a"), (29, "a"))))
+    assert [row[:2] for row in once(operator, given)] == [(1, "a"), (12, None), (29, "a")]
+    state = operator.empty()
+    operator.step(state, (given,), 38)
+    assert state.panes, "a row at 38 would be a repetition"
+    operator.step(state, (SCHEMA.empty(),), 40)
+    assert not state.panes
+    assert operator.needs(17) == 8
+
+
+def test_a_deduplicate_on_an_overlay_knows_what_came_before() -> None:
+    operator = DeduplicateOperator("d", SCHEMA, ("k",), 10)
+    state = operator.empty()
+    operator.step(state, (batch((1, "a", 1, 0.0)),), 2)
+    child = state.overlay()
+    assert rows(operator.step(child, (batch((3, "b", 2, 0.0), (5, "a", 3, 0.0)),), 6)) == [(3, "b", 2, 0.0)]
+    assert rows(operator.step(state, (batch((3, "b", 2, 0.0)),), 6)) == [(3, "b", 2, 0.0)]
+
+
+def test_a_session_ends_with_a_gap_and_at_the_multiples_of_longest() -> None:
+    given = batch(*((time, key, time, 0.0) for time, key in ((1, "b"), (1, "a"), (4, "b"), (8, "b"), (9, "b"), (11, None))))
+    compute = {"n": "count(*)", "last": "last(x)"}
+    assert once(SessionOperator("s", SCHEMA, 4, None, ("k",), compute), given) == [
+        (4, 1, 5, "a", 1, 1),
+        (7, 1, 8, "b", 2, 4),
+        (12, 8, 13, "b", 2, 9),
+        (14, 11, 15, None, 1, 11),
+    ]
+    operator = SessionOperator("s", SCHEMA, 8, 10, (), compute)
+    assert once(operator, given) == [(9, 1, 10, 5, 9), (18, 11, 19, 1, 11)]
+    assert operator.needs(17) == 10
+    assert SessionOperator("s", SCHEMA, 8, None, (), compute).needs(17) == -INFINITY
+
+
+def test_a_session_goes_on_on_an_overlay() -> None:
+    operator = SessionOperator("s", SCHEMA, 5, None, ("k",), {"n": "count(*)"})
+    state = operator.empty()
+    operator.step(state, (batch((1, "a", 1, 0.0)),), 3)
+    for layer in (state.overlay(), state):
+        assert rows(operator.step(layer, (batch((4, "a", 2, 0.0)),), INFINITY)) == [(8, 1, 9, "a", 2)]
+
+
+def test_a_session_that_follows_one_with_other_values_counts_its_own() -> None:
+    """A set of values that an overlay has begun replaces the one of the session before."""
+    operator = SessionOperator("s", SCHEMA, 5, None, ("k",), {"kinds": "count(distinct x)"})
+    state = operator.empty()
+    operator.step(state, (batch((1, "a", 1, 0.0), (2, "a", 2, 0.0)),), 3)
+    child = state.overlay()
+    assert rows(operator.step(child, (batch((9, "a", 3, 0.0)),), 10)) == [(6, 1, 7, "a", 2)]
+    state.absorb(child)
+    assert rows(operator.step(state, (batch((11, "a", 3, 0.0)),), INFINITY)) == [(15, 9, 16, "a", 1)]
+
+
+def test_sessions_that_have_ended_are_cleared_away() -> None:
+    operator = SessionOperator("s", SCHEMA, 5, None, ("x",), {"n": "count(*)"})
+    state = operator.empty()
+    for time in range(0, 120_000, 10):
+        operator.step(state, (batch((time, "a", time, 0.0)),), time + 10)
+    assert len(state.groups.places) < 5_000
+
+
 # -- Joins ------------------------------------------------------------------------------------------------------------
 
 OTHER = Schema.of({"x": "int", "k": "string", "w": "double"})
@@ -266,3 +332,91 @@ def test_an_overlay_costs_no_more_for_a_large_state() -> None:
     groups = overlay.panes[0]
     assert len(groups.places) == 1 and len(groups.columns[0]) < 100
     assert 0 < overlay.nbytes() < 1_000 and state.nbytes() > 100_000
+
+
+# -- Lookups ----------------------------------------------------------------------------------------------------------
+
+
+def looked_up(within: int | None, how: Any) -> LookupOperator:
+    return LookupOperator("l", (SCHEMA, OTHER), ("k",), within, how)
+
+
+def test_a_lookup_takes_the_newest_row_that_is_not_later() -> None:
+    operator = looked_up(None, "left")
+    assert operator.schema == Schema.of({"k": "string", "x": "int", "v": "double", "x_right": "int", "w": "double"})
+    table = batch((1, 7, "a", 0.1), (4, 8, "a", 0.2), (4, 9, "a", 0.3), (6, 10, None, 0.4), schema=OTHER)
+    given = batch(*((time, key, 0, 0.0) for time, key in ((0, "a"), (3, "a"), (4, "a"), (5, "b"), (7, None), (9, "a"))))
+    assert [row[4] for row in once(operator, given, table)] == [None, 7, 9, None, None, 9]
+    assert [row[0] for row in once(looked_up(None, "inner"), given, table)] == [3, 4, 9]
+    assert [row[0] for row in once(looked_up(4, "inner"), given, table)] == [3, 4]
+    assert once(operator, SCHEMA.empty(), table) == once(looked_up(0, "inner"), given, OTHER.empty()) == []
+
+
+def test_a_lookup_keeps_the_window_of_its_left_rows() -> None:
+    windowed = Schema.of({"k": "string"}, windowed=True)
+    operator = LookupOperator("l", (windowed, windowed), ("k",), None, "inner")
+    left, table = batch((9, 0, 10, "a"), schema=windowed), batch((4, 0, 5, "a"), schema=windowed)
+    assert once(operator, left, table) == [(9, 0, 10, "a")]
+
+
+def test_what_a_lookup_needs() -> None:
+    assert looked_up(5, "left").needs(17) == 12
+    assert looked_up(None, "left").needs(17) == -INFINITY
+
+
+def test_a_lookup_keeps_one_row_of_each_value_and_none_that_is_too_old() -> None:
+    operator = looked_up(1_000, "inner")
+    state = operator.empty()
+    for time in range(0, 60_000, 10):
+        operator.step(state, (SCHEMA.empty(), batch((time, 0, "a", 0.0), (time, 0, f"k{time}", 0.0), schema=OTHER)), time + 1)
+    assert isinstance(state, NewestRows) and state.rows < 5_000
+    assert operator.decode(state.encode()).rows == 101
+
+
+def test_a_lookup_on_an_overlay_finds_what_came_before_and_what_replaced_it() -> None:
+    operator = looked_up(None, "inner")
+    state = operator.empty()
+    operator.step(state, (SCHEMA.empty(), batch((1, 1, "a", 0.0), (1, 2, "b", 0.0), schema=OTHER)), 2)
+    child = state.overlay()
+    operator.step(child, (SCHEMA.empty(), batch((3, 3, "b", 0.0), schema=OTHER)), 4)
+    given = batch((5, "a", 0, 0.0), (5, "b", 0, 0.0))
+    assert [row[4] for row in once_more(operator, child.overlay(), given)] == [1, 3]
+    assert [row[4] for row in once_more(operator, state.overlay(), given)] == [1, 2]
+    state.absorb(child)
+    assert [row[4] for row in once_more(operator, state, given)] == [1, 3]
+
+
+CHANGES = Schema.of({"k": "string", "x": "int", "gone": "bool"})
+
+
+def test_a_lookup_finds_no_row_that_was_deleted_before_and_keeps_nothing_of_it() -> None:
+    operator = LookupOperator("l", (SCHEMA, CHANGES), ("k",), None, "left", "gone")
+    assert operator.schema == Schema.of({"k": "string", "x": "int", "v": "double", "x_right": "int"})
+    table = batch((1, "a", 7, None), (4, "a", None, True), (6, "a", 8, False), (6, "b", 9, True), schema=CHANGES)
+    given = batch(*((time, "a", 0, 0.0) for time in (0, 3, 4, 5, 6)), (6, "b", 0, 0.0))
+    state = operator.empty()
+    found = operator.step(state, (given, table), 7)
+    assert found["x_right"].to_pylist() == [None, 7, None, None, 8, None]
+    assert list(operator.decode(state.encode()).places) == list(state.places) and len(state.places) == 1
+    with_deleted = operator.step(state, (batch((8, "a", 0, 0.0)), batch((7, "a", 0, True), schema=CHANGES)), 9)
+    assert with_deleted["x_right"].to_pylist() == [None] and not state.places
+
+
+def test_a_delete_on_an_overlay_hides_the_row_below_until_it_is_dropped() -> None:
+    operator = LookupOperator("l", (SCHEMA, CHANGES), ("k",), None, "inner", "gone")
+    state, given = operator.empty(), batch((5, "a", 0, 0.0))
+    operator.step(state, (SCHEMA.empty(), batch((1, "a", 7, None), schema=CHANGES)), 2)
+    child = state.overlay()
+    operator.step(child, (SCHEMA.empty(), batch((3, "a", None, True), schema=CHANGES)), 4)
+
+    def found(layer: NewestRows) -> list[Any]:
+        return operator.step(layer, (given, CHANGES.empty()), INFINITY)["x_right"].to_pylist()
+
+    assert (found(child.overlay()), found(state.overlay())) == ([], [7])
+    assert not operator.decode(child.encode()).places
+    state.absorb(child)
+    assert found(state) == [] and not state.places
+
+
+def once_more(operator: LookupOperator, state: NewestRows, left: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    return rows(operator.step(state, (left, OTHER.empty()), INFINITY))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -50,6 +51,11 @@ BUCKET = 100 * MS
 
 def union_plan(**options: Any) -> Plan:
     return plan_of(query_of(streams=("a", "b"), **options))
+
+
+def threshold(x_us: int) -> Threshold:
+    """Of a query whose intervals do not follow from X."""
+    return Threshold.of(replace(union_plan(), delay_threshold_us=x_us))
 
 
 def flow(one: InstanceDriver, since: int, until: int, names: str = "ab", peer: State | None = State.STABLE) -> None:
@@ -306,6 +312,74 @@ def test_it_tells_upstream_how_long_the_rest_of_the_path_takes() -> None:
     assert told[-1].message.micros == 15 * MS, "10 ms a hop, and half as much again"  # type: ignore[union-attr]
 
 
+def test_in_calm_it_tells_upstream_what_is_new_and_reminds_of_the_rest() -> None:
+    """A message may be lost, and who begins anew has forgotten."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+
+    def told(until: int, incarnation: int = 1) -> set[tuple[str, int]]:
+        one.effects.clear()
+        for at in range(one.now + 50 * MS, until + 1, 50 * MS):
+            one.until(at)
+            for replica in ("r0", "r1"):
+                life = 1 if replica == "r0" else incarnation
+                one.tail(LogId("all", replica, 0), Boundary(Origin(replica, life), 0, at, False, at, at))
+        return {(send.to.replica, send.message.micros // MS) for send in one.sent(PathAfter)}  # type: ignore[union-attr]
+
+    assert told(850 * MS) == {("r0", 0), ("r1", 0)}, "it begins"
+    assert not told(950 * MS)
+    assert told(1_050 * MS) == {("r0", 0), ("r1", 0)}, "every tenth heartbeat"
+    one.give(Received(PathAfter(InstanceId("egress", "r0", 0), "s2/0", 40 * MS)))
+    assert told(1_250 * MS) == {("r0", 40), ("r1", 40)}
+    assert not told(1_450 * MS)
+    assert told(1_650 * MS, incarnation=2) == {("r1", 40)}
+
+
+def test_in_calm_it_beats_seldom_and_at_every_interval_once_a_replica_is_not_stable() -> None:
+    """R22."""
+    one = InstanceDriver(union_plan())
+
+    def beats(until: int, peer: State | None = None) -> int:
+        one.effects.clear()
+        flow(one, one.now + 50 * MS, until, peer=peer)
+        return len(one.sent(Heartbeat))
+
+    one.give(Received(Heartbeat(R1, State.STABLE)))
+    assert beats(1_000 * MS) == 0, "it has when it began"
+    assert beats(2_000 * MS) == 1
+    one.give(Received(Heartbeat(R1, State.UP_FAILURE)))
+    assert beats(3_000 * MS) == 10
+    one.give(Received(Heartbeat(R1, State.STABLE)))
+    assert beats(4_000 * MS) == 1
+
+
+@pytest.mark.parametrize(("retention", "every_ms"), [("1h", 1_000), ("2s", 500)])
+def test_what_it_has_acknowledged_is_repeated_seldom_but_well_before_its_claim_ends(retention: str, every_ms: int) -> None:
+    """R27."""
+    one = InstanceDriver(plan_of(query_of(streams=("a", "b"), tuning={"retention": retention})))
+    flow(one, 0, 1_000 * MS)
+    one.until(2_000 * MS)
+    at: list[int] = []
+    for now in range(2_000 * MS, 6_000 * MS, 50 * MS):
+        at += [now] * sum(isinstance(effect, Acknowledge) for effect in one.until(now))
+    assert {second - first for first, second in pairwise(at)} == {every_ms * MS}
+
+
+def test_the_intervals_that_follow_from_x_change_with_it_at_once() -> None:
+    one = InstanceDriver(union_plan())
+    flow(one, 0, 200 * MS)
+    closer = Threshold(200 * MS, 10 * MS, 20 * MS, 60 * MS)
+    one.give(closer)
+    assert one.instance.next_deadline() <= one.now + 15 * MS, "it says four times in a silence timeout that it lives"
+    flow(one, 200 * MS, 250 * MS)
+    one.until(250 * MS + 60 * MS + 1)
+    assert one.state is State.UP_FAILURE, "silence is judged by the new interval"
+    assert [link.port.grace_us for link in one.instance.links] == [20 * MS, 20 * MS]
+    one.give(Threshold.of(union_plan()))
+    flow(one, 400 * MS, 700 * MS)
+    one.until(700 * MS + 90 * MS)
+    assert one.state is State.STABLE, "and by the former one again"
+
+
 def test_what_it_tells_upstream_counts_all_that_comes_after_it() -> None:
     """R9: the hop from there to here, and the longest of the ways from here to a client."""
     one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
@@ -344,7 +418,7 @@ def test_alpha_x_is_what_x_leaves_and_a_new_x_holds_at_once_for_what_is_held_bac
     assert one.instance.status().alpha_x_us == 650 * MS
     held = failed(until=900 * MS)
     assert not [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
-    held.give(Threshold(500 * MS))
+    held.give(threshold(500 * MS))
     assert [frame for frame in held.frames(Data) if frame.tentative]  # type: ignore[union-attr]
 
 
@@ -632,7 +706,7 @@ def test_what_a_dead_life_goes_on_writing_is_no_sign_of_life() -> None:
 def test_a_new_x_moves_how_far_stable_output_may_trail() -> None:
     """R16: ten times X, where the query does not say."""
     one = InstanceDriver(union_plan())
-    one.give(Threshold(500 * MS))
+    one.give(threshold(500 * MS))
     assert one.instance.sunion.settings.stable_lag_max_us == 5_000 * MS
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from boreal.model.frames import State
 from reconcile.events import Heartbeat, InstanceId, LeaseDenial, LeaseEnd, LeaseGrant, LeaseRequest, Send
-from reconcile.stagger import HEARTBEATS_TO_DEATH, Permission, Stagger
+from reconcile.stagger import CALM_BEATS, HEARTBEATS_TO_DEATH, Permission, Stagger
 
 BEAT = 100
 DEATH = HEARTBEATS_TO_DEATH * BEAT
@@ -62,6 +62,54 @@ class Peers:
             if send.to not in self.dead:
                 self.post(send.to, self.machines[send.to].receive(send.message, self.now))  # type: ignore[arg-type]
         return seen
+
+
+def test_in_calm_a_peer_is_dead_only_after_it_has_missed_three_of_its_few_heartbeats() -> None:
+    peers = Peers(2)
+    one = peers.machines[name(0)]
+    peers.beat(State.STABLE)
+    one.watch(State.STABLE, 0)
+    assert one.is_calm
+    peers.now = CALM_BEATS * DEATH
+    assert peers.ask(0) is Permission.COVERED
+    one.done()
+    peers.now += 1
+    assert peers.ask(0) is Permission.ALONE
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_end_of_calm_gives_each_peer_three_heartbeats_to_be_heard(own: bool) -> None:
+    """It may have been silent for long, since it was to be; but not for longer than in calm."""
+    peers = Peers(3)
+    one = peers.machines[name(0)]
+    peers.beat(State.STABLE)
+    one.watch(State.STABLE, 0)
+    peers.now = 5 * DEATH
+    if own:
+        one.watch(State.UP_FAILURE, peers.now)
+    else:
+        one.receive(Heartbeat(name(1), State.UP_FAILURE), peers.now)
+        one.watch(State.STABLE, peers.now)
+    assert not one.is_calm
+    peers.now += DEATH
+    assert peers.ask(0) is Permission.COVERED, "by a peer that counts as STABLE"
+    one.done()
+    peers.now += 1
+    assert peers.ask(0) is Permission.ALONE
+    one.done()
+    peers.beat(State.STABLE)
+    one.watch(State.STABLE, peers.now)
+    assert one.is_calm
+
+
+def test_a_peer_that_was_dead_in_calm_is_not_alive_when_it_ends() -> None:
+    peers = Peers(2)
+    one = peers.machines[name(0)]
+    peers.beat(State.STABLE)
+    one.watch(State.STABLE, 0)
+    peers.now = CALM_BEATS * DEATH + 1
+    one.watch(State.UP_FAILURE, peers.now)
+    assert peers.ask(0) is Permission.ALONE
 
 
 def test_a_lease_is_asked_for_and_given() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from embedded.faults import parse_fault_at_once
 from services.stack import chaos
 from services.stack.chaos import FaultDesk, FaultRefused, request_fault
+from services.stack.links import ProxyLink
 
 
 class Link:
@@ -36,7 +38,12 @@ class Machine:
         self.link, self.signals, self.now = Link(), list[tuple[str, signal.Signals]](), 100.0
         monkeypatch.setattr(chaos.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(chaos.time, "sleep", lambda seconds: self.turn(0.1))
-        self.desk = FaultDesk(data, lambda name: {"a": self.link}, lambda *sent: self.signals.append(sent))  # type: ignore
+        self.streams: list[str] = []
+        self.desk = FaultDesk(data, self._links, lambda *sent: self.signals.append(sent))
+
+    def _links(self, process: str, stream: str) -> list[Any]:
+        self.streams.append(stream)
+        return [self.link]
 
     def turn(self, seconds: float) -> None:
         self.now += seconds
@@ -55,6 +62,16 @@ def test_a_cut_is_healed_in_time(machine: Machine, tmp_path: Path) -> None:
     assert machine.link.said == ["cut"]
     machine.turn(0.3)
     assert machine.link.said == ["cut", "heal"]
+
+
+def test_a_replica_may_be_cut_from_one_stream(machine: Machine, tmp_path: Path) -> None:
+    request_fault(tmp_path, parse_fault_at_once("cut jfk to r1 for 5s"), ["node.q.r1"])
+    request_fault(tmp_path, parse_fault_at_once("cut main.r1 for 1s"), ["node.q.r1"])
+    assert machine.streams == ["jfk", ""]
+    machine.turn(2)
+    assert (machine.streams[2:], machine.link.said) == (["", "jfk"], ["cut", "cut", "heal", "cut"])
+    machine.turn(4)
+    assert (machine.streams[4:], machine.link.said[4:]) == (["jfk"], ["heal"])
 
 
 def test_what_overlaps_stays_until_its_own_end(machine: Machine, tmp_path: Path) -> None:
@@ -89,5 +106,5 @@ def test_what_was_asked_of_an_earlier_supervisor_is_forgotten(tmp_path: Path) ->
     stale.parent.mkdir(parents=True)
     stale.write_text(json.dumps({"kind": "cut", "processes": ["source.q.jfk"], "by_s": 0, "for_s": 5}))
     link = Link()
-    FaultDesk(tmp_path, lambda name: {"a": link}, lambda *sent: None).turn()  # type: ignore
+    FaultDesk(tmp_path, lambda process, stream: [cast(ProxyLink, link)], lambda *sent: None).turn()
     assert link.said == []

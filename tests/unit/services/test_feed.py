@@ -13,6 +13,7 @@ from kafka import TopicPartition
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 
 import services.stack.feed
+from boreal.model.errors import UserError
 from boreal.query.spec import Stream
 from embedded.file_sources import read_source
 from embedded.paced_sources import Pace
@@ -35,6 +36,13 @@ CSV = """at,carrier,flight,delay,late,landed
         {"schema": {**COLUMNS, "at": "timestamp"}},
         {"schema": {**COLUMNS, "at": "string"}},
         {"time": "landed", "schema": {"carrier": "string", "landed": "timestamp"}},
+        {"schema": {
+            **COLUMNS,
+            "at": {"type": "timestamp", "path": "meta.at"},
+            "delay": {"type": "double", "path": "legs[1].delay"},
+            "late": {"type": "bool", "path": "legs[1]['so late']"},
+            "flight": {"type": "int", "path": "meta.flight"},
+        }},
     ],
 )
 def test_records_are_read_as_the_rows_that_they_were_made_of(tmp_path: Path, changes: dict[str, object]) -> None:
@@ -43,11 +51,19 @@ def test_records_are_read_as_the_rows_that_they_were_made_of(tmp_path: Path, cha
     stream = Stream.model_validate({"time": "at", "schema": COLUMNS, **changes})
     batch = read_source("s", stream, str(path)).batch
     assert batch.num_rows > 0
-    shape = RecordShape(stream.time, stream.time_unit, stream.attributes)
+    shape = RecordShape.of(stream)
     rows = read_records(shape, json_records(stream, batch))
     assert not rows.reasons
     again = pa.RecordBatch.from_arrays([pa.array(rows.times), *rows.values], schema=batch.schema)
     assert again.to_pylist() == batch.to_pylist()
+
+
+def test_a_file_cannot_be_fed_as_keys_and_headers(tmp_path: Path) -> None:
+    stream = Stream.model_validate({"topic": "in", "time": "at", "schema": {"k": {"type": "string", "from": "key"}}})
+    path = tmp_path / "rows.csv"
+    path.write_text("at,k\n1,a\n")
+    with pytest.raises(UserError, match=r"streams\.s\.schema\.k: is a part of records that rows of a file have not"):
+        services.stack.feed.feed({}, {"s": stream}, {"s": read_source("s", stream, str(path))}, Pace(rate=1_000_000))
 
 
 class Kafka:

@@ -52,7 +52,7 @@ class Consumer:
 
 
 class Kafka:
-    def make_consumer(self) -> Consumer:
+    def make_consumer(self, **options: Any) -> Consumer:
         return Consumer()
 
     site = "a"

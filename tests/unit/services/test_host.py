@@ -8,13 +8,16 @@ from collections.abc import Callable
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
+from boreal.model.errors import OperatorError
 from boreal.model.frames import Boundary, Frame, LogId, Origin, State
 from deployment.corrections import Correction
 from logs.checkpoints import Checkpoint, CheckpointStore
 from logs.memory_checkpoints import MemoryCheckpointStore
+from reconcile.engine import HostFailed
 from reconcile.events import (
     Append,
     CheckpointStored,
@@ -33,7 +36,7 @@ from reconcile.events import (
 from reconcile.instance import Instance
 from services.hosting import host as host_module
 from services.hosting.host import InstanceHost
-from services.hosting.process import now_us
+from services.hosting.process import EXIT_BEGIN_ANEW, now_us
 from tests.waiting import wait
 
 ME, PARTNER = InstanceId("main", "r0", 0), InstanceId("main", "r1", 0)
@@ -55,6 +58,7 @@ class Scripted:
 
     def __init__(self, script: list[Effect]) -> None:
         self.me = ME
+        self.plan = SimpleNamespace(query="q")
         self.script = script
         self.handled: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.starves = False
@@ -80,7 +84,7 @@ def host_of(
 ) -> tuple[Scripted, InstanceHost]:
     instance = Scripted(script)
     return instance, InstanceHost(
-        cast(Instance, instance), [], {}, lambda log: "a", outlet, lambda items: None, store, lambda log, first_id: True, exit
+        cast(Instance, instance), [], outlet, lambda items: None, store, lambda log, first_id: True, exit
     )
 
 
@@ -112,6 +116,30 @@ def test_a_failure_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> N
     with closing(host):
         host.start()
         assert wait(lambda: codes == [1])
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code"),
+    [
+        (OperatorError("operators.tagged: ValueError: no"), "operators.tagged: ValueError: no", 1),
+        (
+            HostFailed("Traceback\nboreal.model.errors.OperatorError: operators.tagged: no\nin operator tagged, in the step"),
+            "operators.tagged: no",
+            EXIT_BEGIN_ANEW,
+        ),
+        (HostFailed("the state before order 3 of life 1 is lost"), "the operators in Spark failed, or their state is lost", 4),
+        (RuntimeError("what"), "RuntimeError: what", 1),
+    ],
+)  # fmt: skip
+def test_what_ends_the_process_is_told_before(error: Exception, said: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str | int] = []
+    instance, host = host_of([], Outlet(), MemoryCheckpointStore(), told.append)
+    host.on_failed = told.append
+    monkeypatch.setattr(instance, "handle", Mock(side_effect=error))
+    with closing(host):
+        host.start()
+        assert wait(lambda: len(told) == 2)
+    assert told == [said, code]
 
 
 def test_a_correction_is_told_with_its_phases_once_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,8 +15,8 @@ from boreal.model.errors import UserError
 from boreal_cli import main
 from boreal_cli.stack_tables import show_status
 from deployment.status_fields import STACK
-from services.stack import launcher
-from services.stack.launcher import LocalStack
+from services.stack import description, launcher
+from services.stack.launcher import LocalStack, default_workers
 from tests.described import SOMETIMES, assert_described
 
 
@@ -84,7 +84,7 @@ def test_a_command_that_finds_no_stack_names_the_directory_and_those_that_are_up
         monkeypatch.delenv(name)
     monkeypatch.setenv("BOREAL_DATA", str(nothing))
     for up, fix in (([], "run boreal up"), ([there], f"run boreal up, or give --data {there}, where a stack is up")):
-        monkeypatch.setattr(launcher, "stacks_up", lambda up=up: up)
+        monkeypatch.setattr(description, "stacks_up", lambda up=up: up)
         with pytest.raises(UserError, match="no stack is up there") as refused:
             launcher.reach(None)
         assert refused.value.value == str(nothing) and refused.value.fix.startswith(f"{fix}; or set BOREAL_SITES")
@@ -100,12 +100,12 @@ def test_stacks_that_are_up_are_found_by_their_supervisors(tmp_path: Path) -> No
     program.parent.mkdir(parents=True)
     program.write_text("import sys; print('ready', flush=True); sys.stdin.read()")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "BOREAL_DATA": str(tmp_path / "data")}
-    command = launcher.supervisor_command(allow_chaos=True)
+    command = description.supervisor_command(allow_chaos=True)
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        assert tmp_path / "data" in launcher.stacks_up()
+        assert tmp_path / "data" in description.stacks_up()
         process.communicate()
-    assert tmp_path / "data" not in launcher.stacks_up()
+    assert tmp_path / "data" not in description.stacks_up()
 
 
 def test_the_status_warns_of_a_clock_that_eats_x(
@@ -119,17 +119,40 @@ def test_the_status_warns_of_a_clock_that_eats_x(
 def test_the_status_says_how_far_sources_are_and_what_they_did_not_believe(
     stack: LocalStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     states_are(monkeypatch, state("kafka.a"))
-    facts = {"last_boundary": "2026-01-01T00:00:00.123456Z", "rows": 1_234, "dlq": 9, "ahead": 7, "clamped": 0}
+    counts = {"rows": 1_234, "lag_records": 5, "dlq": 9, "dlq_per_minute": 6, "ahead": 7, "clamped": 0}
+    facts = {"last_boundary": "2026-01-01T00:00:00.123456Z", **counts}
     unknown = dict.fromkeys(facts)
     sources = {
         "q.a": {"state": "spooling", **facts, "spooled_bytes": 3_000_000},
         "q.b": {"state": None, **unknown, "spooled_bytes": None},
     }
+    sources["q.a"]["last_refusal"] = "column at: no time"
     show_status({**stack.status(), "sources": sources})
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["q.a", "spooling", "3", "MB", "2026-01-01T00:00:00", "1,234", "5", "9", "(6/min)", "7", "0"] in lines
+    assert ["q.b", *["-"] * 7] in lines
+    assert "last refusal of q.a: column at: no time\n" in out
+
+
+def test_the_status_says_how_queries_answer_and_what_they_take(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    states_are(monkeypatch, state("kafka.a"))
+    delays = {"p50": 30.0, "p99": 61.0, "max": None}
+    facts = {"state": "STABLE", "x_ms": 3_000.0, "delay_ms": delays, "violations": 0}
+    answers = {
+        "q": {**facts, "tentative_share": 0.0312, "resources": {"memory_bytes": 250_000_000, "cores": 0.314}},
+        "new": {**facts, "tentative_share": None, "resources": None},
+    }
+    show_status({**stack.status(), "answers": answers})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["q.a", "spooling", "3", "MB", "2026-01-01T00:00:00", "1,234", "9", "7", "0"] in lines
-    assert ["q.b", *["-"] * 6] in lines
+    whole = ["3,000", "ms", "30", "ms", "61", "ms", "-"]
+    assert ["q", "STABLE", *whole, "3.12%", "250", "MB", "0.31"] in lines
+    assert ["new", "STABLE", *whole, "-", "-", "-"] in lines
 
 
 def test_a_directory_that_cannot_hold_a_stack_is_named(tmp_path: Path) -> None:
@@ -162,3 +185,10 @@ def test_a_second_up_begins_when_the_first_is_through(stack: LocalStack, monkeyp
         assert not has_looked.wait(0.2)
     second.join(20)
     assert said == ["waiting for another boreal up", "kafka.a is ready", "False"]
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (2, 2), (4, 4), (64, 8)])
+def test_workers_are_as_many_as_cores_within_bounds(monkeypatch: pytest.MonkeyPatch, cores: int, workers: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert default_workers(allow_chaos=False) == workers
+    assert default_workers(allow_chaos=True) == 0

@@ -7,15 +7,17 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from boreal.model.errors import UserError
 from services.hosting.log_lines import facts, set_up_logging
 
-FIELDS = ["time", "level", "process", "kind", "query", "logger", "message", "facts", "error"]
+FIELDS = ["time", "level", "process", "kind", "query", "thread", "logger", "message", "facts", "error"]
 
 
 @contextmanager
@@ -59,6 +61,22 @@ def test_text_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
         logging.getLogger("boreal.of_this_test").warning("yes")
     [line] = said.getvalue().splitlines()
     assert line.endswith(" WARNING monitor boreal.of_this_test: yes")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_line_of_a_worker_says_which_role_speaks(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setenv("BOREAL_LOG_FORMAT", form)
+    with logged_by("worker.0") as said:
+        speaks = partial(logging.getLogger("boreal.of_this_test").warning, "it fails")
+        thread = threading.Thread(target=speaks, name="source.departures.jfk")
+        thread.start()
+        thread.join()
+    [line] = said.getvalue().splitlines()
+    if form == "text":
+        assert line.endswith(" WARNING worker.0/source.departures.jfk boreal.of_this_test: it fails")
+    else:
+        found = json.loads(line)
+        assert (found["process"], found["query"], found["thread"]) == ("worker.0", None, "source.departures.jfk")
 
 
 @pytest.mark.parametrize(("variable", "value"), [("BOREAL_LOG_FORMAT", "xml"), ("BOREAL_LOG_LEVEL", "LOUD")])

@@ -9,6 +9,7 @@ import pytest
 
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
+from deployment.change_preview import refuse_other_structure
 from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
@@ -48,6 +49,48 @@ def test_a_new_objective_restarts_no_process():
     assert query_children(changed, ("a",), ("a",)) == query_children(record(1), ("a",), ("a",))
 
 
+def test_how_a_stream_takes_its_records_may_change_and_restarts_its_sources_alone():
+    query = load_query(query_of())
+    [stream, *_] = query.streams
+    streams = query.dump()["streams"]
+    before = {child.name: child for child in query_children(record(1), ("a",), ("a",))}
+    for change in ({"late": "clamp"}, {"ahead": "1h"}, {"idle": "1s"}, {"types": "refuse"}):
+        changed = query.changed(streams={**streams, stream: {**streams[stream], **change}})
+        refuse_other_structure(record(1), changed)
+        after = {child.name: child for child in query_children(QueryRecord("q", changed.dump(), 2), ("a",), ("a",))}
+        assert after.keys() == before.keys()
+        other = {name.partition(".")[0] for name, child in after.items() if child != before[name]}
+        assert other == {"source"}, change
+    changed = query.changed(streams={**streams, stream: {**streams[stream], "disorder": "1h"}})
+    with pytest.raises(UserError, match=rf"streams\.{stream}\.disorder: .*cannot change while it runs"):
+        refuse_other_structure(record(1), changed)
+
+
+def test_a_change_looks_at_topics_only_where_it_needs_others(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    spec = query_of()
+    spec["streams"] = {name: {**stream, "topic": name} for name, stream in spec["streams"].items()}
+    known = QueryRecord("q", load_query({**spec, "engine": "native"}).dump(), 1)
+    monkeypatch.setattr(operations, "queries", lambda: {"q": known})
+    monkeypatch.setattr(operations, "prepare", lambda queries: looked.extend(query.name for query in queries))
+    monkeypatch.setattr(operations, "_update", lambda name, decide, by: decide(known))
+    assert operations.set("q", {"delay_threshold": "9s"}).spec["delay_threshold"] == "9s" and not looked
+    assert operations.set("q", {"replicas": 3}).spec["replicas"] == 3 and looked == ["q"]
+
+
+@pytest.mark.parametrize(("running", "engine"), [("native", "native"), ("spark", "spark"), (None, "spark")])
+def test_a_file_that_names_no_engine_keeps_that_of_the_query_that_runs(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch, running: str | None, engine: str
+) -> None:
+    spec = {field: value for field, value in query_of().items() if field != "engine"}
+    spec |= {"streams": {name: {**stream, "topic": name} for name, stream in spec["streams"].items()}, "delay_threshold": "9s"}
+    old = QueryRecord("q", load_query({**spec, "engine": running}).dump(), 1) if running is not None else None
+    monkeypatch.setattr(operations, "queries", lambda: {"q": old} if old is not None else {})
+    monkeypatch.setattr(operations, "prepare", lambda queries: None)
+    monkeypatch.setattr(operations, "_update", lambda name, decide, by: decide(old))
+    assert operations.apply(load_query(spec)).spec["engine"] == engine
+
+
 def test_a_query_is_live_once_all_that_it_needs_runs_as_its_record_says(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +105,15 @@ def test_how_far_sources_are_is_in_the_status(operations: Operations, monkeypatc
     [(name, source)] = operations.details()["sources"].items()
     assert (name, source["state"], source["dlq"], source["ahead"], source["clamped"]) == ("q.a", "idle", 2, 1, None)
     assert "pid" not in source
+
+
+def test_how_queries_answer_is_in_the_status(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    resources = {"memory_bytes": 1, "cores": 0.1}
+    said = {"query": "q", "state": "STABLE", "tentative_share": 0.5, "resources": resources, "journal": []}
+    monkeypatch.setattr(operations, "statuses", lambda: {"query:q": said})
+    [(name, answers)] = operations.details()["answers"].items()
+    assert name == "q" and (answers["tentative_share"], answers["resources"]["cores"]) == (0.5, 0.1)
+    assert "journal" not in answers
 
 
 def test_a_paused_query_is_not_live_and_waits_for_nothing(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +144,7 @@ def test_all_that_the_status_says_is_described(operations: Operations, monkeypat
     supervisor = operations.statuses()["supervisor"]
     off = {"alpha_x_ms": 1.0, "clock_error_ms": 2_000.0}
     statuses = {"supervisor": supervisor, "source.q.a": {"state": "idle"}, "spark.q.r0": {"ready": True}, "node.q.r0": off}
+    statuses["query:q"] = {"query": "q"}
     monkeypatch.setattr(operations, "statuses", lambda: statuses)
     assert_described(operations.status(), STACK)
 

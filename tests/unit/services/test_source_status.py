@@ -11,13 +11,15 @@ from typing import Any, cast
 
 import pytest
 from kafka.errors import KafkaConnectionError
+from pydantic import ValidationError
 
 from boreal.query.spec import load_query
+from deployment.query_record import QueryRecord
 from deployment.status_fields import PROCESS, SOURCE
 from intake.place import SourcePlace
 from logs.source_restart import SourceRestart
+from services.hosting.connections import Connections
 from services.kafka.settings import KafkaSettings, ServiceSettings
-from services.source import source as source_module
 from services.source.incarnation import SourceIncarnation
 from services.source.letters import Letters
 from services.source.options import SourceOptions
@@ -39,7 +41,7 @@ QUERY = load_query(
     }
 )
 Make = Callable[..., SourceIncarnation]
-LETTERS = cast(Letters, SimpleNamespace(refuse=None))
+LETTERS = cast(Letters, SimpleNamespace(refuse=None, per_minute=lambda: 0))
 
 
 class Topic:
@@ -64,15 +66,14 @@ class Topic:
 
 
 @pytest.fixture
-def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SourceProcess]:
+def process(tmp_path: Path) -> Callable[..., SourceProcess]:
     """A source's process without connections, with options."""
-    registry = SimpleNamespace(find=lambda name: SimpleNamespace(query=QUERY))
-    monkeypatch.setattr(source_module, "make_clusters", lambda settings, name: {"a": None})
-    monkeypatch.setattr(source_module, "QueryRegistry", lambda cluster: registry)
+    record = QueryRecord(QUERY.name, QUERY.dump(), 1)
 
     def make(**options: Any) -> SourceProcess:
         settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=tmp_path)
-        return SourceProcess(settings, SourceOptions(**options), "source.q.s", "q", "s")
+        connections = SimpleNamespace(settings=settings, clusters={"a": None})
+        return SourceProcess(cast(Connections, connections), SourceOptions(**options), "source.q.s", record, "s")
 
     return make
 
@@ -83,9 +84,9 @@ def make_source(process: Callable[..., SourceProcess], monkeypatch: pytest.Monke
 
     def make(topic: Topic, said: list[tuple[bool, str]]) -> SourceIncarnation:
         of = process()
-        intake, letters = of.make_intake(FIRST), cast(Letters, None)
+        intake, letters = of.make_intake(FIRST), LETTERS
         events = threading.Event(), threading.Event()
-        source = SourceIncarnation(of.layout.plan, intake, cast(UserTopic, topic), {}, letters, None, *events)
+        source = SourceIncarnation(of.layout.plan, intake, cast(UserTopic, topic), {}, letters, None, None, *events)
         source.on_change = lambda: said.append(how(source))
         monkeypatch.setattr(source, "_wait", lambda seconds: said.append(how(source)))
         return source
@@ -132,6 +133,19 @@ def test_a_spool_is_opened_where_rows_may_be_posted_or_are_left(process: Callabl
     left = silent.open_box(LETTERS)
     assert left is not None
     left.close()
+
+
+def test_without_a_token_nothing_can_be_posted_and_the_log_says_so(
+    process: Callable[..., SourceProcess], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "boreal.source")
+    box = cast(PostBox, SimpleNamespace())
+    assert process().make_web_app(box) is None and not caplog.records
+    assert process(http_port=1, http_token="0123456789abcdef").make_web_app(box) is not None and not caplog.records
+    assert process(http_port=1).make_web_app(box) is None
+    assert ["BOREAL_HTTP_TOKEN is not set" in record.getMessage() for record in caplog.records] == [True]
+    with pytest.raises(ValidationError, match="at least 16"):
+        process(http_port=1, http_token="short")
 
 
 def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(

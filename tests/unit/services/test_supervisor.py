@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import queue
 import shutil
@@ -21,14 +22,15 @@ import pytest
 
 from boreal.model.errors import UserError
 from deployment.query_record import QueryRecord
-from deployment.supervision import Child
+from deployment.supervision import Child, ProcessTargets, ReadinessReport
 from services.kafka.settings import KafkaSettings, ServiceSettings
 from services.kafka.statuses import StatusReader
-from services.stack import parent_death, state, supervisor
+from services.stack import parent_death, process_runner, state
 from services.stack.children import MONITOR
+from services.stack.process_runner import ProcessRunner
 from services.stack.servers import Server
 from services.stack.state import identity, living, only_one, read_state
-from services.stack.supervisor import ProcessRunner, Supervisor, _Readiness
+from services.stack.supervisor import Supervisor, _Readiness
 from tests.foreign import make_foreign_packages
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -129,15 +131,17 @@ time.sleep(600)
     pid, log = runner.pid("monitor"), tmp_path / "logs" / "monitor.log"
     assert pid is not None
     wait_until(lambda: log.read_text() == "listens\n", "it listens to signals")
+    assert not runner.frozen(["monitor"])
     os.kill(pid, signal.SIGSTOP)
-    runner.signal("monitor", signal.SIGTERM)
+    wait_until(lambda: bool(runner.frozen(["monitor"])), "it is seen to be frozen")
+    runner.end("monitor", signal.SIGTERM)
     assert ended.get(timeout=PATIENCE_S) == ("monitor", 5)
 
 
 def test_a_long_log_begins_anew_and_its_end_is_kept(
     runner: ProcessRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "LOG_BYTES_MAX", 1_000)
+    monkeypatch.setattr(process_runner, "LOG_BYTES_MAX", 1_000)
     go = tmp_path / "go"
     program = f"""
 import os, sys, time
@@ -183,7 +187,7 @@ def test_a_process_that_cannot_be_started_has_ended_at_once(
     assert ended.get_nowait() == ("monitor", 1)
     assert "monitor cannot be started: [Errno 11] Resource temporarily unavailable" in caplog.text
     assert runner.pid("monitor") is None and children() == []
-    runner.signal("monitor", signal.SIGTERM)
+    runner.end("monitor", signal.SIGTERM)
     runner.forget("monitor")
     runner.start(Child("monitor", "monitor", None, SLEEP))
     assert runner.pid("monitor") is not None
@@ -227,9 +231,27 @@ def test_a_query_that_cannot_run_is_not_ready(tmp_path: Path) -> None:
     made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
     made._take({})
     assert made._is_ready()
-    made._take({"q": QueryRecord("q", {"name": "q"}, 1)})
+    records = {"q": QueryRecord("q", {"name": "q"}, 1)}
+    made._take(records)
     assert not made._is_ready()
-    assert made._query_state("q")["problem"]
+    state = made._query_states(records)["q"]
+    assert state["problem"] and not state["ready"]
+    made._take({})
+    assert made._is_ready()
+
+
+def test_a_frozen_process_is_said_to_be_frozen_and_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Supervisor(settings(tmp_path), ("a",), {}, allow_chaos=False)
+    made._take({})
+    made._supervision.handle(ProcessTargets((MONITOR,)), 0)
+    made._supervision.handle(ReadinessReport(MONITOR.name, True), 1)
+    states: list[tuple[str, bool]] = []
+    for frozen in (set(), {MONITOR.name}, set()):
+        monkeypatch.setattr(made._runner, "frozen", lambda names, frozen=frozen: frozen)
+        assert made._write_state()
+        [process] = made._written["processes"]
+        states.append((process["state"], made._written["ready"]))
+    assert states == [("running", True), ("frozen", False), ("running", True)]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("can't start new thread")])
@@ -283,16 +305,17 @@ def test_each_process_has_a_link_of_its_own_to_each_site_where_chaos_is_allowed(
     tmp_path: Path, ended: queue.SimpleQueue[tuple[str, int]]
 ) -> None:
     runner = ProcessRunner(settings(tmp_path), True, lambda name, code: ended.put((name, code)))
-    program = "import os; print(os.environ.get('BOREAL_PROXIES__A'))"
+    program = "import os; print(os.environ.get('BOREAL_PROXIES'), os.environ.get('BOREAL_STREAM_PROXIES'), sep='\\n')"
     for name, kind in (("node.q.r0", "node"), ("node.q.r1", "node"), ("node.q.r0", "node"), ("redis", "redis")):
-        runner.start(Child(name, kind, None, (sys.executable, "-c", program)))
+        runner.start(Child(name, kind, None, (sys.executable, "-c", program), streams=("jfk",)))
         assert ended.get(timeout=PATIENCE_S) == (name, 0)
         runner.forget(name)
-    first, again = (tmp_path / "logs" / "node.q.r0.log").read_text().split()
-    (other,) = (tmp_path / "logs" / "node.q.r1.log").read_text().split()
-    assert first.startswith("socks5://127.0.0.1:")
-    assert first == again != other
-    assert (tmp_path / "logs" / "redis.log").read_text() == "None\n"
+    *first, site, stream = map(json.loads, (tmp_path / "logs" / "node.q.r0.log").read_text().splitlines())
+    other = list(map(json.loads, (tmp_path / "logs" / "node.q.r1.log").read_text().splitlines()))
+    assert site["a"].startswith("socks5://127.0.0.1:") and stream["jfk"].startswith("socks5://127.0.0.1:")
+    assert first == [site, stream]
+    assert len({each["a"] for each in (site, other[0])} | {each["jfk"] for each in (stream, other[1])}) == 4
+    assert (tmp_path / "logs" / "redis.log").read_text() == "None\nNone\n"
     runner.close()
 
 
@@ -333,9 +356,9 @@ def test_a_spare_becomes_the_next_process_of_a_query_and_no_other(
     assert ended.get(timeout=PATIENCE_S) == (EGRESS.name, 1)
     log = (tmp_path / "logs" / f"{EGRESS.name}.log").read_text()
     assert "ERROR egress.q.z boreal.process: egress.q.z failed" in log
-    assert "is not known" in log
+    assert "Unable to bootstrap from 127.0.0.1:1" in log
     assert (tmp_path / "logs" / "spare.log").read_text() == ""
-    runner.signal("monitor", signal.SIGKILL)
+    runner.end("monitor", signal.SIGKILL)
     assert ended.get(timeout=PATIENCE_S) == ("monitor", -9)
     runner.close()
     assert children() == []

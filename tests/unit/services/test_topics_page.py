@@ -19,11 +19,13 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "topics.md"
 
 SPEC: dict[str, Any] = {
     "name": "q",
-    "streams": {"STREAM": {"topic": "in", "time": "at", "schema": {"carrier": "string"}}},
+    "streams": {"STREAM": {"topic": "in", "time": "at", "schema": {"carrier": "string"}, "key": ["carrier"]}},
     "operators": {"some": {"filter": "STREAM", "where": "carrier = 'UA'"}},
     "output": "some",
     "replicas": 2,
     "latest": True,
+    "debezium": True,
+    "records": "avro",
 }
 SITES = ("HOME", "SITE")
 COLUMNS = 8
@@ -43,7 +45,7 @@ def row_of(spec: TopicSpec) -> str:
 def test_every_topic_is_on_the_page_with_its_settings():
     layout = Layout(plan(load_query(SPEC)), SITES)
     specs = [*system_topics(), *(spec for specs in query_topics(layout).values() for spec in specs)]
-    assert len({spec.name for spec in specs}) == 13
+    assert len({spec.name for spec in specs}) == 15
     for spec in specs:
         settings = row_of(spec).split("|")[4].split()
         assert settings == [f"`{key}={value}`" for key, value in spec.config.items()], spec.name

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -17,6 +13,7 @@ from boreal.model.frames import State
 from deployment.corrections import Correction, CorrectionHistory
 from reconcile.events import InstanceId
 from services.hosting.traces import VARIABLE, OtelTraces, tells_corrections
+from tests.otlp import receiving
 from tests.waiting import wait
 
 WHO = InstanceId("main", "r0", 0)
@@ -60,39 +57,13 @@ def test_a_span_has_the_phases_of_a_correction() -> None:
     assert whole.resource.attributes["service.instance.id"] == "node.q.r0"
 
 
-@pytest.fixture
-def receiver() -> Iterator[tuple[str, list[bytes]]]:
-    """The address of a receiver of OTLP, and the bodies that it gets."""
-    bodies: list[bytes] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1/traces", bodies
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_spans_reach_a_receiver(receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
-    address, bodies = receiver
-    monkeypatch.setenv(VARIABLE, address)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-    tells_corrections("node.q.r0", "q", "undo_redo")(WHO)(CORRECTION)
-    assert wait(lambda: bool(bodies))
-    [resource] = ExportTraceServiceRequest.FromString(bodies[0]).resource_spans
-    assert {span.name for span in resource.scope_spans[0].spans} == {
-        "boreal.reconciliation", "boreal.failure", "boreal.redo"
-    }  # fmt: skip
+def test_spans_reach_a_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    with receiving() as receiver:
+        monkeypatch.setenv(VARIABLE, receiver.address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        tells_corrections("node.q.r0")("q", "undo_redo", WHO, CORRECTION)
+        assert wait(lambda: bool(receiver.bodies))
+        assert {span.name for span in receiver.spans()} == {"boreal.reconciliation", "boreal.failure", "boreal.redo"}
 
 
 def test_without_a_receiver_nothing_is_loaded_and_without_the_packages_an_error_says_so(
@@ -101,7 +72,7 @@ def test_without_a_receiver_nothing_is_loaded_and_without_the_packages_an_error_
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delenv(VARIABLE, raising=False)
-    tells_corrections("node.q.r0", "q", "undo_redo")(WHO)(CORRECTION)
+    tells_corrections("node.q.r0")("q", "undo_redo", WHO, CORRECTION)
     monkeypatch.setenv(VARIABLE, "http://127.0.0.1:1")
     with pytest.raises(UserError, match=r"BOREAL_TRACES: needs .*boreal\[otel\]"):
-        tells_corrections("node.q.r0", "q", "undo_redo")
+        tells_corrections("node.q.r0")

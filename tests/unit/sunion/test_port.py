@@ -168,7 +168,7 @@ def test_of_each_bucket_that_is_named_which_its_own_rows_lack() -> None:
     assert [port.blamed_through(since) for since in (0, 10, 20, 30, 40)] == [20, 20, 30, None, None]
     port.take_boundary(Boundary(Origin("r0", 1), 0, 20, False, 0, 0), 0)
     assert port.missing_in(0, 20) == ()
-    port.revoke()
+    port.revoke(0)
     assert port.missing_in(20, 40) == ()
 
 
@@ -178,7 +178,7 @@ def test_where_stable_rows_end_and_the_tentative_ones_after_them_lack_an_input_w
     port.take_boundary(Boundary(Origin("r0", 1), 0, 30, False, 0, 0), 0)
     port.take_boundary(Boundary(Origin("r0", 1), 0, 50, True, 0, 0, State.UP_FAILURE, missing=("b",), cause="x"), 0)
     assert [port.blamed_through(since) for since in (10, 30)] == [30, None]
-    port.revoke()
+    port.revoke(0)
     port.take_boundary(Boundary(Origin("r0", 1), 0, 50, True, 0, 0, cause="early"), 0)
     assert port.blamed_through(10) is None
 
@@ -216,13 +216,14 @@ def test_memory_is_bounded_for_stable_and_tentative_rows() -> None:
     assert port.tape.next_id == 20, "what was evicted lies in the log"
 
 
-def test_a_frame_is_overdue_by_its_oldest_row() -> None:
-    """R8: its rows may be of several ingests."""
+def test_each_bucket_of_a_frame_is_overdue_by_its_oldest_row() -> None:
+    """R8: the rows of a frame, and of a bucket, may be of several ingests."""
     one = SUnionDriver("a")
-    frame = Data(one.origin, 0, 0, batch_of([5, 15], [0, 1]), True, ((10, 100), (INFINITY, 500)), 20)
+    rows = batch_of([5, 8, 15, 25], [0, 1, 2, 3])
+    frame = Data(one.origin, 0, 0, rows, True, ((7, 100), (12, 300), (INFINITY, 500)), 30)
     one.ports["a"].take_tentative(frame)
-    [arrival] = one.ports["a"].arrivals
-    assert (arrival.upto, arrival.ingest, arrival.not_before) == (20, 100, BEGINNING)
+    due = [arrival[:3] for arrival in one.ports["a"].arrivals]
+    assert due == [(10, 100, BEGINNING), (20, 300, BEGINNING), (30, 500, BEGINNING)]
 
 
 def test_tentative_rows_that_a_tentative_boundary_has_passed_are_not_taken() -> None:

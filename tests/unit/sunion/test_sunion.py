@@ -494,7 +494,7 @@ def test_what_was_redone_beside_a_live_branch_holds_nothing_back_afterwards() ->
 
 
 def test_what_a_producer_gives_again_after_an_undo_waits_for_the_other_ports() -> None:
-    """R8: a suffix that comes again in one frame is due with its first bucket, but that one is delayed after the redo."""
+    """R8: a suffix that comes again in one frame is due bucket by bucket, and the first one is delayed after the redo."""
     one = SUnionDriver("a", "b", failure=Hold.DELAY, stabilization=Hold.DELAY, grace=100)
     one.boundaries(10)
     one.at(0)
@@ -511,6 +511,48 @@ def test_what_a_producer_gives_again_after_an_undo_waits_for_the_other_ports() -
     one.tentative("b", 12, 22, ingests=((20, 0), (INFINITY, 1060)))
     assert one.at(2059) == [] and one.sunion.next_deadline() == 2060
     assert one.at(2060) == [("mark", 2), ("tentative", [(11, 0), (12, 0), (21, 1), (22, 1)], 30)]
+
+
+def test_a_bucket_of_a_long_frame_is_due_by_its_own_ingest() -> None:
+    """R8: what leaves with an earlier bucket leaves without the rows of other ports that come in time."""
+    one = SUnionDriver("a", "b")
+    one.boundaries(10)
+    one.at(0)
+    one.tentative("a", 11, 21, 25, ingests=((20, 0), (24, 300), (INFINITY, 400)))
+    assert one.at(1000) == [("mark", 1), ("tentative", [(11, 0)], 20)]
+    assert one.at(1299) == [] and one.at(1300) == [("tentative", [(21, 1), (25, 2)], 30)]
+
+
+def test_a_port_that_returns_after_an_undo_is_waited_for() -> None:
+    """R8: a deadline between an UNDO and what follows it must not pass the rows of the port."""
+    one = SUnionDriver("a", "b", grace=30, x=1000)
+    one.boundaries(10)
+    one.at(0)
+    one.tentative("b", 12)
+    one.boundary("b", 20, tentative=True)
+    one.tentative("a", 11)
+    one.now = 990
+    one.undo("b")
+    assert one.at(1019) == [] and one.sunion.next_deadline() == 1020
+    one.tentative("b", 12, ingest=0)
+    assert one.at(1019) == []
+    one.boundary("b", 20, tentative=True, ingest=0)
+    assert one.at(1019) == [("mark", 1), ("tentative", [(11, 0), (12, 0)], 20)]
+
+
+def test_a_port_that_does_not_return_after_an_undo_is_waited_for_no_longer_than_a_part_of_x() -> None:
+    """R8, R9: a twentieth of X from the deadline at most, however long the producer takes; not at all if it is silent."""
+    for grace, silent, until in ((30, False, 1020), (200, False, 1050), (200, True, 1000)):
+        one = SUnionDriver("a", "b", grace=grace, x=1000)
+        one.boundaries(10)
+        one.at(0)
+        one.boundary("b", 20, tentative=True)
+        one.tentative("a", 11, ingest=0)
+        one.now = 990
+        one.undo("b")
+        one.silence("b", silent)
+        assert one.at(until - 1) == []
+        assert one.at(until) == [("mark", 1), ("tentative", [(11, 0)], 20)]
 
 
 def test_evicted_rows_are_asked_for_again_from_the_log() -> None:

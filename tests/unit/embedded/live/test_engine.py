@@ -8,17 +8,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from boreal.model.errors import UserError
+from boreal.operators import RowOperator
+from boreal.operators.installed import provide
+from boreal.query.plan import EGRESS
 from boreal.query.spec import load_query
 from deployment import status_fields
+from deployment.corrections import Correction
+from deployment.events import REPLAYED, Event
 from embedded.faults import parse_fault_at_once
 from embedded.live import output as output_module
 from embedded.live.engine import LiveEngine
 from embedded.live.query import LiveQuery
 from embedded.world import ModelClock
+from formats.dead_letter import BEYOND_LIMIT, PUT_BACK_BEFORE, LetterChoice, ReplayOutcome
 from formats.json_text import moment
+from reconcile.events import InstanceId
 
 BEGIN = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -111,6 +119,24 @@ def test_a_cut_gives_tentative_rows_within_x_which_are_undone_and_replaced(begin
     assert query.status(drive.now)["state"] == "STABLE"
 
 
+def test_corrections_are_told_of_every_instance_and_of_the_egress(begin: Begin, tmp_path: Path) -> None:
+    drive = begin(tmp_path)
+    told: list[tuple[str, str, InstanceId, Correction]] = []
+    drive.engine.tell_corrections(lambda *what: told.append(what))
+    query = drive.demo()
+    drive.run(8)
+    cut_at = drive.now
+    drive.cut(query, "cut jfk for 6s")
+    drive.run(10)
+    assert {who.fragment for _, _, who, _ in told} == {"main", EGRESS} and len({who for _, _, who, _ in told}) == 3
+    assert {(name, mode) for name, mode, _, _ in told} == {("departures", query.plan.mode.value)}
+    first = {who: found for _, _, who, found in reversed(told)}
+    for who, found in first.items():
+        assert found.detected_at - cut_at < 6 * SECOND <= found.redo_at - cut_at < found.done_at + 1 - cut_at < 10 * SECOND
+        if who.fragment == "main":
+            assert found.missing == ("jfk",) and found.tentative_at is not None and found.rows > 0
+
+
 def test_a_new_x_in_the_first_hold_takes_effect_within_a_bucket(begin: Begin, tmp_path: Path) -> None:
     drive = begin(tmp_path)
     query = drive.demo()
@@ -126,6 +152,22 @@ def test_a_new_x_in_the_first_hold_takes_effect_within_a_bucket(begin: Begin, tm
     assert first["emitted_ms"] - first["ingest_ms"] < 2_700
     assert first["emitted_ms"] <= BEGIN / 1_000 + 11_500 + 1_100, "a window of a second after the change"
     assert query.record.revision == 2
+
+
+def test_boundaries_follow_x_without_a_restart_and_the_bucket_stays(begin: Begin, tmp_path: Path) -> None:
+    drive = begin(tmp_path)
+    query = drive.engine.put(load_query(COUNTS), drive.now)
+    drive.run(2)
+    running = query._running
+    drive.engine.change("counts", {"delay_threshold": "500ms"}, drive.now)
+    assert (query.plan.bucket_us, query.plan.boundary_interval_us, query.plan.heartbeat_us) == (100_000, 25_000, 50_000)
+    drive.run(2)
+    assert query._running is running and query.status(drive.now)["state"] == "STABLE"
+    assert running is not None and running.sources["a"].interval_us == 25_000
+    with pytest.raises(UserError, match="write at least 223ms"):
+        drive.engine.change("counts", {"delay_threshold": "200ms"}, drive.now)
+    drive.engine.change("counts", {"delay_threshold": "200ms", "tuning": {"bucket": "10ms"}}, drive.now)
+    assert query._running is not running and query.plan.bucket_us == 10_000
 
 
 def test_a_greater_x_hides_the_failure(begin: Begin, tmp_path: Path) -> None:
@@ -223,6 +265,51 @@ def test_posted_rows_are_counted_once_even_if_the_process_dies(begin: Begin, tmp
     assert query.problem is None
 
 
+def test_a_row_ahead_of_the_clock_counts_once_its_letter_is_put_back_in_its_time(begin: Begin, tmp_path: Path) -> None:
+    drive = begin(tmp_path)
+    query = drive.engine.put(load_query(COUNTS.replace("boundary: clock", "boundary: clock, ahead: 1s")), drive.now)
+    drive.run(2)
+    query.post("a", [event(1.95, "x"), event(5.9, "y"), b'{"at": "nonsense"}'], drive.now)
+    drive.run(0.3)
+    broken, ahead = query.newest_letters(LetterChoice(), 9).letters
+    assert "ahead" in ahead.letter.reason and not ahead.replayed and ahead.at_ms == broken.at_ms <= drive.now / 1_000
+    assert query.newest_letters(LetterChoice(reason="ahead"), 9).letters == (ahead,)
+    [stream] = query.status(drive.now)["inputs"]
+    assert stream["dlq"] == stream["dlq_per_minute"] == 2
+    drive.run(3.6)
+    said: list[Event] = []
+    drive.engine.journal.on_event = lambda number, event: said.append(event)
+
+    def replay(choice: LetterChoice, limit: int = 9) -> ReplayOutcome:
+        return drive.engine.replay("counts", choice, limit, drive.now, "ops")
+
+    assert replay(LetterChoice(), 0) == ReplayOutcome(0, {BEYOND_LIMIT: 2})
+    assert replay(LetterChoice(reason="ahead")) == ReplayOutcome(1, {})
+    assert replay(LetterChoice()) == ReplayOutcome(1, {PUT_BACK_BEFORE: 1})
+    drive.run(5)
+    found = [json.loads(row or "") for row in stable(query)]
+    assert [(row["k"], row["n"]) for row in found] == [("x", 1), ("y", 1)]
+    assert [each.replayed for each in query.newest_letters(LetterChoice(), 9).letters] == [False, True, True]
+    assert [(each.kind, each.by, each.facts["replayed"]) for each in said] == [(REPLAYED, "ops", 1), (REPLAYED, "ops", 1)]
+
+
+def test_a_late_row_counts_once_the_stream_clamps_and_its_letter_is_put_back(begin: Begin, tmp_path: Path) -> None:
+    drive = begin(tmp_path)
+    query = drive.engine.put(load_query(COUNTS), drive.now)
+    drive.run(5)
+    query.post("a", [event(1.0, "late"), event(4.9, "x")], drive.now)
+    drive.run(3)
+    [letter] = query.newest_letters(LetterChoice(), 9).letters
+    assert letter.letter.reason.startswith("late by")
+    drive.engine.put(load_query(COUNTS.replace("boundary: clock", "boundary: clock, late: clamp")), drive.now)
+    drive.run(1)
+    assert drive.engine.replay("counts", LetterChoice(), 9, drive.now, "ops").replayed == 1
+    drive.run(5)
+    found = [json.loads(row or "") for row in stable(query)]
+    assert [(row["k"], row["n"]) for row in found] == [("x", 1), ("late", 1)]
+    assert query.status(drive.now)["inputs"][0]["clamped"] == 1
+
+
 def test_a_fault_can_be_ended_early_and_ends_in_time(begin: Begin, tmp_path: Path) -> None:
     drive = begin(tmp_path)
     query = drive.demo()
@@ -314,3 +401,47 @@ def test_a_status_has_the_documented_fields(begin: Begin, tmp_path: Path) -> Non
         assert status["replicas"][0].keys() == status_fields.REPLICA.keys()
         assert status["egresses"][0].keys() == status_fields.EGRESS_OF_QUERY.keys()
         json.dumps(status)
+
+
+def test_jobs_are_in_the_journal_once_also_after_a_restart(begin: Begin, tmp_path: Path) -> None:
+    asked = {"id": "j", "kind": "comparison", "query": "q", "by": "ann", "created_ms": BEGIN / 1_000, "state": "queued",
+             "ended_ms": None, "problem": None}  # fmt: skip
+    first = begin(tmp_path)
+    first.engine.see_jobs([asked], first.now)
+    again = begin(tmp_path, first.now + SECOND)
+    kinds: list[str] = []
+    again.engine.journal.on_event = lambda number, event: kinds.append(event.kind)
+    again.engine.see_jobs([{**asked, "state": "done", "ended_ms": BEGIN / 1_000 + 700}], again.now)
+    assert kinds == ["job_done"]
+
+
+class Picky(RowOperator):
+    """Fails at one key."""
+
+    deterministic = True
+
+    def process(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if "bad" in rows.column("k").to_pylist():
+            raise ValueError("a bad key")
+        return rows
+
+
+def test_an_operator_that_raises_is_named_and_ends_its_query_alone(begin: Begin, tmp_path: Path) -> None:
+    provide("picky", Picky)
+    file = load_query(COUNTS).dump()
+    made = {"picked": {"python": "a", "operator": "picky"}, "n": {**file["operators"]["n"], "aggregate": "picked"}}
+    drive = begin(tmp_path)
+    query = drive.engine.put(load_query({**file, "name": "picky", "operators": made}), drive.now)
+    other = drive.engine.put(load_query(COUNTS), drive.now)
+    for each in (query, other):
+        each.post("a", [event(1.0, "x"), event(2.0, "bad")], drive.now)
+    drive.run(6)
+    problem = "operators.picked: picky of tests has failed: ValueError: a bad key"
+    assert query.problem == problem
+    assert {replica["problem"] for replica in query.status(drive.now)["replicas"]} == {problem}
+    assert other.problem is None and other.status(drive.now)["state"] == "STABLE" and len(stable(other)) == 2
+    problems = []
+    for _ in range(8):
+        drive.run(5)
+        problems.append(query.problem)
+    assert problem in problems and other.status(drive.now)["state"] == "STABLE"

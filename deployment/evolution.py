@@ -1,0 +1,311 @@
+"""How a running query changes its streams and operators: a new version of it is built beside the old one, and takes over. Pure.
+
+    the state of the record      the next change, and who makes it
+    ───────────────────────────────────────────────────────────────────────────────────────────────
+    (one version)                a user: a version is added beside it         -> building
+    building                     the monitor, once it has caught up           -> taking_over, at a time T
+                                 a user: rolls back                           -> leaving
+    taking_over                  the monitor, if an egress has missed T       -> taking_over, at a later T
+                                 the monitor, once all egresses have promised -> taking_over, agreed
+                                 the monitor, once all egresses have changed  -> taken_over, or rolled_back
+    taken_over, rolled_back      a user: rolls back                           -> rolling_back
+                                 a user: settles                              -> leaving
+    rolling_back                 as building
+    leaving                      who began it, once the processes have ended  -> (one version)
+
+Every change of the record is made where no other can come between (`services.kafka.queries`), so a process that is killed
+leaves one of these states, and the next one goes on from there. What clients get changes at the egresses alone, each at the
+event time T (`logs.egress_switch`): rows before T are of the version that was in charge, rows from T on of the other one. The
+time of a window's row is the last microsecond before its end, so a window belongs to one version as a whole, sessions too.
+
+T lies a little ahead of what clients have been given, since an egress that has passed T cannot go back. All sites change at the
+same T. So an egress waits at T until all have promised to end there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from math import lcm
+from typing import Any
+
+from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY, State
+from boreal.query.plan import EGRESS, Plan
+from boreal.query.planner import plan
+from boreal.query.spec import Query
+from deployment.query_record import Beside, QueryRecord, Takeover
+from formats.json_text import moment, time_us
+from sunion.tape import BEGINNING
+
+BUILDING = "building"
+TAKING_OVER = "taking_over"
+TAKEN_OVER = "taken_over"
+ROLLING_BACK = "rolling_back"
+ROLLED_BACK = "rolled_back"
+LEAVING = "leaving"
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+MARGIN_US = 2_000_000
+"""How far ahead of the results T is chosen: the record has to be written and read, and statuses come every second."""
+MARGIN_US_MAX = 3_600_000_000
+LAG_US = 2_000_000
+"""A version has caught up if its results are no further behind than this, or X: statuses come every second."""
+
+
+# The record
+
+
+def state_of(record: QueryRecord) -> str | None:
+    """The state; None for a query with one version."""
+    beside = record.beside
+    if beside is None:
+        return None
+    if beside.leaves:
+        return LEAVING
+    if record.takeover is not None:
+        return TAKING_OVER
+    was_in_charge = beside.version < record.version or beside.since is not None
+    if beside.takes_over:
+        return ROLLING_BACK if was_in_charge else BUILDING
+    return TAKEN_OVER if beside.version < record.version else ROLLED_BACK
+
+
+def resolve_start(start: str, now_us: int) -> str:
+    """Where a version begins to read, as its record says it: 'earliest' or a time. UserError for anything else."""
+    if start == EARLIEST:
+        return start
+    if start == LATEST:
+        return moment(now_us)
+    try:
+        return moment(time_us(start))
+    except ValueError:
+        fix = "write earliest, latest, or a time such as 2026-11-23T14:00:00Z"
+        raise UserError("--from", start, "is no place to begin at", fix) from None
+
+
+def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
+    """The record with a new version beside the one in charge. start: see `resolve_start`. UserError if that cannot be."""
+    state = state_of(old)
+    if state is not None:
+        fix = f"let one go first: boreal query {'settle' if state in (TAKEN_OVER, ROLLED_BACK) else 'rollback'} {old.name}"
+        raise UserError("version", old.versions, f"is {state.replace('_', ' ')}, and a query has two versions at most", fix)
+    if old.paused:
+        raise UserError("NAME", old.name, "is paused, and would never take over", f"run boreal query resume {old.name}")
+    running = old.query
+    if running == new:
+        raise UserError("--evolve", None, f"is not needed: {old.name} runs as the file says", "leave it out")
+    if running.latest != new.latest:
+        fix = f"change it by itself, before or after: boreal query set {old.name} latest={str(new.latest).lower()}"
+        raise UserError("latest", new.latest, "cannot change while the query evolves", fix)
+    if running.debezium or new.debezium:
+        fix = f"leave it out of the file, and first run boreal query set {old.name} debezium=false"
+        raise UserError("debezium", True, "has envelopes of one schema, which another version need not have", fix)
+    if running.records is not None or new.records is not None:
+        fix = f"leave it out of the file, and first run boreal query set {old.name} records=null"
+        found = new.records or running.records
+        raise UserError("records", found and found.format, "has rows of one schema, which another version need not have", fix)
+    before, after = plan(running).output_key, plan(new).output_key
+    if new.latest and before != after:
+        problem = f"has the rows of {', '.join(before)}, and would get those of {', '.join(after) or 'no key'} beside them"
+        fix = f"keep the key, or leave {old.name}.latest out first: boreal query set {old.name} latest=false"
+        raise UserError("latest", True, problem, fix)
+    number = old.versions + 1
+    return replace(old, revision=old.revision + 1, versions=number, beside=Beside(number, new.dump(), start))
+
+
+def roll_back(old: QueryRecord) -> QueryRecord:
+    """The record with the version beside on its way to take over again; or, if that has never been in charge, on its way out.
+    The same record if it is so already. UserError if there is nothing to roll back."""
+    state, beside = state_of(old), old.beside
+    if beside is None:
+        raise UserError("NAME", old.name, "has one version only, and nothing to roll back to", "see boreal query show")
+    if state in (ROLLING_BACK, LEAVING):
+        return old
+    if state == TAKING_OVER:
+        fix = "wait a moment, until boreal query show says taken_over, and roll back then"
+        raise UserError("NAME", old.name, "is being taken over by another version, which cannot be stopped", fix)
+    if state == BUILDING:
+        return replace(old, revision=old.revision + 1, beside=replace(beside, takes_over=False, leaves=True))
+    return replace(old, revision=old.revision + 1, beside=replace(beside, takes_over=True))
+
+
+def settle(old: QueryRecord) -> QueryRecord:
+    """The record with the version beside on its way out. The same record if it is so already. UserError if it cannot go yet."""
+    state, beside = state_of(old), old.beside
+    if beside is None:
+        raise UserError("NAME", old.name, "has one version only, and nothing to let go of", "see boreal query show")
+    if state == LEAVING:
+        return old
+    if state not in (TAKEN_OVER, ROLLED_BACK):
+        fix = f"wait until it has taken over, or give it up: boreal query rollback {old.name}"
+        raise UserError("NAME", old.name, f"is {str(state).replace('_', ' ')} with version {beside.version}", fix)
+    return replace(old, revision=old.revision + 1, beside=replace(beside, leaves=True))
+
+
+def let_go(old: QueryRecord) -> QueryRecord:
+    """The record without the version that leaves, once nothing of that is left."""
+    if state_of(old) != LEAVING:
+        return old
+    return replace(old, revision=old.revision + 1, beside=None)
+
+
+def _propose(old: QueryRecord, to: int, at: int, agreed: bool) -> QueryRecord:
+    return replace(old, revision=old.revision + 1, takeover=Takeover(to, at, agreed))
+
+
+def _complete(old: QueryRecord, takeover: Takeover) -> QueryRecord:
+    beside = old.beside
+    assert beside is not None and beside.version == takeover.to, "only the version beside takes over"
+    former = Beside(old.version, old.spec, old.start, takes_over=False, since=old.since)
+    return replace(
+        old,
+        revision=old.revision + 1,
+        spec=beside.spec,
+        version=beside.version,
+        start=beside.start,
+        since=takeover.at,
+        beside=former,
+        takeover=None,
+    )
+
+
+# What the monitor does next
+
+
+@dataclass(frozen=True, slots=True)
+class EgressReport:
+    """What the egress of a site says of itself."""
+
+    version: int
+    """The version whose rows it gives."""
+    state: str | None
+    """Its state."""
+    through: int | None
+    """The event time (us) that its stable results have reached; None before the first boundary."""
+    takeover: Mapping[str, Any] | None
+    """What it says of the takeover: see `logs.egress_switch`."""
+
+    @staticmethod
+    def of(status: Mapping[str, Any]) -> EgressReport:
+        """KeyError if the status is of another program."""
+        return EgressReport(status["version"], status["state"], status["through_us"], status["takeover"])
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a version is whose results nobody reads."""
+
+    state: str
+    """The worst state of its shards, each at its best replica."""
+    position: int
+    """The event time (us) that the results of all shards have reached."""
+
+
+class Evolution:
+    """Drives the takeovers of one query. `waits_for`: what the next step waits for; '' if for nothing."""
+
+    def __init__(self) -> None:
+        self.waits_for = ""
+        self._margin_us = MARGIN_US
+
+    def next(
+        self, record: QueryRecord, sites: Collection[str], egresses: Mapping[str, EgressReport], beside: Progress | None
+    ) -> QueryRecord | None:
+        """The record that is to replace this one now; None if nothing is to be done yet. egresses: of the sites that are heard.
+        beside: None if not all of it is heard."""
+        self.waits_for = ""
+        if record.beside is None or record.paused or not (record.beside.takes_over or record.takeover):
+            self._margin_us = MARGIN_US
+            return None
+        silent = sorted(set(sites) - egresses.keys())
+        if silent:
+            return self._wait(f"the egress of {', '.join(silent)}, which is not heard")
+        if record.takeover is None:
+            return self._begin(record, record.beside, egresses, beside)
+        takeover = record.takeover
+        if all(each.version == takeover.to for each in egresses.values()):
+            return _complete(record, takeover)
+        said = [each.takeover for each in egresses.values() if each.version != takeover.to]
+        if not takeover.agreed or len(sites) == 1:
+            about_this = [each for each in said if each is not None and each["at_us"] == takeover.at]
+            if any(each["state"] == "missed" for each in about_this):
+                self._margin_us = min(2 * self._margin_us, MARGIN_US_MAX)
+                return _propose(record, takeover.to, self._time(record, egresses), agreed=len(sites) == 1)
+            if not takeover.agreed and len(about_this) == len(sites):
+                return _propose(record, takeover.to, takeover.at, agreed=True)
+        return self._wait(f"results up to {moment(takeover.at)}")
+
+    def _begin(
+        self, record: QueryRecord, beside: Beside, egresses: Mapping[str, EgressReport], progress: Progress | None
+    ) -> QueryRecord | None:
+        unwell = sorted(site for site, each in egresses.items() if each.state != State.STABLE.value)
+        if unwell:
+            return self._wait(f"the egress of {', '.join(unwell)}, which is not stable")
+        begins = [each.through for each in egresses.values() if each.through is None or each.through >= INFINITY]
+        if begins:
+            return self._wait("results" if None in begins else "streams that go on: they have ended")
+        if progress is None:
+            return self._wait(f"replicas of version {beside.version}, which are not heard")
+        if progress.state != State.STABLE.value:
+            return self._wait(f"version {beside.version}, which is {progress.state}")
+        if progress.position <= BEGINNING:
+            return self._wait(f"the first results of version {beside.version}")
+        behind = max(each.through or 0 for each in egresses.values()) - progress.position
+        if behind > max(LAG_US, record.query.delay_threshold):
+            return self._wait(f"version {beside.version}, which is {behind / 1e6:.1f} s of event time behind")
+        return _propose(record, beside.version, self._time(record, egresses), agreed=len(egresses) == 1)
+
+    def _time(self, record: QueryRecord, egresses: Mapping[str, EgressReport]) -> int:
+        """The time of a takeover: the beginning of a bucket of both versions."""
+        bucket = lcm(*(run.query.intervals.bucket for run in record.runs()))
+        ahead = max(each.through or 0 for each in egresses.values()) + self._margin_us
+        return -(-ahead // bucket) * bucket
+
+    def _wait(self, what: str) -> QueryRecord | None:
+        self.waits_for = what
+        return None
+
+
+def progress_of(plan: Plan, entries: Collection[Mapping[str, Any]]) -> Progress | None:
+    """How far a version is, by what its instances say of themselves; None if a shard of its output is not heard."""
+    writers = [
+        fragment
+        for fragment in plan.fragments
+        if fragment.name != EGRESS and {edge.name for edge in fragment.outputs} & {e.name for e in plan.fragment(EGRESS).edges}
+    ]
+    best: list[tuple[int, int, str]] = []
+    for fragment in writers:
+        for shard in range(fragment.shards):
+            of_shard = [
+                (_RANKS.get(entry["state"], len(_RANKS)), -int(entry["position"]), str(entry["state"]))
+                for entry in entries
+                if (entry["fragment"], entry["shard"]) == (fragment.name, shard)
+            ]
+            if not of_shard:
+                return None
+            best.append(min(of_shard))
+    if not best:
+        return None
+    return Progress(max(best)[2], min(-position for _, position, _ in best))
+
+
+_RANKS = {
+    state.value: rank for rank, state in enumerate((State.STABLE, State.UP_FAILURE, State.STABILIZATION, State.RECOVERING))
+}
+
+
+def shown(record: QueryRecord, waits_for: str = "") -> dict[str, Any] | None:
+    """The evolution as statuses and answers show it; None for a query with one version."""
+    beside = record.beside
+    if beside is None:
+        return None
+    return {
+        "state": state_of(record),
+        "version": beside.version,
+        "from": beside.start,
+        "at": moment(record.takeover.at) if record.takeover is not None else None,
+        "waits_for": waits_for or None,
+    }

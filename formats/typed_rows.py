@@ -1,0 +1,117 @@
+"""Rows of results in formats with types: their schemas in Avro and Protobuf, and their values as serializers take them.
+
+The columns are the time, or the window's edges, and then the query's own, each of which may be null:
+
+    column          Avro                            Protobuf
+    string          string                          optional string
+    int             long                            optional int64
+    double          double                          optional double
+    bool            boolean                         optional bool
+    timestamp       long, timestamp-micros          google.protobuf.Timestamp
+    date            int, date                       optional string, ISO 8601
+    decimal(p, s)   bytes, decimal(p, s)            optional string
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from boreal.model.schema import TIME, WINDOW, Schema, Type
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+_AVRO: dict[Type, object] = {
+    Type.STRING: "string",
+    Type.INT: "long",
+    Type.DOUBLE: "double",
+    Type.BOOL: "boolean",
+    Type.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
+    Type.DATE: {"type": "int", "logicalType": "date"},
+}
+_TIMESTAMP_FILE, _TIMESTAMP = "google/protobuf/timestamp.proto", ".google.protobuf.Timestamp"
+
+
+def columns_of(schema: Schema) -> dict[str, Type]:
+    """All columns of a record, in their order."""
+    return {**dict.fromkeys(_edges(schema), Type.TIMESTAMP), **schema.types}
+
+
+def row_reader(schema: Schema) -> Callable[[bytes], dict[str, Any]]:
+    """Reads a row of q.stable, with its values as Python has them: times and dates as such, decimals exact."""
+    readers = {name: Decimal if kind.is_decimal else _READERS[kind] for name, kind in columns_of(schema).items()}
+
+    def read(row: bytes) -> dict[str, Any]:
+        values = json.loads(row)
+        return {name: None if values[name] is None else of(values[name]) for name, of in readers.items()}
+
+    return read
+
+
+def avro_schema(query: str, schema: Schema) -> str:
+    """The schema of a query's rows, in JSON."""
+    fields: list[dict[str, object]] = []
+    for name, kind in columns_of(schema).items():
+        if name in _edges(schema):
+            fields.append({"name": name, "type": _avro(kind)})
+        else:
+            fields.append({"name": name, "type": ["null", _avro(kind)], "default": None})
+    return json.dumps({"type": "record", "name": query, "namespace": "boreal", "fields": fields})
+
+
+def protobuf_file(query: str, schema: Schema) -> FileDescriptorProto:
+    """The file with the message of a query's rows, as a descriptor."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    kinds = {Type.INT: Field.TYPE_INT64, Type.DOUBLE: Field.TYPE_DOUBLE, Type.BOOL: Field.TYPE_BOOL}
+    file = FileDescriptorProto(name=f"boreal/{query}.proto", package="boreal", syntax="proto3", dependency=[_TIMESTAMP_FILE])
+    message = file.message_type.add(name=query)
+    for number, (name, kind) in enumerate(columns_of(schema).items(), start=1):
+        field = message.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL)
+        if kind is Type.TIMESTAMP:
+            field.type, field.type_name = Field.TYPE_MESSAGE, _TIMESTAMP
+            continue
+        field.type = kinds.get(kind, Field.TYPE_STRING)
+        field.proto3_optional, field.oneof_index = True, len(message.oneof_decl)
+        message.oneof_decl.add(name=f"_{name}")
+    return file
+
+
+def protobuf_message(kind: Callable[..., Any], row: Mapping[str, Any]) -> Any:
+    """A row of `row_reader` as a message of `protobuf_file`. kind: the class of the message."""
+    message = kind()
+    for name, value in row.items():
+        if isinstance(value, datetime):
+            getattr(message, name).FromDatetime(value.replace(tzinfo=None))
+        elif value is not None:
+            setattr(message, name, str(value) if isinstance(value, Decimal | date) else value)
+    return message
+
+
+def _edges(schema: Schema) -> tuple[str, ...]:
+    return WINDOW if schema.windowed else (TIME,)
+
+
+def _avro(kind: Type) -> object:
+    if kind.is_decimal:
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.digits, "scale": kind.after}
+    return _AVRO[kind]
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+_READERS: dict[Type, Callable[[Any], Any]] = {
+    Type.STRING: str,
+    Type.INT: int,
+    Type.DOUBLE: float,
+    Type.BOOL: bool,
+    Type.TIMESTAMP: _moment,
+    Type.DATE: date.fromisoformat,
+}

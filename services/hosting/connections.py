@@ -1,0 +1,121 @@
+"""What the roles of one process share to reach Kafka: clients cost threads, memory and requests, also while nothing happens."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from boreal.model.frames import LogId
+from deployment.layout import Layout
+from deployment.query_record import QueryRecord
+from intake.calm import CALM_S
+from services.hosting.process import QueryProcess, StatusDesk, now_us, run_process, set_clock
+from services.kafka.clusters import Cluster, make_clusters
+from services.kafka.control_desk import ControlDesk
+from services.kafka.end_desk import EndDesk
+from services.kafka.queries import QueryRegistry, SharedWatch
+from services.kafka.settings import ServiceSettings, load_settings
+from services.storage.kafka_log import LogClients
+from services.storage.log_reader import LogPath
+from services.storage.shared_reader import SharedReader
+
+CALM_POLL_MS = 100
+"""How soon a source learns that what came to a calm topic is no record, but the mark of a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicClients:
+    """How a process reaches the users' topics of one site."""
+
+    cluster: Cluster
+    """The site's Kafka, for a client of a source's own."""
+    ends: EndDesk
+    """Asks where topics end."""
+    calm: SharedReader
+    """Reads those topics that are calm, without what was not committed."""
+
+    def close(self) -> None:
+        self.calm.close()
+        self.ends.close()
+
+
+class Connections:
+    """The connections of one process, or of one role whose links to the sites are its own."""
+
+    def __init__(self, settings: ServiceSettings, client_id: str) -> None:
+        """client_id: name of the process in Kafka's logs and metrics."""
+        self.settings = settings
+        """The settings of the process."""
+        self.clusters = make_clusters(settings, client_id)
+        """Each site's Kafka, by the site's name."""
+        self.home = self.clusters[settings.home]
+        """The home site's Kafka."""
+        self._client_id = client_id
+        self._paths = {site: LogPath(cluster, SharedReader(cluster)) for site, cluster in self.clusters.items()}
+        self._stream_paths: dict[str, LogPath] = {}
+        self._topics = {site: _topic_clients(cluster) for site, cluster in self.clusters.items()}
+        self.controls = {site: ControlDesk(cluster) for site, cluster in self.clusters.items()}
+        """Write and read the control topics of each site."""
+        self.logs = LogClients(self.clusters)
+        """The clients that write and search logs."""
+        self.registry = QueryRegistry(self.home)
+        """The records of queries."""
+        self.watch = SharedWatch(self.registry)
+        """Tells of changes of these records."""
+        self.statuses = StatusDesk(self.home)
+        """Publishes what the roles say of themselves."""
+
+    def close(self) -> None:
+        """Close all. Call when no role uses it any more."""
+        self.watch.close()
+        self.statuses.close()
+        self.registry.close()
+        self.logs.close()
+        for path in (*self._paths.values(), *self._stream_paths.values()):
+            path.shared.close()
+        for clients in self._topics.values():
+            clients.close()
+        for desk in self.controls.values():
+            desk.close()
+
+    def topics_of(self, site: str) -> TopicClients:
+        """How to reach the users' topics of a site."""
+        return self._topics[site]
+
+    def path_to(self, log: LogId, layout: Layout) -> LogPath:
+        """How to read a log: with all other logs of its site, unless its stream has a proxy of its own. Such a process runs one
+        role."""
+        site, proxy = layout.site_of(log), self.settings.stream_proxies.get(log.stream)
+        if proxy is None:
+            return self._paths[site]
+        if log.stream not in self._stream_paths:
+            cluster = Cluster(site, self.settings, self._client_id, proxy)
+            self._stream_paths[log.stream] = LogPath(cluster, SharedReader(cluster))
+        return self._stream_paths[log.stream]
+
+
+def _topic_clients(cluster: Cluster) -> TopicClients:
+    return TopicClients(cluster, EndDesk(cluster, now_us), SharedReader(cluster, CALM_S, CALM_POLL_MS, read_committed=True))
+
+
+MakeRole = Callable[[Connections, str, QueryRecord, str], QueryProcess]
+"""make(connections, name, record, part): a role of the query with this record, which has not begun; part: such as a replica."""
+
+
+def run_query_process(kind: str, make: MakeRole) -> None:
+    """The main function of a process that runs one role, whose arguments are a query and a part of it: see `run_process`. The
+    role is made after logging, signals and the clock are set up."""
+    query, part = sys.argv[1:]
+    name = f"{kind}.{query}.{part}"
+
+    def serve(stopping: threading.Event) -> int:
+        settings = load_settings()
+        set_clock(settings, name)
+        connections = Connections(settings, name)
+        # An egress is the query's, and goes from one version of it to another; all others are of one version.
+        find = connections.registry.find if kind == "egress" else connections.registry.find_version
+        return make(connections, name, find(query), part).serve(stopping)
+
+    run_process(name, serve)

@@ -1,0 +1,226 @@
+"""Reads a user's topic alone, or, while few records come, with all calm topics of its site by one consumer of the process.
+
+    reads alone ──few records for calm_s──> is read in both ways ──the shared reader has caught up──> is shared
+         ^                                                                                               │
+         └─────────────────── many records, more than its source takes, or an error ─────────────────────┘
+
+While a topic is shared, its source has no client of its own. The shared reader (services/storage/shared_reader.py) says of each
+fetch from which offset to which it went. So nothing is skipped on either way, and what was read before is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from kafka import TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.errors import KafkaError
+
+from intake.calm import Calmness, CalmPartitions
+from intake.user_records import PartitionRecords
+from services.kafka.clusters import log_retry
+from services.source.record_readers import LONGEST_LOOK_MS, RecordReader
+from services.storage.shared_reader import Fetched, SharedReader
+
+_logger = logging.getLogger("boreal.source")
+
+
+class CalmReader:
+    """A `RecordReader`; see the module's header. One thread uses it."""
+
+    def __init__(
+        self,
+        make_alone: Callable[[], RecordReader],
+        shared: SharedReader,
+        topic: str,
+        look_ms: int,
+        with_keys: bool,
+    ) -> None:
+        """make_alone: makes the client that reads the topic alone. look_ms: how long records are gathered if more have just
+        come, since a batch of one costs as much as a batch of many."""
+        self._make_alone = make_alone
+        self._shared = shared
+        self._topic = topic
+        self._look_s = min(look_ms, LONGEST_LOOK_MS) / 1_000
+        self._with_keys = with_keys
+        self._alone: RecordReader | None = None
+        self._offsets: dict[int, int] = {}
+        self._member: _Member | None = None
+        self._calmness = Calmness(_steady_us(), round(shared.calm_s * 1_000_000))
+        self._taken_at = 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it has no client of its own now."""
+        return self._alone is None and self._member is not None
+
+    def read_from(self, offsets: Mapping[int, int]) -> None:
+        self._leave()
+        self._offsets = dict(offsets)
+        self._alone = self._alone or self._make_alone()
+        self._alone.read_from(offsets)
+
+    def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
+        if self._member is not None and self._alone is None:
+            found = self._take(self._member, timeout_ms / 1_000)
+        elif (alone := self._maybe_alone()) is not None:
+            found = alone.poll(timeout_ms, most)
+        else:
+            return {}
+        self._calmness.note(sum(map(len, found.values())), _steady_us())
+        self._choose()
+        return found
+
+    def position(self, number: int) -> int:
+        reader = self._alone or self._member
+        return self._offsets[number] if reader is None else reader.position(number)
+
+    def known_end(self, number: int) -> int | None:
+        reader = self._alone or self._member
+        return None if reader is None else reader.known_end(number)
+
+    def read_alone(self) -> None:
+        """Read alone from the next poll on: the topic cannot be found, and should not disturb others."""
+        self._calmness.begin(_steady_us())
+        if self._member is not None:
+            self._member.leave()
+
+    def close(self) -> None:
+        self._leave()
+        if self._alone is not None:
+            self._alone.close()
+
+    def _take(self, member: _Member, timeout_s: float) -> dict[int, PartitionRecords]:
+        # Later records follow soon after earlier ones: then they are gathered, as a fetch of our own would.
+        found = member.take(timeout_s, self._taken_at + self._look_s)
+        if found:
+            self._taken_at = time.monotonic()
+        return {number: PartitionRecords.of(records, self._with_keys) for number, records in found.items()}
+
+    def _choose(self) -> None:
+        """Begin to share the topic if it is calm, or end it."""
+        member = self._member
+        if member is None:
+            if self._calmness.is_calm and self._alone is not None:
+                positions = {number: self._alone.position(number) for number in self._offsets}
+                self._member = _Member(self._shared, self._topic, positions)
+        elif self._alone is None:
+            if self._calmness.is_busy:
+                member.leave()
+            if member.has_left and not member.has_waiting:
+                self._offsets = {number: member.position(number) for number in self._offsets}
+                self._leave()
+        elif member.has_left or self._calmness.is_busy:
+            self._leave()
+        elif member.begin({number: self._alone.position(number) for number in self._offsets}):
+            self._alone.close()
+            self._alone = None
+
+    def _maybe_alone(self) -> RecordReader | None:
+        """The client that reads the topic alone; None if the cluster is out of reach now."""
+        if self._alone is None:
+            try:
+                alone = self._make_alone()
+            except (KafkaError, OSError) as error:
+                if isinstance(error, KafkaError) and not error.retriable:
+                    raise
+                log_retry(_logger, f"{self._topic} cannot be read", error)
+                return None
+            alone.read_from(self._offsets)
+            self._alone = alone
+        return self._alone
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            self._member.leave()
+            self._member = None
+        self._calmness.begin(_steady_us())
+
+
+class _Member:
+    """A topic's partitions at the shared reader, from `join` until one of them has to be read alone."""
+
+    def __init__(self, shared: SharedReader, topic: str, positions: Mapping[int, int]) -> None:
+        self._shared = shared
+        self._changed = threading.Condition()
+        self._partitions: CalmPartitions[ConsumerRecord] = CalmPartitions(positions)
+        self._seats = {TopicPartition(topic, number): _Seat(self, number) for number in positions}
+        self.has_left = False
+        for place, seat in self._seats.items():
+            shared.join(seat, place)
+
+    def begin(self, positions: Mapping[int, int]) -> bool:
+        """Whether all that comes after these offsets has come here, or will. What comes before them is left out."""
+        with self._changed:
+            if self.has_left or not self._partitions.has_caught_up(positions):
+                return False
+            self._partitions.drop_before(positions)
+            return True
+
+    def take(self, timeout_s: float, not_before_s: float) -> dict[int, list[ConsumerRecord]]:
+        """What has come; waits for something, but not after the timeout. not_before_s: when to take it at the earliest, unless
+        the timeout comes first."""
+        until = time.monotonic() + timeout_s
+        with self._changed:
+            self._changed.wait_for(lambda: self._partitions.has_waiting or self.has_left, timeout_s)
+            self._changed.wait_for(lambda: self.has_left, max(min(not_before_s, until) - time.monotonic(), 0))
+            return self._partitions.take()
+
+    @property
+    def has_waiting(self) -> bool:
+        with self._changed:
+            return self._partitions.has_waiting
+
+    def position(self, number: int) -> int:
+        with self._changed:
+            return self._partitions.position(number)
+
+    def known_end(self, number: int) -> int | None:
+        with self._changed:
+            return self._partitions.end(number)
+
+    def leave(self) -> None:
+        """Nothing more comes; what has come can be taken."""
+        with self._changed:
+            self.has_left = True
+            self._changed.notify_all()
+        for place, seat in self._seats.items():
+            self._shared.leave(seat, place)
+
+    def needed(self, number: int) -> int:
+        with self._changed:
+            return self._partitions.needed(number)
+
+    def put(self, number: int, fetched: Fetched) -> bool:
+        with self._changed:
+            if self.has_left:
+                return False
+            has_come = self._partitions.put(number, fetched.start, fetched.records, fetched.reached, fetched.end)
+            self.has_left = not has_come or self._partitions.is_full
+            self._changed.notify_all()
+            return not self.has_left
+
+
+class _Seat:
+    """One partition of a member (services.storage.shared_reader.Member)."""
+
+    def __init__(self, member: _Member, number: int) -> None:
+        self._member = member
+        self._number = number
+
+    @property
+    def position(self) -> int:
+        return self._member.needed(self._number)
+
+    def take_shared(self, fetched: Fetched) -> bool:
+        return self._member.put(self._number, fetched)
+
+    def read_alone(self) -> None:
+        self._member.leave()
+
+
+def _steady_us() -> int:
+    return time.monotonic_ns() // 1_000

@@ -1,0 +1,207 @@
+"""What reads the records of a user's topic: kafka-python's consumer, or librdkafka's, which takes a fraction of its time.
+
+Both read given partitions from given offsets, leave out records of aborted transactions, and give the same records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+import numpy as np
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
+
+from boreal.model.errors import UserError
+from intake.user_records import Headers, PartitionRecords
+from services.kafka.clusters import Cluster, log_retry
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
+ReaderChoice = Literal["auto", "kafka-python", "librdkafka"]
+"""auto: librdkafka where it is installed and can reach the site."""
+
+FETCH_BYTES = 1 << 20
+"""The most that is fetched from a partition at a time: small, so that a backlog is read evenly from all partitions."""
+LOOK_BYTES = 64 << 10
+LONGEST_LOOK_MS = 100
+"""A poll returns when LOOK_BYTES have arrived, or after this time at most."""
+_AHEAD_KB = 16 << 10
+"""The most that librdkafka fetches ahead of its reader."""
+
+_logger = logging.getLogger("boreal.source")
+
+
+class RecordReader(Protocol):
+    """Reads the partitions that were last passed to `read_from`."""
+
+    def read_from(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets on, and no others."""
+        ...
+
+    def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
+        """The next records, at most `most`; waits until there are some. OffsetOutOfRangeError if the records at a position were
+        deleted, another KafkaError if the cluster refuses to give records."""
+        ...
+
+    def position(self, number: int) -> int:
+        """The offset up to which everything in a partition has been returned, or is no record of the stream."""
+        ...
+
+    def known_end(self, number: int) -> int | None:
+        """The end of a partition, as the last fetch from it said; None before. Asks nobody."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class KafkaPythonReader:
+    """Reads with a consumer of kafka-python."""
+
+    def __init__(self, cluster: Cluster, topic: str, look_ms: int, with_keys: bool = False) -> None:
+        """look_ms: how long a poll gathers records if few come. with_keys: whether keys and time stamps of the records are
+        wanted. KafkaError if the cluster is out of reach."""
+        self._consumer: KafkaConsumer = cluster.make_consumer(
+            # Records of an aborted transaction are not part of the stream.
+            read_committed=True,
+            max_partition_fetch_bytes=FETCH_BYTES,
+            fetch_min_bytes=LOOK_BYTES,
+            fetch_max_wait_ms=min(look_ms, LONGEST_LOOK_MS),
+        )
+        self._with_keys = with_keys
+        self._topic = topic
+
+    def read_from(self, offsets: Mapping[int, int]) -> None:
+        self._consumer.assign([TopicPartition(self._topic, number) for number in offsets])
+        for number, offset in offsets.items():
+            self._consumer.seek(TopicPartition(self._topic, number), offset)
+
+    def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
+        found = self._consumer.poll(timeout_ms, max_records=most)
+        return {partition.partition: PartitionRecords.of(records, self._with_keys) for partition, records in found.items()}
+
+    def position(self, number: int) -> int:
+        return int(self._consumer.position(TopicPartition(self._topic, number)))
+
+    def known_end(self, number: int) -> int | None:
+        end: int | None = self._consumer.highwater(TopicPartition(self._topic, number))
+        return end
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=500)
+
+
+class LibrdkafkaReader:
+    """Reads with a consumer of librdkafka (confluent-kafka), which fetches ahead in threads of its own."""
+
+    def __init__(self, options: Mapping[str, Any], topic: str, look_ms: int, with_keys: bool = False) -> None:
+        """options: how the cluster is reached (`Cluster.librdkafka_options`). with_keys: as above."""
+        import confluent_kafka
+
+        self._kafka = confluent_kafka
+        self._topic = topic
+        self._with_keys = with_keys
+        self._positions: dict[int, int] = {}
+        self._consumer = confluent_kafka.Consumer(
+            {
+                **options,
+                "group.id": options["client.id"],  # demanded, and never used: partitions are assigned, and nothing is committed
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "check.crcs": True,
+                "allow.auto.create.topics": False,
+                "max.partition.fetch.bytes": FETCH_BYTES,
+                "fetch.min.bytes": LOOK_BYTES,
+                "fetch.wait.max.ms": min(look_ms, LONGEST_LOOK_MS),
+                "queued.max.messages.kbytes": _AHEAD_KB,
+            }
+        )
+
+    def read_from(self, offsets: Mapping[int, int]) -> None:
+        self._positions = dict(offsets)
+        self._consumer.assign([self._kafka.TopicPartition(self._topic, *place) for place in offsets.items()])
+
+    def poll(self, timeout_ms: int, most: int) -> dict[int, PartitionRecords]:
+        # `consume` would wait until it has `most` records.
+        first = self._consumer.poll(timeout_ms / 1_000)
+        if first is None:
+            return {}
+        messages = [first, *self._consumer.consume(most - 1, timeout=0)]
+        failed = [message for message in messages if message.error() is not None]
+        records = [message for message in messages if message.error() is None] if failed else messages
+        ends = [message for message in failed if self._is_end(message)]  # raises before the positions move: all is read again
+        found = self._by_partition(records)
+        for message in ends:
+            self._note_end(message)
+        return found
+
+    def position(self, number: int) -> int:
+        return self._positions[number]
+
+    def known_end(self, number: int) -> int | None:
+        found = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(self._topic, number), cached=True)
+        return found[1] if found is not None and found[1] >= 0 else None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _by_partition(self, messages: list[confluent_kafka.Message]) -> dict[int, PartitionRecords]:
+        message_type = self._kafka.Message
+        numbers = np.fromiter(map(message_type.partition, messages), np.int64, len(messages))
+        found: dict[int, PartitionRecords] = {}
+        for number in np.unique(numbers).tolist():
+            ours = [messages[at] for at in np.flatnonzero(numbers == number).tolist()]
+            offsets = np.fromiter(map(message_type.offset, ours), np.int64, len(ours))
+            # confluent-kafka says that headers may be a dictionary, or texts: those that are sent may, those that come may not.
+            all_headers = cast(Iterable[Headers | None], map(message_type.headers, ours))
+            headers = {at: headers for at, headers in enumerate(all_headers) if headers}
+            found[number] = PartitionRecords(offsets, list(map(message_type.value, ours)), headers)
+            if self._with_keys:
+                stamps_ms = np.fromiter((message.timestamp()[1] for message in ours), np.int64, len(ours))
+                found[number] = replace(found[number], keys=list(map(message_type.key, ours)), stamps_ms=stamps_ms)
+            self._positions[number] = found[number].end
+        return found
+
+    def _note_end(self, message: confluent_kafka.Message) -> None:
+        """Take the end of a partition: after records of aborted transactions, and the marks of transactions, which are not
+        returned."""
+        number, offset = message.partition(), message.offset()
+        if number is not None and offset is not None and number in self._positions:
+            self._positions[number] = max(self._positions[number], offset)
+
+    def _is_end(self, message: confluent_kafka.Message) -> bool:
+        """Whether what is no record is the end of a partition. A failure is raised, unless librdkafka itself tries again, since
+        it may heal."""
+        error = message.error()
+        assert error is not None
+        code = error.code()
+        if code in (self._kafka.KafkaError._AUTO_OFFSET_RESET, self._kafka.KafkaError.OFFSET_OUT_OF_RANGE):
+            raise OffsetOutOfRangeError(f"{self._topic}/{message.partition()}")
+        if code == self._kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise TopicAuthorizationFailedError(self._topic)
+        if code == self._kafka.KafkaError._BAD_MSG:
+            raise CorruptRecordError(error.str())
+        if code != self._kafka.KafkaError._PARTITION_EOF:
+            log_retry(_logger, f"{self._topic} cannot be read", KafkaError(error.str()))
+        return bool(code == self._kafka.KafkaError._PARTITION_EOF)
+
+
+def make_reader(choice: ReaderChoice, cluster: Cluster, topic: str, look_ms: int, with_keys: bool) -> RecordReader:
+    """A reader of this topic alone. look_ms: how long a poll gathers records if few come. with_keys: whether keys and time
+    stamps are wanted. UserError if librdkafka is asked for where it cannot serve; KafkaError if the cluster is out of reach."""
+    options = cluster.librdkafka_options
+    if choice == "kafka-python" or (choice == "auto" and (options is None or find_spec("confluent_kafka") is None)):
+        return KafkaPythonReader(cluster, topic, look_ms, with_keys)
+    if options is None:
+        fix = "set it to kafka-python, or reach the site without a proxy"
+        raise UserError("BOREAL_TOPIC_READER", choice, "knows no proxies", fix)
+    if find_spec("confluent_kafka") is None:
+        raise UserError("BOREAL_TOPIC_READER", choice, "is not installed", "pip install 'boreal[librdkafka]'")
+    return LibrdkafkaReader(options, topic, look_ms, with_keys)

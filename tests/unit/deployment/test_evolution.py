@@ -1,0 +1,225 @@
+"""How a query gets another version: the record's states, what is refused, and what the monitor does next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from boreal.model.errors import UserError
+from boreal.query.spec import load_query
+from deployment.evolution import (
+    MARGIN_US,
+    EgressReport,
+    Evolution,
+    Progress,
+    evolve,
+    let_go,
+    progress_of,
+    resolve_start,
+    roll_back,
+    settle,
+    shown,
+    state_of,
+)
+from deployment.layout import make_layout
+from deployment.query_record import QueryRecord, inner_name, public_name, read_query_record
+from services.stack.children import query_children
+from sunion.tape import BEGINNING
+
+SECOND = 1_000_000
+SPEC: dict[str, Any] = {
+    "name": "q",
+    "streams": {"jfk": {"topic": "flights.jfk", "time": "at", "schema": {"carrier": "string", "delay": "int"}}},
+    "operators": {
+        "some": {"filter": "jfk", "where": "carrier = 'UA'"},
+        "each": {"aggregate": "some", "window": {"tumbling": "1s"}, "by": ["carrier"], "compute": {"n": "count(*)"}},
+    },
+    "output": "each",
+    "delay_threshold": "3s",
+    "engine": "native",
+}
+WIDER = {**SPEC["operators"]["each"], "compute": {"n": "count(*)", "most": "max(delay)"}}
+OTHER = {**SPEC, "operators": {**SPEC["operators"], "each": WIDER}}
+NOW = 1_000 * SECOND
+CAUGHT_UP = Progress("STABLE", NOW)
+
+
+def first(**changes: Any) -> QueryRecord:
+    return QueryRecord("q", load_query({**SPEC, **changes}).dump(), 4)
+
+
+def building(**changes: Any) -> QueryRecord:
+    return evolve(first(), load_query({**OTHER, **changes}), "earliest")
+
+
+def report(
+    version: int = 1, through: int | None = NOW, state: str = "STABLE", about: tuple[int, str] | None = None
+) -> EgressReport:
+    """about: the time of the takeover that it prepares, and what it says of it."""
+    return EgressReport(version, state, through, {"to": 2, "at_us": about[0], "state": about[1]} if about else None)
+
+
+def step(
+    record: QueryRecord, *egresses: EgressReport, beside: Progress | None = CAUGHT_UP
+) -> tuple[QueryRecord | None, str]:
+    """What the monitor makes of a record, and what it waits for; as many sites as there are reports."""
+    sites = [f"s{number}" for number in range(len(egresses))]
+    evolution = Evolution()
+    return evolution.next(record, sites, dict(zip(sites, egresses, strict=True)), beside), evolution.waits_for
+
+
+def taken_over(record: QueryRecord | None = None) -> QueryRecord:
+    proposed, _ = step(record or building(), report(version=(record or building()).version))
+    assert proposed is not None and proposed.takeover is not None
+    done, _ = step(proposed, report(version=proposed.takeover.to))
+    assert done is not None
+    return done
+
+
+def test_a_version_is_built_beside_the_old_one_takes_over_and_the_old_one_is_let_go() -> None:
+    record = building()
+    assert (state_of(record), record.version, record.revision, record.versions) == ("building", 1, 5, 2)
+    proposed, _ = step(record, report())
+    assert proposed is not None and proposed.takeover is not None
+    assert (state_of(proposed), proposed.takeover.to, proposed.takeover.agreed) == ("taking_over", 2, True)
+    assert proposed.takeover.at == NOW + MARGIN_US and proposed.spec == record.spec
+    assert step(proposed, report(about=(proposed.takeover.at, "promised")))[0] is None
+    done, _ = step(proposed, report(version=2))
+    assert done is not None and done.beside is not None and record.beside is not None
+    assert (state_of(done), done.version, done.since) == ("taken_over", 2, proposed.takeover.at)
+    assert (done.spec, done.beside.spec) == (record.beside.spec, record.spec)
+    leaving = settle(done)
+    assert (state_of(leaving), [run.name for run in leaving.runs()]) == ("leaving", ["q-2"])
+    alone = let_go(leaving)
+    assert (state_of(alone), alone.version, shown(alone)) == (None, 2, None)
+    again = evolve(alone, load_query(SPEC), "earliest")
+    assert [run.name for run in again.runs()] == ["q-2", "q-3"], "no version gets the logs of another one"
+
+
+def test_a_rollback_goes_the_same_way_back_and_one_before_the_takeover_gives_the_new_version_up() -> None:
+    back = roll_back(taken_over())
+    assert state_of(back) == "rolling_back" and roll_back(back) is back
+    rolled = taken_over(back)
+    assert (state_of(rolled), rolled.version, rolled.spec) == ("rolled_back", 1, first().spec)
+    assert rolled.since is not None, "its rows are not of one piece"
+    assert taken_over(roll_back(rolled)).version == 2
+    given_up = roll_back(building())
+    assert (state_of(given_up), given_up.version) == ("leaving", 1)
+    assert roll_back(given_up) is given_up and step(given_up, report())[0] is None
+
+
+def test_all_sites_end_at_the_same_time_and_only_when_all_have_promised() -> None:
+    proposed, _ = step(building(), report(), report(through=NOW + SECOND))
+    assert proposed is not None and proposed.takeover is not None
+    at = proposed.takeover.at
+    assert (at, proposed.takeover.agreed) == (NOW + SECOND + MARGIN_US, False)
+    promised, missed = report(about=(at, "promised")), report(through=NOW + 9 * SECOND, about=(at, "missed"))
+    assert step(proposed, promised, report())[0] is None, "the other one has not said anything"
+    agreed, _ = step(proposed, promised, promised)
+    assert agreed is not None and agreed.takeover == replace(proposed.takeover, agreed=True)
+    assert step(agreed, report(version=2), promised)[0] is None
+    later, _ = step(proposed, promised, missed)
+    assert later is not None and later.takeover is not None
+    assert (later.takeover.at, later.takeover.agreed) == (NOW + 9 * SECOND + 2 * MARGIN_US, False)
+
+
+@pytest.mark.parametrize(
+    ("egress", "beside", "waits_for"),
+    [
+        (report(state="UP_FAILURE"), Progress("STABLE", NOW), "the egress of s0, which is not stable"),
+        (report(through=None), Progress("STABLE", NOW), "results"),
+        (report(through=1 << 62), Progress("STABLE", NOW), "streams that go on: they have ended"),
+        (report(), None, "replicas of version 2, which are not heard"),
+        (report(), Progress("RECOVERING", NOW), "version 2, which is RECOVERING"),
+        (report(), Progress("STABLE", NOW - 4 * SECOND), "version 2, which is 4.0 s of event time behind"),
+        (report(), Progress("STABLE", BEGINNING), "the first results of version 2"),
+    ],
+)
+def test_nothing_takes_over_before_it_has_caught_up_and_both_are_stable(
+    egress: EgressReport, beside: Progress | None, waits_for: str
+) -> None:
+    assert step(building(), egress, beside=beside) == (None, waits_for)
+
+
+def test_a_site_that_is_not_heard_is_waited_for() -> None:
+    evolution = Evolution()
+    assert evolution.next(building(), ["a", "b"], {"a": report()}, Progress("STABLE", NOW)) is None
+    assert evolution.waits_for == "the egress of b, which is not heard"
+
+
+def test_what_cannot_keep_rows_stable_or_makes_no_sense_is_refused_and_changes_nothing() -> None:
+    new = load_query(OTHER)
+    with pytest.raises(UserError, match=r"building.*two versions at most.*boreal query rollback q"):
+        evolve(building(), new, "earliest")
+    with pytest.raises(UserError, match="boreal query settle q"):
+        evolve(taken_over(), load_query(SPEC), "earliest")
+    with pytest.raises(UserError, match="boreal query resume q"):
+        evolve(replace(first(), paused=True), new, "earliest")
+    with pytest.raises(UserError, match="runs as the file says"):
+        evolve(first(), load_query(SPEC), "earliest")
+    with pytest.raises(UserError, match=r"latest.*boreal query set q latest=true"):
+        evolve(first(), load_query({**OTHER, "latest": True}), "earliest")
+    with pytest.raises(UserError, match=r"debezium.*boreal query set q debezium=false"):
+        evolve(first(), load_query({**OTHER, "debezium": True}), "earliest")
+    with pytest.raises(UserError, match=r"records.*boreal query set q records=null"):
+        evolve(first(), load_query({**OTHER, "records": "avro"}), "earliest")
+    other_key = {**WIDER, "by": ["carrier", "delay"], "compute": {"n": "count(*)"}}
+    with pytest.raises(UserError, match=r"rows of carrier, and would get those of carrier, delay"):
+        operators = {**SPEC["operators"], "each": other_key}
+        evolve(first(latest=True), load_query({**SPEC, "latest": True, "operators": operators}), "earliest")
+    with pytest.raises(UserError, match="one version only"):
+        roll_back(first())
+    with pytest.raises(UserError, match="has one version only"):
+        settle(first())
+    with pytest.raises(UserError, match=r"is building with version 2 .*boreal query rollback q"):
+        settle(building())
+    proposed, _ = step(building(), report())
+    assert proposed is not None
+    with pytest.raises(UserError, match="cannot be stopped"):
+        roll_back(proposed)
+    with pytest.raises(UserError, match="no place to begin at"):
+        resolve_start("yesterday", NOW)
+    assert resolve_start("latest", NOW) == "1970-01-01T00:16:40.000000Z"
+    assert resolve_start("2026-11-23T14:00:00Z", NOW) == "2026-11-23T14:00:00.000000Z"
+
+
+def test_a_record_says_all_of_it_and_one_of_a_query_that_never_evolved_says_none_of_it() -> None:
+    for record in (first(), building(), taken_over(), settle(taken_over()), roll_back(taken_over())):
+        assert read_query_record(b"q", record.to_json()) == ("q", record)
+    assert b"version" not in first().to_json() and b"beside" not in first().to_json()
+
+
+def test_versions_have_names_that_no_query_has() -> None:
+    assert [inner_name("q", 1), inner_name("q", 2), public_name("q-2"), public_name("q")] == ["q", "q-2", "q", "q"]
+    with pytest.raises(UserError):
+        load_query({**SPEC, "name": "q-2"})
+
+
+def test_the_processes_of_the_other_version_come_and_go_and_no_other_one_restarts() -> None:
+    """The egress goes from one version to the other by itself."""
+
+    def processes(record: QueryRecord) -> dict[str, tuple[str, str, int]]:
+        return {child.name: (child.revision, child.turn, child.version) for child in query_children(record, ("a",), ("a",))}
+
+    alone, beside, done = processes(first()), processes(building()), processes(taken_over())
+    assert set(alone) == {"source.q.jfk", "node.q.r0", "egress.q.a"}
+    assert set(beside) - set(alone) == {"source.q-2.jfk", "node.q-2.r0"}
+    assert {name: beside[name] for name in alone} == alone
+    of_versions = set(beside) - {"egress.q.a"}
+    assert {name: done[name][:2] for name in of_versions} == {name: beside[name][:2] for name in of_versions}
+    assert (beside["egress.q.a"][2], done["egress.q.a"][2]) == (1, 2)
+    assert set(processes(settle(taken_over()))) == {"source.q-2.jfk", "node.q-2.r0", "egress.q.a"}
+
+
+def test_the_progress_of_a_version_is_that_of_its_slowest_shard_at_its_best_replica() -> None:
+    plan = make_layout(load_query({**SPEC, "shards": 2, "replicas": 2}), ("a",)).plan
+
+    def entry(replica: str, shard: int, position: int, state: str = "STABLE") -> dict[str, Any]:
+        return {"fragment": "main", "replica": replica, "shard": shard, "position": position, "state": state}
+
+    of_one = [entry("r0", 0, 9), entry("r1", 0, 11)]
+    assert progress_of(plan, of_one) is None
+    assert progress_of(plan, [*of_one, entry("r0", 1, 10), entry("r1", 1, 99, "RECOVERING")]) == Progress("STABLE", 10)
+    assert progress_of(plan, [*of_one, entry("r1", 1, 99, "RECOVERING")]) == Progress("RECOVERING", 11)

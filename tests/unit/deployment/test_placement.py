@@ -1,0 +1,35 @@
+"""The choice of a worker for a role."""
+
+from __future__ import annotations
+
+from deployment.placement import choose_worker
+from deployment.supervision import Child
+
+
+def role(kind: str, query: str, part: str) -> Child:
+    return Child(f"{kind}.{query}.{part}", kind, query, ())
+
+
+def test_the_worker_with_the_fewest_roles_is_chosen() -> None:
+    workers = {"a": [role("source", "p", "s"), role("node", "p", "r0")], "b": [role("source", "p", "t")]}
+    assert choose_worker(role("source", "q", "s"), workers) == "b"
+
+
+def test_two_replicas_of_a_query_never_share_a_worker() -> None:
+    workers = {"a": [role("node", "q", "r0")], "b": [role("source", "p", name) for name in "stuv"]}
+    assert choose_worker(role("node", "q", "r1"), workers) == "b"
+    assert choose_worker(role("node", "q", "r1"), {"a": workers["a"]}) is None
+
+
+def test_a_replica_may_run_beside_its_sources_and_beside_replicas_of_others() -> None:
+    workers = {"a": [role("source", "q", "s"), role("node", "p", "r0"), role("egress", "q", "a")]}
+    assert choose_worker(role("node", "q", "r0"), workers) == "a"
+
+
+def test_of_equally_loaded_workers_one_without_the_query_is_chosen() -> None:
+    workers = {"a": [role("source", "q", "s")], "b": [role("source", "p", "s")], "c": [role("source", "p", "t")]}
+    assert choose_worker(role("egress", "q", "a"), workers) == "b"
+
+
+def test_without_workers_there_is_no_choice() -> None:
+    assert choose_worker(role("source", "q", "s"), {}) is None

@@ -1,0 +1,79 @@
+"""Which JSON values a stream takes, whichever way they are parsed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from boreal.model.schema import Schema
+from boreal_cli.app import app
+from formats.record_parsing import RecordShape, read_records
+
+SCHEMA = Schema.of({"s": "string", "n": "int", "v": "double", "b": "bool", "t": "timestamp"})
+COERCE, REFUSE = (RecordShape("at", "ms", SCHEMA, strict) for strict in (False, True))
+
+
+def parsed(shape: RecordShape, *records: dict[str, Any]) -> tuple[list[list[Any]], dict[int, str]]:
+    rows = read_records(shape, [json.dumps({"at": 0, **record}).encode() for record in records])
+    return [column.to_pylist() for column in rows.values], rows.reasons
+
+
+@pytest.mark.parametrize("shape", [COERCE, REFUSE])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"s": "x", "n": 5, "v": 1.5, "b": True, "t": "2013-01-01"},
+        {"s": None, "n": None, "v": None, "b": None, "t": None, "at": "2013-01-01"},
+        {"n": 5.0, "v": 5, "t": 1_000},
+        {"unknown": {"n": "5"}, "s": "5"},
+    ],
+)
+def test_values_of_their_columns_type_are_taken(shape: RecordShape, record: dict[str, Any]) -> None:
+    values, reasons = parsed(shape, record)
+    assert not reasons and values[:4] == [[record.get(name)] for name in "snvb"]
+
+
+@pytest.mark.parametrize(
+    ("record", "converted", "reason"),
+    [
+        ({"n": "5"}, 5, "column n: '5' is a text, and a number is wanted"),
+        ({"v": "1.5"}, 1.5, "column v: '1.5' is a text, and a number is wanted"),
+        ({"v": "NA"}, None, "column v: 'NA' is a text, and a number is wanted"),
+        ({"b": "true"}, True, "column b: 'true' is a text, and a bool is wanted"),
+        ({"b": 1}, True, "column b: 1 is a number, and a bool is wanted"),
+        ({"s": 5}, "5", "column s: 5 is a number, and a text is wanted"),
+        ({"s": False}, "false", "column s: False is a bool, and a text is wanted"),
+    ],
+)
+def test_other_values_are_converted_or_refused_and_their_neighbours_stay(
+    record: dict[str, Any], converted: Any, reason: str
+) -> None:
+    (name,) = record
+    place = SCHEMA.names.index(name)
+    before, after = {"s": "before"}, {"s": "after"}
+    values, reasons = parsed(COERCE, before, record, after)
+    assert not reasons and values[place][1] == converted
+    assert parsed(REFUSE, record, record)[1] == {0: reason, 1: reason}
+    values, reasons = parsed(REFUSE, before, record, after)
+    assert reasons == {1: reason} and values[0] == ["before", "after"]
+
+
+def test_a_run_puts_what_is_refused_among_the_dead_letters(tmp_path: Path) -> None:
+    query = tmp_path / "query.sql"
+    query.write_text("""\
+        CREATE STREAM paid (amount double) WITH (time = 'at', types = 'refuse');
+        CREATE QUERY total AS SELECT sum(amount) AS total FROM paid GROUP BY TUMBLE('1m');
+    """)
+    source = tmp_path / "paid.jsonl"
+    source.write_text('{"at": 1, "amount": 2.5}\n{"at": 2, "amount": "7"}\n{"at": 3, "amount": 4}\n')
+    options = ["--source", f"paid={source}", "--seed", "1", "--out", str(tmp_path / "out")]
+    ran = CliRunner().invoke(app, ["run", str(query), *options])
+    assert ran.exit_code == 0, ran.output
+    [line] = [json.loads(line) for line in (tmp_path / "out" / "stable.jsonl").read_text().splitlines()]
+    [letter] = [json.loads(line) for line in (tmp_path / "out" / "dlq.jsonl").read_text().splitlines()]
+    assert line["total"] == 6.5
+    assert (letter["line"], letter["reason"]) == (2, "column amount: '7' is a text, and a number is wanted")
