@@ -386,7 +386,8 @@ class _LogFollower(_Worker):
 
     def take_shared(self, fetched: Fetched) -> bool:
         with self._flow:
-            if self.stopping.is_set():
+            # A fetch may have begun before the reader let the follower read alone.
+            if self.stopping.is_set() or not self._has_joined:
                 return False
             is_calm = len(fetched.records) < MANY_RECORDS
             self._end = max(self._end, fetched.end)
@@ -400,7 +401,6 @@ class _LogFollower(_Worker):
                 is_calm = False  # its own thread finds the damage again, and reports it
             self._hand_over_waiting()
             if not is_calm or self._waiting.is_full:
-                self.read_alone()
                 return False
             self._is_shared = True
             return True

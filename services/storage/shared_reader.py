@@ -66,8 +66,7 @@ class Member(Protocol):
         ...
 
     def take_shared(self, fetched: Fetched) -> bool:
-        """Take what was fetched of the log; records before `position` are repeated. False: it reads alone from now on. Must not
-        block."""
+        """Take what was fetched of the log; records before `position` are repeated. False: it is to read alone. Must not block."""
         ...
 
     def read_alone(self) -> None:
@@ -148,7 +147,9 @@ class SharedReader:
             for place, fetched in places.news(found):
                 for member in members.get(place, ()):
                     if not member.take_shared(fetched):
+                        # In this order: it may join again as soon as it reads alone.
                         self.leave(member, place)
+                        member.read_alone()
 
     def _await_any(self) -> None:
         with self._changed:

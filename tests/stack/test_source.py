@@ -160,7 +160,7 @@ class Bench:
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            said = self.log_file.read_text()[-4000:]
+            said = self.log_file.read_text()[-4000:] if self.processes else ""
             assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}\n{said}"
             assert not [one for one in self.processes if one.poll() == 1], f"the source broke down: {said}"
             time.sleep(0.05)

@@ -70,6 +70,7 @@ class Topic:
             for seat in list(self.seats[place]):
                 if not seat.take_shared(fetched):
                     self.leave(seat, place)
+                    seat.read_alone()
 
     @property
     def members(self) -> int:
