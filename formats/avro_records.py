@@ -50,21 +50,39 @@ def _parse(schema: WriterSchema, owner: str) -> tuple[Any, dict[str, Any]]:
         parsed = fastavro.parse_schema(_renamed(json.loads(schema.text)), named)
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
         raise SchemaProblem(f"{owner} is no Avro schema: {shown(str(error))}") from None
-    if any(_has_unbounded_array(each) for each in (parsed, *named.values())):
-        raise SchemaProblem(f"{owner} has an array of null, of which a damaged record could give more than fit into memory")
+    if any(_has_unbounded_array(each, named) for each in (parsed, *named.values())):
+        problem = "has an array whose items take no byte, of which a damaged record could give more than fit into memory"
+        raise SchemaProblem(f"{owner} {problem}")
     return parsed, named
 
 
-def _has_unbounded_array(schema: Any) -> bool:
+def _has_unbounded_array(schema: Any, named: dict[str, Any]) -> bool:
     """Whether a schema has an array whose items take no byte: nothing in a record bounds their number."""
     if isinstance(schema, list):
-        return any(_has_unbounded_array(each) for each in schema)
+        return any(_has_unbounded_array(each, named) for each in schema)
     if not isinstance(schema, dict):
         return False
-    if schema["type"] == "array" and schema["items"] in ("null", {"type": "null"}):
+    if schema["type"] == "array" and _takes_no_byte(schema["items"], named):
         return True
     inner = (schema.get("items"), schema.get("values"), schema["type"], *(each["type"] for each in schema.get("fields", ())))
-    return any(_has_unbounded_array(each) for each in inner)
+    return any(_has_unbounded_array(each, named) for each in inner)
+
+
+def _takes_no_byte(schema: Any, named: dict[str, Any], within: tuple[str, ...] = ()) -> bool:
+    """Whether each value of a schema is encoded as nothing. within: the records whose fields these are; a record that holds
+    itself has no value."""
+    schema = named.get(schema, schema) if isinstance(schema, str) else schema
+    if not isinstance(schema, dict):
+        return bool(schema == "null")
+    match schema["type"]:
+        case "fixed":
+            return bool(schema["size"] == 0)
+        case "record" if schema["name"] in within:
+            return False
+        case "record":
+            return all(_takes_no_byte(each["type"], named, (*within, schema["name"])) for each in schema["fields"])
+        case kind:
+            return bool(kind == "null")
 
 
 def _renamed(schema: Any) -> Any:

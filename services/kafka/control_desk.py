@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -52,7 +52,8 @@ class ControlDesk:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._changed = threading.Condition()
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: Mapping[str, tuple[Listener, ...]] = {}
+        """By topic; replaced as a whole."""
         self._refused: dict[str, float] = {}
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -68,7 +69,8 @@ class ControlDesk:
     def listen(self, listener: Listener) -> None:
         """Hand on the records that are written from now on, until `leave`."""
         with self._changed:
-            self._listeners = (*self._listeners, listener)
+            of_topic = (*self._listeners.get(listener.topic, ()), listener)
+            self._listeners = {**self._listeners, listener.topic: of_topic}
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"control-{self._cluster.site}", daemon=True)
@@ -76,7 +78,9 @@ class ControlDesk:
 
     def leave(self, listener: Listener) -> None:
         with self._changed:
-            self._listeners = tuple(other for other in self._listeners if other is not listener)
+            of_topic = tuple(other for other in self._listeners.get(listener.topic, ()) if other is not listener)
+            others = {topic: listeners for topic, listeners in self._listeners.items() if topic != listener.topic}
+            self._listeners = {**others, listener.topic: of_topic} if of_topic else others
 
     def close(self) -> None:
         with self._changed:
@@ -109,7 +113,7 @@ class ControlDesk:
         followed: set[TopicPartition] = set()
         while (listeners := self._listeners) and not self._is_closed:
             now = time.monotonic()
-            wanted = {TopicPartition(one.topic, 0) for one in listeners if self._refused.get(one.topic, 0.0) <= now}
+            wanted = {TopicPartition(topic, 0) for topic in listeners if self._refused.get(topic, 0.0) <= now}
             if wanted != followed:
                 consumer.assign(sorted(wanted))
                 if new := wanted - followed:
@@ -123,11 +127,11 @@ class ControlDesk:
                 continue
             if found:
                 self._hand_on(listeners, found)
-                self._pause(min(one.gather_ms for one in listeners) / 1_000)
+                self._pause(min(one.gather_ms for of_topic in listeners.values() for one in of_topic) / 1_000)
 
-    def _hand_on(self, listeners: tuple[Listener, ...], found: dict[TopicPartition, list[ConsumerRecord]]) -> None:
+    def _hand_on(self, listeners: Mapping[str, Iterable[Listener]], found: dict[TopicPartition, list[ConsumerRecord]]) -> None:
         for place, records in found.items():
-            for listener in [one for one in listeners if one.topic == place.topic]:
+            for listener in listeners.get(place.topic, ()):
                 for record in records:
                     try:
                         listener.take(record)

@@ -12,17 +12,16 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from boreal.model.errors import BorealError, UserError
 from services.stack.children import python_environment
-from services.stack.ports import HOST, free_port, is_taken
-from services.stack.state import identity, living, make_token, read_state, read_token, replace_file, write_state
+from services.stack.description import VERSION, StackDescription
+from services.stack.ports import free_port, is_taken
+from services.stack.state import identity, make_token, replace_file, write_state
 
-VERSION = 1
 DEFAULT_PORT = 8080
 READY_WITHIN_S = 30.0
 LOG_LINES_SHOWN = 8
@@ -35,38 +34,17 @@ class EmbeddedFailed(BorealError):
     """The process did not start. The message holds the end of its log."""
 
 
-@dataclass(frozen=True)
-class EmbeddedStack:
+class EmbeddedStack(StackDescription):
     """The embedded installation in a directory, running or not."""
-
-    data: Path
-    """The directory."""
 
     @property
     def exists(self) -> bool:
         """Whether an embedded installation was ever started here."""
         return bool(self._description().get("embedded"))
 
-    @property
-    def port(self) -> int:
-        return int(self._description()["port"])
-
-    @property
-    def api(self) -> str:
-        return f"http://{HOST}:{self.port}"
-
-    @property
-    def token(self) -> str | None:
-        return read_token(self.data)
-
-    @property
-    def link(self) -> str:
-        """For a browser: what follows the # reaches neither a server nor its log."""
-        return f"{self.api}/#token={self.token}"
-
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it."""
-        state = self._state()
+        state = self.state()
         up = state is not None
         fields = ("name", "kind", "query", "pid", "state", "restarts")
         return {
@@ -87,7 +65,7 @@ class EmbeddedStack:
         if described and not described.get("embedded"):
             problem = "holds a stack with Kafka"
             raise UserError("--data", str(self.data), problem, "name another directory with --data, or leave out --embedded")
-        if self._state() is not None:
+        if self.state() is not None:
             if port is not None and port != self.port:
                 raise UserError("--port", port, f"it is running with port {self.port}", "run boreal down first")
             return False
@@ -118,11 +96,6 @@ class EmbeddedStack:
         except (ValueError, TypeError):
             raise UserError("--data", str(self.data), "holds a stack.json that is damaged", "name another directory") from None
 
-    def _state(self) -> dict[str, Any] | None:
-        """The state of the running process; None if none runs."""
-        state = read_state(self.data)
-        return state if state is not None and living(state["supervisor"]) is not None else None
-
     @property
     def _log(self) -> Path:
         return self.data / "logs" / "api.log"
@@ -143,7 +116,7 @@ class EmbeddedStack:
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_WITHIN_S
         while True:
-            state = self._state()
+            state = self.state()
             if state is not None and state["ready"]:
                 return
             if state is None or time.monotonic() > deadline:

@@ -66,7 +66,8 @@ class Member(Protocol):
         ...
 
     def take_shared(self, fetched: Fetched) -> bool:
-        """Take what was fetched of the log; records before `position` are repeated. False: it is to read alone. Must not block."""
+        """Take what was fetched of the log; records before `position` are repeated. False: it is to read alone. Must not
+        block."""
         ...
 
     def read_alone(self) -> None:

@@ -238,13 +238,20 @@ def test_a_strict_stream_takes_no_other_types() -> None:
     assert found.reasons == {0: "column n: is a text in its schema, and a number is wanted"}
 
 
+NO_BYTE = "schema 7 has an array whose items take no byte"
+EMPTY = {"type": "record", "name": "Empty", "fields": [{"name": "x", "type": "null"}]}
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ([AT, {"name": "n", "type": "bytes"}, USER], "column n: is of the type bytes in schema 7, and so no plain value"),
         ([AT, {"name": "n", "type": ["int", "string"]}, USER], "column n: is one of several types in schema 7"),
         ([AT, {"name": "n", "type": "Unheard"}, USER], "schema 7 is no Avro schema"),
-        ([AT, {"name": "gone", "type": {"type": "array", "items": "null"}}], "schema 7 has an array of null"),
+        ([AT, {"name": "gone", "type": {"type": "array", "items": "null"}}], NO_BYTE),
+        ([AT, {"name": "gone", "type": {"type": "map", "values": {"type": "array", "items": {"type": "null"}}}}], NO_BYTE),
+        ([AT, {"name": "gone", "type": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}}], NO_BYTE),
+        ([AT, {"name": "gone", "type": {"type": "array", "items": EMPTY}}, {"name": "again", "type": "Empty"}], NO_BYTE),
     ],
 )
 def test_a_schema_that_cannot_serve_says_why(fields: list[dict[str, Any]], reason: str) -> None:
