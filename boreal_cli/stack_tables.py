@@ -64,6 +64,8 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
             state = Text(found["state"], style=STATE_STYLES.get(found["state"], ""))
             answers.add_row(name, state, _amount(found["x_ms"], " ms"), *delays, *facts, cores)
         console.print(answers)
+        for name, found in status["answers"].items():
+            _print_records_wait(console, name, found)
     if status.get("jobs"):
         jobs = _table("Spark job", "last batch", "rows per second", "state", "rebuilt", "memory", "start")
         for name, job in status["jobs"].items():
@@ -176,11 +178,18 @@ def show_query(summary: Mapping[str, Any], how: Mapping[str, Any], spec: Mapping
         for name, found in how["streams"].items():
             if found.get("waits_for"):
                 console.print(Text(f"{name} waits for {found['waits_for']}", style="red"))
+    _print_records_wait(console, summary["name"], how)
     if how["missing_inputs"]:
         console.print(Text(f"without {', '.join(how['missing_inputs'])}", style="yellow"))
     if how["problem"] or how["waits_for"]:
         console.print(Text(how["problem"] or f"waits for {', '.join(how['waits_for'])}", style="red"))
     console.print(Text(f"{'live' if how['live'] else 'not live'}, revision {summary['revision']}"))
+
+
+def _print_records_wait(console: Console, query: str, how: Mapping[str, Any]) -> None:
+    """Why the topic in Avro or Protobuf stands still, while all others go on."""
+    if how.get("records_wait_for"):
+        console.print(Text(f"{query}.records waits for {how['records_wait_for']}", style="red"), soft_wrap=True)
 
 
 def _table(*columns: str) -> Table:

@@ -24,13 +24,16 @@ same T. So an egress waits at T until all have promised to end there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
+from shlex import quote
 from typing import Any
 
 from boreal.model.errors import UserError
 from boreal.model.frames import INFINITY, State
+from boreal.model.schema import Schema
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Query
@@ -47,6 +50,9 @@ LEAVING = "leaving"
 
 EARLIEST = "earliest"
 LATEST = "latest"
+
+TOPICS_OF_CLIENTS = ("latest", "debezium", "records")
+"""The fields of a query that say which topics clients have beside q.out and q.stable. All versions write the same ones."""
 
 MARGIN_US = 2_000_000
 """How far ahead of the results T is chosen: the record has to be written and read, and statuses come every second."""
@@ -67,9 +73,8 @@ def state_of(record: QueryRecord) -> str | None:
         return LEAVING
     if record.takeover is not None:
         return TAKING_OVER
-    was_in_charge = beside.version < record.version or beside.since is not None
     if beside.takes_over:
-        return ROLLING_BACK if was_in_charge else BUILDING
+        return ROLLING_BACK if _was_in_charge(record, beside) else BUILDING
     return TAKEN_OVER if beside.version < record.version else ROLLED_BACK
 
 
@@ -97,23 +102,32 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
     running = old.query
     if running == new:
         raise UserError("--evolve", None, f"is not needed: {old.name} runs as the file says", "leave it out")
-    if running.latest != new.latest:
-        fix = f"change it by itself, before or after: boreal query set {old.name} latest={str(new.latest).lower()}"
-        raise UserError("latest", new.latest, "cannot change while the query evolves", fix)
-    if running.debezium or new.debezium:
-        fix = f"leave it out of the file, and first run boreal query set {old.name} debezium=false"
-        raise UserError("debezium", True, "has envelopes of one schema, which another version need not have", fix)
-    if running.records is not None or new.records is not None:
-        fix = f"leave it out of the file, and first run boreal query set {old.name} records=null"
-        found = new.records or running.records
-        raise UserError("records", found and found.format, "has rows of one schema, which another version need not have", fix)
-    before, after = plan(running).output_key, plan(new).output_key
-    if new.latest and before != after:
-        problem = f"has the rows of {', '.join(before)}, and would get those of {', '.join(after) or 'no key'} beside them"
-        fix = f"keep the key, or leave {old.name}.latest out first: boreal query set {old.name} latest=false"
-        raise UserError("latest", True, problem, fix)
+    for topic in TOPICS_OF_CLIENTS:
+        if getattr(running, topic) != getattr(new, topic):
+            wanted = new.dump().get(topic, getattr(new, topic))
+            value = quote(f"{topic}={json.dumps(wanted, separators=(',', ':'))}")
+            fix = f"change it by itself, before or after: boreal query set {old.name} {value}"
+            raise UserError(topic, wanted, "cannot change while the query evolves", fix)
+    before, after = plan(running), plan(new)
+    for topic in ("latest", "debezium"):
+        if getattr(new, topic):
+            _refuse_other_key(old.name, topic, before, after)
     number = old.versions + 1
-    return replace(old, revision=old.revision + 1, versions=number, beside=Beside(number, new.dump(), start))
+    outputs = {**old.outputs, old.version: before.output.schema, number: after.output.schema}
+    beside = Beside(number, new.dump(), start)
+    return replace(old, revision=old.revision + 1, versions=number, beside=beside, outputs=outputs)
+
+
+def _refuse_other_key(query: str, topic: str, before: Plan, after: Plan) -> None:
+    """UserError if rows of both versions would not have the same keys in a compacted topic."""
+    types = [each.output.schema.visible for each in (before, after)]
+    columns = before.output_key, after.output_key
+    keys = [[f"{name} ({of[name]})" for name in key] or ["no key"] for of, key in zip(types, columns, strict=True)]
+    if keys[0] == keys[1]:
+        return
+    problem = f"has the rows of {', '.join(keys[0])}, and would get those of {', '.join(keys[1])} beside them"
+    fix = f"keep the key, or leave {query}.{topic} out first: boreal query set {query} {topic}=false"
+    raise UserError(topic, True, problem, fix)
 
 
 def roll_back(old: QueryRecord) -> QueryRecord:
@@ -149,7 +163,24 @@ def let_go(old: QueryRecord) -> QueryRecord:
     """The record without the version that leaves, once nothing of that is left."""
     if state_of(old) != LEAVING:
         return old
-    return replace(old, revision=old.revision + 1, beside=None)
+    beside, outputs = old.beside, dict(old.outputs)
+    assert beside is not None, "it leaves"
+    if not _was_in_charge(old, beside):
+        outputs.pop(beside.version, None)
+    return replace(old, revision=old.revision + 1, beside=None, outputs=outputs)
+
+
+def schemas(record: QueryRecord) -> dict[int, Schema]:
+    """The columns of results by version, lowest first, of all versions that clients' topics may have rows of."""
+    found = dict(record.outputs)
+    for run in record.runs():
+        if run.version not in found:
+            found[run.version] = plan(run.query).output.schema
+    return dict(sorted(found.items()))
+
+
+def _was_in_charge(record: QueryRecord, beside: Beside) -> bool:
+    return beside.version < record.version or beside.since is not None
 
 
 def _propose(old: QueryRecord, to: int, at: int, agreed: bool) -> QueryRecord:

@@ -9,16 +9,18 @@
     "since": US              the event time from which on its results are given
     "beside": {...}          the version that runs beside it, unread
     "takeover": {...}        the change of the version in charge that is under way
+    "outputs": {"1": ...}    the columns of results, by version: of all that clients were or may be given results of
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from boreal.model.durations import format_duration
+from boreal.model.schema import Schema
 from boreal.query.spec import Query, load_query
 
 VERSION = 1
@@ -81,6 +83,9 @@ class QueryRecord:
     """The version that runs beside it."""
     takeover: Takeover | None = None
     """The change of the version in charge that is under way."""
+    outputs: Mapping[int, Schema] = field(default_factory=dict)
+    """The columns of results, by version: of the versions that run, and of those let go that have been in charge, since topics
+    of clients may still hold rows of them. Empty for a query that has never evolved."""
     of: str = ""
     """Of the record of a single version (`runs`): the query's name. '' for the record of the query."""
 
@@ -137,6 +142,7 @@ class QueryRecord:
             **({"start": self.start} if self.start != "earliest" else {}),
             **({"beside": asdict(self.beside)} if self.beside else {}),
             **({"takeover": asdict(self.takeover)} if self.takeover else {}),
+            **({"outputs": {str(of): _output_fields(schema) for of, schema in self.outputs.items()}} if self.outputs else {}),
             **({"of": self.of} if self.of else {}),
         }
 
@@ -178,8 +184,17 @@ def query_record(fields: Mapping[str, Any]) -> QueryRecord:
         str(fields.get("start", "earliest")),
         Beside(**fields["beside"]) if "beside" in fields else None,
         Takeover(**fields["takeover"]) if "takeover" in fields else None,
+        {int(of): _output(found) for of, found in fields.get("outputs", {}).items()},
         str(fields.get("of", "")),
     )
+
+
+def _output_fields(schema: Schema) -> dict[str, Any]:
+    return {"windowed": schema.windowed, "columns": {name: kind.value for name, kind in schema.columns}}
+
+
+def _output(fields: Mapping[str, Any]) -> Schema:
+    return Schema.of(dict(fields["columns"]), bool(fields["windowed"]))
 
 
 def with_bucket(query: Query, old: Query | None) -> Query:

@@ -7,7 +7,7 @@ milliseconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Fields = Mapping[str, "str | tuple[str, Fields]"]
@@ -207,7 +207,8 @@ SOURCE_OF_STACK: Fields = {
     )
 }
 ANSWERS_OF_STACK: Fields = {
-    field: QUERY[field] for field in ("state", "x_ms", "delay_ms", "violations", "tentative_share", "resources")
+    **{field: QUERY[field] for field in ("state", "x_ms", "delay_ms", "violations", "tentative_share", "resources")},
+    "records_wait_for": RECORDS_WAIT_FOR,
 }
 PROCESS_OF_STACK: Fields = {
     "name": "Its name: the kind, and what it serves.",
@@ -259,6 +260,7 @@ SHOWN_QUERY: Fields = {
     "waits_for": "The processes that are not ready yet.",
     "problem": "Why the query cannot run; null if it can.",
     "streams": ("What is known of its streams:", {"STREAM": ("Of each:", STREAM_SHOWN)}),
+    "records_wait_for": RECORDS_WAIT_FOR,
     "evolution": ("How a change to another version gets on; null where there is one version only:", EVOLUTION),
     "spec": "The query, in the shape of the file.",
 }
@@ -475,3 +477,8 @@ PROCESSES: Mapping[str, Fields] = {
 def shown_stream(said: Mapping[str, Any]) -> dict[str, Any]:
     """A stream as `boreal query show` shows it, of its status."""
     return {field: said.get(field) for field in STREAM_SHOWN}
+
+
+def records_wait_for(egresses: Iterable[Mapping[str, Any]]) -> str | None:
+    """What the rows of a query's `q.records` wait for, of what its egresses say; None if for nothing."""
+    return next((str(why) for said in egresses if (why := said.get("records_wait_for"))), None)

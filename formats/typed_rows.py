@@ -15,7 +15,7 @@ The columns are the time, or the window's edges, and then the query's own, each 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -63,16 +63,28 @@ def avro_schema(query: str, schema: Schema) -> str:
     return json.dumps({"type": "record", "name": query, "namespace": "boreal", "fields": fields})
 
 
-def protobuf_file(query: str, schema: Schema) -> FileDescriptorProto:
-    """The file with the message of a query's rows, as a descriptor."""
+def field_numbers(schemas: Iterable[Schema]) -> dict[tuple[str, Type], int]:
+    """The numbers of Protobuf fields by column and type, from 1. schemas: of all versions of a query, the oldest first. A
+    column keeps its number through all of them, and no other one gets it: readers find fields by their numbers."""
+    found: dict[tuple[str, Type], int] = {}
+    for schema in schemas:
+        for column in columns_of(schema).items():
+            found.setdefault(column, len(found) + 1)
+    return found
+
+
+def protobuf_file(query: str, schema: Schema, earlier: Iterable[Schema] = ()) -> FileDescriptorProto:
+    """The file with the message of a query's rows, as a descriptor. earlier: the schemas of the versions before, the oldest
+    first."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     kinds = {Type.INT: Field.TYPE_INT64, Type.DOUBLE: Field.TYPE_DOUBLE, Type.BOOL: Field.TYPE_BOOL}
     file = FileDescriptorProto(name=f"boreal/{query}.proto", package="boreal", syntax="proto3", dependency=[_TIMESTAMP_FILE])
     message = file.message_type.add(name=query)
-    for number, (name, kind) in enumerate(columns_of(schema).items(), start=1):
-        field = message.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL)
+    numbers = field_numbers((*earlier, schema))
+    for name, kind in columns_of(schema).items():
+        field = message.field.add(name=name, number=numbers[name, kind], label=Field.LABEL_OPTIONAL)
         if kind is Type.TIMESTAMP:
             field.type, field.type_name = Field.TYPE_MESSAGE, _TIMESTAMP
             continue

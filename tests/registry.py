@@ -49,10 +49,12 @@ class RegistryServer(Server):
     @property
     def command(self) -> list[str]:
         [jar] = program().glob("*-runner.jar")
+        # By default the database writes half a second later, and a kill would lose schemas whose ids are in records by then.
+        database = f"jdbc:h2:file:{self.data / 'schemas'};WRITE_DELAY=0"
         settings = {
             "quarkus.http.host": HOST,
             "quarkus.http.port": self.port,
-            "quarkus.datasource.jdbc.url": f"jdbc:h2:file:{self.data / 'schemas'}",
+            "quarkus.datasource.jdbc.url": database,
             "quarkus.datasource.jdbc.initial-size": 1,
             "quarkus.datasource.jdbc.min-size": 1,
         }

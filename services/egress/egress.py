@@ -7,11 +7,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from boreal.model.errors import UserError
+from boreal.model.errors import BorealError, UserError
 from boreal.model.frames import State
+from deployment.evolution import schemas
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord, Takeover
 from formats.changelog import Changelog
@@ -61,7 +63,8 @@ class EgressProcess:
         self._on_prepared: Callable[[], None] = lambda: None
         self.exit_request = ExitRequest()
         with ExitStack() as stack:
-            self.rows = stack.enter_context(closing(self._row_topics(record)))
+            self.rows = self._final_topics(record)
+            stack.callback(lambda: self.rows.close())
             tail = read_out_tail(self.clusters[self.site], self._out_topic, self.rows.next_id)
             self.version = record.version if tail.version is None else tail.version
             if self.version not in (run.version for run in record.runs()):
@@ -70,6 +73,8 @@ class EgressProcess:
             self.layout = make_layout(version.query, settings.site_names, version.name)
             self.plan = self.layout.egress_plan(site)
             self.me = self.layout.egress_instance(site)
+            self.rows = self._with_tables(self.rows)
+            tail = self._tail_for(self.rows, tail)
             self.delays = RecentDelays(self.plan.delay_threshold_us)
             restart = self._restart(tail)
             self.out = stack.enter_context(closing(self._build_outlet(tail, restart)))
@@ -111,26 +116,42 @@ class EgressProcess:
     def _out_topic(self) -> str:
         return out_topic(self.query, self.site, self.connections.settings.site_names)
 
-    def _row_topics(self, record: QueryRecord) -> RowTopics:
-        """The topics of rows, if this is the home site. They are opened before anything is read, because the writer of q.stable
-        fences the earlier incarnations (R28)."""
+    def _final_topics(self, record: QueryRecord) -> RowTopics:
+        """The topics of stable rows, if this is the home site. They are opened before anything is read, because the writer of
+        q.stable fences the earlier incarnations (R28)."""
         if self.site != self.connections.settings.home:
             return RowTopics()
         query, cluster, exit = self.query, self.clusters[self.site], self.exit_request.exit
         stable = StableTopic(cluster, stable_topic(query), f"boreal.{query}.stable", self._out_topic, exit)
-        plan = make_layout(record.query, self.connections.settings.site_names, record.inner).plan
+        wanted = record.query.records
         records: StableTopic | None = None
-        if plan.records is not None:
-            named = self.connections.settings.registry_of("records.registry", plan.records.registry)
-            registry = Registry(*named, plan.records.format)
-            form = RegisteredForm(registry, plan.records.format, records_topic(query), query, plan.output.schema)
+        if wanted is not None:
+            registry = Registry(*self.connections.settings.registry_of("records.registry", wanted.registry), wanted.format)
+            # Rows of an earlier version may wait for the registry, and those of the next one come before this life ends.
+            form = RegisteredForm(registry, wanted.format, records_topic(query), query, lambda: schemas(self._known))
             records = StableTopic(cluster, records_topic(query), f"boreal.{query}.records", self._out_topic, exit, form)
+        return RowTopics(stable, records=records)
+
+    def _with_tables(self, rows: RowTopics) -> RowTopics:
+        """These topics, and those of the newest row of each key, as the version has them that this life gives."""
+        if rows.stable is None:
+            return rows
+        query, plan, cluster, exit = self.query, self.plan, self.clusters[self.site], self.exit_request.exit
         latest = LatestTopic(cluster, latest_topic(query), self._out_topic, exit) if plan.latest else None
         debezium: LatestTopic | None = None
         if plan.debezium:
-            envelopes = DebeziumForm(query, plan.output.schema, plan.output_key)
+            envelopes = DebeziumForm(query, plan.output.schema, plan.output_key, schemas(self._known))
             debezium = LatestTopic(cluster, debezium_topic(query), self._out_topic, exit, envelopes)
-        return RowTopics(stable, latest, debezium, records)
+        return replace(rows, latest=latest, debezium=debezium)
+
+    def _tail_for(self, rows: RowTopics, tail: OutTail) -> OutTail:
+        """The end of q.out, with all rows that one of the topics lacks. tail: as it was read for those of stable rows."""
+        if rows.next_id == replace(rows, latest=None, debezium=None).next_id:
+            return tail
+        found = read_out_tail(self.clusters[self.site], self._out_topic, rows.next_id)
+        if found.version != tail.version:
+            raise BorealError(f"{self._out_topic} has another writer, which has ended version {tail.version}")
+        return found
 
     def _restart(self, tail: OutTail) -> Restart:
         with closing(KafkaLogStore(self.clusters, self.layout, clients=self.connections.logs)) as logs:

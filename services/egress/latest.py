@@ -86,7 +86,8 @@ class LatestTopic:
                     self._changed.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._is_closed)
                 if self._is_closed:
                     return
-                self._put_stable({row.key or b"": (row.id, row.value)}, row.id + 1)
+                value = row.value if self._form is None else self._form.of_version(row.version_number, row.value)
+                self._put_stable({row.key or b"": (row.id, value)}, row.id + 1)
 
     def take(self, given: RowRecords | ControlRecord) -> None:
         """Write the effect of rows or a control record that q.out has. Returns at once."""
@@ -135,11 +136,13 @@ class LatestTopic:
             headers = dict(record.headers)
             next_id = int(headers[NEXT_ID])
             self.next_id = max(self.next_id, next_id)
-            key, value = record.key, record.value
+            key, value, stable = record.key, record.value, headers.get(STABLE)
             if self._form is not None:
-                key, value = self._form.plain_key(key), self._form.row(value)
+                key, value = self._form.plain_key(key), self._form.row(record.value)
                 self._show(key, value)
-            stable = headers.get(STABLE) if TENTATIVE in headers else value
+                stable = self._form.as_in(record.value, stable) if stable is not None else None
+            if TENTATIVE not in headers:
+                stable = value
             # Old records have no id: for two of one key, next_id tells which is older.
             id_ = int(headers.get(ID, next_id - 1)) if stable is not None else -1
             highest, _ = self._stable.get(key, (-1, b""))

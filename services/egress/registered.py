@@ -1,9 +1,10 @@
-"""Rows as Confluent's serializers write them: the id of their schema, and then Avro or Protobuf. The schema is registered
-once, under the usual subject `TOPIC-value`."""
+"""Rows as Confluent's serializers write them: the id of their schema, and then Avro or Protobuf. The schema of each version of
+the query is registered once, with its first row, under the usual subject `TOPIC-value`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from boreal.model.schema import Schema
@@ -13,44 +14,68 @@ from services.hosting.registry import Registry, RegistryError
 _SUBJECT = {"subject.name.strategy.type": "TOPIC"}
 
 
+@dataclass(slots=True)
+class _Version:
+    """The records of one version of the query."""
+
+    read: Callable[[bytes], dict[str, Any]]
+    serialize: Callable[[Any, Any], bytes]
+    is_registered: bool = False
+
+
 class RegisteredForm:
     """The records of one topic."""
 
-    def __init__(self, registry: Registry, format: str, topic: str, query: str, schema: Schema) -> None:
-        """registry: closed with this. format: `avro` or `protobuf`."""
+    def __init__(
+        self, registry: Registry, format: str, topic: str, query: str, schemas: Callable[[], Mapping[int, Schema]]
+    ) -> None:
+        """registry: closed with this. format: `avro` or `protobuf`. schemas: by version of the query, the lowest first, as far
+        as they are known now."""
         from confluent_kafka.serialization import MessageField, SerializationContext
 
         self._registry = registry
         self._subject = f"{topic}-value"
         self._context = SerializationContext(topic, MessageField.VALUE)
-        self._read = row_reader(schema)
-        self._serialize = (_avro if format == "avro" else _protobuf)(registry.client, query, schema)
-        self._is_registered = False
+        self._query = query
+        self._make = _avro if format == "avro" else _protobuf
+        self._schemas = schemas
+        self._versions: dict[int, _Version] = {}
 
-    def value(self, row: bytes) -> bytes:
-        """The record of a row, as q.stable has it. RegistryError if the schema is not registered yet, and cannot be now."""
-        values = self._read(row)
-        if self._is_registered:
-            return self._serialize(values, self._context)
+    def value(self, row: bytes, version: int) -> bytes:
+        """The record of a row, as q.stable has it, of a version of the query. RegistryError if its schema is not registered
+        yet, and cannot be now."""
+        found = self._versions.get(version) or self._version(version)
+        values = found.read(row)
+        if found.is_registered:
+            return found.serialize(values, self._context)
         try:
-            made = self._serialize(values, self._context)
+            made = found.serialize(values, self._context)
         except Exception as error:  # what the client and its HTTP client run into
             why = str(error) or type(error).__name__
             raise RegistryError(f"{self._registry}, for the schema of {self._subject}: {why}") from None
-        self._is_registered = True
+        found.is_registered = True
         return made
 
     def close(self) -> None:
         self._registry.close()
 
+    def _version(self, version: int) -> _Version:
+        schemas = self._schemas()
+        if version not in schemas:
+            raise RegistryError(f"the columns of version {version}, which the query's record does not say yet")
+        schema, earlier = schemas[version], [each for of, each in schemas.items() if of < version]
+        made = _Version(row_reader(schema), self._make(self._registry.client, self._query, schema, earlier))
+        self._versions[version] = made
+        return made
 
-def _avro(client: Any, query: str, schema: Schema) -> Callable[[Any, Any], bytes]:
+
+def _avro(client: Any, query: str, schema: Schema, earlier: Sequence[Schema]) -> Callable[[Any, Any], bytes]:
     from confluent_kafka.schema_registry.avro import AvroSerializer
 
     return AvroSerializer(client, avro_schema(query, schema), conf=_SUBJECT)
 
 
-def _protobuf(client: Any, query: str, schema: Schema) -> Callable[[Any, Any], bytes]:
+def _protobuf(client: Any, query: str, schema: Schema, earlier: Sequence[Schema]) -> Callable[[Any, Any], bytes]:
     from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
@@ -58,7 +83,7 @@ def _protobuf(client: Any, query: str, schema: Schema) -> Callable[[Any, Any], b
     known = descriptor_pb2.FileDescriptorProto()
     timestamp_pb2.DESCRIPTOR.CopyToProto(known)
     pool.Add(known)
-    pool.Add(protobuf_file(query, schema))
+    pool.Add(protobuf_file(query, schema, earlier))
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"boreal.{query}"))
     serialize = ProtobufSerializer(kind, client, conf=_SUBJECT)
     return lambda values, context: serialize(protobuf_message(kind, values), context)

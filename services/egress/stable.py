@@ -175,7 +175,6 @@ class StableTopic:
     def _commit(self, rows: list[StableRow]) -> None:
         """Commit the rows that q.stable lacks. Those that it has are skipped: stable rows of one id are the same in all
         incarnations (I1)."""
-        started = time.monotonic()
         next_id = self.next_id
         fresh = []
         for row in rows:
@@ -186,14 +185,23 @@ class StableTopic:
                 self.n_skipped += row.id - next_id
             fresh.append(row)
             next_id = row.id + 1
-        if not fresh:
-            return
-        failpoint("egress.between_out_and_stable")
-        values = self._values(fresh)
-        if values is None:
-            return
+        if fresh:
+            failpoint("egress.between_out_and_stable")
+        while fresh:
+            started = time.monotonic()
+            values = self._values(fresh)
+            if not values:
+                return
+            self._commit_values(fresh[: len(values)], values)
+            fresh = fresh[len(values) :]
+            with self._changed:
+                left = COMMIT_INTERVAL_S - (time.monotonic() - started)
+                self._changed.wait_for(lambda: self._is_closed, timeout=max(left, 0))
+
+    def _commit_values(self, rows: list[StableRow], values: list[bytes]) -> None:
+        """Commit rows as records of these values, in one transaction."""
         self._producer.begin_transaction()
-        for row, value in zip(fresh, values, strict=True):
+        for row, value in zip(rows, values, strict=True):
             headers = [(ID, number(row.id)), (EPOCH, number(row.epoch)), (INCARNATION, self._incarnation)]
             if row.trace is not None:
                 headers.append((TRACEPARENT, row.trace))
@@ -203,26 +211,30 @@ class StableTopic:
         failpoint("egress.before_commit")
         self._producer.commit_transaction()
         failpoint("egress.after_commit")
-        self.next_id = next_id
-        with self._changed:
-            left = COMMIT_INTERVAL_S - (time.monotonic() - started)
-            self._changed.wait_for(lambda: self._is_closed, timeout=max(left, 0))
+        self.next_id = rows[-1].id + 1
 
-    def _values(self, rows: list[StableRow]) -> list[bytes] | None:
-        """The values of the records of rows; waits for the schema registry. None: closed meanwhile."""
+    def _values(self, rows: list[StableRow]) -> list[bytes]:
+        """The values of the records of rows, or of the first of them, where the schema of those after them is not registered.
+        Waits for the schema registry where it is that of the first row. Empty: closed meanwhile."""
         form = self._form
         if form is None:
             return [row.value for row in rows]
         while not self._is_closed:
+            values: list[bytes] = []
             try:
-                values = [form.value(row.value) for row in rows]
+                for row in rows:
+                    values.append(form.value(row.value, row.version_number))
             except RegistryError as error:
-                if self.waits_for is None:
-                    _logger.warning("rows of %s wait for %s", self._topic, error)
-                self.waits_for = str(error)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._is_closed, timeout=REGISTRY_RETRY_S)
-                continue
+                if not values:
+                    self._wait_for(error)
+                    continue
             self.waits_for = None
             return values
-        return None
+        return []
+
+    def _wait_for(self, error: RegistryError) -> None:
+        if self.waits_for is None:
+            _logger.warning("rows of %s wait for %s", self._topic, error)
+        self.waits_for = str(error)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, timeout=REGISTRY_RETRY_S)

@@ -46,6 +46,10 @@ class StableRow:
     version: bytes | None = None
     """The version of the query that gave it, as the header says it; None for the first, before the query has evolved."""
 
+    @property
+    def version_number(self) -> int:
+        return 1 if self.version is None else int(self.version)
+
 
 def read_stable_tail(cluster: Cluster, topic: str, out_topic: str) -> int:
     """The next id of q.stable: one more than that of the last committed row. If Kafka has deleted all rows by age, the id is

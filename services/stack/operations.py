@@ -16,13 +16,13 @@ from boreal.model.errors import UserError
 from boreal.query.planner import plan
 from boreal.query.spec import Query, did_you_mean, load_query
 from deployment.change_preview import ChangePreview, preview, refuse_other_structure
-from deployment.evolution import EARLIEST, evolve, let_go, resolve_start, roll_back, settle, shown
+from deployment.evolution import EARLIEST, TOPICS_OF_CLIENTS, evolve, let_go, resolve_start, roll_back, settle, shown
 from deployment.layout import Layout, internal_topics, make_layout
 from deployment.liveness import Liveness
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.query_record import QueryRecord, public_name, with_bucket
 from deployment.skew import clock_warnings
-from deployment.status_fields import ANSWERS_OF_STACK, SOURCE_OF_STACK, shown_stream
+from deployment.status_fields import ANSWERS_OF_STACK, SOURCE_OF_STACK, records_wait_for, shown_stream
 from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.clusters import Cluster, make_clusters
@@ -478,6 +478,11 @@ class Operations:
         found = {said["stream"]: said for said in self.statuses().values() if said["process"].startswith(f"source.{inner}.")}
         return {stream: shown_stream(said) for stream, said in sorted(found.items())}
 
+    def records_wait_for(self, name: str) -> str | None:
+        """What the rows of a query's `q.records` wait for; None if for nothing."""
+        statuses = self.statuses()
+        return records_wait_for(statuses.get(f"egress.{name}.{site}", {}) for site in self.settings.site_names)
+
     def ended_streams(self, query: str) -> list[str]:
         """The streams of a query that have ended: their last record marked the end."""
         statuses = self.statuses()
@@ -497,7 +502,13 @@ class Operations:
         }
         jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
         watched = {str(status["query"]): status for name, status in statuses.items() if name.startswith("query:")}
-        answers = {name: {field: said.get(field) for field in ANSWERS_OF_STACK} for name, said in watched.items()}
+        answers = {
+            name: {
+                **{field: said.get(field) for field in ANSWERS_OF_STACK},
+                "records_wait_for": records_wait_for(said.get("egresses", ())),
+            }
+            for name, said in watched.items()
+        }
         details = {"sources": sources, "answers": answers, "jobs": jobs, "clock": clock_warnings(statuses)}
         return {name: facts for name, facts in details.items() if facts}
 
@@ -559,7 +570,7 @@ def _follow(old: QueryRecord | None, wanted: QueryRecord) -> QueryRecord:
 
 def _refuse_while_it_evolves(record: QueryRecord, wanted: Query) -> None:
     """UserError if the topics for clients would change while two versions may write them."""
-    for key in ("latest", "debezium", "records") if record.beside is not None else ():
+    for key in TOPICS_OF_CLIENTS if record.beside is not None else ():
         if getattr(record.query, key) != getattr(wanted, key):
             fix = "wait until it has one version again: boreal query show"
             raise UserError(key, wanted.dump().get(key), f"cannot change while {record.name} evolves", fix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,8 +140,13 @@ class Life:
     format: str = "avro"
     codes: list[int] = field(default_factory=list)
     schema: Schema = SCHEMA
+    version: int | None = None
+    """Of the query, whose columns are `schema`; None: it has not evolved."""
+    others: Mapping[int, Schema] = field(default_factory=dict)
+    """The columns of other versions."""
 
     def __post_init__(self) -> None:
+        schemas = dict(sorted({**self.others, self.version or 1: self.schema}.items()))
         out_topic, stable_topic = f"{self.name}.out{self.site and '.'}{self.site}", f"{self.name}.stable"
         self.stable: StableTopic | None = None
         if not self.site:
@@ -151,13 +156,13 @@ class Life:
             self.latest = LatestTopic(self.cluster, f"{self.name}.latest", out_topic, self.codes.append)
         self.debezium: LatestTopic | None = None
         if self.has_debezium:
-            form = DebeziumForm("q", self.schema, ("name",))
+            form = DebeziumForm("q", self.schema, ("name",), schemas)
             self.debezium = LatestTopic(self.cluster, f"{self.name}.debezium", out_topic, self.codes.append, form)
         self.records: StableTopic | None = None
         if self.registry:
             topic = f"{self.name}.records"
             registry = Registry("main", RegistrySettings(url=self.registry), self.format)
-            registered = RegisteredForm(registry, self.format, topic, "q", self.schema)
+            registered = RegisteredForm(registry, self.format, topic, "q", lambda: schemas)
             arguments = self.cluster, topic, f"boreal.{topic}", out_topic, self.codes.append
             self.records = StableTopic(*arguments, registered)
         rows = RowTopics(self.stable, self.latest, self.debezium, self.records)
@@ -175,6 +180,7 @@ class Life:
             self.delays,
             lambda: "r0",
             self.codes.append,
+            self.version,
         )
         rows.begin(incarnation, self.tail)
         self.epoch = self.tail.place.epoch + 1 if self.tail.place else 0

@@ -8,15 +8,17 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from boreal.model.frames import Origin, Undo
+from boreal.model.frames import Data, Origin, Undo
+from boreal.model.schema import Schema
 from services.hosting.fetch import artifacts, java, kafka_jars
 from services.kafka.clusters import Cluster
 from services.kafka.topics import TopicSpec, ensure
 from services.stack.servers import KafkaServer
 from tests.registry import PINS
-from tests.stack.lives import Life, boundary, cluster_of, data, records_of, wait_until
+from tests.stack.lives import SCHEMA, Life, boundary, cluster_of, data, records_of, wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -43,7 +45,9 @@ class Table:
         value = json.loads(record.value)
         check(value["schema"], value["payload"])
         change = value["payload"]
-        assert change["before"] == self.rows.get(name)
+        known = self.rows.get(name)
+        # A row of another version of the query has the columns of this one.
+        assert change["before"] == (known and {column: known.get(column) for column in change["before"]})
         assert change["op"] == {(True, False): "c", (False, False): "u", (False, True): "d"}[
             change["before"] is None, change["after"] is None
         ]
@@ -116,3 +120,32 @@ def test_every_change_of_a_key_is_an_envelope_and_an_undo_a_deletion(cluster: Cl
         if n != "-":
             rows[name] = int(n)
     assert rows == {"k0é": 3, "k1é": 4, "k2é": 2}
+
+
+def test_another_version_of_the_query_goes_on_with_its_own_columns(cluster: Cluster, fresh_name: str) -> None:
+    """Rows of the version before, stable and tentative, in the topic and not there yet, get the columns of this one."""
+    ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "debezium")])
+    topic = f"{fresh_name}.debezium"
+    wide = Schema.of({"name": "string", "m": "int", "n": "int"})
+    first = Life(cluster, fresh_name, has_debezium=True)
+    first.give(data(0, 2), boundary(100, 2), data(2, 1, tentative=True), data(3, 1, tentative=True))
+    first.settle()
+    wait_until(lambda: shown(cluster, topic)[0] == {"k0é": 3, "k1é": 1, "k2é": 2}, "rows of the first version")
+    first.close()
+    between = Life(cluster, fresh_name)
+    between.give_rows(1)
+    between.settle()
+    between.close()
+    second = Life(cluster, fresh_name, has_debezium=True, schema=wide, version=2, others={1: SCHEMA})
+    wait_until(lambda: shown(cluster, topic)[0] == {"k0é": 0, "k1é": 1, "k2é": 2}, "the rows that were lacking")
+    batch = pa.RecordBatch.from_pylist([{"time": 3, "name": "k0é", "m": 30, "n": 3}], schema=wide.arrow)
+    second.give(Data(Origin("r0", 1), second.epoch, 3, batch, False, ((1, 0),), 0))
+    wait_until(lambda: shown(cluster, topic)[0]["k0é"] == 3, "rows of the second version")
+    second.close()
+    row = json.loads(records_of(cluster, topic)[-1].value)["payload"]["after"]
+    assert (row["m"], row["n"]) == (30, 3)
+    third = Life(cluster, fresh_name, has_debezium=True, version=1, others={2: wide})
+    third.give_rows(2)
+    wait_until(lambda: shown(cluster, topic)[0] == {"k0é": 3, "k1é": 4, "k2é": 5}, "rows of the first version again")
+    third.close()
+    assert not first.codes and not second.codes and not third.codes

@@ -41,7 +41,6 @@ from services.stack.servers import KafkaServer
 from services.storage.kafka_log import KafkaLogStore
 from tests.otlp import receiving
 from tests.stack.lives import (
-    SCHEMA,
     Life,
     boundary,
     cluster_of,
@@ -439,11 +438,12 @@ def spec_of(name: str) -> dict[str, Any]:
 
 class Replica:
     """Writes the log of the fragment `main` as its one replica would, and repeats its boundary all the time. Row n has the
-    time n * 10 ms."""
+    time n * 10 ms, and n in all columns that are numbers."""
 
-    def __init__(self, server: KafkaServer, name: str) -> None:
+    def __init__(self, server: KafkaServer, layout: Layout) -> None:
         cluster = cluster_of(server)
-        self.layout = Layout(plan(load_query(spec_of(name))), ("a",))
+        self.layout = layout
+        self.schema = layout.plan.output.schema
         self.store = KafkaLogStore({"a": cluster}, self.layout)
         self.log = self.store.open(LogId("f", "r0", 0))
         self.origin = Origin("r0", 1)
@@ -501,8 +501,9 @@ class Replica:
 
     def _data(self, count: int, tentative: bool) -> Data:
         ids = range(self.next_id, self.next_id + count)
-        rows = [{"time": n * 10_000, "name": f"k{n % 3}", "n": n if not tentative else -n} for n in ids]
-        batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA.arrow)
+        values = [dict.fromkeys(self.schema.names, -n if tentative else n) for n in ids]
+        rows = [{**row, "time": n * 10_000, "name": f"k{n % 3}"} for n, row in zip(ids, values, strict=True)]
+        batch = pa.RecordBatch.from_pylist(rows, schema=self.schema.arrow)
         why = (("s",), "main.r0.0#1") if tentative else ()
         now = now_us()
         last = ids[-1] * 10_000
@@ -574,7 +575,7 @@ def deploy(server: KafkaServer, name: str) -> Iterator[Deployment]:
     spec = load_query(spec_of(name))
     ensure(cluster, query_topics(Layout(plan(spec), ("a",)))["a"])
     QueryRegistry(cluster).put(QueryRecord(name, spec.dump(), 1))
-    deployment = Deployment(server, name, Replica(server, name))
+    deployment = Deployment(server, name, Replica(server, Layout(plan(spec), ("a",))))
     try:
         yield deployment
     finally:

@@ -12,9 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from kafka import KafkaProducer
 
 from boreal.client import CorrectedStream, Stable
@@ -25,7 +28,8 @@ from formats.json_text import moment, time_us
 from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
-from tests.stack.lives import records_of, replayed, values_of
+from tests.registry import RegistryServer
+from tests.stack.lives import records_of, replayed, values_of, wait_until
 from tests.stack.test_stack import PATIENCE_S, Commands
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
@@ -44,6 +48,8 @@ SPEC: dict[str, Any] = {
     "delay_threshold": "6s",
     "shards": 2,
     "engine": "native",
+    "records": "avro",
+    "debezium": True,
     "tuning": {"boundary_interval": "400ms", "heartbeat": "400ms"},
 }
 KEYS = ("a", "b", "c")
@@ -94,8 +100,15 @@ class Feed:
 
 
 @pytest.fixture(scope="module")
-def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("evolution") / "data")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with RegistryServer(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path, registry: RegistryServer) -> Iterator[Commands]:
+    variables = {"BOREAL_REGISTRIES__MAIN__URL": registry.url}
+    commands = Commands(tmp_path_factory.mktemp("evolution") / "data", variables)
     commands.begin("up", "--allow-chaos")
     commands.guard()
     yield commands
@@ -181,6 +194,33 @@ def check_reader(boreal: Commands, cluster: Cluster) -> None:
         table = stream.frame().to_arrow()
     assert {"rows", "total", "least"} <= set(table.column_names)
     assert 0 < table["total"].null_count < table.num_rows
+
+
+def check_other_topics(cluster: Cluster, registry: RegistryServer) -> None:
+    """q.records has the rows of q.stable, and q.debezium ends with the newest of each key, whatever version gave them."""
+    rows = given(cluster)
+    wait_until(lambda: len(records_of(cluster, "counts.records", read_committed=True)) >= len(rows), "q.records")
+    client = SchemaRegistryClient({"url": registry.url})
+    read, context = AvroDeserializer(client), SerializationContext("counts.records", MessageField.VALUE)
+    for record, (id_, version, row) in zip(records_of(cluster, "counts.records", read_committed=True), rows, strict=False):
+        headers = dict(record.headers)
+        assert (int(headers[ID]), int(headers.get(VERSION, b"1"))) == (id_, version)
+        decoded = cast(dict[str, Any], read(record.value, context))
+        edges = {name: moment(int(decoded[name].timestamp() * SECOND_US)) for name in ("window_start", "window_end")}
+        assert decoded | edges == row | {name: moment(time_us(row[name])) for name in edges}
+    of_columns = {frozenset(columns) for columns in COLUMNS.values()}
+    assert client.get_versions("counts.records-value") == list(range(1, len(of_columns) + 1)), "one for each set of columns"
+    table: dict[str, dict[str, Any]] = {}
+    for record in records_of(cluster, "counts.debezium"):
+        value: dict[str, Any] = json.loads(record.value)["payload"] if record.value is not None else {"after": None}
+        key = json.loads(record.key)["payload"]["key"]
+        if "before" in value:
+            known = table.get(key)
+            assert value["before"] == (known and {name: known.get(name) for name in value["before"]})
+        table[key] = value["after"]
+    assert set(table) == set(KEYS)
+    ends = [time_us(row["window_end"]) for row in table.values()]
+    assert min(ends) >= max(time_us(row["window_end"]) for *_, row in rows) - SECOND_US
 
 
 def slowest_ms(cluster: Cluster, at_us: int) -> tuple[float, float]:
@@ -272,7 +312,7 @@ def test_the_other_version_is_let_go_and_the_query_evolves_again_into_one_with_o
 
 
 def test_a_monitor_that_is_killed_in_each_state_goes_on_with_the_next_step_and_a_cut_in_the_midst_costs_no_row(
-    boreal: Commands, cluster: Cluster, feed: Feed
+    boreal: Commands, cluster: Cluster, feed: Feed, registry: RegistryServer
 ) -> None:
     def kill() -> None:
         os.kill(boreal.pid("monitor"), signal.SIGKILL)
@@ -307,3 +347,4 @@ def test_a_monitor_that_is_killed_in_each_state_goes_on_with_the_next_step_and_a
     if feed.stall_s < STALL_S:
         assert slowest <= 6_000
     check_reader(boreal, cluster)
+    check_other_topics(cluster, registry)

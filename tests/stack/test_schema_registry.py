@@ -334,13 +334,13 @@ def results(first_id: int, count: int, tentative: bool = False, epoch: int = 0) 
 
 
 @pytest.fixture
-def make_life(kafka: KafkaServer, fresh_name: str, alive: RegistryServer) -> Iterator[Callable[[str], Life]]:
+def make_life(kafka: KafkaServer, fresh_name: str, alive: RegistryServer) -> Iterator[Callable[..., Life]]:
     cluster = cluster_of(kafka)
     ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "records")])
     made: list[Life] = []
 
-    def make(format: str) -> Life:
-        made.append(Life(cluster, fresh_name, registry=alive.url, format=format, schema=PlanSchema.of(COLUMNS)))
+    def make(format: str, **more: Any) -> Life:
+        made.append(Life(cluster, fresh_name, registry=alive.url, format=format, **{"schema": PlanSchema.of(COLUMNS), **more}))
         return made[-1]
 
     yield make
@@ -359,7 +359,7 @@ def waits_for(life: Life) -> str | None:
 
 @pytest.mark.parametrize("format", ["avro", "protobuf"])
 def test_final_rows_are_read_by_confluents_deserializers(
-    make_life: Callable[[str], Life], client: SchemaRegistryClient, format: str
+    make_life: Callable[..., Life], client: SchemaRegistryClient, format: str
 ) -> None:
     first = make_life(format)
     first.give(results(0, 3), boundary(100, 3), results(3, 2, tentative=True), Undo(Origin("r0", 1), 1, 2))
@@ -392,7 +392,7 @@ def test_final_rows_are_read_by_confluents_deserializers(
 
 
 def test_rows_wait_for_a_registry_that_is_down_and_all_other_topics_go_on(
-    make_life: Callable[[str], Life], alive: RegistryServer
+    make_life: Callable[..., Life], alive: RegistryServer
 ) -> None:
     alive.kill()
     life = make_life("avro")
@@ -412,7 +412,7 @@ def test_rows_wait_for_a_registry_that_is_down_and_all_other_topics_go_on(
 
 
 def test_a_registry_that_refuses_the_schema_is_waited_for_and_named(
-    make_life: Callable[[str], Life], client: SchemaRegistryClient, fresh_name: str
+    make_life: Callable[..., Life], client: SchemaRegistryClient, fresh_name: str
 ) -> None:
     subject = f"{fresh_name}.records-value"
     other = {"type": "record", "name": "q", "namespace": "boreal", "fields": [{"name": "n", "type": "string"}]}
@@ -425,6 +425,69 @@ def test_a_registry_that_refuses_the_schema_is_waited_for_and_named(
     client.set_compatibility(subject, level="NONE")
     wait_until(lambda: len(records(life)) == 5, "the rows that have waited")
     assert not life.codes
+
+
+def of_version(first_id: int, count: int, columns: dict[str, Any], epoch: int) -> Data:
+    ids = range(first_id, first_id + count)
+    rows = [{"time": n, **dict.fromkeys(columns, n), "name": f"k{n}"} for n in ids]
+    batch = pa.RecordBatch.from_pylist(rows, schema=PlanSchema.of(columns).arrow)
+    return Data(Origin("r0", 1), epoch, first_id, batch, False, ((1, 0),), 0)
+
+
+@pytest.mark.parametrize("format", ["avro", "protobuf"])
+def test_a_version_with_other_columns_has_a_schema_of_its_own_and_one_that_comes_back_its_former_one(
+    make_life: Callable[..., Life], alive: RegistryServer, client: SchemaRegistryClient, format: str
+) -> None:
+    """Readers with the schema of either version read all rows. Those of a version whose schema cannot be registered yet wait,
+    and the others before them do not."""
+    narrow, wide = {"name": "string", "n": "int"}, {"m": "int", "name": "string", "n": "int"}
+    versions = {1: narrow, 2: wide}
+    schemas = {number: PlanSchema.of(columns) for number, columns in versions.items()}
+    given = 0
+
+    def live(version: int, count: int) -> Life:
+        nonlocal given
+        life = make_life(format, schema=schemas[version], version=version, others=schemas)
+        life.give(of_version(given, count, versions[version], life.epoch))
+        given += count
+        return life
+
+    first = live(1, 3)
+    wait_until(lambda: len(records(first)) == 3, "rows of the first version")
+    first.close()
+    alive.kill()
+    second = live(2, 3)
+    wait_until(lambda: waits_for(second), "its rows wait for the registry")
+    second.settle()
+    second.close()
+    third = live(1, 3)
+    third.settle()
+    assert len(records(third)) == 3 and waits_for(third) is not None
+    alive.start()
+    wait_until(lambda: len(records(third)) == 9, "the rows that have waited")
+    third.close()
+    topic = f"{third.name}.records"
+    assert client.get_versions(f"{topic}-value") == [1, 2]
+    found = records(third)
+    assert [int(dict(record.headers)["id"]) for record in found] == list(range(9))
+    assert [int(dict(record.headers)["version"]) for record in found] == [1, 1, 1, 2, 2, 2, 1, 1, 1]
+    context = SerializationContext(topic, MessageField.VALUE)
+    for version, columns in versions.items():
+        if format == "avro":
+            of_schema = client.get_version(f"{topic}-value", version).schema.schema_str
+            read: Callable[[bytes], Any] = partial(AvroDeserializer(client, of_schema), ctx=context)
+        else:
+            earlier = [schemas[1]] if version == 2 else []
+            kind = message_class(protobuf_file("q", schemas[version], earlier), "q")
+            deserialize = ProtobufDeserializer(kind, {}, client)
+
+            def read(value: bytes, of: Any = deserialize, names: Any = tuple(columns)) -> Any:
+                message = of(value, context)
+                return {name: getattr(message, name) if message.HasField(name) else None for name in names}
+
+        for n, record in enumerate(found):
+            row, has_m = read(record.value), 3 <= n < 6
+            assert (row["name"], row["n"], row.get("m")) == (f"k{n}", n, n if has_m and version == 2 else None)
 
 
 # What is told when a query is applied

@@ -14,9 +14,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +68,21 @@ class Commands:
     """Runs boreal's commands on one local stack."""
 
     data: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment of the commands, and of what they start."""
 
     def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """status: which it is to exit with."""
         run = subprocess.run(
             [sys.executable, "-m", "boreal", *arguments, "--data", str(self.data)],
-            cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200,
+            cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
         assert status == run.returncode, f"{arguments}: {run.returncode}\n{run.stdout}\n{run.stderr}\n{self.logs()}"
         return run
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**environment(), **self.variables}
 
     def begin(self, *arguments: str) -> dict[str, Any]:
         """What a command that starts processes prints: as a program, as its users call it."""
@@ -89,7 +95,7 @@ class Commands:
 
     def look(self, *arguments: str) -> tuple[int, str, str]:
         """Status, stdout and stderr of a command that starts no process: in this one, without another interpreter."""
-        done = run_command([*arguments, "--json", "--data", str(self.data)], environment())
+        done = run_command([*arguments, "--json", "--data", str(self.data)], self.environment)
         return done.returncode, done.stdout, done.stderr
 
     def status(self) -> dict[str, Any]:
@@ -260,14 +266,14 @@ def test_a_killed_process_is_started_again(boreal: Commands) -> None:
 
 def test_a_query_that_cannot_run_is_refused_by_the_field_that_is_wrong(boreal: Commands, tmp_path: Path) -> None:
     path = tmp_path / "query.yaml"
-    for text, field in (
+    for text, wrong in (
         (QUERY.replace("topic: in.left, ", ""), "streams.left.topic"),
         (QUERY.replace("sum(value)", "sum(none)"), "operators.per_key.compute.total"),
         (IN_SPARK.replace("delay_threshold: 3s", "delay_threshold: 900ms"), "delay_threshold"),
     ):
         path.write_text(text)
         error = boreal.refused("query", "apply", str(path))
-        assert error["field"] == field
+        assert error["field"] == wrong
     assert boreal.shown("list") == {"queries": []}
     assert boreal.refused("query", "show", "none")["field"] == "NAME"
     assert boreal.refused("feed", "none", "left=rows.csv")["field"] == "NAME"

@@ -74,7 +74,7 @@ def test_all_that_a_query_is_shown_with_is_described(
     evolution = {"state": "building", "version": 2, "from": "earliest", "at": None, "waits_for": "results"}
     operations = SimpleNamespace(
         query=lambda name: record, liveness=lambda record: live, streams=lambda name: streams, close=lambda: None,
-        evolution=lambda record: evolution,
+        evolution=lambda record: evolution, records_wait_for=lambda name: "schema registry main at http://there",
     )
     monkeypatch.setattr(stack, "_query_operations", lambda data, as_json: operations)
     assert main(["query", "show", "q", "--json"]) == 0
@@ -87,6 +87,10 @@ def test_all_that_a_query_is_shown_with_is_described(
     said = " ".join(capsys.readouterr().out.split())
     assert "a live 12 3 5 (2/min) column n: no time" in said
     assert "version 1 is in charge, version 2 beside it: building; waits for results" in said
+    assert "q.records waits for schema registry main at http://there" in said
+    monkeypatch.setattr(operations, "records_wait_for", lambda name: None)
+    assert main(["query", "show", "q"]) == 0
+    assert "q.records" not in capsys.readouterr().out
 
 
 class ClosedPipe(io.StringIO):

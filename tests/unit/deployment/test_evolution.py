@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from boreal.model.errors import UserError
+from boreal.model.schema import Schema
 from boreal.query.spec import load_query
 from deployment.evolution import (
     MARGIN_US,
@@ -19,6 +20,7 @@ from deployment.evolution import (
     progress_of,
     resolve_start,
     roll_back,
+    schemas,
     settle,
     shown,
     state_of,
@@ -161,14 +163,24 @@ def test_what_cannot_keep_rows_stable_or_makes_no_sense_is_refused_and_changes_n
         evolve(first(), load_query(SPEC), "earliest")
     with pytest.raises(UserError, match=r"latest.*boreal query set q latest=true"):
         evolve(first(), load_query({**OTHER, "latest": True}), "earliest")
-    with pytest.raises(UserError, match=r"debezium.*boreal query set q debezium=false"):
+    with pytest.raises(UserError, match=r"latest.*boreal query set q latest=false"):
+        evolve(first(latest=True), new, "earliest")
+    with pytest.raises(UserError, match=r"debezium.*boreal query set q debezium=true"):
         evolve(first(), load_query({**OTHER, "debezium": True}), "earliest")
     with pytest.raises(UserError, match=r"records.*boreal query set q records=null"):
-        evolve(first(), load_query({**OTHER, "records": "avro"}), "earliest")
+        evolve(first(records="avro"), new, "earliest")
+    with pytest.raises(UserError, match=r"""records.*boreal query set q 'records=\{"format":"avro".*\}'"""):
+        evolve(first(records="protobuf"), load_query({**OTHER, "records": "avro"}), "earliest")
     other_key = {**WIDER, "by": ["carrier", "delay"], "compute": {"n": "count(*)"}}
-    with pytest.raises(UserError, match=r"rows of carrier, and would get those of carrier, delay"):
-        operators = {**SPEC["operators"], "each": other_key}
-        evolve(first(latest=True), load_query({**SPEC, "latest": True, "operators": operators}), "earliest")
+    other_type = {"jfk": {**SPEC["streams"]["jfk"], "schema": {"carrier": "int", "delay": "int"}}}
+    for topic in ("latest", "debezium"):
+        with pytest.raises(UserError, match=rf"{topic}.*rows of carrier \(string\), and .* carrier \(string\), delay \(int\)"):
+            operators = {**SPEC["operators"], "each": other_key}
+            evolve(first(**{topic: True}), load_query({**SPEC, topic: True, "operators": operators}), "earliest")
+        with pytest.raises(UserError, match=rf"{topic}.*carrier \(string\), and would get those of carrier \(int\)"):
+            operators = {**SPEC["operators"], "some": {"filter": "jfk", "where": "carrier = 1"}}
+            changed = {**SPEC, topic: True, "streams": other_type, "operators": operators}
+            evolve(first(**{topic: True}), load_query(changed), "earliest")
     with pytest.raises(UserError, match="one version only"):
         roll_back(first())
     with pytest.raises(UserError, match="has one version only"):
@@ -183,6 +195,25 @@ def test_what_cannot_keep_rows_stable_or_makes_no_sense_is_refused_and_changes_n
         resolve_start("yesterday", NOW)
     assert resolve_start("latest", NOW) == "1970-01-01T00:16:40.000000Z"
     assert resolve_start("2026-11-23T14:00:00Z", NOW) == "2026-11-23T14:00:00.000000Z"
+
+
+def test_the_columns_of_a_version_are_known_for_as_long_as_clients_topics_may_hold_its_rows() -> None:
+    """Rows may still wait in q.out for a schema registry when their version is let go."""
+    narrow = Schema.of({"carrier": "string", "n": "int"}, windowed=True)
+    wide = Schema.of({**narrow.types, "most": "int"}, windowed=True)
+    assert schemas(first()) == {1: narrow} and not first().outputs
+    assert schemas(building()) == schemas(taken_over()) == {1: narrow, 2: wide}
+    settled = let_go(settle(taken_over()))
+    assert schemas(settled) == {1: narrow, 2: wide} and read_query_record(b"q", settled.to_json()) == ("q", settled)
+    assert schemas(let_go(settle(taken_over(roll_back(taken_over()))))) == {1: narrow, 2: wide}
+    given_up = let_go(roll_back(building()))
+    assert schemas(given_up) == {1: narrow}, "no client has had a row of it"
+    assert list(schemas(evolve(given_up, load_query(OTHER), "earliest"))) == [1, 3]
+
+
+def test_a_query_with_topics_for_other_readers_evolves_as_any_other() -> None:
+    for topics in ({"records": "avro"}, {"debezium": True}, {"latest": True}):
+        assert state_of(evolve(first(**topics), load_query({**OTHER, **topics}), "earliest")) == "building"
 
 
 def test_a_record_says_all_of_it_and_one_of_a_query_that_never_evolved_says_none_of_it() -> None:

@@ -37,6 +37,22 @@ def test_keys_are_objects_with_their_schema(key: tuple[str, ...], plain: bytes, 
     assert content["payload"] == payload and [field["field"] for field in content["schema"]["fields"]] == list(key)
 
 
+def test_rows_of_another_version_get_the_columns_of_the_one_that_writes() -> None:
+    """Those that it has with the same type. A reader then finds what the schema beside a row says."""
+    old = Schema.of({"name": "string", "n": "int", "x": "double", "gone": "date"})
+    new = Schema.of({"name": "string", "added": "int", "x": "string", "n": "int"})
+    row = b'{"time":"1970-01-01T00:00:00Z","name":"\\u00e9,\\"payload\\":{\\"before\\":","n":1,"x":1e22,"gone":"2013-01-31"}'
+    fitted = {"time": "1970-01-01T00:00:00Z", "name": 'é,"payload":{"before":', "added": None, "x": None, "n": 1}
+    versions = {1: old, 2: new}
+    before = DebeziumForm("q", old, ("name",), versions)
+    after = DebeziumForm("q", new, ("name",), versions)
+    for found in (after.row(before.value(row, row, 1, False, 0)), after.of_version(1, row)):
+        assert found is not None and list(json.loads(found).items()) == list(fitted.items())
+    assert before.of_version(1, row) == row == before.as_in(before.value(None, row, 1, True, 0), row)
+    assert json.loads(after.as_in(before.value(None, row, 1, True, 0), row)) == fitted
+    assert after.plain_key(before.key(b'"a"')) == b'"a"' and after.key(b'"a"') == before.key(b'"a"')
+
+
 def test_columns_have_the_types_of_connect() -> None:
     schema = json.loads(DebeziumForm("q", SCHEMA, ("name",)).value(None, b"{}", None, True, 0))["schema"]
     before, after, *_ = schema["fields"]

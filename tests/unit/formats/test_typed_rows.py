@@ -77,6 +77,21 @@ def test_rows_in_protobuf_are_read_back(windowed: bool) -> None:
             assert got == (str(value) if isinstance(value, Decimal | date) and not isinstance(value, datetime) else value)
 
 
+def test_a_column_keeps_its_number_through_all_versions_and_no_other_one_gets_it() -> None:
+    """Readers find the fields of Protobuf by their numbers, whatever version has written a row."""
+    first = Schema.of({"a": "int", "b": "string"})
+    second = Schema.of({"c": "int", "b": "string", "a": "string"})
+    third = Schema.of({"a": "int", "c": "int", "d": "int"})
+
+    def numbers(schema: Schema, *earlier: Schema) -> dict[str, int]:
+        [message] = protobuf_file("q", schema, earlier).message_type
+        return {field.name: field.number for field in message.field}
+
+    assert numbers(first) == {"time": 1, "a": 2, "b": 3}
+    assert numbers(second, first) == {"time": 1, "c": 4, "b": 3, "a": 5}
+    assert numbers(third, first, second) == {"time": 1, "a": 2, "c": 4, "d": 6}
+
+
 def query(**fields: Any) -> dict[str, Any]:
     return {"name": "q", "streams": {"s": {"time": "at", "schema": {"n": "int"}, "topic": "t"}}, "output": "s", **fields}
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from formats.client_headers import ID
 from services.egress import stable as stable_module
+from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
+from services.hosting.registry import RegistryError
 from services.kafka.clusters import Cluster
+
+
+class Form:
+    """Of records of versions that a registry takes, or does not."""
+
+    def __init__(self, *taken: int) -> None:
+        self.taken = set(taken)
+
+    def value(self, row: bytes, version: int) -> bytes:
+        if version not in self.taken:
+            raise RegistryError(f"version {version}")
+        return row
+
+    def close(self) -> None:
+        pass
 
 
 class Kafka:
@@ -55,11 +73,11 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     return kafka
 
 
-def stable_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, next_id: int) -> StableTopic:
+def stable_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, next_id: int, form: Form | None = None) -> StableTopic:
     """What its thread does, the tests do themselves: `_work`."""
     monkeypatch.setattr(stable_module, "read_stable_tail", lambda *given: next_id)
     monkeypatch.setattr("threading.Thread.start", lambda thread: None)
-    topic = StableTopic(cast(Cluster, kafka), "q.stable", "w", "q.out", lambda code: None)
+    topic = StableTopic(cast(Cluster, kafka), "q.stable", "w", "q.out", lambda code: None, cast(RegisteredForm, form))
     topic.begin(1, 0, 0)
     return topic
 
@@ -92,4 +110,21 @@ def test_what_memory_does_not_hold_is_read_from_q_out_in_its_place(kafka: Kafka,
     assert topic._work() and (topic._waiting or topic._is_behind)
     assert topic._work()
     assert kafka.transactions == [[0, 1, 2, 3], [4, 5]]
+    assert topic.next_id == 6 and topic.n_skipped == 0
+
+
+def test_rows_before_those_of_a_version_whose_schema_is_refused_do_not_wait_for_it(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all others wait in their order, also those of a version that the registry knows."""
+    form = Form(1)
+    topic = stable_topic(kafka, monkeypatch, 0, form)
+    topic.put([*rows(0, 2), *(replace(row, version=b"2") for row in rows(2, 4)), *rows(4, 6)], 0)
+
+    def wait(error: RegistryError) -> None:
+        assert str(error) == "version 2" and kafka.transactions == [[0, 1]] and topic.next_id == 2
+        form.taken.add(2)
+
+    monkeypatch.setattr(topic, "_wait_for", wait)
+    assert topic._work() and kafka.transactions == [[0, 1], [2, 3, 4, 5]]
     assert topic.next_id == 6 and topic.n_skipped == 0

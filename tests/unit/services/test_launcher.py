@@ -146,10 +146,12 @@ def test_the_status_says_how_queries_answer_and_what_they_take(
     facts = {"state": "STABLE", "x_ms": 3_000.0, "delay_ms": delays, "violations": 0}
     answers = {
         "q": {**facts, "tentative_share": 0.0312, "resources": {"memory_bytes": 250_000_000, "cores": 0.314}},
-        "new": {**facts, "tentative_share": None, "resources": None},
+        "new": {**facts, "tentative_share": None, "resources": None, "records_wait_for": "schema registry main"},
     }
     show_status({**stack.status(), "answers": answers})
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    out = capsys.readouterr().out
+    assert "new.records waits for schema registry main\n" in out and "q.records" not in out
+    lines = [line.split() for line in out.splitlines()]
     whole = ["3,000", "ms", "30", "ms", "61", "ms", "-"]
     assert ["q", "STABLE", *whole, "3.12%", "250", "MB", "0.31"] in lines
     assert ["new", "STABLE", *whole, "-", "-", "-"] in lines

@@ -109,11 +109,15 @@ def test_how_far_sources_are_is_in_the_status(operations: Operations, monkeypatc
 
 def test_how_queries_answer_is_in_the_status(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     resources = {"memory_bytes": 1, "cores": 0.1}
-    said = {"query": "q", "state": "STABLE", "tentative_share": 0.5, "resources": resources, "journal": []}
-    monkeypatch.setattr(operations, "statuses", lambda: {"query:q": said})
+    egresses = [{"records_wait_for": None}, {"records_wait_for": "a registry"}]
+    said = {
+        "query": "q", "state": "STABLE", "tentative_share": 0.5, "resources": resources, "journal": [], "egresses": egresses,
+    }  # fmt: skip
+    monkeypatch.setattr(operations, "statuses", lambda: {"query:q": said, "egress.q.a": egresses[1]})
     [(name, answers)] = operations.details()["answers"].items()
     assert name == "q" and (answers["tentative_share"], answers["resources"]["cores"]) == (0.5, 0.1)
-    assert "journal" not in answers
+    assert "journal" not in answers and answers["records_wait_for"] == "a registry"
+    assert operations.records_wait_for("q") == "a registry" and operations.records_wait_for("other") is None
 
 
 def test_a_paused_query_is_not_live_and_waits_for_nothing(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
