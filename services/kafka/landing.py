@@ -5,7 +5,7 @@ The commands are those of Kafka's own tools, for whoever administers the cluster
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from services.kafka.topics import TopicFindings, TopicSpec, alter_command, settings_text
@@ -75,14 +75,17 @@ class Landing:
         )
 
 
-def permissions(is_home: bool, queries: Sequence[str], inputs: Sequence[str]) -> tuple[Permission, ...]:
-    """The ACLs that a site needs. queries: names of queries; inputs: topics of users that are read there."""
+def permissions(
+    is_home: bool, queries: Sequence[str], inputs: Sequence[str], absent: Collection[str] = ()
+) -> tuple[Permission, ...]:
+    """The ACLs that a site needs. queries: names of queries; inputs: topics of users that are read there. absent: those of them
+    that boreal is to create."""
     own = [Permission("topic", PREFIX, True, _OWN)] if is_home else []
     return (
         *own,
         *(Permission("topic", f"{query}.", True, _OWN) for query in queries),
         # Its later versions (deployment.query_record.inner_name).
         *(Permission("topic", f"{query}-", True, _OWN) for query in queries),
-        *(Permission("topic", topic, False, _INPUT) for topic in inputs),
+        *(Permission("topic", topic, False, (*_INPUT, "Create") if topic in absent else _INPUT) for topic in inputs),
         Permission("transactional-id", PREFIX, True, _TRANSACTIONS),
     )

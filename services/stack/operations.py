@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError
+from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError, TransactionalIdAuthorizationFailedError
 
 from boreal.model.durations import format_duration
 from boreal.model.errors import UserError
@@ -26,7 +26,7 @@ from deployment.status_fields import ANSWERS_OF_STACK, SOURCE_OF_STACK, records_
 from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.clusters import Cluster, make_clusters
-from services.kafka.landing import Landing, permissions
+from services.kafka.landing import PREFIX, Landing, permissions
 from services.kafka.letter_topic import LetterTopic
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
@@ -372,7 +372,8 @@ class Operations:
         names, inputs, found = [query.name for query in queries], self._inputs(queries), {}
         with reaching(self.settings):
             for site, findings in self._examined(inputs, queries).items():
-                kafka, allowed = self.settings.sites[site], permissions(site == self.settings.home, names, sorted(inputs[site]))
+                kafka, absent = self.settings.sites[site], {spec.name for spec in findings.absent}
+                allowed = permissions(site == self.settings.home, names, sorted(inputs[site]), absent)
                 found[site] = Landing(kafka.bootstrap, kafka.username or "USER", findings, allowed)
         return found
 
@@ -636,7 +637,9 @@ def reaching(settings: ServiceSettings) -> Iterator[None]:
     try:
         yield
     except AuthorizationError as error:
-        problem = f"Kafka does not allow this user what boreal needs: {error}"
+        # Kafka does not say which id it was.
+        about = f", for ids that begin with {PREFIX}" if isinstance(error, TransactionalIdAuthorizationFailedError) else ""
+        problem = f"Kafka does not allow this user what boreal needs: {error}{about}"
         raise UserError("BOREAL_SITES", None, problem, "add the ACLs that boreal init --dry-run prints") from None
     except (KafkaError, OSError) as error:
         addresses = ", ".join(f"{site} at {kafka.bootstrap}" for site, kafka in settings.sites.items())
