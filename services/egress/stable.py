@@ -20,8 +20,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafka.errors import InvalidProducerEpochError, ProducerFencedError
-
 from boreal.model.schema import TRACEPARENT
 from formats.client_headers import EPOCH, ID, INCARNATION, VERSION, number
 from services.egress.registered import RegisteredForm
@@ -29,7 +27,7 @@ from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED
 from services.hosting.registry import RegistryError
-from services.kafka.clusters import Cluster, close_producer
+from services.kafka.clusters import Cluster, close_producer, is_fenced
 
 COMMIT_INTERVAL_S = 0.05
 """The shortest time between transactions: each costs three requests and as many writes by the broker, however few its rows."""
@@ -125,12 +123,13 @@ class StableTopic:
         try:
             while self._work():
                 pass
-        except (ProducerFencedError, InvalidProducerEpochError):
-            _logger.error("%s has another writer: a later incarnation of this egress has begun", self._topic)
-            self._exit(EXIT_FENCED)
-        except Exception:
-            _logger.exception("%s cannot be written", self._topic)
-            self._exit(1)
+        except Exception as error:
+            if is_fenced(error):
+                _logger.error("%s has another writer: a later incarnation of this egress has begun", self._topic)
+                self._exit(EXIT_FENCED)
+            else:
+                _logger.exception("%s cannot be written", self._topic)
+                self._exit(1)
 
     def _work(self) -> bool:
         """Commit one transaction, or copy all rows that wait in q.out; False when closed and nothing waits."""

@@ -11,7 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import AuthorizationError, KafkaTimeoutError, SaslAuthenticationFailedError
+from kafka.errors import (
+    AuthorizationError,
+    InvalidProducerEpochError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    SaslAuthenticationFailedError,
+)
 
 from boreal.client.kafka_clients import make_client
 from services.kafka.settings import ServiceSettings
@@ -155,6 +161,14 @@ def close_producer(producer: KafkaProducer, within_s: float) -> None:
         producer._sender.join(_ABORT_WITHIN_S)
         with suppress(KafkaTimeoutError):
             producer.close(timeout=0)
+
+
+def is_fenced(error: Exception) -> bool:
+    """Whether Kafka refuses this writer because a later writer with its transactional id has begun.
+
+    kafka-python raises that error itself, or, if its thread learns of it first, a KafkaError from the next call that holds it.
+    """
+    return any(isinstance(each, ProducerFencedError | InvalidProducerEpochError) for each in (error, *error.args))
 
 
 def silence_producer(producer: KafkaProducer) -> None:

@@ -15,10 +15,10 @@ from contextlib import closing
 
 from kafka import KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import InvalidProducerEpochError, KafkaError, ProducerFencedError
+from kafka.errors import KafkaError
 
 from deployment.events import Event, read_event
-from services.kafka.clusters import Cluster, close_producer, log_retry
+from services.kafka.clusters import Cluster, close_producer, is_fenced, log_retry
 from services.kafka.topics import EVENTS
 
 WRITER = "boreal.events.writer"
@@ -67,10 +67,10 @@ class EventWriter:
                     return self._write(producer)
                 finally:
                     close_producer(producer, 1)
-            except (ProducerFencedError, InvalidProducerEpochError):
-                _logger.error("%s has another writer: a later monitor has begun", EVENTS)
-                return self._on_fenced()
             except (KafkaError, OSError) as error:
+                if is_fenced(error):
+                    _logger.error("%s has another writer: a later monitor has begun", EVENTS)
+                    return self._on_fenced()
                 log_retry(_logger, f"{EVENTS} cannot be written", error)
             with self._changed:
                 if self._is_closed:

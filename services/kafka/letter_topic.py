@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import InvalidProducerEpochError, KafkaError, KafkaTimeoutError, ProducerFencedError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from boreal.model.errors import UserError
 from formats.dead_letter import (
@@ -39,7 +39,7 @@ from formats.dead_letter import (
     text_of,
 )
 from intake.intake import BOUNDARY_HEADER, POSTED_HEADER, REPLAYED_HEADER, replay_mark
-from services.kafka.clusters import Cluster, close_producer
+from services.kafka.clusters import Cluster, close_producer, is_fenced
 from services.kafka.topics import dead_letter_topic
 
 ANSWERED_WITHIN_MS = 10_000
@@ -55,7 +55,6 @@ NEAR = 1_000
 """Records that are no further apart are read on to; for others the reader jumps."""
 
 _DROPPED_HEADERS = (POSTED_HEADER, REPLAYED_HEADER)
-_FENCED = (ProducerFencedError, InvalidProducerEpochError)
 
 
 class OvertakenError(UserError):
@@ -127,7 +126,9 @@ class LetterTopic:
                     put_back = self._put_back(producer, letters, _originals(consumer, letters), by)
                     done += put_back
                     left[NO_RECORD] += len(letters) - put_back
-        except _FENCED:
+        except KafkaError as error:
+            if not is_fenced(error):
+                raise
             fix = "look at what is left (boreal dlq show), and repeat it for that"
             raise OvertakenError("NAME", self._query, "was overtaken by another replay of its dead letters", fix) from None
         finally:

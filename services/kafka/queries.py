@@ -12,12 +12,12 @@ from contextlib import closing
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import InvalidProducerEpochError, KafkaError, KafkaTimeoutError, ProducerFencedError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from boreal.model.errors import UserError
 from deployment.audit import QueryChange
 from deployment.query_record import QueryRecord, public_name, read_query_record
-from services.kafka.clusters import Cluster, close_producer
+from services.kafka.clusters import Cluster, close_producer, is_fenced
 from services.kafka.follower import TopicFollower
 from services.kafka.topics import QUERIES
 
@@ -26,8 +26,6 @@ WRITER = "boreal.queries.writer"
 """The transactional id of all writers: Kafka lets only the last one that began commit."""
 BY = "by"
 """The header of a record that says who wrote it."""
-_FENCED = (ProducerFencedError, InvalidProducerEpochError)
-"""Another writer has begun."""
 _RETRY_S = 0.05
 SEEN_WITHIN_S = 2.0
 """Within this time readers see what a writer has committed."""
@@ -96,13 +94,13 @@ class QueryRegistry:
                     is_unanswered = True
                 elif begins:
                     return new
-            except _FENCED:
-                if time.monotonic() > deadline:
-                    raise KafkaTimeoutError(f"other writers of {QUERIES} leave no turn") from None
-                if begins:
-                    time.sleep(_RETRY_S)
-            except Exception:
-                if begins or time.monotonic() > deadline:
+            except Exception as error:
+                if is_fenced(error):
+                    if time.monotonic() > deadline:
+                        raise KafkaTimeoutError(f"other writers of {QUERIES} leave no turn") from None
+                    if begins:
+                        time.sleep(_RETRY_S)
+                elif begins or time.monotonic() > deadline:
                     self._end_turn()
                     raise
             self._end_turn()

@@ -7,11 +7,18 @@ import threading
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
-from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
+from kafka.errors import (
+    InvalidProducerEpochError,
+    KafkaConnectionError,
+    KafkaError,
+    ProducerFencedError,
+    SaslAuthenticationFailedError,
+    TopicAuthorizationFailedError,
+)
 
 from boreal.client.kafka_clients import make_client
 from services.kafka import clusters as clusters_module
-from services.kafka.clusters import FOR_EVER_MS, close_producer, log_retry
+from services.kafka.clusters import FOR_EVER_MS, close_producer, is_fenced, log_retry
 from tests.waiting import wait
 
 
@@ -38,3 +45,10 @@ def test_a_producer_that_has_ended_sends_no_more_whatever_was_left_in_it(within_
     close_producer(producer, within_s)
     assert wait(lambda: not any(thread.name.startswith("ended") for thread in threading.enumerate()))
     assert left.failed()
+
+
+@pytest.mark.parametrize("error", [ProducerFencedError(), InvalidProducerEpochError("a younger one")])
+def test_a_fenced_writer_is_told_whether_its_call_or_the_thread_behind_it_learned_of_it_first(error: KafkaError) -> None:
+    assert is_fenced(error) and is_fenced(KafkaError("an earlier request has failed", error))
+    assert not is_fenced(KafkaError("an earlier request has failed", KafkaConnectionError("away")))
+    assert not is_fenced(OSError(11, "no"))
