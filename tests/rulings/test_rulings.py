@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from boreal.model.errors import UserError
-from boreal.model.frames import INFINITY, Boundary, Data, RecDone, Start, State, Undo
+from boreal.model.frames import INFINITY, Boundary, Data, LogId, RecDone, Start, State, Undo
 from boreal.model.schema import Schema
 from boreal.query.planner import plan as make_plan
 from boreal.query.spec import Hold, load_query
@@ -26,7 +26,7 @@ from embedded.run import Run
 from logs.checkpoints import Checkpoint
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLog
-from reconcile.events import Acknowledge, Threshold
+from reconcile.events import Acknowledge, Frames, Heartbeat, Read, Threshold, Tick
 from sunion.buckets import bucket_end
 from tests.harness import (
     MS,
@@ -303,6 +303,39 @@ def test_r12_while_behind_it_is_recovering_sends_nothing_tentative_and_is_not_re
     for since, until in spans:
         assert not any(since < at < until for at in tentative)
         assert {r["replica"] for r in ran.of("stable") if since < r["emitted_ms"] < until} <= {"r1"}
+
+
+@pytest.mark.parametrize(("memory", "in_turn"), [("1KB", 1), ("256MB", 4)])
+def test_r12_time_passes_fairly_beside_a_backlog(memory: str, in_turn: int) -> None:
+    """Eight inputs, each with a backlog in small frames, on a machine that needs 10 ms for each: the inbox is never empty.
+    Rounds of work come between the events. None of them blames an input for what waits in the inbox, or takes a bucket for
+    overdue whose rows are there, and memory holds. in_turn: how many frames of an input come in a row."""
+    names = [f"s{number}" for number in range(8)]
+    one = InstanceDriver(plan_of(query_of(streams=names, x="1s", tuning={"memory": memory})))
+    inbox: list[Frames] = []
+    frame_bytes = 0
+    for since in range(0, 40, in_turn):
+        for name in names:
+            for number in range(since, since + in_turn):
+                data = one.rows(name, list(range(number * 100 * MS, (number + 1) * 100 * MS, 5 * MS)))
+                frame_bytes = max(frame_bytes, data.batch.nbytes)
+                items = ((2 * number, data), (2 * number + 1, one.boundary((number + 1) * 100 * MS)))
+                inbox.append(Frames(LogId(name, "", 0), items, 80))
+    pauses, ticked_at = [], 0
+    while inbox:
+        if one.instance.is_starving(one.now):
+            pauses.append(one.now - ticked_at)
+            ticked_at = one.now
+            one.effects += one.instance.handle(Tick(0), one.now)
+        else:
+            one.effects += one.instance.handle(inbox.pop(0), one.now)
+        one.now += 10 * MS
+        assert one.instance.held_bytes <= one.plan.memory_bytes + frame_bytes
+        assert one.state is State.STABLE
+    assert max(pauses) <= one.plan.heartbeat_us and one.now > 3 * one.plan.delay_threshold_us
+    # What memory has no room for is asked for again; there are no logs here that would give it.
+    assert one.sent(Heartbeat) and (one.frames(Data) or any(isinstance(effect, Read) for effect in one.effects))
+    assert not any(frame.tentative for frame in one.frames(Data))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("cut_ms", "leaves_trace"), [(650, False), (1100, True)])

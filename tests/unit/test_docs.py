@@ -223,6 +223,21 @@ def query_file(block: Block, named: Path, scratch: Path) -> Path | None:
     return path
 
 
+BREAKS = re.compile(r"\.(kill|frozen|dead|cut|freeze|send_signal)\(|SIGKILL|SIGSTOP")
+"""What a test that breaks something has in it."""
+
+
+def test_the_page_of_faults_has_a_row_for_each_scenario_and_names_each_test_that_breaks_something() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
+    files = {path.stem: path.read_text() for room in ("stack", "spark") for path in (ROOT / "tests" / room).glob("test_*.py")}
+    told = re.findall(r'report\(f?"([^"{]+)', "".join(files.values()))
+    told += [name.replace("_", " ") for name in re.findall(r"@_?scenario\ndef _?(\w+)", files["test_faults"])]
+    assert len(told) > 20 and not [name for name in told if not any(row.startswith(name) for row in rows)]
+    stack = [path.stem for path in (ROOT / "tests" / "stack").glob("test_*.py")]
+    assert not [name for name in stack if BREAKS.search(files[name]) and name not in page]
+
+
 def test_what_is_wrong_would_be_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert parsed(["run", "q.yaml", "--out", "o", "--fautl", "cut a at 1s for 1s"], monkeypatch)[0] == 2
     assert parsed(["query", "aply", "q.yaml"], monkeypatch)[0] == 2
