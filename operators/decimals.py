@@ -8,7 +8,7 @@ from decimal import ROUND_DOWN, Context, Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from boreal.model.decimals import DECIMAL_DIGITS, decimal_texts, from_unscaled, scaled_to
+from boreal.model.decimals import DECIMAL_DIGITS, decimal_texts, from_unscaled, nearest_doubles, scaled_to
 from boreal.model.schema import Type
 from boreal.query.expressions import Term
 from operators.kernels import Datum, Function, where
@@ -83,7 +83,7 @@ def _cast(source: Type, target: Type) -> Function:
     if not target.is_decimal:
         if target is Type.STRING:
             return decimal_texts
-        return _whole if target is Type.INT else lambda value: pc.cast(value, pa.float64())
+        return _whole if target is Type.INT else nearest_doubles
     if source.is_decimal:
         return _round("round", target.after, target)
     if source is Type.INT:

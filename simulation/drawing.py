@@ -14,7 +14,7 @@ from boreal.query.spec import Hold, Mode, Policy, Tuning, load_query
 from embedded.world import POLL_FRAMES, UPLOAD_US
 from reconcile.events import InstanceId
 from simulation.feed import EPOCH_US, FeedShape, StreamFeed, make_feed
-from simulation.queries import SCHEMA, Menu, make_operators
+from simulation.queries import Menu, make_operators
 from simulation.scenario import MILLISECOND, SECOND, Scenario, is_unbounded
 from simulation.strikes import Strike
 
@@ -72,7 +72,7 @@ def make_plan(rng: Random, wish: PlanOptions) -> Plan:
         fragments[f"f{number}"] = {"operators": block, "replicas": replicas}
     file: dict[str, Any] = {
         "name": "q",
-        "streams": {name: _stream(rng) for name in streams},
+        "streams": {name: _stream(rng, menu.schema) for name in streams},
         "operators": sketch.operators,
         "output": output,
         "reconcile": str(mode),
@@ -90,12 +90,12 @@ def make_plan(rng: Random, wish: PlanOptions) -> Plan:
         return plan(load_query(file))
 
 
-def _stream(rng: Random) -> dict[str, Any]:
+def _stream(rng: Random, schema: dict[str, str]) -> dict[str, Any]:
     """A stream's specification. Columns are in any order, because a union takes the order of its first input."""
-    columns = list(SCHEMA)
+    columns = list(schema)
     if rng.random() < 0.3:
         rng.shuffle(columns)
-    return {"time": "time", "schema": {name: SCHEMA[name] for name in columns}, "key": ["k"], "disorder": "0s"}
+    return {"time": "time", "schema": {name: schema[name] for name in columns}, "key": ["k"], "disorder": "0s"}
 
 
 def timing(rng: Random, wish: PlanOptions) -> dict[str, Any]:

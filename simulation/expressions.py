@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
+
+from simulation import exact
 
 Row = dict[str, Any]
 Meaning = Callable[[Row], Any]
@@ -99,8 +102,10 @@ AFTER_WINDOW: dict[str, Meaning] = {
     "v > 3": lambda r: _with(lambda v: v > 3, r["v"]),
 }
 
-_SELECTABLE: dict[str, Meaning] = {text: run for column in SELECTED.values() for text, run in column.items()} | AFTER_JOIN
-_WHERE = CONDITIONS | AFTER_WINDOW
+_COLUMNS = (*SELECTED.values(), *exact.SELECTED.values())
+_SELECTABLE: dict[str, Meaning] = {text: run for column in _COLUMNS for text, run in column.items()}
+_SELECTABLE |= AFTER_JOIN | exact.AFTER_JOIN | exact.AGGREGATED
+_WHERE = CONDITIONS | AFTER_WINDOW | exact.CONDITIONS | {"b": SELECTED["b"]["b"]}
 
 
 def condition(text: str) -> Meaning:
@@ -118,18 +123,26 @@ def selected(text: str) -> Meaning:
 
 def aggregated(text: str, panes: list[list[Row]]) -> Any:
     """An aggregation over a group's rows, by panes: sums of doubles are sums of the panes' sums."""
-    name, _, inner = text.rstrip(")").partition("(")
+    call, _, where = text.partition(" filter (where ")
+    if where:
+        keeps = condition(where.removesuffix(")"))
+        panes = [[row for row in pane if keeps(row) is True] for pane in panes]
+    name, _, inner = call.removesuffix(")").partition("(")
     rows = [row for pane in panes for row in pane]
     if inner == "*":
         return len(rows)
+    if name == "count_if":
+        return sum(condition(inner)(row) is True for row in rows)
     distinct = inner.startswith("distinct ")
-    column = inner.removeprefix("distinct ").partition(",")[0]
-    values = [row[column] for row in rows if row[column] is not None]
+    argument = inner.removeprefix("distinct ").partition(",")[0]
+    evaluate = _SELECTABLE.get(argument, lambda row: row[argument])
+    by_pane = [[value for value in map(evaluate, pane) if value is not None] for pane in panes]
+    values = [value for pane in by_pane for value in pane]
     if name == "approx_quantile":
         return _quantile(values, round(100 * float(inner.partition(",")[2])))
     if distinct or name in ("approx_count_distinct", "approx_distinct"):
         return len({_one_zero(value) for value in values})
-    return _AGGREGATIONS[name]([[row[column] for row in pane if row[column] is not None] for pane in panes], values)
+    return _AGGREGATIONS[name](by_pane, values)
 
 
 def _quantile(values: list[Any], percent: int) -> float | None:
@@ -157,6 +170,8 @@ def _sum(panes: list[list[Any]], values: list[Any]) -> Any:
         return None
     if isinstance(values[0], int):
         return _whole(sum(values))
+    if isinstance(values[0], Decimal):
+        return exact.total(values)
     return _folded([_folded(pane) for pane in panes])
 
 
@@ -171,6 +186,8 @@ def _folded(values: list[float]) -> float:
 def _mean(panes: list[list[Any]], values: list[Any]) -> float | None:
     if not values:
         return None
+    if isinstance(values[0], Decimal):
+        return exact.mean(values)
     total = _wide(values) if isinstance(values[0], int) else _sum(panes, values)
     return float(total) / len(values)
 

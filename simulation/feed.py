@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from decimal import Context, Decimal
 from random import Random
 
 import numpy as np
@@ -24,6 +26,9 @@ from sunion.buckets import bucket_end
 ORIGIN = Origin("", 1)
 EPOCH_US = 1_767_225_600_000_000
 """2026-01-01T00:00:00Z, near which event time begins."""
+
+EPOCH_DAY = date(2026, 1, 1)
+"""The date of EPOCH_US."""
 
 _MOST_ROWS = 24
 
@@ -123,6 +128,7 @@ def _snapped(rng: Random, time: int, start: int, end: int, grid_us: int) -> int:
 
 _STRANGE_REALS = (float("nan"), -0.0, 0.0, float("inf"), float("-inf"), 1e308, -1e308, 5e-324)
 _STRANGE_INTS = ((1 << 63) - 1, -(1 << 63), (1 << 62) + 3, -(1 << 62), (1 << 53) + 1, 0)
+_STRANGE_DATES = (date.min, date.max, date(2024, 2, 29))
 STRANGE_CHANCE = 0.15
 
 
@@ -138,6 +144,15 @@ def _values(rng: Random, kind: Type, count: int, shape: FeedShape) -> list[objec
         elif kind is Type.TIMESTAMP:
             # Few, so that keys repeat.
             values.append(shape.start_us + rng.randrange(-2, 4) * 500_000)
+        elif kind is Type.DATE:
+            is_strange = shape.is_strange and rng.random() < STRANGE_CHANCE
+            values.append(rng.choice(_STRANGE_DATES) if is_strange else EPOCH_DAY + timedelta(rng.randrange(-1, 3)))
+        elif kind.is_decimal:
+            most = 10**kind.digits - 1
+            is_strange = shape.is_strange and rng.random() < STRANGE_CHANCE
+            # Few, so that keys repeat.
+            unscaled = rng.choice((most, -most, most // 2, 0)) if is_strange else rng.choice((5, -5, 119)) * rng.randrange(7)
+            values.append(Decimal(unscaled).scaleb(-kind.after, Context(prec=kind.digits)))
         elif shape.is_strange and rng.random() < STRANGE_CHANCE:
             values.append(rng.choice(_STRANGE_INTS if kind is Type.INT else _STRANGE_REALS))
         elif kind is Type.INT:

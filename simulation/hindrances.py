@@ -23,7 +23,7 @@ HINDERED_SHARE = 0.3
 MIXED_SHARE = 0.3
 """The share of fragments with hosts in another process in which some replicas keep their operators in the node."""
 
-_STORMS = ("storm", "recent", "own")
+_STORMS = ("storm", "recent", "own", "exact")
 
 
 def maybe_ahead(scenario: Scenario) -> Scenario:

@@ -1,7 +1,8 @@
 """Random small queries of every operator, in one fragment, a chain or a diamond.
 
-Before a window all rows have the same columns (k, v, n, t, b), so that any operator can follow any other. The expressions,
-and what they mean, are in `simulation.expressions`.
+Before a window all rows have the same columns (k, v, n, t, b; in some queries also d, w, a), so that any operator can follow
+any other. The expressions, and what they mean, are in `simulation.expressions`, and in `simulation.exact` those of decimals and
+dates.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from simulation import exact
 from simulation.expressions import COMPUTED, CONDITIONS, ESTIMATED, SELECTED
 from simulation.own_operators import NEWEST, TOTALS
 
@@ -30,8 +32,15 @@ class Menu:
     """The operators that came after the seeds of the other families were drawn."""
     own: bool = False
     """Operators of installed packages, estimates and deletes in the tables of lookups, which came later still."""
+    exact: bool = False
+    """Columns of decimals and dates, in most places where a column is drawn."""
     grid_ms: int = 1
     """All windows are multiples of this, in milliseconds, so that rows on the same grid lie on their edges."""
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """The columns of every stream."""
+        return SCHEMA | exact.SCHEMA if self.exact else SCHEMA
 
 
 @dataclass
@@ -115,7 +124,7 @@ def _merge(sketch: Sketch, streams: list[str], allow_join: bool) -> str:
 
 def _lookup(sketch: Sketch, left: str, table: str) -> str:
     rng = sketch.rng
-    on = rng.choice((["k"], ["k"], ["k", "n"], ["b", "k"], ["v"], ["t"]))
+    on = _joined(sketch)
     spec: dict[str, Any] = {"lookup": [left, table], "on": on, "how": rng.choice(("inner", "left"))}
     if not sketch.menu.unbounded or rng.random() < 0.7:
         spec["within"] = _ms(sketch, 60, 700)
@@ -127,14 +136,22 @@ def _lookup(sketch: Sketch, left: str, table: str) -> str:
 def _join(sketch: Sketch, left: str, right: str) -> str:
     rng = sketch.rng
     how = rng.choice(("inner", "left"))
-    on = rng.choice((["k"], ["k"], ["k", "n"], ["b", "k"], ["v"], ["t"]))
+    on = _joined(sketch)
     joined = sketch.add("join", {"join": [left, right], "on": on, "within": _ms(sketch, 60, 300), "how": how})
     return _with_own_columns(sketch, joined, on)
 
 
+def _joined(sketch: Sketch) -> list[str]:
+    """The columns that a join or a lookup is on."""
+    if sketch.menu.exact and sketch.rng.random() < 0.7:
+        return sketch.rng.choice((["d"], ["d"], ["a"], ["a", "k"], ["d", "a"], ["w"]))
+    return sketch.rng.choice((["k"], ["k"], ["k", "n"], ["b", "k"], ["v"], ["t"]))
+
+
 def _with_own_columns(sketch: Sketch, joined: str, on: list[str]) -> str:
-    other = "v" if "v" in on else "coalesce(v_right, v)"
-    return sketch.add("map", {"map": joined, "select": {"k": "k", "v": other, "n": "n", "t": "t", "b": "b"}})
+    theirs = {name: name if name in on else f"coalesce({name}_right, {name})" for name in ("v", "d", "w", "a")}
+    select = {name: theirs.get(name, name) for name in sketch.menu.schema}
+    return sketch.add("map", {"map": joined, "select": select})
 
 
 def _row_operator(sketch: Sketch, source: str) -> str:
@@ -145,10 +162,11 @@ def _row_operator(sketch: Sketch, source: str) -> str:
         return _recent_operator(sketch, source)
     pick = rng.random() if sketch.menu.stateful else rng.uniform(0, 0.75)
     if pick < 0.4:
-        return sketch.add("filter", {"filter": source, "where": rng.choice(list(CONDITIONS))})
+        is_exact = sketch.menu.exact and rng.random() < 0.7
+        return sketch.add("filter", {"filter": source, "where": rng.choice(list(exact.CONDITIONS if is_exact else CONDITIONS))})
     if pick < 0.75:
-        return sketch.add("map", {"map": source, "select": {c: _selected(rng, c) for c in SELECTED}})
-    spec: dict[str, Any] = {"distinct": source, "on": _compared(rng)}
+        return sketch.add("map", {"map": source, "select": {c: _selected(sketch, c) for c in sketch.menu.schema}})
+    spec: dict[str, Any] = {"distinct": source, "on": _compared(sketch)}
     if not sketch.menu.unbounded or rng.random() < 0.7:
         spec["window"] = {"tumbling": _ms(sketch, 100, 700)}
     return sketch.add("distinct", spec)
@@ -156,23 +174,29 @@ def _row_operator(sketch: Sketch, source: str) -> str:
 
 def _recent_operator(sketch: Sketch, source: str) -> str:
     within = _ms(sketch, 60, 600)
-    return sketch.add("deduplicate", {"deduplicate": source, "on": _compared(sketch.rng), "within": within})
+    return sketch.add("deduplicate", {"deduplicate": source, "on": _compared(sketch), "within": within})
 
 
 def _totals(sketch: Sketch, source: str) -> str:
-    given: dict[str, Any] = {"by": _compared(sketch.rng)}
+    given: dict[str, Any] = {"by": _compared(sketch)}
     if not sketch.menu.unbounded or sketch.rng.random() < 0.7:
         given["window"] = _ms(sketch, 100, 700)
     return sketch.add("python", {"python": source, "operator": TOTALS, "with": given})
 
 
-def _compared(rng: Random) -> list[str]:
-    return rng.choice((["k"], ["k", "n"], ["k", "v"], ["t"], ["b", "k"], ["v"]))
+def _compared(sketch: Sketch) -> list[str]:
+    """The columns of which all are equal in rows that an operator takes for the same."""
+    if sketch.menu.exact and sketch.rng.random() < 0.7:
+        return sketch.rng.choice((["d"], ["a"], ["k", "d"], ["a", "d"], ["w"]))
+    return sketch.rng.choice((["k"], ["k", "n"], ["k", "v"], ["t"], ["b", "k"], ["v"]))
 
 
-def _selected(rng: Random, column: str) -> str:
+def _selected(sketch: Sketch, column: str) -> str:
     """An expression for a column: most often the column itself."""
-    return column if rng.random() < 0.5 else rng.choice(list(SELECTED[column]))
+    rng = sketch.rng
+    if sketch.menu.exact and rng.random() < 0.4:
+        return rng.choice(list(exact.SELECTED[column]))
+    return column if rng.random() < 0.5 or column in exact.SCHEMA else rng.choice(list(SELECTED[column]))
 
 
 def _session(sketch: Sketch) -> dict[str, str]:
@@ -197,11 +221,15 @@ def _window(sketch: Sketch, low: int, high: int) -> dict[str, str]:
 def _window_operator(sketch: Sketch, source: str) -> str:
     rng = sketch.rng
     by = rng.choice((["k"], ["k"], ["k"], ["k", "n"], ["b"], ["v"], ["t"], []))
+    if sketch.menu.exact and rng.random() < 0.6:
+        by = rng.choice((["d"], ["a"], ["a", "k"], ["d", "a"], ["w"]))
     if sketch.menu.own and rng.random() < 0.5:
         given = {"by": by, "window": _ms(sketch, 80, 700)}
         return sketch.add("python", {"python": source, "operator": NEWEST, "with": given})
     if rng.random() < 0.25:
         order = rng.choice(("v desc", "n, v", "v", "t desc, n", "b desc, v", "k, t"))
+        if sketch.menu.exact and rng.random() < 0.7:
+            order = rng.choice(("d desc", "a, d", "w desc, a", "d, w", "a desc, v"))
         spec = {"top": source, "k": rng.randint(1, 3), "order_by": order}
         return sketch.add("top", {**spec, "window": _window(sketch, 100, 600), "by": by})
     compute = {"c": "count(*)"}
@@ -209,6 +237,8 @@ def _window_operator(sketch: Sketch, source: str) -> str:
         compute[column] = COMPUTED[column]
     if sketch.menu.own:
         compute |= {column: ESTIMATED[column] for column in rng.sample(sorted(ESTIMATED), rng.randint(0, 3))}
+    if sketch.menu.exact:
+        compute |= {column: exact.COMPUTED[column] for column in rng.sample(sorted(exact.COMPUTED), rng.randint(1, 5))}
     is_session = sketch.menu.recent and rng.random() < 0.7
     window = _session(sketch) if is_session else _window(sketch, 80, 700)
     return sketch.add("aggregate", {"aggregate": source, "window": window, "by": by, "compute": compute})

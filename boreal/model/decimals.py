@@ -13,6 +13,10 @@ DECIMAL_DIGITS = 38
 """Of a decimal: those of Arrow's 128 bits."""
 
 _BYTES = 16
+_WHOLE_IN_DOUBLES = 1 << 53
+"""Up to here every whole number is a double."""
+_POWERS_IN_DOUBLES = 22
+"""Up to here every power of ten is a double."""
 _EXACT = Context(prec=2_000)
 """Has room for all digits of any double."""
 
@@ -26,7 +30,7 @@ def decimal_texts(column: pa.Array) -> pa.Array:
 
 
 def unscaled_halves(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(the lower 64 bits as uint64, the upper 64 bits as int64) of the decimals without their point. No value may be null."""
+    """(the lower 64 bits as uint64, the upper 64 bits as int64) of the decimals without their point; any for a null."""
     words = np.frombuffer(column.buffers()[1], np.int64)[2 * column.offset : 2 * (column.offset + len(column))]
     return words[::2].view(np.uint64), words[1::2]
 
@@ -39,6 +43,20 @@ def from_unscaled(values: Iterable[int | None], kind: pa.Decimal128Type) -> pa.A
     is_there = np.array([value is not None for value in kept], bool)
     validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
     return pa.Array.from_buffers(kind, len(kept), [validity, pa.py_buffer(words)])
+
+
+def nearest_doubles(column: pa.Array) -> pa.Array:
+    """For each decimal the double that is nearest. Arrow's cast multiplies by a negative power of ten, which is no double: it
+    makes 3.5700000000000003 of 3.57."""
+    after, missing = column.type.scale, column.is_null().to_numpy(zero_copy_only=False)
+    low, high = unscaled_halves(column)
+    whole = low.view(np.int64)
+    # A quotient of two numbers that are doubles is rounded once.
+    is_one_division = (high == whole >> 63) & (np.abs(whole) <= _WHOLE_IN_DOUBLES) & (after <= _POWERS_IN_DOUBLES)
+    doubles = whole / float(10**after)
+    for row in np.flatnonzero(~is_one_division & ~missing).tolist():
+        doubles[row] = ((int(high[row]) << 64) | int(low[row])) / 10**after
+    return pa.array(doubles, pa.float64(), mask=missing)
 
 
 def scaled_to(value: Decimal, digits: int) -> int:

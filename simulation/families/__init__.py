@@ -25,6 +25,8 @@ RECENT_SHARE = 1 / 12
 """The share of seeds whose scenario is of the family `recent`."""
 OWN_SHARE = 1 / 20
 """The share of seeds whose scenario is of the family `own`."""
+EXACT_SHARE = 1 / 20
+"""The share of seeds whose scenario is of the family `exact`."""
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -36,6 +38,8 @@ def make_scenario(seed: int) -> Scenario:
         family = "recent"
     if Random(f"operators of one's own 24 {seed}").random() < OWN_SHARE:
         family = "own"
+    if Random(f"decimals and dates 31 {seed}").random() < EXACT_SHARE:
+        family = "exact"
     drawn = maybe_second_site(FAMILIES[family][1](seed, family, rng))
     return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 

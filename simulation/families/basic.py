@@ -51,6 +51,11 @@ def _own(seed: int, family: str, rng: Random) -> Scenario:
     return _storm(seed, family, rng, Menu(recent=rng.random() < 0.3, own=True))
 
 
+def _exact(seed: int, family: str, rng: Random) -> Scenario:
+    """A storm over queries with decimals and dates: in sums, keys, comparisons, joins and the state of all operators."""
+    return _storm(seed, family, rng, Menu(recent=rng.random() < 0.4, own=rng.random() < 0.3, exact=True))
+
+
 def _rolling(seed: int, family: str, rng: Random) -> Scenario:
     """One stream after the other is cut, so that for a while some stream is always missing."""
     wish = PlanOptions(streams=(2, 3), seconds=(3.0, 4.0), lag_ms=(300, 400, 600), holds=("delay", "process"), x_ms=(400, 800))
@@ -162,4 +167,5 @@ FAMILIES: Families = {
     "masked": (4, masked),
     "recent": (0, _recent),
     "own": (0, _own),
+    "exact": (0, _exact),
 }

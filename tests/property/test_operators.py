@@ -6,6 +6,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Context, Decimal
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -33,10 +36,12 @@ from tests.thoroughness import some
 
 Row = dict[str, Any]
 
-SCHEMA = Schema.of({"k": "int", "s": "string", "v": "double", "i": "int"})
+SCHEMA = Schema.of({"k": "int", "s": "string", "v": "double", "i": "int", "d": "decimal(38, 4)", "a": "date"})
 OTHER = Schema.of({"s": "string", "k": "int", "w": "double"})
 CHANGES = Schema.of({"s": "string", "gone": "bool", "k": "int", "w": "double"})
-SHUFFLED = Schema.of({"i": "int", "v": "double", "s": "string", "k": "int"})
+RATES = Schema.of({"d": "decimal(38, 4)", "k": "int", "w": "double"})
+PRICES = Schema.of({"a": "date", "d": "decimal(38, 4)", "k": "int", "w": "double"})
+SHUFFLED = Schema.of({"a": "date", "i": "int", "v": "double", "d": "decimal(38, 4)", "s": "string", "k": "int"})
 
 VALUES: dict[str, list[Any]] = {
     "k": [None, -1, 0, 1],
@@ -45,14 +50,19 @@ VALUES: dict[str, list[Any]] = {
     "w": [None, 0.5, 1.5],
     "gone": [None, False, True],
     "i": [None, 0, 1, -5, (1 << 62) + 3, -(1 << 62)],
+    "d": [None, *(Decimal(text) for text in ("0", "0.0001", "-0.0001", "12.5", "9999999999999999999999999999999999.9999"))],
+    "a": [None, date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)],
 }
 
 COMPUTE = {
-    "n": "count(*)", "nv": "count(v)", "d": "count(distinct v)", "ds": "count(distinct s)", "t": "sum(v)",
+    "n": "count(*)", "nv": "count(v)", "dv": "count(distinct v)", "ds": "count(distinct s)", "t": "sum(v)",
     "m": "avg(v)", "mi": "avg(i)", "lo": "min(v)", "hi": "max(v)", "lo_i": "min(i)", "hi_s": "max(s)", "lo_s": "min(s)",
     "ad": "approx_count_distinct(v)", "ads": "approx_distinct(s)", "adi": "approx_count_distinct(i)",
     "aq": "approx_quantile(v, 0.5)", "aqi": "approx_quantile(i, 0.9)", "fv": "first(v)", "ls": "last(s)", "li": "last(i)",
     "dev": "stddev(v)", "dev_all": "stddev_pop(k)", "st": "sum(k)",
+    "td": "sum(d)", "md": "avg(d)", "dd": "count(distinct d)", "hi_d": "max(d)", "fd": "first(d)", "ld": "last(d)",
+    "lo_a": "min(a)", "hi_a": "max(a)", "da": "count(distinct a)", "la": "last(a)", "add": "approx_count_distinct(d)",
+    "some": "sum(d) filter (where a > '1970-01-01')",
 }  # fmt: skip
 
 
@@ -84,6 +94,15 @@ def quantile(values: list[Any], percent: int) -> float | None:
     return math.ldexp(math.trunc(fraction * 512) / 512, exponent) + 0.0
 
 
+def exact_sum(values: list[Decimal]) -> Decimal | None:
+    """In units of the last digit; null with more than 38 digits."""
+    total = sum(int(value.scaleb(4, WIDE)) for value in values)
+    return Decimal(total).scaleb(-4, WIDE) if values and abs(total) < 10**38 else None
+
+
+WIDE = Context(prec=60)
+
+
 def summarised(rows: list[Row], pane: int) -> Row:
     """COMPUTE, of one window and group; sums of doubles go pane by pane."""
     panes: dict[int, list[float]] = {}
@@ -91,16 +110,21 @@ def summarised(rows: list[Row], pane: int) -> Row:
         panes.setdefault(row["time"] // pane, [])
         if row["v"] is not None:
             panes[row["time"] // pane].append(row["v"])
-    v, s, i, k = (whole([row[name] for row in rows]) for name in "vsik")
+    v, s, i, k, d, a = (whole([row[name] for row in rows]) for name in "vsikda")
+    late = whole([row["d"] for row in rows if row["a"] and row["a"] > date(1970, 1, 1)])
     total = fold(fold(part) for part in panes.values())
     return {
-        "n": len(rows), "nv": len(v), "d": len(set(v)), "ds": len(set(s)), "t": total if v else None,
+        "n": len(rows), "nv": len(v), "dv": len(set(v)), "ds": len(set(s)), "t": total if v else None,
         "m": total / len(v) if v else None, "mi": float(sum(i)) / len(i) if i else None, "lo": min(v, default=None),
         "hi": max(v, default=None), "lo_i": min(i, default=None), "hi_s": max(s, default=None),
         "ad": len(set(v)), "ads": len(set(s)), "adi": len(set(i)), "aq": quantile(v, 50), "aqi": quantile(i, 90),
         "lo_s": min(s, default=None), "fv": v[0] if v else None,
         "ls": s[-1] if s else None, "li": i[-1] if i else None, "dev": deviation(v, True),
         "dev_all": deviation(k, False), "st": sum(k) if k else None,
+        "td": exact_sum(d), "md": float(sum(map(Fraction, d), Fraction()) / len(d)) if d else None, "dd": len(set(d)),
+        "hi_d": max(d, default=None), "fd": d[0] if d else None, "ld": d[-1] if d else None, "lo_a": min(a, default=None),
+        "hi_a": max(a, default=None), "da": len(set(a)), "la": a[-1] if a else None, "add": len(set(d)),
+        "some": exact_sum(late),
     }  # fmt: skip
 
 
@@ -156,12 +180,19 @@ def dumb_sessions(gap: int, longest: int | None, by: tuple[str, ...]) -> Callabl
     return run
 
 
-def dumb_top(size: int, every: int, k: int, by: tuple[str, ...]) -> Callable[[list[list[Row]]], list[Row]]:
-    """Ordered by v descending, then s."""
+def by_value(row: Row) -> list[Any]:
+    """v descending, then s."""
+    return [row["v"] is None, -(row["v"] or 0.0), row["s"] is None, (row["s"] or "").encode()]
 
-    def order(row: Row) -> list[Any]:
-        return [row["v"] is None, -(row["v"] or 0.0), row["s"] is None, (row["s"] or "").encode()]
 
+def by_price(row: Row) -> list[Any]:
+    """d descending, then a."""
+    return [row["d"] is None, -(row["d"] or Decimal(0)).scaleb(4, WIDE), row["a"] is None, row["a"] or date.min]
+
+
+def dumb_top(
+    size: int, every: int, k: int, by: tuple[str, ...], order: Callable[[Row], list[Any]]
+) -> Callable[[list[list[Row]]], list[Row]]:
     def run(inputs: list[list[Row]]) -> list[Row]:
         found = []
         for start, rows in windows_of(inputs[0], size, every):
@@ -175,7 +206,7 @@ def dumb_top(size: int, every: int, k: int, by: tuple[str, ...]) -> Callable[[li
     return run
 
 
-def dumb_join(within: int, outer: bool) -> Callable[[list[list[Row]]], list[Row]]:
+def dumb_join(within: int, outer: bool, on: tuple[str, ...] = ("s",)) -> Callable[[list[list[Row]]], list[Row]]:
     def run(inputs: list[list[Row]]) -> list[Row]:
         found: list[tuple[tuple[int, int, int], Row]] = []
         for number, left in enumerate(inputs[0]):
@@ -183,7 +214,7 @@ def dumb_join(within: int, outer: bool) -> Callable[[list[list[Row]]], list[Row]
             partners = [
                 (other, right)
                 for other, right in enumerate(inputs[1])
-                if left["s"] is not None and left["s"] == right["s"] and abs(left["time"] - right["time"]) <= within
+                if is_joined(left, right, on) and abs(left["time"] - right["time"]) <= within
             ]
             for other, right in partners:
                 time = max(left["time"], right["time"])
@@ -196,11 +227,17 @@ def dumb_join(within: int, outer: bool) -> Callable[[list[list[Row]]], list[Row]
     return run
 
 
-def dumb_lookup(within: int | None, outer: bool) -> Callable[[list[list[Row]]], list[Row]]:
+def is_joined(left: Row, right: Row, on: tuple[str, ...]) -> bool:
+    return all(left[name] is not None and left[name] == right[name] for name in on)
+
+
+def dumb_lookup(
+    within: int | None, outer: bool, on: tuple[str, ...] = ("s",)
+) -> Callable[[list[list[Row]]], list[Row]]:
     def run(inputs: list[list[Row]]) -> list[Row]:
         found = []
         for left in inputs[0]:
-            older = [right for right in inputs[1] if right["time"] <= left["time"] and left["s"] == right["s"] is not None]
+            older = [right for right in inputs[1] if right["time"] <= left["time"] and is_joined(left, right, on)]
             newest = older[-1] if older and (within is None or left["time"] - older[-1]["time"] <= within) else None
             newest = None if newest is not None and newest.get("gone") else newest
             if newest is not None or outer:
@@ -210,11 +247,11 @@ def dumb_lookup(within: int | None, outer: bool) -> Callable[[list[list[Row]]], 
     return run
 
 
-def dumb_distinct(size: int | None) -> Callable[[list[list[Row]]], list[Row]]:
+def dumb_distinct(size: int | None, on: tuple[str, ...]) -> Callable[[list[list[Row]]], list[Row]]:
     def run(inputs: list[list[Row]]) -> list[Row]:
         seen, found = set(), []
         for row in inputs[0]:
-            key = (row["time"] // size if size else 0, row["k"], row["v"])
+            key = (row["time"] // size if size else 0, *(row[name] for name in on))
             if key not in seen:
                 found.append(row)
             seen.add(key)
@@ -223,7 +260,7 @@ def dumb_distinct(size: int | None) -> Callable[[list[list[Row]]], list[Row]]:
     return run
 
 
-def dumb_deduplicate(within: int) -> Callable[[list[list[Row]]], list[Row]]:
+def dumb_deduplicate(within: int, on: tuple[str, ...]) -> Callable[[list[list[Row]]], list[Row]]:
     """Every row is compared with every row before it."""
 
     def run(inputs: list[list[Row]]) -> list[Row]:
@@ -232,7 +269,7 @@ def dumb_deduplicate(within: int) -> Callable[[list[list[Row]]], list[Row]]:
             row
             for place, row in enumerate(rows)
             if not any(
-                (row["k"], row["v"]) == (other["k"], other["v"]) and row["time"] - other["time"] < within
+                all(row[name] == other[name] for name in on) and row["time"] - other["time"] < within
                 for other in rows[:place]
             )
         ]
@@ -251,6 +288,8 @@ def dumb_map(inputs: list[list[Row]]) -> list[Row]:
             "x": None if row["v"] is None else row["v"] / 2,
             "s": row["s"],
             "known": row["k"] is not None,
+            "more": None if row["d"] is None else exact_sum([row["d"], Decimal("0.5")]),
+            "next": None if row["a"] in (None, date.max) else row["a"] + timedelta(1),
         }
         for row in inputs[0]
     ]
@@ -268,15 +307,15 @@ def _aggregate(size: int, every: int, by: tuple[str, ...]) -> Case:
 
 
 def _top(size: int, every: int, k: int, by: tuple[str, ...]) -> Case:
-    return Case(TopOperator("t", SCHEMA, k, "v desc, s", size, every, by), (SCHEMA,), dumb_top(size, every, k, by))
+    return Case(TopOperator("t", SCHEMA, k, "v desc, s", size, every, by), (SCHEMA,), dumb_top(size, every, k, by, by_value))
 
 
-def _distinct(size: int | None) -> Case:
-    return Case(DistinctOperator("d", SCHEMA, ("k", "v"), size), (SCHEMA,), dumb_distinct(size))
+def _distinct(size: int | None, on: tuple[str, ...] = ("k", "v")) -> Case:
+    return Case(DistinctOperator("d", SCHEMA, on, size), (SCHEMA,), dumb_distinct(size, on))
 
 
-def _deduplicate(within: int) -> Case:
-    return Case(DeduplicateOperator("d", SCHEMA, ("k", "v"), within), (SCHEMA,), dumb_deduplicate(within))
+def _deduplicate(within: int, on: tuple[str, ...] = ("k", "v")) -> Case:
+    return Case(DeduplicateOperator("d", SCHEMA, on, within), (SCHEMA,), dumb_deduplicate(within, on))
 
 
 def _sessions(gap: int, longest: int | None, by: tuple[str, ...]) -> Case:
@@ -289,20 +328,34 @@ CASES = {
         (SCHEMA,),
         lambda inputs: [row for row in inputs[0] if (row["v"] or 0) > 0.15 and row["k"] is not None and row["k"] >= 0],
     ),
-    "map": Case(MapOperator("m", SCHEMA, {"x": "v / 2", "s": "s", "known": "k is not null"}), (SCHEMA,), dumb_map),
+    "map": Case(
+        MapOperator(
+            "m", SCHEMA, {"x": "v / 2", "s": "s", "known": "k is not null", "more": "d + 0.5", "next": "a + 1"}
+        ),
+        (SCHEMA,),
+        dumb_map,
+    ),
     "union": Case(UnionOperator("u", (SCHEMA, SHUFFLED, SCHEMA)), (SCHEMA, SHUFFLED, SCHEMA), dumb_union),
     "tumbling": _aggregate(10, 10, ("k",)),
     "tumbling, two keys": _aggregate(7, 7, ("s", "k")),
     "tumbling, double key": _aggregate(20, 20, ("v",)),
+    "tumbling, decimals and dates": _aggregate(20, 20, ("a", "d")),
     "tumbling, no key": _aggregate(10, 10, ()),
     "sliding": _aggregate(12, 4, ("s",)),
     "sliding, odd": _aggregate(9, 6, ("k",)),
     "sessions": _sessions(3, None, ("k",)),
     "sessions, two keys": _sessions(9, 20, ("s", "k")),
     "sessions, double key": _sessions(5, 12, ("v",)),
+    "sessions, decimals": _sessions(5, 12, ("d",)),
     "sessions, no key": _sessions(2, None, ()),
     "inner join": Case(JoinOperator("j", (SCHEMA, OTHER), ("s",), 6, "inner"), (SCHEMA, OTHER), dumb_join(6, False)),
     "left join": Case(JoinOperator("j", (SCHEMA, OTHER), ("s",), 6, "left"), (SCHEMA, OTHER), dumb_join(6, True)),
+    "left join, decimals and dates": Case(
+        JoinOperator("j", (SCHEMA, PRICES), ("a", "d"), 9, "left"), (SCHEMA, PRICES), dumb_join(9, True, ("a", "d"))
+    ),
+    "lookup, decimals": Case(
+        LookupOperator("l", (SCHEMA, RATES), ("d",), 9, "left"), (SCHEMA, RATES), dumb_lookup(9, True, ("d",))
+    ),
     "lookup": Case(LookupOperator("l", (SCHEMA, OTHER), ("s",), 6, "inner"), (SCHEMA, OTHER), dumb_lookup(6, False)),
     "lookup, left": Case(LookupOperator("l", (SCHEMA, OTHER), ("s",), 6, "left"), (SCHEMA, OTHER), dumb_lookup(6, True)),
     "lookup of any age": Case(
@@ -316,10 +369,15 @@ CASES = {
     ),
     "distinct": _distinct(10),
     "distinct ever": _distinct(None),
+    "distinct, decimals and dates": _distinct(10, ("a", "d")),
     "deduplicate": _deduplicate(6),
     "deduplicate all ties": _deduplicate(1),
+    "deduplicate, dates": _deduplicate(6, ("a", "k")),
     "top": _top(10, 10, 2, ("k",)),
     "top of sliding": _top(12, 4, 3, ()),
+    "top, decimals and dates": Case(
+        TopOperator("t", SCHEMA, 2, "d desc, a", 20, 20, ("k",)), (SCHEMA,), dumb_top(20, 20, 2, ("k",), by_price)
+    ),
 }
 
 

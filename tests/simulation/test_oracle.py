@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pyarrow.compute as pc
@@ -73,3 +75,18 @@ def test_what_has_no_finite_result_is_null() -> None:
     assert selected("n + 1")({"n": (1 << 63) - 1}) is None
     assert aggregated("sum(n)", [[{"n": (1 << 63) - 1}], [{"n": 1}]]) is None
     assert aggregated("sum(n)", [[{"n": (1 << 63) - 1}, {"n": 1}], [{"n": -1}]]) == (1 << 63) - 1
+
+
+def test_decimals_are_exact_and_null_where_they_have_no_room() -> None:
+    most = Decimal("9999999999999999999999999999999999.9999")
+    assert str(selected("w - 0.5")({"w": most})) == "9999999999999999999999999999999999.4999"
+    assert selected("w + d")({"w": most, "d": Decimal("0.01")}) is None
+    assert str(selected("cast(v as decimal(9, 2))")({"v": -0.001})) == "0.00"
+    assert selected("cast(d * 1.19 as decimal(9, 2))")({"d": Decimal("-0.50")}) == Decimal("-0.60")
+    assert selected("a + n")({"a": date(9999, 12, 31), "n": 1}) is None
+    assert aggregated("sum(w)", [[{"w": most}], [{"w": Decimal("0.0001")}]]) is None
+    assert aggregated("sum(w)", [[{"w": most}, {"w": Decimal("0.0001")}], [{"w": Decimal("-0.0001")}]]) == most
+    assert aggregated("avg(d)", [[{"d": Decimal("0.10")}], [{"d": Decimal("0.20")}]]) == 0.15
+    some = [{"d": Decimal("0.10"), "b": True}, {"d": Decimal("1.00"), "b": None}, {"d": None, "b": True}]
+    assert aggregated("sum(d) filter (where b)", [some]) == Decimal("0.10")
+    assert aggregated("count_if(d > 0.50)", [some]) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,18 @@ def test_numbers_that_are_written_out_keep_their_digits_beside_a_decimal() -> No
 def test_what_has_too_many_digits_is_null(sql: str, row: dict[str, Any], expected: Any) -> None:
     found = value(sql, **row)
     assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize("kind", ["decimal(9, 2)", "decimal(18, 4)", "decimal(38, 3)", "decimal(38, 30)", "decimal(38, 0)"])
+def test_a_cast_to_a_double_is_the_nearest_one(kind: str) -> None:
+    made = Type(kind)
+    most = 10**made.digits - 1
+    some = [357, -357, 0, 1 << 53, (1 << 53) + 1, -(1 << 63), 1 << 63, most, -most, 12345678901234567, most // 7]
+    values = [Decimal(one).scaleb(-made.after, Context(prec=38)) for one in some if abs(one) <= most]
+    rows = pa.RecordBatch.from_pydict({"time": range(len(values) + 1), "d": [None, *values]}, Schema.of({"d": kind}).arrow)
+    run = compile_expression(parse("cast(d as double)", Schema.of({"d": kind}), "sql"))
+    assert run(rows).to_pylist() == [None, *map(float, values)]
+    assert run(rows.slice(1)).to_pylist() == [*map(float, values)]
 
 
 def test_small_decimals_have_no_exponent() -> None:
