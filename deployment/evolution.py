@@ -241,6 +241,7 @@ class Evolution:
     def __init__(self) -> None:
         self.waits_for = ""
         self._margin_us = MARGIN_US
+        self._missed: Takeover | None = None
 
     def next(
         self, record: QueryRecord, sites: Collection[str], egresses: Mapping[str, EgressReport], beside: Progress | None
@@ -263,7 +264,8 @@ class Evolution:
         if not takeover.agreed or len(sites) == 1:
             about_this = [each for each in said if each is not None and each["at_us"] == takeover.at]
             if any(each["state"] == "missed" for each in about_this):
-                self._margin_us = min(2 * self._margin_us, MARGIN_US_MAX)
+                if takeover != self._missed:  # the same is asked again until the next time is written
+                    self._missed, self._margin_us = takeover, min(2 * self._margin_us, MARGIN_US_MAX)
                 return _propose(record, takeover.to, self._time(record, egresses), agreed=len(sites) == 1)
             if not takeover.agreed and len(about_this) == len(sites):
                 return _propose(record, takeover.to, takeover.at, agreed=True)

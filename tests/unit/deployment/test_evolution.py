@@ -127,6 +127,18 @@ def test_all_sites_end_at_the_same_time_and_only_when_all_have_promised() -> Non
     assert (later.takeover.at, later.takeover.agreed) == (NOW + 9 * SECOND + 2 * MARGIN_US, False)
 
 
+def test_a_time_that_is_missed_is_put_off_once_however_long_it_takes_to_write_the_next() -> None:
+    evolution, record = Evolution(), building()
+    proposed = evolution.next(record, ["s"], {"s": report()}, CAUGHT_UP)
+    for margin_us in (2 * MARGIN_US, 4 * MARGIN_US):
+        assert proposed is not None and proposed.takeover is not None
+        record, missed = proposed, report(about=(proposed.takeover.at, "missed"))
+        for _ in range(10):
+            proposed = evolution.next(record, ["s"], {"s": missed}, CAUGHT_UP)
+            assert proposed is not None and proposed.takeover is not None
+            assert proposed.takeover.at == NOW + margin_us
+
+
 @pytest.mark.parametrize(
     ("egress", "beside", "waits_for"),
     [
