@@ -7,6 +7,8 @@
                                  a user: rolls back                           -> leaving
     taking_over                  the monitor, if an egress has missed T       -> taking_over, at a later T
                                  the monitor, once all egresses have promised -> taking_over, agreed
+                                 the monitor, if not all promise soon         -> taking_over, at a later T; or, where an egress
+                                                                                 is silent, as before it
                                  the monitor, once all egresses have changed  -> taken_over, or rolled_back
     taken_over, rolled_back      a user: rolls back                           -> rolling_back
                                  a user: settles                              -> leaving
@@ -19,7 +21,8 @@ event time T (`logs.egress_switch`): rows before T are of the version that was i
 time of a window's row is the last microsecond before its end, so a window belongs to one version as a whole, sessions too.
 
 T lies a little ahead of what clients have been given, since an egress that has passed T cannot go back. All sites change at the
-same T. So an egress waits at T until all have promised to end there.
+same T. So an egress waits at T until all have promised to end there. It must not wait for long, whatever another site does, so
+the monitor takes a T back that not all have promised soon. An egress that is cut off from the home site does not hear of that.
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ TOPICS_OF_CLIENTS = ("latest", "debezium", "records")
 MARGIN_US = 2_000_000
 """How far ahead of the results T is chosen: the record has to be written and read, and statuses come every second."""
 MARGIN_US_MAX = 3_600_000_000
+LOOK_US = 1_000_000
+"""How often the monitor looks. Once it has looked for longer than T was ahead, a T that not all have promised is taken back."""
 LAG_US = 2_000_000
 """A version has caught up if its results are no further behind than this, or X: statuses come every second."""
 
@@ -241,6 +246,9 @@ class Evolution:
     def __init__(self) -> None:
         self.waits_for = ""
         self._margin_us = MARGIN_US
+        self._missed: Takeover | None = None
+        self._asked: Takeover | None = None
+        self._looks = 0
 
     def next(
         self, record: QueryRecord, sites: Collection[str], egresses: Mapping[str, EgressReport], beside: Progress | None
@@ -252,9 +260,15 @@ class Evolution:
             self._margin_us = MARGIN_US
             return None
         silent = sorted(set(sites) - egresses.keys())
+        is_overdue = self._is_overdue(record.takeover)
         if silent:
+            if is_overdue:
+                return replace(record, revision=record.revision + 1, takeover=None)
             return self._wait(f"the egress of {', '.join(silent)}, which is not heard")
         if record.takeover is None:
+            promising = sorted(site for site, each in egresses.items() if each.takeover is not None)
+            if promising:  # what it said of that time must not count for another that is the same
+                return self._wait(f"the egress of {', '.join(promising)}, which has not heard that a time was taken back")
             return self._begin(record, record.beside, egresses, beside)
         takeover = record.takeover
         if all(each.version == takeover.to for each in egresses.values()):
@@ -262,12 +276,22 @@ class Evolution:
         said = [each.takeover for each in egresses.values() if each.version != takeover.to]
         if not takeover.agreed or len(sites) == 1:
             about_this = [each for each in said if each is not None and each["at_us"] == takeover.at]
-            if any(each["state"] == "missed" for each in about_this):
-                self._margin_us = min(2 * self._margin_us, MARGIN_US_MAX)
-                return _propose(record, takeover.to, self._time(record, egresses), agreed=len(sites) == 1)
-            if not takeover.agreed and len(about_this) == len(sites):
+            has_missed = any(each["state"] == "missed" for each in about_this)
+            if not has_missed and not takeover.agreed and len(about_this) == len(sites):
                 return _propose(record, takeover.to, takeover.at, agreed=True)
+            if has_missed or is_overdue:
+                if takeover != self._missed:  # the same is asked again until the next time is written
+                    self._missed, self._margin_us = takeover, min(2 * self._margin_us, MARGIN_US_MAX)
+                return _propose(record, takeover.to, self._time(record, egresses), agreed=len(sites) == 1)
         return self._wait(f"results up to {moment(takeover.at)}")
+
+    def _is_overdue(self, takeover: Takeover | None) -> bool:
+        """Whether not all egresses have promised this takeover for too long. Counts a look at it."""
+        if takeover is None or takeover.agreed:
+            self._asked = None
+            return False
+        self._asked, self._looks = takeover, self._looks + 1 if takeover == self._asked else 1
+        return self._looks * LOOK_US > self._margin_us
 
     def _begin(
         self, record: QueryRecord, beside: Beside, egresses: Mapping[str, EgressReport], progress: Progress | None
@@ -290,9 +314,11 @@ class Evolution:
         return _propose(record, beside.version, self._time(record, egresses), agreed=len(egresses) == 1)
 
     def _time(self, record: QueryRecord, egresses: Mapping[str, EgressReport]) -> int:
-        """The time of a takeover: the beginning of a bucket of both versions."""
+        """The time of a takeover, later than the one before it: the beginning of a bucket of both versions."""
         bucket = lcm(*(run.query.intervals.bucket for run in record.runs()))
         ahead = max(each.through or 0 for each in egresses.values()) + self._margin_us
+        if record.takeover is not None:
+            ahead = max(ahead, record.takeover.at + 1)
         return -(-ahead // bucket) * bucket
 
     def _wait(self, what: str) -> QueryRecord | None:

@@ -20,7 +20,7 @@ from boreal.model.errors import UserError
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
 from deployment.events import DELETED, SERVED, Event, event_from
-from deployment.evolution import EgressReport, Evolution, shown
+from deployment.evolution import LOOK_US, EgressReport, Evolution, shown
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.query_record import QueryRecord, inner_name, public_name
 from deployment.slo import ServiceLevel
@@ -41,7 +41,7 @@ from services.monitor.reports import QueryReports, Report, ReportWriter
 from services.storage.redis_checkpoints import connect_redis
 
 NAME = "monitor"
-TICK_US = 1_000_000
+TICK_US = LOOK_US
 STOP_WITHIN_US = 100_000
 
 _logger = logging.getLogger("boreal.monitor")

@@ -63,7 +63,7 @@ class SourceProcess:
         self.site = self.layout.site_of_stream(stream)
         self.own = self.clusters[self.site]
         self.options = options
-        self.spool_directory = settings.data / "spool" / query.name / stream
+        self.spool_directory = settings.data / "spool" / record.inner / stream
 
     def serve(self, stopping: threading.Event) -> int:
         sys.setswitchinterval(THREAD_SWITCH_S)

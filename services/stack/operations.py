@@ -198,8 +198,8 @@ class Operations:
         """Delete what a version that leaves has made, once its processes have ended; at last its part of the record."""
         assert record.beside is not None, "it leaves"
         version = record.run(record.beside.version)
-        while running := self._processes_of_version(version.name):
-            on_wait(running)
+        while waits_for := self._processes_of_version(version.name) or self._behind(record):
+            on_wait(waits_for)
             time.sleep(_LOOK_S)
         self._delete_data(version, lambda site, topics: _topics_of_version(version, topics))
         return self._update(record.name, lambda old: let_go(self._checked(record.name, old, accept_any)), by)
@@ -539,11 +539,20 @@ class Operations:
         """As `processes_of`, of one version alone. The egresses are the query's."""
         return [each["name"] for each in self._processes() if each["query"] == inner and each["kind"] != "egress"]
 
+    def _behind(self, record: QueryRecord) -> list[str]:
+        """The supervisors that have not read this record yet: they may be about to start processes of the one before."""
+        read = {name: (status.get("queries") or {}).get(record.name) for name, status in self._supervisors().items()}
+        return sorted(name for name, known in read.items() if known is None or known["revision"] < record.revision)
+
     def _processes(self) -> list[Mapping[str, Any]]:
         """The processes that some supervisor still runs, by name."""
+        found = (each for status in self._supervisors().values() for each in status["processes"])
+        return sorted(found, key=lambda each: str(each["name"]))
+
+    def _supervisors(self) -> dict[str, Status]:
+        """What each supervisor that may still run said last."""
         statuses = self.statuses(GONE_AFTER_S).items()
-        supervisors = [status for name, status in statuses if name.partition(".")[0] == "supervisor"]
-        return sorted((each for status in supervisors for each in status["processes"]), key=lambda each: str(each["name"]))
+        return {name: status for name, status in statuses if name.partition(".")[0] == "supervisor"}
 
 
 def _topics_of_version(version: QueryRecord, topics: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal.query.spec import load_query
 from deployment.evolution import (
+    LOOK_US,
     MARGIN_US,
     EgressReport,
     Evolution,
@@ -125,6 +126,38 @@ def test_all_sites_end_at_the_same_time_and_only_when_all_have_promised() -> Non
     later, _ = step(proposed, promised, missed)
     assert later is not None and later.takeover is not None
     assert (later.takeover.at, later.takeover.agreed) == (NOW + 9 * SECOND + 2 * MARGIN_US, False)
+
+
+def test_a_time_that_is_missed_is_put_off_once_however_long_it_takes_to_write_the_next() -> None:
+    evolution, record = Evolution(), building()
+    proposed = evolution.next(record, ["s"], {"s": report()}, CAUGHT_UP)
+    for margin_us in (2 * MARGIN_US, 4 * MARGIN_US):
+        assert proposed is not None and proposed.takeover is not None
+        record, missed = proposed, report(about=(proposed.takeover.at, "missed"))
+        for _ in range(10):
+            proposed = evolution.next(record, ["s"], {"s": missed}, CAUGHT_UP)
+            assert proposed is not None and proposed.takeover is not None
+            assert proposed.takeover.at == NOW + margin_us
+
+
+def test_a_time_that_not_all_sites_promise_is_taken_back_before_the_others_have_waited_for_long() -> None:
+    evolution, sites = Evolution(), ["a", "b"]
+    proposed = evolution.next(building(), sites, {"a": report(), "b": report()}, CAUGHT_UP)
+    assert proposed is not None and proposed.takeover is not None
+    promised, looks = report(about=(proposed.takeover.at, "promised")), MARGIN_US // LOOK_US
+    for _ in range(looks):
+        assert evolution.next(proposed, sites, {"a": promised, "b": report()}, CAUGHT_UP) is None
+    later = evolution.next(proposed, sites, {"a": promised, "b": report()}, CAUGHT_UP)
+    assert later is not None and later.takeover == replace(proposed.takeover, at=NOW + 2 * MARGIN_US)
+    for _ in range(2 * looks):
+        assert evolution.next(later, sites, {"a": report(about=(later.takeover.at, "promised"))}, CAUGHT_UP) is None
+    back = evolution.next(later, sites, {"a": report(about=(later.takeover.at, "promised"))}, CAUGHT_UP)
+    assert back is not None and (state_of(back), back.takeover, back.revision) == ("building", None, later.revision + 1)
+    assert evolution.next(back, sites, {"a": report()}, CAUGHT_UP) is None
+    assert evolution.waits_for == "the egress of b, which is not heard"
+    agreed = replace(later, takeover=replace(later.takeover, agreed=True))
+    for _ in range(9 * looks):
+        assert evolution.next(agreed, sites, {"a": report(version=2)}, CAUGHT_UP) is None, "a may have ended there already"
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ class Installation:
         self.clock = 10 * SECOND
         self.agreed: dict[int, int] = {}
         self.is_calm = False
+        self.audible = self.draw.choice([1.0, 0.9, 0.5])
+        """How likely the newest status of an egress is not too old."""
 
     def step(self) -> None:
         draw = self.draw
@@ -150,7 +152,8 @@ class Installation:
 
     def watch(self) -> None:
         """The monitor looks, and may die before or after it has written."""
-        heard = {name: site.said for name, site in self.sites.items() if site.said is not None}
+        is_heard = {name: self.is_calm or self.draw.random() < self.audible for name in self.sites}
+        heard = {name: site.said for name, site in self.sites.items() if site.said is not None and is_heard[name]}
         wanted = self.evolution.next(self.read, tuple(self.sites), heard, Progress("STABLE", self.clock))
         dies = not self.is_calm and self.draw.random() < 0.2
         is_lost = dies and self.draw.random() < 0.5

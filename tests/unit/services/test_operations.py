@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.change_preview import refuse_other_structure
+from deployment.evolution import evolve
 from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import answers_topic, orders_topic
 from deployment.query_record import QueryRecord
@@ -242,3 +243,34 @@ def test_a_query_that_is_deleted_takes_its_own_topics_with_it_and_none_that_are_
     assert site.names == NOT_OURS and not records
     with pytest.raises(UserError, match="no such query"):
         operations.delete("shop", lambda names: None)
+
+
+def test_a_version_is_deleted_once_all_supervisors_have_read_that_it_leaves(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has not may be about to start what the record before asked for."""
+    streams = {name: {**stream, "topic": name} for name, stream in query_of()["streams"].items()}
+    spec = {**query_of(), "streams": streams, "engine": "native"}
+    wider = {**spec, "shards": 2}
+    record = evolve(QueryRecord("q", load_query(spec).dump(), 1), load_query(wider), "earliest")
+    version = record.run(2)
+    own, others = made_by(make_layout(version.query, ("a",), version.name)) - {"q.dlq"}, {*streams, "q.dlq"}
+    site, records, waited_for = Topics(own | others), Records(q=record), list[Sequence[str]]()
+    supervisor: dict[str, Any] = {"processes": [], "queries": {"q": {"revision": record.revision}}}
+    known: list[dict[str, Any]] = [{"supervisor.a": supervisor}, {"supervisor.a": {**supervisor, "queries": None}}]
+
+    def look(within_s: float) -> dict[str, Any]:
+        assert site.names >= own, "nothing is deleted before"
+        return known[0] if known else {"supervisor.a": {**supervisor, "queries": {"q": {"revision": record.revision + 1}}}}
+
+    def wait(names: Collection[str]) -> None:
+        waited_for.append(sorted(names))
+        known.pop(0)
+
+    monkeypatch.setattr(operations, "clusters", {"a": site})
+    monkeypatch.setattr(operations, "_registry", records)
+    monkeypatch.setattr(operations, "statuses", look)
+    monkeypatch.setattr(module, "RedisCheckpointStore", Checkpoints)
+    assert operations.roll_back("q", wait).beside is None
+    assert waited_for == [["supervisor.a"], ["supervisor.a"]]
+    assert site.names == others

@@ -68,11 +68,11 @@ class Topic:
 @pytest.fixture
 def process(tmp_path: Path) -> Callable[..., SourceProcess]:
     """A source's process without connections, with options."""
-    record = QueryRecord(QUERY.name, QUERY.dump(), 1)
 
-    def make(**options: Any) -> SourceProcess:
+    def make(version: int = 1, **options: Any) -> SourceProcess:
         settings = ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=tmp_path)
         connections = SimpleNamespace(settings=settings, clusters={"a": None})
+        record = QueryRecord(QUERY.name, QUERY.dump(), 1, version=version).run(version)
         return SourceProcess(cast(Connections, connections), SourceOptions(**options), "source.q.s", record, "s")
 
     return make
@@ -133,6 +133,11 @@ def test_a_spool_is_opened_where_rows_may_be_posted_or_are_left(process: Callabl
     left = silent.open_box(LETTERS)
     assert left is not None
     left.close()
+
+
+def test_the_sources_of_two_versions_of_a_query_do_not_write_the_same_spool(process: Callable[..., SourceProcess]) -> None:
+    directories = [process(version).spool_directory for version in (1, 2)]
+    assert [directory.parent.name for directory in directories] == ["q", "q-2"]
 
 
 def test_without_a_token_nothing_can_be_posted_and_the_log_says_so(
