@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
@@ -54,9 +54,24 @@ class Requires:
 
 VIEWER, OPERATOR, ADMIN, CHAOS = (Depends(Requires(role)) for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN, Role.CHAOS))
 
+AS_OF = "Boreal-As-Of-Ms"
+STALE = "Boreal-Stale"
+
+
+async def say_freshness(request: Request, response: Response) -> None:
+    """Says in headers when what is read was known, and whether that may be out of date. Not in a thread of its own, since it
+    asks no server."""
+    freshness = installation_of(request).freshness()
+    response.headers[AS_OF] = f"{freshness.as_of_ms:.0f}"
+    response.headers[STALE] = "true" if freshness.is_stale else "false"
+
+
+MARKED = Depends(say_freshness)
+
 InstallationOf = Annotated[Installation, Depends(installation_of)]
 JobsOf = Annotated[Jobs, Depends(jobs_of)]
 SettingsOf = Annotated[ApiSettings, Depends(settings_of)]
+MinRevision = Annotated[int | None, Query(description="Wait a few seconds until this revision is known.", ge=0, le=10**18)]
 Name = Annotated[str, Path(description="The name of the query.", min_length=1, max_length=200, examples=["departures"])]
 
 

@@ -259,7 +259,7 @@ class Installation(Protocol):
         PreconditionError."""
 
     def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
-        """Replace some top-level fields of a query's specification, all or none; a new X holds at once. UserError,
+        """Change some fields of a query, all or none (`deployment.query_changes`); a new X holds at once. UserError,
         NotFoundError, PreconditionError."""
 
     def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:

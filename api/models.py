@@ -440,6 +440,27 @@ class FailureAnswer(FailureSummary):
     events: list[EventAnswer] = Field(description="Its events, in order: the first thousand.")
 
 
+class Reconciliation(BaseModel):
+    """A correction of an instance, after all its inputs were there again. Times are milliseconds since 1970."""
+
+    id: int = Field(description="Its number: that of the event of its end.")
+    failure: str | None = Field(description="The id of the failure after which it came.")
+    fragment: str = Field(description="The fragment.")
+    replica: str = Field(description="The replica.")
+    shard: int = Field(description="The shard.")
+    mode: str | None = Field(description="The mode, as of the detection of the failure; null if unknown.")
+    started_ms: float = Field(description="When the correction began.")
+    ended_ms: float = Field(description="When the instance was stable again.")
+    seconds: float = Field(description="How long the correction took.")
+
+
+class ReconciliationList(BaseModel):
+    """Corrections, the newest first."""
+
+    reconciliations: list[Reconciliation] = Field(description="The corrections.")
+    next: int | None = Field(description="What to give as `after` for older ones; null if there are no more.")
+
+
 class WhatIfStep(BaseModel):
     """What would have been shown from an X on, up to the next step's."""
 

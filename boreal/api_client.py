@@ -182,6 +182,12 @@ class ApiClient:
         found: Json = self.call("GET", f"{_path(name)}/failures", params={"limit": limit, "after": after})
         return found
 
+    def reconciliations(self, name: str, *, failure: str | None = None, limit: int = 50, after: int | None = None) -> Json:
+        """A page of the corrections of a query's instances, the newest first. after: `next` of the page before."""
+        params = {"failure": failure, "limit": limit, "after": after}
+        found: Json = self.call("GET", f"{_path(name)}/reconciliations", params=params)
+        return found
+
     def what_if(self, name: str, *, since_ms: float | None = None) -> Json:
         """What each X would have shown of the recorded failures, at most."""
         found: Json = self.call("GET", f"{_path(name)}/what-if", params={"since_ms": since_ms})

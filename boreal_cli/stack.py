@@ -407,7 +407,7 @@ def set_(
         list[str],
         typer.Argument(
             metavar="KEY=VALUE...",
-            help="The setting and its new value: delay_threshold, reconcile, policy or slo.",
+            help="The setting and its new value: delay_threshold, reconcile, policy, alpha, replicas or slo.",
             show_default=False,
         ),
     ],

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from api.dependencies import OPERATOR, VIEWER, Document, InstallationOf, Name, SettingsOf, body_as, takes_document
+from api.dependencies import MARKED, OPERATOR, VIEWER, Document, InstallationOf, Name, SettingsOf, body_as, takes_document
 from api.installation import ForbiddenError, Installation, NotFoundError
 from api.models import DeadLetterAnswer, DeadLetterList, DeadLetterReplay, DeadLetterReplayRequest, DeadLettersLeft
 from boreal.model.errors import UserError
@@ -19,7 +19,7 @@ MOST_LISTED = 1_000
 EXAMPLE = {"stream": "jfk", "reason": "ahead of the clock"}
 
 
-@router.get("/{name}/dead-letters", dependencies=[VIEWER])
+@router.get("/{name}/dead-letters", dependencies=[VIEWER, MARKED])
 def list_dead_letters(
     name: Name,
     installation: InstallationOf,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from api.dependencies import VIEWER, InstallationOf
+from api.dependencies import MARKED, VIEWER, InstallationOf
 from api.event_history import EventFilter, EventHistory
 from api.models import EventAnswer, EventList
 from api.routers.output import LOOK_S, PAGE, RETRY_MS, Stream, waker, within
@@ -39,7 +39,7 @@ def wanted(
 Wanted = Annotated[EventFilter, Depends(wanted)]
 
 
-@router.get("", dependencies=[VIEWER])
+@router.get("", dependencies=[VIEWER, MARKED])
 def list_events(
     installation: InstallationOf,
     wanted: Wanted,

@@ -9,14 +9,36 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.comparisons import MOST_ROWS
-from api.dependencies import OPERATOR, VIEWER, Document, InstallationOf, JobsOf, Name, body_as, takes_document
+from api.dependencies import (
+    MARKED,
+    OPERATOR,
+    VIEWER,
+    Document,
+    InstallationOf,
+    JobsOf,
+    MinRevision,
+    Name,
+    body_as,
+    takes_document,
+)
 from api.event_history import EventFilter
 from api.installation import Installation, NotFoundError
-from api.models import ComparisonAnswer, EventAnswer, FailureAnswer, FailureList, FailureSummary, WhatIf, WhatIfStep
+from api.models import (
+    ComparisonAnswer,
+    EventAnswer,
+    FailureAnswer,
+    FailureList,
+    FailureSummary,
+    Reconciliation,
+    ReconciliationList,
+    WhatIf,
+    WhatIfStep,
+)
 from api.replays import EXAMPLE, RECORDING, Replay, ReplayRequest, check, faults_of, span_of
 from api.routers.comparisons import KIND
 from api.routers.jobs import caller_of
 from boreal.query.refusals import did_you_mean
+from deployment.events import RECONCILED, Event
 from deployment.what_if import Overhead, staircase
 from embedded.recording import RowsGoneError, TooManyRowsError
 
@@ -29,7 +51,7 @@ MOST_EVENTS = 1_000
 FailureId = Annotated[str, Path(description="The id of the failure.", max_length=200, examples=["20260102T140211123Z"])]
 
 
-@router.get("/{name}/failures", dependencies=[VIEWER])
+@router.get("/{name}/failures", dependencies=[VIEWER, MARKED])
 def list_failures(
     name: Name,
     installation: InstallationOf,
@@ -43,7 +65,7 @@ def list_failures(
     return FailureList(failures=older[:limit], next=older[limit - 1].id if len(older) > limit else None)
 
 
-@router.get("/{name}/failures/{id}", dependencies=[VIEWER])
+@router.get("/{name}/failures/{id}", dependencies=[VIEWER, MARKED])
 def read_failure(name: Name, id: FailureId, installation: InstallationOf) -> FailureAnswer:
     """A failure: its phases and how long they took, what clients saw of it, how it went at each instance, and its events."""
     found = _find(name, id, installation)
@@ -90,16 +112,41 @@ def replay_failure(
     return KIND.begun(job, jobs, response)
 
 
-@router.get("/{name}/what-if", dependencies=[VIEWER])
+@router.get("/{name}/reconciliations", dependencies=[VIEWER, MARKED])
+def list_reconciliations(
+    name: Name,
+    installation: InstallationOf,
+    failure: Annotated[str | None, Query(description="Only those of the failure with this id.", max_length=200)] = None,
+    after: Annotated[int | None, Query(description="Only those before the one with this id.", ge=0, le=10**18)] = None,
+    limit: Annotated[int, Query(description="At most so many.", ge=1, le=MOST_LISTED)] = 50,
+) -> ReconciliationList:
+    """The corrections of a query's instances that are over, the newest first, as the journal has them. An instance that had
+    given nothing tentative needs none."""
+    modes = {each["id"]: each["reconcile"] for each in _known(name, installation)}
+    wanted = EventFilter(name, frozenset({RECONCILED}), failure)
+    found: list[Reconciliation] = []
+    while len(found) < limit:
+        page = installation.events.before(after, wanted, limit - len(found))
+        found += [_reconciliation(*each, modes) for each in page.events if each[1].facts["redo_s"] is not None]
+        after = page.reached
+        if page.is_end:
+            return ReconciliationList(reconciliations=found, next=None)
+    return ReconciliationList(reconciliations=found, next=after)
+
+
+@router.get("/{name}/what-if", dependencies=[VIEWER, MARKED])
 def what_if(
     name: Name,
     installation: InstallationOf,
     since_ms: Annotated[
         float | None, Query(description="Count failures since then; by default of the last 24 hours.", ge=0, le=1e15)
     ] = None,
+    min_revision: MinRevision = None,
 ) -> WhatIf:
     """What each X would have shown of the failures that are recorded, as a staircase: a failure that is over within what X
     leaves to wait shows nothing, and any other at most the rows that were given meanwhile. A bound, not a forecast."""
+    if min_revision is not None:
+        installation.queries((name, min_revision))
     status, freshness = installation.status(name), installation.freshness()
     since = freshness.as_of_ms - A_DAY_MS if since_ms is None else since_ms
     completion_ms = installation.layout(name).plan.completion_us / 1_000
@@ -108,6 +155,22 @@ def what_if(
     steps = staircase(installation.events.since(name, since), overhead)
     shown = [WhatIfStep(x_ms=step.x_ms, failures=step.failures, rows_tentative_at_most=step.rows) for step in steps]
     return WhatIf(query=name, x_ms=status["x_ms"], since_ms=since, steps=shown)
+
+
+def _reconciliation(number: int, event: Event, modes: Mapping[str, str | None]) -> Reconciliation:
+    fragment, replica, shard = event.facts["instance"].rsplit(".", 2)
+    seconds = float(event.facts["redo_s"])
+    return Reconciliation(
+        id=number,
+        failure=event.failure,
+        fragment=fragment,
+        replica=replica,
+        shard=int(shard),
+        mode=modes.get(event.failure or ""),
+        started_ms=event.at_ms - seconds * 1_000,
+        ended_ms=event.at_ms,
+        seconds=seconds,
+    )
 
 
 def _find(name: str, id_: str, installation: Installation) -> Mapping[str, Any]:

@@ -11,11 +11,13 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.dependencies import (
     ADMIN,
+    MARKED,
     OPERATOR,
     VIEWER,
     Document,
     Expectation,
     InstallationOf,
+    MinRevision,
     Name,
     SettingsOf,
     takes_document,
@@ -78,10 +80,9 @@ Start = Annotated[
         "on records were written.",
     ),
 ]
-MinRevision = Annotated[int | None, Query(description="Wait a few seconds until this revision is known.", ge=0, le=10**18)]
 
 
-@router.get("", dependencies=[VIEWER])
+@router.get("", dependencies=[VIEWER, MARKED])
 def list_queries(
     installation: InstallationOf,
     settings: SettingsOf,
@@ -110,7 +111,7 @@ def create(request: Request, document: Document, installation: InstallationOf, r
     return _changed(change, response)
 
 
-@router.get("/{name}", dependencies=[VIEWER])
+@router.get("/{name}", dependencies=[VIEWER, MARKED])
 def read(
     name: Name,
     installation: InstallationOf,
@@ -137,13 +138,13 @@ def create_or_replace(
 def change(
     name: Name, document: Document, expected: Expectation, installation: InstallationOf, response: Response
 ) -> QueryAnswer:
-    """Change some fields while the query runs, all or none: delay_threshold, reconcile, policy, replicas, engine, tuning,
-    latest, debezium, records, slo. A new delay threshold holds at once, also for what is held back. Answers with what is in
-    force."""
+    """Change some fields while the query runs, all or none: delay_threshold, reconcile, policy, alpha (tuning.alpha_x),
+    replicas, engine, tuning, latest, debezium, records, slo. A new delay threshold holds at once, also for what is held back.
+    Answers with what is in force."""
     return _changed(installation.change(name, document, expected), response)
 
 
-@router.get("/{name}/evolution", dependencies=[VIEWER])
+@router.get("/{name}/evolution", dependencies=[VIEWER, MARKED])
 def evolution(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> EvolutionAnswer | None:
     """How the change of a query to another version gets on; null where it has one version only."""
     record = _record(installation, name, min_revision)
@@ -191,7 +192,7 @@ def delete(name: Name, expected: Expectation, installation: InstallationOf) -> N
     installation.delete(name, expected)
 
 
-@router.get("/{name}/status", dependencies=[VIEWER])
+@router.get("/{name}/status", dependencies=[VIEWER, MARKED])
 def status(
     name: Name, installation: InstallationOf, settings: SettingsOf, response: Response, min_revision: MinRevision = None
 ) -> QueryStatus:
@@ -203,11 +204,11 @@ def status(
     return found
 
 
-@router.get("/{name}/slo", dependencies=[VIEWER])
-def slo(name: Name, installation: InstallationOf) -> SloAnswer:
+@router.get("/{name}/slo", dependencies=[VIEWER, MARKED])
+def slo(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> SloAnswer:
     """How a query keeps its objective: how many of its results came within X, and for how much of the time clients held nothing
     tentative; what is left of both budgets, and how fast they are spent. 404 if it has none."""
-    if "slo" not in _record(installation, name).spec:
+    if "slo" not in _record(installation, name, min_revision).spec:
         fix = 'set one with PATCH: {"slo": {"objective": "99.9%", "window": "30d"}}'
         raise NotFoundError("slo", None, f"{name} has no objective", fix)
     status, freshness = installation.status(name), installation.freshness()
@@ -217,34 +218,37 @@ def slo(name: Name, installation: InstallationOf) -> SloAnswer:
     return SloAnswer.model_validate({**status["slo"], "query": name, "as_of_ms": as_of_ms, "stale": freshness.is_stale})
 
 
-@router.get("/{name}/plan", dependencies=[VIEWER])
-def plan(name: Name, installation: InstallationOf) -> dict[str, Any]:
+@router.get("/{name}/plan", dependencies=[VIEWER, MARKED])
+def plan(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> dict[str, Any]:
     """The fragments, replicas and operators of a query, and the durations that follow from it."""
-    return plan_answer(_record(installation, name).query, installation.layout(name))
+    return plan_answer(_record(installation, name, min_revision).query, installation.layout(name))
 
 
-@router.get("/{name}/explain-delay", dependencies=[VIEWER])
-def explain_delay(name: Name, installation: InstallationOf) -> dict[str, Any]:
+@router.get("/{name}/explain-delay", dependencies=[VIEWER, MARKED])
+def explain_delay(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> dict[str, Any]:
     """Where X goes: `parts`, in the order in which a row passes them, sum up to it, but for those within another. `waits`:
     which bucket waits for which inputs, since when, and in how long its results are given as tentative at the latest."""
+    _record(installation, name, min_revision)
     return explanation(installation.layout(name).plan, installation.status(name), installation.instances(name))
 
 
-@router.get("/{name}/inputs", dependencies=[VIEWER])
-def inputs(name: Name, installation: InstallationOf) -> list[InputStatus]:
+@router.get("/{name}/inputs", dependencies=[VIEWER, MARKED])
+def inputs(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> list[InputStatus]:
     """The streams of a query."""
+    _record(installation, name, min_revision)
     return [InputStatus.model_validate(each) for each in installation.status(name)["inputs"]]
 
 
-@router.get("/{name}/replicas", dependencies=[VIEWER])
-def replicas(name: Name, installation: InstallationOf) -> list[ReplicaStatus]:
+@router.get("/{name}/replicas", dependencies=[VIEWER, MARKED])
+def replicas(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> list[ReplicaStatus]:
     """The instances of a query: each shard of each replica of each fragment, with what it says of itself."""
+    _record(installation, name, min_revision)
     said = {_who(each): each for each in installation.instances(name)}
     known = installation.status(name)["replicas"]
     return [ReplicaStatus.model_validate({**said.get(_who(each), {}), **each}) for each in known]
 
 
-@router.get("/{name}/liveness", dependencies=[VIEWER])
+@router.get("/{name}/liveness", dependencies=[VIEWER, MARKED])
 def liveness(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> LivenessAnswer:
     """Whether a query runs as its newest revision says: what `boreal query apply` waits for."""
     _record(installation, name, min_revision)
@@ -270,7 +274,7 @@ def validate_named(name: Name, document: Document, installation: InstallationOf,
     return _validated(installation, _named(name, document), start)
 
 
-@checking.get("/overview", dependencies=[VIEWER])
+@checking.get("/overview", dependencies=[VIEWER, MARKED])
 def overview(
     installation: InstallationOf,
     limit: Annotated[int | None, Query(ge=1, le=10**6, description="At most so many; all, if it is not given.")] = None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 
-from api.dependencies import OPERATOR, VIEWER, InstallationOf
+from api.dependencies import MARKED, OPERATOR, VIEWER, InstallationOf
 from api.installation import ConflictError, Installation, NotFoundError, StreamPlace
 from api.models import AppendAnswer, StreamList, StreamReader, StreamReaders
 from boreal.model.errors import UserError
@@ -26,7 +26,7 @@ _CONTENT = {
 StreamName = Annotated[str, Path(description="`STREAM`, or `QUERY.STREAM`.", max_length=401, examples=["departures.jfk"])]
 
 
-@router.get("", dependencies=[VIEWER])
+@router.get("", dependencies=[VIEWER, MARKED])
 def list_streams(installation: InstallationOf) -> StreamList:
     """Who reads what: topics, each with the streams of all queries that read it."""
     places, records = installation.streams(), installation.queries()

@@ -19,6 +19,7 @@ from deployment.change_preview import ChangePreview, preview, refuse_other_struc
 from deployment.corrections import TellCorrection, tell_nobody
 from deployment.events import RESTARTED, Event
 from deployment.evolution import evolve, resolve_start, roll_back, settle
+from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, with_bucket
 from embedded.live.demo import demo_query
 from embedded.live.journal import EventJournal
@@ -136,11 +137,11 @@ class LiveEngine:
         return self.queries.get(query.name) or self.put(query, now, is_demo=True)
 
     def change(self, name: str, fields: Mapping[str, Any], now: int, by: str | None = None) -> LiveQuery:
-        """Replace some top-level fields of a query, all or none. by: who does it. UserError if it cannot run so."""
+        """Change some fields of a query, all or none: see `deployment.query_changes`. by: who does it. UserError if it cannot
+        run so."""
         old = self.find(name)
-        changed = with_bucket(old.record.query.changed(**fields), old.record.query)
+        changed = with_bucket(changed_query(old.record.spec, fields), old.record.query)
         self.check(changed)
-        refuse_other_structure(old.record, changed)
         return self._change(old, replace(old.record, spec=changed.dump()), now, by)
 
     def pause(self, name: str, paused: bool, now: int, by: str | None = None) -> LiveQuery:

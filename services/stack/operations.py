@@ -20,6 +20,7 @@ from deployment.evolution import EARLIEST, TOPICS_OF_CLIENTS, evolve, let_go, re
 from deployment.layout import Layout, internal_topics, make_layout
 from deployment.liveness import Liveness
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
+from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, public_name, with_bucket
 from deployment.skew import clock_warnings
 from deployment.status_fields import ANSWERS_OF_STACK, SOURCE_OF_STACK, records_wait_for, shown_stream
@@ -57,9 +58,6 @@ from services.storage.redis_checkpoints import RedisCheckpointStore, connect_red
 
 DEFAULT_ENGINE = "spark"
 """The engine of a query that names none."""
-
-SETTABLE = ("delay_threshold", "reconcile", "policy", "replicas", "engine", "tuning", "latest", "debezium", "records", "slo")
-"""The fields of a running query that `set` changes. The structure and the name stay."""
 
 Check = Callable[[QueryRecord | None], None]
 """Called with the newest record of a query, or None, where no other change can come before this one; an error refuses it."""
@@ -238,15 +236,11 @@ class Operations:
         return {"valid": True, "notes": list(plan(query).notes), "change": None if found is None else found.fields()}
 
     def set(self, name: str, changes: Mapping[str, object], check: Check = accept_any, by: str = COMMAND_LINE) -> QueryRecord:
-        """Change some fields of SETTABLE, all or none; the values are written as in the query file. Of `policy` and `tuning` as
-        mappings, the parts that are named change; None stands for the default."""
-        for key in changes:
-            if key not in SETTABLE:
-                raise UserError(key, changes[key], "cannot be set while the query runs", did_you_mean(key, SETTABLE))
+        """Change some fields of a query, all or none: see `deployment.query_changes`."""
 
         def decide(old: QueryRecord | None) -> QueryRecord:
             record = self._checked(name, old, check)
-            wanted = with_bucket(self.check(_merged(record, changes)), None)
+            wanted = with_bucket(self.check(changed_query(record.spec, changes)), None)
             _refuse_while_it_evolves(record, wanted)
             return _follow(record, replace(record, spec=wanted.dump()))
 
@@ -584,17 +578,6 @@ def _refuse_while_it_evolves(record: QueryRecord, wanted: Query) -> None:
         if getattr(record.query, key) != getattr(wanted, key):
             fix = "wait until it has one version again: boreal query show"
             raise UserError(key, wanted.dump().get(key), f"cannot change while {record.name} evolves", fix)
-
-
-def _merged(record: QueryRecord, changes: Mapping[str, object]) -> Query:
-    """The query with these changes; a mapping replaces the named parts of a field that is one."""
-    spec = dict(record.spec)
-    for key, value in changes.items():
-        before = spec.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            value = {part: each for part, each in {**before, **value}.items() if each is not None}
-        spec[key] = value
-    return load_query({key: value for key, value in spec.items() if value is not None})
 
 
 def with_default_engine(query: Query) -> Query:

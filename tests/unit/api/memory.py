@@ -26,11 +26,12 @@ from api.installation import (
 )
 from boreal.model.errors import UserError
 from boreal.query.planner import plan
-from boreal.query.spec import Query, load_query
+from boreal.query.spec import Query
 from deployment.change_preview import preview
 from deployment.evolution import evolve, let_go, resolve_start, roll_back, settle
 from deployment.layout import Layout, make_layout
 from deployment.liveness import Liveness
+from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord
 from deployment.watched_query import WatchedQuery
 from embedded.recording import Recording, RowsGoneError, Span
@@ -157,7 +158,7 @@ class MemoryInstallation:
     def change(self, name: str, fields: Mapping[str, Any], precondition: Precondition) -> Change:
         old = self.record(name)
         self._write(name, precondition)
-        return self.put(load_query({**old.spec, **fields}), Precondition())
+        return self.put(changed_query(old.spec, fields), Precondition())
 
     def pause(self, name: str, paused: bool, precondition: Precondition) -> Change:
         old = self.record(name)

@@ -33,6 +33,7 @@ def test_queries_are_made_changed_and_deleted(address: str, token: str) -> None:
         assert api.pause("departures")["paused"] and not api.resume("departures")["paused"]
         assert api.restart("departures")["name"] == "departures" and api.explain_delay("departures")["waits"] == []
         assert api.append("jfk", [ROW])["accepted"] == 1 and api.failures("departures") == {"failures": [], "next": None}
+        assert api.reconciliations("departures", limit=3) == {"reconciliations": [], "next": None}
         assert api.chaos("cut jfk for 5s")["fault"] == "cut jfk for 5s"
         api.delete("departures")
         with pytest.raises(ApiError, match="no such query"):

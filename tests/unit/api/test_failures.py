@@ -74,6 +74,28 @@ def test_a_failure_is_told_in_full(admin: TestClient, installation: MemoryInstal
     assert listed["id"] in refused["fix"]
 
 
+def test_corrections_come_in_pages_the_newest_first(
+    admin: TestClient, installation: MemoryInstallation, query: dict[str, Any]
+) -> None:
+    path = f"{DEPARTURES}/reconciliations"
+    assert admin.get(path).json() == {"reconciliations": [], "next": None}
+    for number in range(3):
+        take(installation, a_failure(1_000_000.0 * (number + 1)))
+    unneeded = Event(4_000_000.0, "reconciled", "departures", None, None, {"instance": "main.r1.0", "redo_s": None})
+    take(installation, [unneeded, Event(4_000_001.0, "paused", "other")])
+    first = admin.get(f"{path}?limit=2").json()
+    rest = admin.get(f"{path}?limit=2&after={first['next']}").json()
+    found = [*first["reconciliations"], *rest["reconciliations"]]
+    assert [each["ended_ms"] for each in found] == [3_008_005.0, 2_008_005.0, 1_008_005.0] and rest["next"] is None
+    failures = [each["id"] for each in admin.get(f"{DEPARTURES}/failures").json()["failures"]]
+    assert [each["failure"] for each in found] == failures
+    assert {key: found[0][key] for key in ("fragment", "replica", "shard", "mode", "started_ms", "seconds")} == {
+        "fragment": "main", "replica": "r0", "shard": 0, "mode": "overlay_redo", "started_ms": 3_008_000.0, "seconds": 0.005,
+    }  # fmt: skip
+    assert admin.get(f"{path}?failure={failures[1]}").json()["reconciliations"] == [found[1]]
+    problem(admin.get("/api/v1/queries/other/reconciliations"), 404, "NAME")
+
+
 def test_an_objective_has_its_budgets(admin: TestClient, query: dict[str, Any]) -> None:
     assert "PATCH" in problem(admin.get(f"{DEPARTURES}/slo"), 404, "slo")["fix"]
     problem(admin.get("/api/v1/queries/other/slo"), 404, "NAME")

@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 from api.models import EXAMPLE_SPEC
 from boreal.query.spec import load_query
 from boreal.query.sql_writing import write_sql
+from deployment.query_changes import SETTABLE
 from deployment.query_record import QueryRecord
-from services.stack.operations import SETTABLE
-from tests.unit.api.memory import MemoryInstallation
+from tests.unit.api.memory import NOW_MS, MemoryInstallation
 
 QUERIES = "/api/v1/queries"
 DEPARTURES = f"{QUERIES}/departures"
@@ -105,6 +105,7 @@ SET: dict[str, Any] = {
     "delay_threshold": "2s",
     "reconcile": "overlay_redo",
     "policy": {"failure": "delay", "stabilization": "suspend"},
+    "alpha": "900ms",
     "replicas": 3,
     "engine": "spark",
     "tuning": {"bucket": "200ms"},
@@ -120,9 +121,28 @@ SET: dict[str, Any] = {
 def test_each_field_that_can_be_set_is_set_by_patch(admin: TestClient, query: dict[str, Any], field: str) -> None:
     changed = admin.patch(DEPARTURES, json={field: SET[field]})
     assert changed.status_code == 200, changed.text
-    given, now = SET[field], changed.json()["spec"][field]
+    spec = changed.json()["spec"]
+    given, now = SET[field], spec["tuning"]["alpha_x"] if field == "alpha" else spec[field]
     assert {key: now[key] for key in given} == given if field == "tuning" else now == given
     assert changed.json()["revision"] == query["revision"] + 1
+
+
+def test_several_fields_change_together_or_none_does(admin: TestClient, query: dict[str, Any]) -> None:
+    changes = {key: SET[key] for key in ("delay_threshold", "reconcile", "policy", "alpha", "replicas")}
+    changes["tuning"] = {"bucket": "200ms", "heartbeat": "50ms"}
+    changed = admin.patch(DEPARTURES, json=changes)
+    assert changed.status_code == 200 and changed.json()["revision"] == 2, changed.text
+    spec = changed.json()["spec"]
+    assert {key: spec[key] for key in ("delay_threshold", "reconcile", "policy", "replicas")} == {
+        key: SET[key] for key in ("delay_threshold", "reconcile", "policy", "replicas")
+    }
+    assert [spec["tuning"][key] for key in ("alpha_x", "bucket", "heartbeat")] == ["900ms", "200ms", "50ms"]
+    problem(admin.patch(DEPARTURES, json={"replicas": 1, "alpha": "2s"}), 422, "alpha")
+    problem(admin.patch(DEPARTURES, json={"replicas": 1, "alpha": "1s", "tuning": {"alpha_x": "1s"}}), 422, "alpha")
+    problem(admin.patch(DEPARTURES, json={"replicas": 1, "output": "late"}), 422, "output")
+    assert admin.get(DEPARTURES).json()["replicas"] == 3
+    tuning = admin.patch(DEPARTURES, json={"alpha": None, "tuning": {"heartbeat": None}}).json()["spec"]["tuning"]
+    assert tuning["bucket"] == "200ms" and not {"alpha_x", "heartbeat"} & tuning.keys()
 
 
 def test_patch_answers_with_what_is_in_force(admin: TestClient, query: dict[str, Any]) -> None:
@@ -180,6 +200,33 @@ def test_pause_resume_and_restart_are_accepted_and_need_no_body(
     assert admin.put(f"{DEPARTURES}/pause").json()["revision"] == 2
     assert admin.post(f"{DEPARTURES}/resume").json() == {"name": "departures", "revision": 3, "paused": False}
     assert admin.post(f"{DEPARTURES}/restart").status_code == 202 and installation.restarted == ["departures"]
+
+
+READS = ("", "/status", "/plan", "/explain-delay", "/inputs", "/replicas", "/liveness", "/evolution", "/slo", "/what-if")
+"""What depends on the revision of a query."""
+
+
+@pytest.mark.parametrize("read", READS)
+def test_every_read_of_a_query_waits_for_a_revision(admin: TestClient, query: dict[str, Any], read: str) -> None:
+    assert admin.patch(DEPARTURES, json={"slo": "99.9%"}).json()["revision"] == 2
+    assert admin.get(DEPARTURES + read, params={"min_revision": 2}).status_code == 200
+    problem(admin.get(DEPARTURES + read, params={"min_revision": 3}), 503, "min_revision")
+
+
+MARKED = (
+    *(DEPARTURES + read for read in (*READS, "/failures", "/reconciliations", "/dead-letters")),
+    QUERIES, "/api/v1/overview", "/api/v1/streams", "/api/v1/events",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", MARKED)
+def test_every_read_says_how_old_its_answer_is(admin: TestClient, installation: MemoryInstallation, path: str) -> None:
+    admin.put(DEPARTURES, json={**EXAMPLE_SPEC, "slo": "99.9%"})
+    for is_away, said in ((False, "false"), (True, "true")):
+        installation.is_away = is_away
+        answer = admin.get(path)
+        assert answer.status_code == 200
+        assert (answer.headers["boreal-as-of-ms"], answer.headers["boreal-stale"]) == (f"{NOW_MS:.0f}", said)
 
 
 def test_a_deleted_query_is_gone(admin: TestClient, query: dict[str, Any]) -> None:

@@ -380,7 +380,7 @@ def test_what_cannot_run_is_refused_and_changes_nothing(begin: Begin, tmp_path: 
     query = drive.demo()
     with pytest.raises(UserError, match="delay_threshold"):
         drive.engine.change("departures", {"delay_threshold": "1ms"}, drive.now)
-    with pytest.raises(UserError, match="cannot change while it runs"):
+    with pytest.raises(UserError, match="cannot be set while the query runs"):
         drive.engine.change("departures", {"output": "late"}, drive.now)
     with pytest.raises(UserError, match="embedded installation"):
         drive.engine.put(load_query(COUNTS.replace("output", "engine: spark\noutput")), drive.now)
