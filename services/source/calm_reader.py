@@ -215,6 +215,10 @@ class _Seat:
     def position(self) -> int:
         return self._member.needed(self._number)
 
+    @property
+    def gather_us(self) -> int:
+        return 0  # a source gathers what it takes, and no boundaries come to a topic of users
+
     def take_shared(self, fetched: Fetched) -> bool:
         return self._member.put(self._number, fetched)
 

@@ -51,6 +51,8 @@ FETCH_WAIT_MS = 250
 """How long a fetch waits at a log's end: longer than an idle log is silent, but short, since it may delay a fetch from another
 offset."""
 POLL_MS = 200
+GATHERINGS = 10
+"""How many times within a boundary interval a calm log is read at most."""
 RETRY_S = 0.1
 CLOSE_S = 2.0
 _TAIL_FETCH_BYTES = 64 << 10
@@ -160,6 +162,7 @@ class LogReader:
         self._places = places
         self._deliver = deliver
         self._shared = shared
+        self._boundary_interval_us = boundary_interval_us
         self._spare = _SpareConsumers(cluster)
         self._follows: dict[LogId, _LogFollower] = {}
         self._watched: dict[LogId, None] = {}
@@ -171,7 +174,7 @@ class LogReader:
         self.unfollow(log)
         topic = self._places.topic_of(log)
         self._follows[log] = _LogFollower(
-            self._spare.take, log, topic, after_id, self._deliver, self._choose_tails, self._shared
+            self._spare.take, log, topic, after_id, self._deliver, self._choose_tails, self._shared, self._gather_us
         )
         self._choose_tails()
 
@@ -189,6 +192,7 @@ class LogReader:
 
     def watch_every(self, boundary_interval_us: int) -> None:
         """Look this often for the newest boundary of a watched log."""
+        self._boundary_interval_us = boundary_interval_us
         self._tails.every(boundary_interval_us)
 
     def read(self, read: Read) -> None:
@@ -208,6 +212,9 @@ class LogReader:
         for thread in threads:
             thread.join(CLOSE_S)
         self._spare.close()
+
+    def _gather_us(self) -> int:
+        return self._boundary_interval_us // GATHERINGS
 
     def _choose_tails(self) -> None:
         follows = dict(self._follows)
@@ -342,11 +349,13 @@ class _LogFollower(_Worker):
         deliver: OnDelivery,
         on_begun: Callable[[], None],
         shared: SharedReader,
+        gather_us: Callable[[], int],
     ) -> None:
         super().__init__(f"follow-{log.key}-{log.replica}", deliver)
         self._take_consumer = take_consumer
         self._on_begun = on_begun
         self._shared = shared
+        self._gather_us = gather_us
         self._log = log
         self._topic = topic
         self._needed = after_id + 1
@@ -383,6 +392,10 @@ class _LogFollower(_Worker):
     def position(self) -> int:
         assert self._position is not None
         return self._position
+
+    @property
+    def gather_us(self) -> int:
+        return self._gather_us()
 
     def take_shared(self, fetched: Fetched) -> bool:
         with self._flow:

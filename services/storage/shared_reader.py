@@ -5,6 +5,9 @@ consumer once the log is calm: few records come at a time. As soon as many recor
 too slowly, the follower reads alone again, so that no log holds up another. A source does the same with the partitions of its
 topic (services/source/calm_reader.py).
 
+Each fetch costs time for every log that is read, whether it has news or not. So what comes to many logs one after the other is
+gathered: the next fetch begins a moment after one that has brought records, as long after as all members allow.
+
     reads alone ──few records for calm_s──> is read in both ways ──the shared consumer has caught up──> is shared
          ^                                                                                               │
          └────────────── many records at once, a full event that waits, or an error ─────────────────────┘
@@ -63,6 +66,11 @@ class Member(Protocol):
     @property
     def position(self) -> int:
         """Offset of the record that it needs next."""
+        ...
+
+    @property
+    def gather_us(self) -> int:
+        """How long what comes may wait for what comes to other logs, in microseconds."""
         ...
 
     def take_shared(self, fetched: Fetched) -> bool:
@@ -151,6 +159,15 @@ class SharedReader:
                         # In this order: it may join again as soon as it reads alone.
                         self.leave(member, place)
                         member.read_alone()
+            if found:
+                self._gather(members)
+
+    def _gather(self, members: Mapping[TopicPartition, tuple[Member, ...]]) -> None:
+        """Wait for records of other logs. No fetch is under way meanwhile."""
+        wait_us = min(member.gather_us for of_place in members.values() for member in of_place)
+        if wait_us > 0:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, wait_us / 1e6)
 
     def _await_any(self) -> None:
         with self._changed:
