@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, assert_never
 
 ATTEMPTS = 3
 """How often a job is begun: one whose runs end the API must not end it for ever."""
@@ -163,6 +163,8 @@ class JobQueue:
                 effects = [Stop(id_), Remove(id_)] if job.state is State.RUNNING else [Remove(id_)]
             case Ended(id_, problem):
                 effects = self._end(self.jobs.get(id_), problem, now_ms)
+            case _:
+                assert_never(event)
         return effects + self._start_next(now_ms)
 
     def end(self) -> list[Effect]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from api.installation import BusyError, ConflictError, NotFoundError, UnavailableError
 from api.job_queue import Cancelled, Deleted, Effect, Ended, Event, Job, JobQueue, Posted, Remove, Save, Start, State, Stop
@@ -238,6 +238,8 @@ class Jobs:
                     shutil.rmtree(self._folder / id_ / WORK, ignore_errors=True)
                 case Remove(id_):
                     shutil.rmtree(self._folder / id_, ignore_errors=True)
+                case _:
+                    assert_never(effect)
 
     def _start(self, id_: str) -> None:
         folder = self._folder / id_

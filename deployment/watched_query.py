@@ -4,7 +4,7 @@ out. `status` is the known state of the query."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from boreal.model.frames import State
 from boreal.query.plan import Edge
@@ -169,8 +169,8 @@ class WatchedQuery:
             if self.newest(f"node.{self.record.name}.{who.replica}", now) is None:
                 self.stalls.forget(who)
         effects: list[WatchEffect] = []
-        for effect in self.claims.tick(now, is_counting=not self.record.paused and not self.is_beside):
-            effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
+        claim_effects = self.claims.tick(now, is_counting=not self.record.paused and not self.is_beside)
+        effects += self._entries(claim_effects, now)
         if self.record.paused or self.slo is None:
             effects += self.served.stop(now / 1_000)
         return effects + self._changes(now) + self._failure_signs(now)
@@ -382,9 +382,12 @@ class WatchedQuery:
     # The journal
 
     def _entries(self, effects: Iterable[claims.ClaimEffect | stalls.StallEffect], now: int) -> list[WatchEffect]:
+        """The journal entries of these effects, and the trims, which are passed on, in their order."""
         entries: list[WatchEffect] = []
         for effect in effects:
             match effect:
+                case Trim():
+                    entries.append(effect)
                 case claims.ClaimLoss(who, silent_us):
                     text = f"was silent for {silent_us / 1e6:.0f} s, longer than the retention, and has lost its claim"
                     entries.append(self._enter("claim", str(who), text, now, is_bad=True))
@@ -395,6 +398,8 @@ class WatchedQuery:
                     entries.append(self._enter("progress", str(who), text, now, is_bad=True))
                 case stalls.StallEnd(who):
                     entries.append(self._enter("progress", str(who), "makes progress again", now))
+                case _:
+                    assert_never(effect)
         return entries
 
     def _changes(self, now: int) -> list[WatchEffect]:

@@ -23,8 +23,9 @@ from deployment.events import DELETED, SERVED, Event, event_from
 from deployment.evolution import EgressReport, Evolution, shown
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.query_record import QueryRecord, inner_name, public_name
+from deployment.skew import ProcessStatus
 from deployment.slo import ServiceLevel
-from deployment.watched_query import ProcessStatus, WatchedQuery, WatchEffect
+from deployment.watched_query import WatchedQuery, WatchEffect
 from formats.control_messages import ControlItem, trim_item
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
