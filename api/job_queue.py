@@ -69,6 +69,7 @@ class Posted:
     """A new job is asked for; its id is not taken."""
 
     job: Job
+    """The job, QUEUED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Cancelled:
     """A job is no longer wanted; nothing happens if it is over."""
 
     id: str
+    """The id of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,17 @@ class Deleted:
     """A job is to be forgotten, whatever its state."""
 
     id: str
+    """The id of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process of a job has ended. problem: why it has no result; None if it has one."""
+    """The process of a job has ended."""
 
     id: str
+    """The id of the job."""
     problem: dict[str, Any] | None
+    """Why it has no result: {field, value, problem, fix}; None if it has one."""
 
 
 Event = Posted | Cancelled | Deleted | Ended
@@ -104,6 +109,7 @@ class Save:
     """Keep the job as it is now, so that a crash does not lose it."""
 
     job: Job
+    """The job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,7 @@ class Start:
     """Start the process of a job. `Ended` follows, whatever happens."""
 
     id: str
+    """The id of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,7 @@ class Stop:
     """Stop the process of a job, and return when it has stopped."""
 
     id: str
+    """The id of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,7 @@ class Remove:
     """Remove all that is kept of a job."""
 
     id: str
+    """The id of the job."""
 
 
 Effect = Save | Start | Stop | Remove

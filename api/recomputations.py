@@ -80,7 +80,9 @@ class Recomputation:
     recording: Recording
     """Its input."""
     since: int
+    """The first event time (us)."""
     until: int
+    """The event time after the last (us)."""
 
     def said(self) -> dict[str, Any]:
         """What a job has to know beside the recording; `saved` reads it."""

@@ -93,8 +93,11 @@ class Pair:
     """Two operators that compute the same."""
 
     name: str
+    """What the pair does."""
     built_in: Mapping[str, Any]
+    """The built-in operator, as a query writes it."""
     own: type[RowOperator] | type[WindowOperator]
+    """The class that computes the same."""
 
 
 PAIRS = (

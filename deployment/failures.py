@@ -34,10 +34,15 @@ class Course:
     state: str
     """As what it was detected: `UP_FAILURE` or `FAILURE`."""
     detected_ms: float
+    """When the instance noticed the failure."""
     missing: list[str] = field(default_factory=list)
+    """The inputs that were missing."""
     healed_ms: float | None = None
+    """When all inputs were there again; None before."""
     reconciled_ms: float | None = None
+    """When the correction was complete; None before."""
     redo_s: float | None = None
+    """How long the correction took (s); None before it is complete."""
 
 
 @dataclass(slots=True)
@@ -45,24 +50,39 @@ class Failure:
     """One failure of a query."""
 
     id: str
+    """The id of the failure."""
     query: str
+    """The name of the query."""
     detected_ms: float
+    """When the first instance noticed it."""
     x_ms: float | None
+    """X when it was detected (ms); None if unknown."""
     reconcile: str | None
+    """How the query reconciled then; None if unknown."""
     policy: Mapping[str, str] | None
+    """The query's policy then, as {phase: choice}; None if unknown."""
     since_ms: float | None = None
     """When the silence began that was noticed; None if unknown."""
     instances: dict[str, Course] = field(default_factory=dict)
+    """How it went at each instance, by name."""
     missing: list[str] = field(default_factory=list)
+    """The inputs that were missing at any instance."""
     tentative_ms: float | None = None
+    """When clients first got a tentative result; None if they got none."""
     undone_ms: float | None = None
+    """When clients last had tentative results revoked; None if they had none."""
     ended_ms: float | None = None
+    """When it was over; None while it is open."""
     undone: dict[str, int] = field(default_factory=dict)
+    """The number of rows that were revoked, by site."""
     late_rows: int | None = None
+    """The number of rows that came later than X; None while it is open."""
     rows_stable: int | None = None
     """Stable rows that clients were given from the detection to the end."""
     because: str | None = None
+    """Why it is over; None while it is open."""
     switches: int = 0
+    """How often an instance turned to another replica."""
     faults: list[dict[str, Any]] = field(default_factory=list)
     """Faults on purpose that were active: `id`, `fault`, `begun_ms`, `ended_ms`."""
 

@@ -27,7 +27,9 @@ class Served:
     """What clients were given within a span of time; milliseconds since the Unix epoch."""
 
     from_ms: float
+    """When the span begins."""
     to_ms: float
+    """When it ends."""
     on_time: int = 0
     """New rows within X."""
     late: int = 0
@@ -50,8 +52,11 @@ class Sums:
     """The sums over a time."""
 
     on_time: float = 0.0
+    """The number of new rows within X; a fraction where a span counts in part."""
     late: float = 0.0
+    """The number of new rows later than X."""
     tentative_ms: float = 0.0
+    """For how long clients held tentative rows (ms)."""
 
     def add(self, span: Served, since_ms: float) -> None:
         """Add the part of a span after `since_ms`."""
@@ -132,7 +137,9 @@ class ServiceLevel:
     """What the clients of one query were given. Times are milliseconds since the Unix epoch, and never fall."""
 
     query: str
+    """The name of the query."""
     ledger: ServedLedger = field(default_factory=ServedLedger)
+    """What was given, in spans that are over."""
     _calm: Served | None = None
     _minute: _Open | None = None
     _seen_ms: float = 0.0

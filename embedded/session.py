@@ -52,14 +52,12 @@ _OPTION_OF = {
 
 @dataclass(frozen=True)
 class Session:
-    """A query with its input and faults, ready to run. `plan` is what the options ask for; `planned` varies it.
-
-    overrides: what the options override in the query. notes: on the pace, for the
-    report. fault_texts: the faults as the user wrote them. seed: None where work takes the time that it really takes.
-    """
+    """A query with its input and faults, ready to run. `plan` is what the options ask for; `planned` varies it."""
 
     query: Query
+    """The query."""
     overrides: Overrides
+    """What the options override in the query."""
     notes: tuple[str, ...]
     """Notes on the pace, for the report."""
     plan: Plan
@@ -142,16 +140,27 @@ class RunOptions:
     leaves what the query says, or the default."""
 
     faults: Sequence[str] = ()
+    """The faults, as docs/query.md writes them."""
     rate: str | None = None
+    """Rows per second, such as '10000/s'."""
     speed: str | None = None
+    """How much faster than event time rows come, such as '60x'."""
     mode: str | None = None
+    """How failures are reconciled."""
     policy: str | None = None
+    """What each phase of a failure does, such as 'process/delay'."""
     delay_threshold: str | None = None
+    """X, such as '3s'."""
     replicas: int | None = None
+    """The number of replicas of each fragment."""
     shards: int | None = None
+    """The number of shards of each fragment."""
     engine: str | None = None
+    """What runs the operators."""
     clock: str = "skip"
+    """'real' or 'skip': see `Session.clock`."""
     seed: int | None = None
+    """The seed of the model of work and of generated input; None to measure the real time of work."""
 
 
 PLAIN = RunOptions()

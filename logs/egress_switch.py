@@ -52,11 +52,14 @@ class NextVersion:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A frame for clients. is_last: it is the boundary that ends this version, and nothing follows."""
+    """A frame for clients."""
 
     log: LogId
+    """The log that the frame was read from."""
     frame: Frame
+    """The frame."""
     is_last: bool = False
+    """Whether this is the boundary that ends the version; nothing follows."""
 
 
 class EgressSwitch:

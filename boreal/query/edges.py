@@ -16,7 +16,9 @@ class Edges:
     """All edges: by reader and logged stream, and each once."""
 
     read: Mapping[tuple[str, str], Edge]
+    """The edge that carries a logged stream to a reader, by (fragment, stream)."""
     in_order: tuple[Edge, ...]
+    """Each edge once, in the order in which readers need them."""
 
 
 def lay_out(graph: QueryGraph, parts: list[Part]) -> Edges:

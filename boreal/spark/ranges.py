@@ -28,11 +28,14 @@ STALL_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, and how to read it. options: of kafka-python's consumer."""
+    """A topic, and how to read it."""
 
     name: str
+    """The name of the topic."""
     query: str
+    """The name of the query."""
     options: dict[str, Any]
+    """The options of kafka-python's consumer."""
 
     @property
     def has_void_records(self) -> bool:
