@@ -41,7 +41,7 @@ from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
 from deployment.audit import replay_event
-from deployment.events import Event
+from deployment.events import RecordedEvent
 from deployment.layout import Layout, make_layout
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
@@ -91,7 +91,7 @@ class StackInstallation:
         self._events = TopicFollower(self._home, EVENTS, self._take_event, read_committed=True)
         self._tails: dict[tuple[str, View], tuple[OutputTail, int]] = {}
         self._tails_lock = threading.Lock()
-        self._replays: deque[Event] = deque(maxlen=REPLAYS_SAID)
+        self._replays: deque[RecordedEvent] = deque(maxlen=REPLAYS_SAID)
         self._posts = Posts(self._operations.clusters)
 
     @property

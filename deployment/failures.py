@@ -18,7 +18,7 @@ from deployment.events import (
     SWITCHED,
     TENTATIVE,
     UNDONE,
-    Event,
+    RecordedEvent,
 )
 
 KEPT_FAILURES = 1_000
@@ -176,7 +176,7 @@ class Failures:
         """The failures of a query, the newest first."""
         return list(reversed(self._of_query.get(query, ())))
 
-    def take(self, event: Event) -> None:
+    def take(self, event: RecordedEvent) -> None:
         """Take the next event. KeyError, TypeError or ValueError if it lacks facts of its kind."""
         if event.query is None:
             return
@@ -191,7 +191,7 @@ class Failures:
         if event.failure is not None:
             self._take(event, event.failure)
 
-    def _begin_fault(self, event: Event) -> None:
+    def _begin_fault(self, event: RecordedEvent) -> None:
         assert event.query is not None
         fault = {"id": event.facts["id"], "fault": event.facts["fault"], "begun_ms": event.at_ms, "ended_ms": None}
         self._faults.setdefault(event.query, deque(maxlen=50)).append(fault)
@@ -199,7 +199,7 @@ class Failures:
         if newest and newest[-1].ended_ms is None:
             newest[-1].faults.append(fault)
 
-    def _take(self, event: Event, id_: str) -> None:
+    def _take(self, event: RecordedEvent, id_: str) -> None:
         assert event.query is not None
         known = self._of_query.setdefault(event.query, deque(maxlen=KEPT_FAILURES))
         if not known or known[-1].id != id_:
@@ -225,14 +225,14 @@ class Failures:
             failure.ended_ms, failure.because = event.at_ms, facts["because"]
             failure.late_rows, failure.rows_stable = facts["late_rows"], facts["rows_stable"]
 
-    def _begin(self, event: Event, id_: str) -> Failure:
+    def _begin(self, event: RecordedEvent, id_: str) -> Failure:
         assert event.query is not None
         facts, earliest = event.facts, event.at_ms - BEGUN_BEFORE_MS
         faults = [f for f in self._faults.get(event.query, ()) if f["ended_ms"] is None or f["ended_ms"] >= earliest]
         regime = facts.get("x_ms"), facts.get("reconcile"), facts.get("policy")
         return Failure(id_, event.query, event.at_ms, *regime, faults=faults)
 
-    def _detect(self, failure: Failure, event: Event) -> None:
+    def _detect(self, failure: Failure, event: RecordedEvent) -> None:
         facts = event.facts
         failure.detected_ms = min(failure.detected_ms, event.at_ms)
         if facts["since_ms"] is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from boreal.query.running import Slo
-from deployment.events import DELETED, KEPT_MS, SERVED, Event
+from deployment.events import DELETED, KEPT_MS, SERVED, RecordedEvent
 
 MINUTE_MS = 60_000.0
 HOUR_MS = 3_600_000.0
@@ -147,7 +147,7 @@ class ServiceLevel:
     _tentative: set[str] = field(default_factory=set)
     _summed: tuple[object, list[Sums]] | None = None
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """An event that was recorded before. KeyError, TypeError or ValueError if it lacks facts of its kind."""
         if event.kind == DELETED:
             self.ledger = ServedLedger()
@@ -158,7 +158,7 @@ class ServiceLevel:
 
     # What is seen
 
-    def see(self, site: str, rows: int, late: int, is_tentative: bool, now_ms: float) -> list[Event]:
+    def see(self, site: str, rows: int, late: int, is_tentative: bool, now_ms: float) -> list[RecordedEvent]:
         """What the egress of a site has given since it began: new rows, and how many of these later than X; and whether its
         clients hold tentative rows now. To be called every minute, and when that changes. What was given before the first call
         does not count; an egress that begins anew counts anew."""
@@ -171,7 +171,7 @@ class ServiceLevel:
         elif rows < before.rows or late < before.late:
             before = _Counter()
         minute, boundary_ms = self._minute, now_ms - now_ms % MINUTE_MS
-        events: list[Event] = []
+        events: list[RecordedEvent] = []
         if minute.from_ms < boundary_ms:
             self._pass(boundary_ms)
         # They came since the last call, so before the boundary if this call is the first one after it.
@@ -184,9 +184,9 @@ class ServiceLevel:
         (self._tentative.add if is_tentative else self._tentative.discard)(site)
         return events
 
-    def stop(self, now_ms: float) -> list[Event]:
+    def stop(self, now_ms: float) -> list[RecordedEvent]:
         """Nothing is counted until `see` is called again: the query is paused, or the process ends."""
-        events: list[Event] = []
+        events: list[RecordedEvent] = []
         if self._minute is not None:
             self._pass(max(now_ms, self._seen_ms))
             events = self._close(self._seen_ms)
@@ -202,7 +202,7 @@ class ServiceLevel:
             self._minute.tentative_ms += now_ms - self._seen_ms
         self._seen_ms = now_ms
 
-    def _close(self, to_ms: float) -> list[Event]:
+    def _close(self, to_ms: float) -> list[RecordedEvent]:
         """The minute is over."""
         assert self._minute is not None
         span, self._minute = self._minute.until(to_ms), _Open(to_ms)
@@ -215,7 +215,7 @@ class ServiceLevel:
         calm, self._calm = self._calm, None
         return self._record(calm)
 
-    def _record(self, span: Served | None) -> list[Event]:
+    def _record(self, span: Served | None) -> list[RecordedEvent]:
         if span is None:
             return []
         self.ledger.begin(span.from_ms)
@@ -228,7 +228,7 @@ class ServiceLevel:
             "late": span.late,
             "tentative_ms": round(span.tentative_ms, 3),
         }
-        return [Event(span.to_ms, SERVED, self.query, None, None, facts)]
+        return [RecordedEvent(span.to_ms, SERVED, self.query, None, None, facts)]
 
     # The budget
 

@@ -10,7 +10,7 @@ from boreal.model.frames import State
 from boreal.query.plan import Edge
 from deployment import claims, failure_signs, stalls
 from deployment.claims import LogClaims, Trim
-from deployment.events import Event
+from deployment.events import RecordedEvent
 from deployment.evolution import Progress, progress_of
 from deployment.failure_recorder import FailureRecorder
 from deployment.journal import FailureJournal, JournalEntry
@@ -24,7 +24,7 @@ from formats.control_messages import ControlItem, instance_of
 from formats.json_text import moment
 from reconcile.events import InstanceId
 
-WatchEffect = Trim | JournalEntry | Event
+WatchEffect = Trim | JournalEntry | RecordedEvent
 
 SILENT_AFTER_US = 5_000_000
 """A process sends its status every second. It is silent after five missed ones."""
@@ -95,7 +95,7 @@ class WatchedQuery:
         self.instances = _instances_of(layout)
         self._expect(now)
 
-    def record_failures(self, recorded: Iterable[Event]) -> None:
+    def record_failures(self, recorded: Iterable[RecordedEvent]) -> None:
         """Record the failures of the query, and what its clients are given, from now on. recorded: the events of it that there
         are."""
         self.failures = FailureRecorder(self.record.public)
@@ -191,7 +191,7 @@ class WatchedQuery:
         failures.regime = {"x_ms": x_ms, "reconcile": spec["reconcile"], "policy": spec["policy"]}
         return failures
 
-    def _failure_signs(self, now: int) -> list[Event]:
+    def _failure_signs(self, now: int) -> list[RecordedEvent]:
         """What follows of failures because time has passed."""
         if self.failures is None:
             return []

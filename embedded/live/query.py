@@ -33,7 +33,7 @@ from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query
 from deployment.audit import ChaosAudit
 from deployment.corrections import CorrectionHistory, TellCorrection, tell_nobody
-from deployment.events import Event, stamp
+from deployment.events import RecordedEvent, stamp
 from deployment.evolution import EARLIEST, LEAVING, EgressReport, Evolution, let_go, progress_of, shown, state_of
 from deployment.failure_recorder import SILENT, Clients, FailureRecorder
 from deployment.instance_fields import instance_fields
@@ -154,7 +154,7 @@ class LiveQuery:
         self.clock = clock
         self.plan = plan_live(record.query, is_demo)
         self.journal = FailureJournal()
-        self.on_events: Callable[[Sequence[Event]], None] = lambda events: None
+        self.on_events: Callable[[Sequence[RecordedEvent]], None] = lambda events: None
         """Called with what is to be recorded."""
         self.on_corrected: TellCorrection = tell_nobody
         self.failures = FailureRecorder(record.name)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boreal.query.spec import Slo
-from deployment.events import DELETED, SERVED, Event, read_event
+from deployment.events import DELETED, SERVED, RecordedEvent, read_event
 from deployment.slo import HOUR_MS, MINUTE_MS, Served, ServedLedger, ServiceLevel
 
 BEGIN_MS = 1_699_999_200_000.0
@@ -35,7 +35,7 @@ class Told:
         self.level = level
         self.now_ms = BEGIN_MS
         self.rows = self.late = 0
-        self.events: list[Event] = []
+        self.events: list[RecordedEvent] = []
         self.seconds: list[tuple[float, int, int, bool]] = []
         self.see(False)
 
@@ -187,6 +187,6 @@ def test_a_query_of_a_name_that_was_deleted_begins_anew() -> None:
     told.give(60, rows=1, late=1)
     told.events += told.level.stop(told.now_ms)
     level = ServiceLevel("q")
-    for event in (*told.events, Event(told.now_ms, DELETED, "q")):
+    for event in (*told.events, RecordedEvent(told.now_ms, DELETED, "q")):
         level.resume(event)
     assert level.report(OBJECTIVE, told.now_ms)["results"]["late"] == 0
