@@ -66,7 +66,7 @@ from formats.dead_letter import (
     ReplayOutcome,
 )
 from formats.json_text import moment, time_us
-from logs.egress_switch import EgressSwitch, Given, NextVersion
+from logs.egress_switch import ClientFrame, EgressSwitch, NextVersion
 from logs.restart import last_time
 from reconcile.events import InstanceId, Reconciled, StateChanged, Threshold
 from reconcile.status import Status
@@ -670,7 +670,7 @@ class LiveQuery:
         if log == running.out and running.serving is not None:
             self._give(running, running.serving.switch.take(log, frame), now)
 
-    def _give(self, running: _Running, given: Sequence[Given], now: int) -> None:
+    def _give(self, running: _Running, given: Sequence[ClientFrame], now: int) -> None:
         """Give frames of the version in charge to clients."""
         assert running.serving is not None, "it is in charge"
         output, switch = running.serving.output, running.serving.switch

@@ -16,7 +16,7 @@ from boreal.query.spec import load_query
 from deployment.evolution import EgressReport, Evolution, Progress, evolve, roll_back, settle, state_of
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
-from logs.egress_switch import EgressSwitch, Given, NextVersion
+from logs.egress_switch import ClientFrame, EgressSwitch, NextVersion
 
 SECOND = 1_000_000
 ROW_US = 100_000
@@ -95,7 +95,7 @@ class Site:
         state = "UP_FAILURE" if self.is_cut else "STABLE"
         self.said = EgressReport(self.version, state, self.through or None, self.switch.status())
 
-    def _write(self, given: list[Given]) -> None:
+    def _write(self, given: list[ClientFrame]) -> None:
         for each in given:
             frame = each.frame
             if isinstance(frame, Data) and not frame.tentative:
