@@ -245,7 +245,7 @@ def test_memory_is_bounded(begin: Begin, tmp_path: Path, monkeypatch: pytest.Mon
     journal = query.journal.dump()
     assert len(journal) < 200
     ring = query.ring
-    ring.add([output_module.OutputRecord(ring.last + 1 + n, "stable", "{}", "{}") for n in range(output_module.KEPT_RECORDS)])
+    ring.add([output_module.RingRecord(ring.last + 1 + n, "stable", "{}", "{}") for n in range(output_module.KEPT_RECORDS)])
     assert len(ring.read(0, 100_000, True)) == output_module.KEPT_RECORDS
     assert ring.lost_to > 0
 
