@@ -13,7 +13,7 @@ from boreal.query.running import DEFAULT_FRAGMENT, FragmentSpec
 
 
 @dataclass(frozen=True)
-class Part:
+class FragmentPart:
     """A fragment in the making."""
 
     name: str
@@ -36,7 +36,7 @@ class Part:
     """The columns by which each logged stream that it reads is partitioned, once it is known to be sharded."""
 
 
-def parts_of(query: Query, default_engine: Engine) -> list[Part]:
+def parts_of(query: Query, default_engine: Engine) -> list[FragmentPart]:
     """The fragments' weakly connected parts, each after those that it reads from."""
     fragments = _fragment_specs(query)
     _refuse_circular(query, fragments)
@@ -48,7 +48,7 @@ def parts_of(query: Query, default_engine: Engine) -> list[Part]:
         pieces = _connected(query, own)
         for number, operators in enumerate(pieces, start=1):
             parts.append(
-                Part(
+                FragmentPart(
                     name=family if len(pieces) == 1 else _part_name(query, family, number),
                     family=family,
                     operators=operators,
