@@ -11,7 +11,7 @@ from boreal.query.plan import Edge
 from deployment import claims, failure_signs, stalls
 from deployment.claims import LogClaims, Trim
 from deployment.events import RecordedEvent
-from deployment.evolution import Progress, progress_of
+from deployment.evolution import VersionProgress, progress_of
 from deployment.failure_recorder import FailureRecorder
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.layout import Layout, make_layout
@@ -175,7 +175,7 @@ class WatchedQuery:
             effects += self.served.stop(now / 1_000)
         return effects + self._changes(now) + self._failure_signs(now)
 
-    def progress(self, now: int) -> Progress | None:
+    def progress(self, now: int) -> VersionProgress | None:
         """How far its results are; None if not all of it is heard."""
         said = [self.newest(f"node.{self.record.name}.{replica}", now) for replica in self.layout.replicas]
         return progress_of(self.plan, [entry for node in said if node is not None for entry in node["instances"]])

@@ -13,7 +13,7 @@ import pytest
 
 from boreal.model.frames import Boundary, Data, Frame, LogId, Origin
 from boreal.query.spec import load_query
-from deployment.evolution import EgressReport, Evolution, Progress, evolve, roll_back, settle, state_of
+from deployment.evolution import EgressReport, Evolution, VersionProgress, evolve, roll_back, settle, state_of
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
 from logs.egress_switch import ClientFrame, EgressSwitch, NextVersion
@@ -151,7 +151,7 @@ class Installation:
     def watch(self) -> None:
         """The monitor looks, and may die before or after it has written."""
         heard = {name: site.said for name, site in self.sites.items() if site.said is not None}
-        wanted = self.evolution.next(self.read, tuple(self.sites), heard, Progress("STABLE", self.clock))
+        wanted = self.evolution.next(self.read, tuple(self.sites), heard, VersionProgress("STABLE", self.clock))
         dies = not self.is_calm and self.draw.random() < 0.2
         is_lost = dies and self.draw.random() < 0.5
         if wanted is not None and self.record == self.read and not is_lost:
