@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from embedded import run_folder
-from embedded.session import RunOptions, Session, make_session
+from embedded.session import RunOptions, RunSession, make_session
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "behaviour.md"
 
@@ -117,7 +117,7 @@ def observe(shape: str, fault: str, policy: str) -> Seen:
     return Seen(report["n_stable"], waited, report["n_tentative"], longest / 1e3, len(shown), bool(ends_us), after)
 
 
-def make_run(shape: str, fault: str, policy: str) -> Session:
+def make_run(shape: str, fault: str, policy: str) -> RunSession:
     columns = {"time": "at", "schema": {"k": "string", "v": "int"}}
     query = {
         "name": "behaviour",
