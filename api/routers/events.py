@@ -14,7 +14,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from api.dependencies import VIEWER, InstallationOf
 from api.event_history import EventFilter, EventHistory
 from api.models import EventAnswer, EventList
-from api.routers.output import LOOK_S, PAGE, RETRY_MS, Stream, waker, within
+from api.routers.output import LOOK_S, PAGE, RETRY_MS, EventStream, waker, within
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from deployment.events import KINDS
@@ -63,7 +63,7 @@ async def stream_events(
     nothing for ten seconds is cut off."""
     history = installation.events
     place = history.last if last_event_id is None else _number(last_event_id)
-    return Stream(_events(history, place, wanted))
+    return EventStream(_events(history, place, wanted))
 
 
 async def _events(history: EventHistory, place: int | None, wanted: EventFilter) -> AsyncIterator[ServerSentEvent]:
