@@ -71,7 +71,7 @@ class BorealSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         check_schema(self._view(), schema)
         suffix = {"stable": "stable", "latest": "latest", "changes": "out"}[self._view()]
-        return StreamReader(self._topic(suffix), self._view(), schema, self._max_rows())
+        return BorealStreamReader(self._topic(suffix), self._view(), schema, self._max_rows())
 
     def _view(self) -> str:
         view = self.options.get("view", "stable")
@@ -125,7 +125,7 @@ class BatchReader(DataSourceReader):
             yield from batches_of(self._view, self._schema, records, is_row=self._view == "stable")
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class BorealStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """All that is kept, and then what comes. An offset is a TopicPlace, as an object."""
 
     def __init__(self, topic: Topic, view: str, schema: StructType, max_rows: int) -> None:
