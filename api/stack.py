@@ -21,7 +21,7 @@ from api.event_history import EventHistory
 from api.faults import ResolvedFault, resolve
 from api.installation import (
     Change,
-    Checked,
+    CheckResult,
     ConflictError,
     ForbiddenError,
     Freshness,
@@ -179,9 +179,9 @@ class StackInstallation:
 
     # Changes
 
-    def check(self, query: Query, start: str) -> Checked:
+    def check(self, query: Query, start: str) -> CheckResult:
         found = self._operations.preview(query, start, self.queries())
-        return Checked(plan(query).notes, found)
+        return CheckResult(plan(query).notes, found)
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         is_new = False
