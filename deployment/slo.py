@@ -23,7 +23,7 @@ BURN_MS = {"burn_1h": HOUR_MS, "burn_6h": 6 * HOUR_MS}
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedSpan:
     """What clients were given within a span of time; milliseconds since the Unix epoch."""
 
     from_ms: float
@@ -41,10 +41,10 @@ class Served:
     def is_bad(self) -> bool:
         return self.late > 0 or self.tentative_ms > 0
 
-    def with_next(self, span: Served) -> Served:
+    def with_next(self, span: ServedSpan) -> ServedSpan:
         """Both as one."""
         counts = self.on_time + span.on_time, self.late + span.late, self.tentative_ms + span.tentative_ms
-        return Served(self.from_ms, span.to_ms, *counts)
+        return ServedSpan(self.from_ms, span.to_ms, *counts)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Sums:
     tentative_ms: float = 0.0
     """For how long clients held tentative rows (ms)."""
 
-    def add(self, span: Served, since_ms: float) -> None:
+    def add(self, span: ServedSpan, since_ms: float) -> None:
         """Add the part of a span after `since_ms`."""
         if span.to_ms <= since_ms:
             return
@@ -76,8 +76,8 @@ class ServedLedger:
         """Since when it is known what was given; None as long as it never was."""
         self.version = 0
         """Rises whenever a span is added."""
-        self._hours: deque[Served] = deque()
-        self._recent: deque[Served] = deque()
+        self._hours: deque[ServedSpan] = deque()
+        self._recent: deque[ServedSpan] = deque()
 
     def __len__(self) -> int:
         return len(self._hours) + len(self._recent)
@@ -86,7 +86,7 @@ class ServedLedger:
         """It is known what was given from then on."""
         self.since_ms = at_ms if self.since_ms is None else min(self.since_ms, at_ms)
 
-    def add(self, span: Served) -> None:
+    def add(self, span: ServedSpan) -> None:
         """Add a span; spans come in the order of time."""
         self.begin(span.from_ms)
         self.version += 1
@@ -120,8 +120,8 @@ class _Open:
     late: int = 0
     tentative_ms: float = 0.0
 
-    def until(self, to_ms: float) -> Served:
-        return Served(self.from_ms, to_ms, self.on_time, self.late, self.tentative_ms)
+    def until(self, to_ms: float) -> ServedSpan:
+        return ServedSpan(self.from_ms, to_ms, self.on_time, self.late, self.tentative_ms)
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class ServiceLevel:
     """The name of the query."""
     ledger: ServedLedger = field(default_factory=ServedLedger)
     """What was given, in spans that are over."""
-    _calm: Served | None = None
+    _calm: ServedSpan | None = None
     _minute: _Open | None = None
     _seen_ms: float = 0.0
     _counters: dict[str, _Counter] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class ServiceLevel:
         elif event.kind == SERVED:
             facts = event.facts
             counts = int(facts["on_time"]), int(facts["late"]), float(facts["tentative_ms"])
-            self.ledger.add(Served(float(facts["from_ms"]), event.at_ms, *counts))
+            self.ledger.add(ServedSpan(float(facts["from_ms"]), event.at_ms, *counts))
 
     # What is seen
 
@@ -215,7 +215,7 @@ class ServiceLevel:
         calm, self._calm = self._calm, None
         return self._record(calm)
 
-    def _record(self, span: Served | None) -> list[RecordedEvent]:
+    def _record(self, span: ServedSpan | None) -> list[RecordedEvent]:
         if span is None:
             return []
         self.ledger.begin(span.from_ms)
@@ -279,13 +279,13 @@ class ServiceLevel:
                 sums.add(span, now_ms - ms)
         return found
 
-    def _opened(self, now_ms: float) -> Iterable[Served]:
+    def _opened(self, now_ms: float) -> Iterable[ServedSpan]:
         """What is not recorded yet."""
         if self._calm is not None:
             yield self._calm
         if self._minute is not None:
             now_ms = max(now_ms, self._seen_ms)
-            since = Served(self._seen_ms, now_ms, tentative_ms=now_ms - self._seen_ms if self._tentative else 0.0)
+            since = ServedSpan(self._seen_ms, now_ms, tentative_ms=now_ms - self._seen_ms if self._tentative else 0.0)
             yield self._minute.until(self._seen_ms).with_next(since)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from boreal.query.spec import Slo
 from deployment.events import DELETED, SERVED, RecordedEvent, read_event
-from deployment.slo import HOUR_MS, MINUTE_MS, Served, ServedLedger, ServiceLevel
+from deployment.slo import HOUR_MS, MINUTE_MS, ServedLedger, ServedSpan, ServiceLevel
 
 BEGIN_MS = 1_699_999_200_000.0
 """A full hour."""
@@ -90,7 +90,7 @@ def test_the_ledger_adds_up(spans: list[tuple[int, int, int, int]]) -> None:
     for gap, minutes, on_time, late in spans:
         begin_ms = at_ms + gap * MINUTE_MS
         at_ms = begin_ms + minutes * MINUTE_MS
-        plain.append(Served(begin_ms, at_ms, on_time, late))
+        plain.append(ServedSpan(begin_ms, at_ms, on_time, late))
         ledger.add(plain[-1])
     for hours in (1, 6, 24, 30 * 24):
         since_ms = at_ms - hours * HOUR_MS
@@ -114,7 +114,7 @@ def test_thirty_days_of_trouble_take_bounded_memory() -> None:
     ledger = ServedLedger()
     for minute in range(40 * 24 * 60):
         at_ms = BEGIN_MS + minute * MINUTE_MS
-        ledger.add(Served(at_ms, at_ms + MINUTE_MS, 5, 1))
+        ledger.add(ServedSpan(at_ms, at_ms + MINUTE_MS, 5, 1))
     assert len(ledger) < 1_200
     assert ledger.sums(0.0).late == pytest.approx(30 * 24 * 60, abs=60)
 
