@@ -100,7 +100,7 @@ class LiveWorld(World):
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ClientOutput:
     """How clients are given the results of the version in charge."""
 
     output: Output
@@ -122,7 +122,7 @@ class _Running:
     files: ExitStack
     reached: int = BEGINNING
     """The event time (us) that the stable results of its egress have reached."""
-    serving: Serving | None = None
+    serving: ClientOutput | None = None
     """Of the version in charge."""
     held_since: int | None = None
     """Since when results wait for the other version."""
@@ -359,7 +359,7 @@ class LiveQuery:
         through = output.place.through
         written_to = last_time(running.logs.open(running.out))
         switch = EgressSwitch(output.place.next_stable_id, max(written_to, BEGINNING if through is None else through))
-        running.serving = Serving(output, switch)
+        running.serving = ClientOutput(output, switch)
 
     def _begin_beside(self, version: QueryRecord, now: int) -> None:
         """Start the version beside the one in charge. If it cannot run, that one goes on."""
