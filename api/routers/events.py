@@ -36,13 +36,13 @@ def wanted(
     return EventFilter(query, frozenset(kind or ()), failure, since_ms)
 
 
-Wanted = Annotated[EventFilter, Depends(wanted)]
+EventFilterOf = Annotated[EventFilter, Depends(wanted)]
 
 
 @router.get("", dependencies=[VIEWER])
 def list_events(
     installation: InstallationOf,
-    wanted: Wanted,
+    wanted: EventFilterOf,
     after: Annotated[int | None, Query(description="Only those before the one with this id.", ge=0, le=10**18)] = None,
     limit: Annotated[int, Query(description="At most so many.", ge=1, le=MOST_LISTED)] = 100,
 ) -> EventList:
@@ -55,7 +55,7 @@ def list_events(
 @router.get("/stream", dependencies=[VIEWER], response_class=EventSourceResponse)
 async def stream_events(
     installation: InstallationOf,
-    wanted: Wanted,
+    wanted: EventFilterOf,
     last_event_id: Annotated[str | None, Header(description="Go on after this event.", max_length=100)] = None,
 ) -> EventSourceResponse:
     """Events as they come, without end, each with its kind as name and its id; a caller that sends the last id as
