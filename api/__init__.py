@@ -1,6 +1,7 @@
 """The REST control plane: `create_app`, a router for each resource, over an `Installation` that runs the queries.
 
-Touches HTTP; what it knows and changes goes through `api.installation`, which a stack implements in `api.stack`.
+Touches HTTP, files and the processes of jobs; queries only through `api.installation`, which a stack implements
+in `api.stack`.
 """
 
 from api.app import create_app

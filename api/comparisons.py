@@ -21,7 +21,7 @@ from boreal.query.spec import load_query
 from deployment.query_record import QueryRecord
 from embedded.compare import ALL, Combination, combinations, run_combination
 from embedded.generate import PREFIX, parse_generator
-from embedded.session import RunOptions, Session, make_session
+from embedded.session import RunOptions, RunSession, make_session
 
 MOST_ROWS = 500_000
 """How many rows the streams of a comparison may have together."""
@@ -82,7 +82,7 @@ class InputRequest(BaseModel):
     seed: int = Field(default=0, description="The seed of the input and of the model of work: a run repeats exactly.", ge=0,
         le=2**53)  # fmt: skip
 
-    def session(self, spec: Mapping[str, Any], sources: Mapping[str, str], **options: str | None) -> Session:
+    def session(self, spec: Mapping[str, Any], sources: Mapping[str, str], **options: str | None) -> RunSession:
         """The session of its runs, with other sources. options: of `RunOptions`. UserError, by the field of the request."""
         asked = RunOptions(
             faults=self.faults, rate=self.rate, speed=self.speed, engine="native", seed=self.seed, **options  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ class ComparisonRequest(InputRequest):
 class Part:
     """The runs of a comparison that have the same X."""
 
-    session: Session
+    session: RunSession
     """The query, its input and the faults."""
     combinations: list[Combination]
     """The runs."""
@@ -184,7 +184,7 @@ def parts(request: ComparisonRequest, spec: Mapping[str, Any], sources: Mapping[
         yield part_of(session, request.modes, request.policies)
 
 
-def part_of(session: Session, modes: Sequence[str] | None, policies: Sequence[str] | None) -> Part:
+def part_of(session: RunSession, modes: Sequence[str] | None, policies: Sequence[str] | None) -> Part:
     """The runs of a session under some modes and policies; None: all. UserError, by the field of the request."""
     try:
         return Part(session, *combinations(session, *(ALL if each is None else ",".join(each) for each in (modes, policies))))

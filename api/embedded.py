@@ -12,7 +12,7 @@ from api.event_history import EventHistory
 from api.installation import (
     BusyError,
     Change,
-    Checked,
+    CheckResult,
     ConflictError,
     ForbiddenError,
     Freshness,
@@ -135,8 +135,8 @@ class EmbeddedInstallation:
 
     # Changes
 
-    def check(self, query: Query, start: str) -> Checked:
-        return self._call(lambda engine, now: Checked(engine.check(query), engine.preview(query, start, now)))
+    def check(self, query: Query, start: str) -> CheckResult:
+        return self._call(lambda engine, now: CheckResult(engine.check(query), engine.preview(query, start, now)))
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         def put(engine: LiveEngine, now: int) -> Change:

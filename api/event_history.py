@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from api.listeners import Listeners
-from deployment.events import CHANGED, CREATED, SERVED, Event, read_event
+from deployment.events import CHANGED, CREATED, SERVED, RecordedEvent, read_event
 from deployment.failures import Failure, Failures
 
 KEPT_EVENTS = 50_000
@@ -35,7 +35,7 @@ class EventFilter:
     since_ms: float | None = None
     """Not earlier than this; None: all that are kept."""
 
-    def accepts(self, event: Event) -> bool:
+    def accepts(self, event: RecordedEvent) -> bool:
         return (
             (self.query is None or event.query == self.query)
             and (not self.kinds or event.kind in self.kinds)
@@ -48,7 +48,7 @@ class EventFilter:
 class EventPage:
     """Some events."""
 
-    events: tuple[tuple[int, Event], ...]
+    events: tuple[tuple[int, RecordedEvent], ...]
     """The events, with their numbers, in the order that was asked for."""
     reached: int | None
     """The number of the last event that was looked at; None if there was none."""
@@ -68,7 +68,7 @@ class EventHistory:
         self._lock = threading.Lock()
         self._listeners = Listeners()
 
-    def take(self, number: int, event: Event) -> None:
+    def take(self, number: int, event: RecordedEvent) -> None:
         """The next event. Sums of what was served are passed over: they would displace what happened."""
         if event.kind == SERVED:
             return
@@ -147,7 +147,7 @@ def _count_after(events: deque[tuple[int, str]], number: int) -> int:
 
 
 def _page(lines: Collection[tuple[int, str]], wanted: EventFilter, limit: int, is_end: bool, lost: bool) -> EventPage:
-    found: list[tuple[int, Event]] = []
+    found: list[tuple[int, RecordedEvent]] = []
     reached = None
     for place, (number, line) in enumerate(lines, 1):
         reached = number

@@ -97,7 +97,7 @@ ANY = Precondition()
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """A query that could run."""
 
     notes: tuple[str, ...]
@@ -251,7 +251,7 @@ class Installation(Protocol):
 
     # Changes. UnavailableError if a server does not answer: what was asked for may have been done nevertheless.
 
-    def check(self, query: Query, start: str) -> Checked:
+    def check(self, query: Query, start: str) -> CheckResult:
         """What `put` would make of a query, or `evolve` with this start. UserError if it cannot run here."""
 
     def put(self, query: Query, precondition: Precondition) -> Change:

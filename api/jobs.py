@@ -22,10 +22,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from api.installation import BusyError, ConflictError, NotFoundError, UnavailableError
-from api.job_queue import Cancelled, Deleted, Effect, Ended, Event, Job, JobQueue, Posted, Remove, Save, Start, State, Stop
+from api.job_queue import (
+    Effect,
+    Event,
+    Job,
+    JobCancellation,
+    JobDeletion,
+    JobExit,
+    JobQueue,
+    JobState,
+    NewJob,
+    RemoveJob,
+    SaveJob,
+    StartJob,
+    StopJob,
+)
 from boreal.model.errors import UserError
 from embedded.run_folder import write_whole
 
@@ -173,7 +187,7 @@ class Jobs:
                 folder.mkdir(parents=True)
                 fill(folder)
                 write_whole(folder / REQUEST, json.dumps({"kind": kind, "asked": asked, **more}))
-                self._handle(Posted(job))
+                self._handle(NewJob(job))
             except OSError as error:
                 raise UnavailableError("id", id_, f"cannot be written: {error}", "look at the disk") from None
             return self._queue.jobs[job.id]
@@ -184,7 +198,7 @@ class Jobs:
         with self._lock:
             self._want()
             self.find(kind, id_)
-            self._handle(Cancelled(id_))
+            self._handle(JobCancellation(id_))
             return self._queue.jobs[id_]
 
     def delete(self, kind: str, id_: str) -> None:
@@ -192,7 +206,7 @@ class Jobs:
         with self._lock:
             self._want()
             self.find(kind, id_)
-            self._handle(Deleted(id_))
+            self._handle(JobDeletion(id_))
 
     # The folder
 
@@ -227,17 +241,19 @@ class Jobs:
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Save(job):
+                case SaveJob(job):
                     write_whole(self._folder / job.id / JOB, json.dumps(_shown(job)))
-                case Start(id_):
+                case StartJob(id_):
                     self._start(id_)
-                case Stop(id_):
+                case StopJob(id_):
                     process = self._processes.pop(id_)
                     process.kill()
                     process.wait()
                     shutil.rmtree(self._folder / id_ / WORK, ignore_errors=True)
-                case Remove(id_):
+                case RemoveJob(id_):
                     shutil.rmtree(self._folder / id_, ignore_errors=True)
+                case _:
+                    assert_never(effect)
 
     def _start(self, id_: str) -> None:
         folder = self._folder / id_
@@ -255,7 +271,7 @@ class Jobs:
             if self._processes.get(id_) is process:
                 del self._processes[id_]
                 shutil.rmtree(self._folder / id_ / WORK, ignore_errors=True)
-                self._handle(Ended(id_, self._problem(id_, status)))
+                self._handle(JobExit(id_, self._problem(id_, status)))
 
     def _problem(self, id_: str, status: int) -> dict[str, Any] | None:
         """Why a process that has ended left no result; None if it did."""
@@ -280,7 +296,7 @@ class Jobs:
         for path in sorted(self._folder.glob(f"*/{JOB}")):
             try:
                 saved = json.loads(path.read_text(encoding="utf-8"))
-                found.append(Job(**{**saved, "state": State(saved["state"])}))
+                found.append(Job(**{**saved, "state": JobState(saved["state"])}))
             except (OSError, ValueError, TypeError, KeyError) as error:
                 _logger.warning("%s cannot be read: %r", path, error)
         return found

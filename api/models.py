@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from boreal.model.durations import format_duration
-from deployment.events import KINDS, Event
+from deployment.events import KINDS, RecordedEvent
 from formats.dead_letter import KeptLetter
 
 EXAMPLE_SPEC: dict[str, Any] = {
@@ -347,7 +347,7 @@ class EventAnswer(BaseModel):
     facts: dict[str, Any] = Field(description="What `kind` says.")
 
     @classmethod
-    def of(cls, number: int, event: Event) -> EventAnswer:
+    def of(cls, number: int, event: RecordedEvent) -> EventAnswer:
         fields = event.fields()
         del fields["v"]
         return cls(id=number, **fields)

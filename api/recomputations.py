@@ -80,14 +80,16 @@ class Recomputation:
     recording: Recording
     """Its input."""
     since: int
+    """The first event time (us)."""
     until: int
+    """The event time after the last (us)."""
 
     def said(self) -> dict[str, Any]:
         """What a job has to know beside the recording; `saved` reads it."""
         return {"spec": self.spec, "bucket_us": self.bucket_us, "since": self.since, "until": self.until}
 
 
-    def among(self, given: Given) -> Recomputation:
+    def among(self, given: GivenRows) -> Recomputation:
         """Of that, what clients were given in full. ConflictError if that is nothing."""
         found = replace(self, since=max(self.since, given.since), until=min(self.until, given.until))
         if found.since >= found.until:
@@ -134,7 +136,7 @@ def _span(request: RecordedRequest, now_ms: float) -> Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenRows:
     """Stable rows that clients were given, in order."""
 
     rows: Sequence[tuple[int, str]]
@@ -145,7 +147,7 @@ class Given:
     """All rows before this time have been given."""
 
 
-def read_given(installation: Installation, name: str, found: Recomputation) -> Given:
+def read_given(installation: Installation, name: str, found: Recomputation) -> GivenRows:
     """The stable rows that clients were given within a range. UserError if they are too far back."""
     with closing(installation.output(name, "all")) as reader:
         count = _FIRST_LOOK
@@ -160,7 +162,7 @@ def read_given(installation: Installation, name: str, found: Recomputation) -> G
             count *= 4
 
 
-def _read_on(reader: OutputReader, place: str | None, found: Recomputation) -> Given:
+def _read_on(reader: OutputReader, place: str | None, found: Recomputation) -> GivenRows:
     rows: list[tuple[int, str]] = []
     since, until = INFINITY, 0
     deadline = time.monotonic() + CAUGHT_UP_WITHIN_S
@@ -185,10 +187,10 @@ def _read_on(reader: OutputReader, place: str | None, found: Recomputation) -> G
                 case "boundary" if not (record := json.loads(event.data))["tentative"]:
                     until = time_us(record["through"])
                     since = min(since, until)
-    return Given(rows, since, until)
+    return GivenRows(rows, since, until)
 
 
-def save_given(given: Given, folder: Path) -> None:
+def save_given(given: GivenRows, folder: Path) -> None:
     """Write the rows to the folder of a job."""
     (folder / GIVEN).write_text("".join(f"[{at},{row}]\n" for at, row in given.rows), encoding="utf-8")
 

@@ -21,7 +21,7 @@ from api.event_history import EventHistory
 from api.faults import ResolvedFault, resolve
 from api.installation import (
     Change,
-    Checked,
+    CheckResult,
     ConflictError,
     ForbiddenError,
     Freshness,
@@ -41,7 +41,7 @@ from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
 from deployment.audit import replay_event
-from deployment.events import Event
+from deployment.events import RecordedEvent
 from deployment.layout import Layout, make_layout
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
@@ -91,7 +91,7 @@ class StackInstallation:
         self._events = TopicFollower(self._home, EVENTS, self._take_event, read_committed=True)
         self._tails: dict[tuple[str, View], tuple[OutputTail, int]] = {}
         self._tails_lock = threading.Lock()
-        self._replays: deque[Event] = deque(maxlen=REPLAYS_SAID)
+        self._replays: deque[RecordedEvent] = deque(maxlen=REPLAYS_SAID)
         self._posts = Posts(self._operations.clusters)
 
     @property
@@ -179,9 +179,9 @@ class StackInstallation:
 
     # Changes
 
-    def check(self, query: Query, start: str) -> Checked:
+    def check(self, query: Query, start: str) -> CheckResult:
         found = self._operations.preview(query, start, self.queries())
-        return Checked(plan(query).notes, found)
+        return CheckResult(plan(query).notes, found)
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         is_new = False

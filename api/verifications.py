@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from api.comparisons import InputRequest, OnProgress, Short, check_input, one_row
 from boreal.model.errors import UserError
-from embedded.session import Session
+from embedded.session import RunSession
 from embedded.verify import verify
 
 EXAMPLE: dict[str, Any] = {
@@ -58,7 +58,7 @@ def run(request: VerificationRequest, spec: Mapping[str, Any], scratch: Path, on
     return {"query": spec["name"], "faults": request.faults, **said}
 
 
-def _session(request: VerificationRequest, spec: Mapping[str, Any], sources: Mapping[str, str]) -> Session:
+def _session(request: VerificationRequest, spec: Mapping[str, Any], sources: Mapping[str, str]) -> RunSession:
     try:
         return request.session(
             spec, sources, mode=request.mode, policy=request.policy, delay_threshold=request.delay_threshold

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,24 @@ from logs.log import LogStore
 from logs.memory_checkpoints import MemoryCheckpointStore
 from logs.memory_log import MemoryLogStore
 from operators.graph import FragmentGraph
-from reconcile.events import Append, Effect, Follow, Frames, InstanceId, Read, ReadDone, Tick
+from reconcile.events import (
+    Acknowledge,
+    Append,
+    Effect,
+    Follow,
+    Frames,
+    InstanceId,
+    Obey,
+    Read,
+    ReadDone,
+    Reconciled,
+    Send,
+    StateChanged,
+    StoreCheckpoint,
+    Tick,
+    Unfollow,
+    Watch,
+)
 from reconcile.host import Host
 from reconcile.instance import Instance
 from reconcile.recovery import Restart
@@ -223,18 +240,25 @@ def _join() -> list[Figure]:
 
 
 def _feed(instance: Instance, logs: LogStore, effects: list[Effect], now: int) -> None:
-    """Perform the reads of an instance until it has no more work."""
+    """Perform the reads of an instance until it has no more work. Nobody reads what it writes, and it has no peers."""
     pending = list(effects)
     while pending or instance.has_more:
         follow_up: list[Effect] = []
         for effect in pending:
-            if isinstance(effect, Read):
-                log = logs.open(effect.log)
-                items = log.read(log.offset_after(effect.after_id), 64, effect.max_bytes)
-                follow_up += instance.handle(ReadDone(effect.log, effect.token, tuple(items)), now)
+            match effect:
+                case Read(log_id, after_id, max_bytes, token):
+                    log = logs.open(log_id)
+                    items = log.read(log.offset_after(after_id), 64, max_bytes)
+                    follow_up += instance.handle(ReadDone(log_id, token, tuple(items)), now)
+                case Append() | Follow() | Unfollow() | Watch() | Send() | Acknowledge() | StoreCheckpoint():
+                    pass
+                case Obey() | StateChanged() | Reconciled():
+                    pass
+                case _:
+                    assert_never(effect)
         while not follow_up and instance.has_more:
             follow_up = instance.handle(Tick(), now)
-        pending = [effect for effect in follow_up if not isinstance(effect, Append | Follow)]
+        pending = follow_up
 
 
 def _redo_rate(logs: LogStore, memory: str) -> float:

@@ -51,7 +51,7 @@ class Above(RowOperator):
         return pc.greater(rows.column("v"), self.limit)
 
 
-class Scaled(RowOperator):
+class ScaledValues(RowOperator):
     """As `select: {k: k, v: v * 2.5}`."""
 
     deterministic = True
@@ -65,7 +65,7 @@ class Scaled(RowOperator):
         return self.output(rows, v=product if pc.all(finite).as_py() else pc.if_else(finite, product, None))
 
 
-class Sums(WindowOperator):
+class WindowSums(WindowOperator):
     """As `compute: {n: count(*), total: sum(v)}`, by k, in windows of a second."""
 
     deterministic = True
@@ -93,17 +93,20 @@ class Pair:
     """Two operators that compute the same."""
 
     name: str
+    """What the pair does."""
     built_in: Mapping[str, Any]
+    """The built-in operator, as a query writes it."""
     own: type[RowOperator] | type[WindowOperator]
+    """The class that computes the same."""
 
 
 PAIRS = (
     Pair("filter", {"filter": "s", "where": "v > 0.1"}, Above),
-    Pair("map", {"map": "s", "select": {"k": "k", "v": "v * 2.5"}}, Scaled),
+    Pair("map", {"map": "s", "select": {"k": "k", "v": "v * 2.5"}}, ScaledValues),
     Pair(
         "keyed sum in windows",
         {"aggregate": "s", "window": {"tumbling": "1s"}, "by": ["k"], "compute": {"n": "count(*)", "total": "sum(v)"}},
-        Sums,
+        WindowSums,
     ),
 )
 

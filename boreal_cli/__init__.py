@@ -1,6 +1,6 @@
-"""The command line, on top of all other rooms. `main` is the console script `boreal`.
+"""The command line, on top of all other rooms; a command imports them when it runs. `main` is the console script `boreal`.
 
-The code of a command is in other rooms, and is imported when the command runs.
+Touches the terminal; the rest through the other rooms.
 """
 
 from boreal_cli.app import main

@@ -19,7 +19,7 @@ from boreal_cli.throttle import FRAME_EVERY_SECONDS, Throttle
 from boreal_cli.timeline import STATE_STYLES
 from embedded.faults import Fault
 from embedded.run import Run
-from embedded.session import Session
+from embedded.session import RunSession
 
 RESULTS = 6
 KEPT_CHARACTERS = 8_000
@@ -27,7 +27,7 @@ DELAY_WIDTH = 40
 
 
 @contextmanager
-def live_view(session: Session) -> Iterator[LiveView]:
+def live_view(session: RunSession) -> Iterator[LiveView]:
     """Show the view on stderr until the run ends. The last frame stays on the screen."""
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
         yield LiveView(session, live)
@@ -53,7 +53,7 @@ class _TailCopy:
 class LiveView:
     """See `boreal_cli.progress.RunView`."""
 
-    def __init__(self, session: Session, live: Live) -> None:
+    def __init__(self, session: RunSession, live: Live) -> None:
         self._session = session
         self._live = live
         self._tail: _TailCopy | None = None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from embedded.run import Run
-    from embedded.session import Session, Tap, Watch
+    from embedded.session import RunSession, Tap, Watch
 
 LINE_EVERY_SECONDS = 1.0
 
@@ -34,7 +34,7 @@ class SeriesView(Protocol):
 
 
 @contextmanager
-def following(session: Session, as_json: bool) -> Iterator[RunView]:
+def following(session: RunSession, as_json: bool) -> Iterator[RunView]:
     """The view of one run: the live view, if it runs in real time on a terminal."""
     if as_json or not sys.stderr.isatty():
         yield ProgressLines(session, 1, sys.stderr)
@@ -49,7 +49,7 @@ def following(session: Session, as_json: bool) -> Iterator[RunView]:
 
 
 @contextmanager
-def counting(session: Session, total: int, as_json: bool) -> Iterator[SeriesView]:
+def counting(session: RunSession, total: int, as_json: bool) -> Iterator[SeriesView]:
     """The view of a series of `total` runs of a session."""
     if as_json or not sys.stderr.isatty():
         yield ProgressLines(session, total, sys.stderr)
@@ -74,7 +74,7 @@ class ProgressLines:
 
     tap: Tap | None = None
 
-    def __init__(self, session: Session, total: int, to: TextIO) -> None:
+    def __init__(self, session: RunSession, total: int, to: TextIO) -> None:
         self._rows = session.n_rows
         self._total = total
         self._to = to
@@ -97,7 +97,7 @@ class ProgressBar:
 
     tap: Tap | None = None
 
-    def __init__(self, session: Session, total: int, progress: Progress) -> None:
+    def __init__(self, session: RunSession, total: int, progress: Progress) -> None:
         self._rows = session.n_rows
         self._total = total
         self._progress = progress

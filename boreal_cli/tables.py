@@ -17,7 +17,7 @@ from boreal_cli.timeline import timeline
 if TYPE_CHECKING:
     from embedded.compare import Comparison
     from embedded.run import Outcome
-    from embedded.session import Session
+    from embedded.session import RunSession
     from embedded.verify import Difference, Verdict
 
 
@@ -34,7 +34,7 @@ def count(value: float | None) -> str:
     return "-" if value is None else f"{int(value):,}"
 
 
-def show_run(outcome: Outcome, session: Session, out: Path) -> None:
+def show_run(outcome: Outcome, session: RunSession, out: Path) -> None:
     report = outcome.report
     console = Console(highlight=False)
     table = Table(title=f"{report['query']}: {report['mode']}, {report['policy']}", show_header=False, title_justify="left")

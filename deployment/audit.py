@@ -28,7 +28,7 @@ from deployment.events import (
     RESUMED,
     TOKEN_MADE,
     TOKEN_REVOKED,
-    Event,
+    RecordedEvent,
     stamp,
 )
 from deployment.evolution import shown
@@ -58,7 +58,7 @@ class QueryAudit:
         self._evolved: dict[str, tuple[str | None, str | None]] = {}
         """The state of each query's evolution, and the time of its takeover, as was recorded last."""
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """Take an event that was recorded before."""
         if event.query is None:
             return
@@ -72,16 +72,16 @@ class QueryAudit:
             self._known.pop(event.query, None)
             self._evolved.pop(event.query, None)
 
-    def see(self, change: QueryChange) -> list[Event]:
+    def see(self, change: QueryChange) -> list[RecordedEvent]:
         """A query is as this says. Changes that are older than what is recorded, or than events are kept, are left out."""
         old, new = self._known.get(change.name), change.record
         found = _differences(old, new, self._evolved.get(change.name, (None, None)))
-        events = [Event(change.at_ms, kind, change.name, change.by, None, facts) for kind, facts in found]
+        events = [RecordedEvent(change.at_ms, kind, change.name, change.by, None, facts) for kind, facts in found]
         for event in events:
             self.resume(event)
         return events
 
-    def see_all(self, changes: Iterable[QueryChange], now_ms: float) -> list[Event]:
+    def see_all(self, changes: Iterable[QueryChange], now_ms: float) -> list[RecordedEvent]:
         """There are these queries, as these newest changes say, and no others."""
         newest = {change.name: change for change in changes}
         gone = [QueryChange(name, None, now_ms) for name in sorted(self._known.keys() - newest.keys())]
@@ -121,10 +121,10 @@ class ChaosAudit:
     """Faults on purpose."""
 
     def __init__(self) -> None:
-        self._active: dict[str, Event] = {}
+        self._active: dict[str, RecordedEvent] = {}
         self._known: set[str] = set()
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """Take an event that was recorded before."""
         if event.kind == CHAOS_BEGUN:
             self._known.add(event.facts["id"])
@@ -132,15 +132,17 @@ class ChaosAudit:
         elif event.kind == CHAOS_UNDONE:
             self._active.pop(event.facts["id"], None)
 
-    def see(self, place: str, faults: Iterable[Mapping[str, Any]], now_ms: float) -> list[Event]:
+    def see(self, place: str, faults: Iterable[Mapping[str, Any]], now_ms: float) -> list[RecordedEvent]:
         """Where faults are made, `place`, there are these, also those that were over lately: each has the facts of CHAOS_BEGUN,
         and `query`, `by`, `begun_ms`, and `ended_ms`, None while it lasts. Another that had begun there has ended."""
         listed = {fault["id"]: fault for fault in faults}
-        events: list[Event] = []
+        events: list[RecordedEvent] = []
         for id_, fault in listed.items():
             facts = {key: fault[key] for key in ("id", "fault", "targets", "ends_at_ms")}
             if id_ not in self._known:
-                begun = Event(fault["begun_ms"], CHAOS_BEGUN, fault["query"], fault["by"], None, {**facts, "place": place})
+                begun = RecordedEvent(
+                    fault["begun_ms"], CHAOS_BEGUN, fault["query"], fault["by"], None, {**facts, "place": place}
+                )
                 events.append(self._record(begun))
             if id_ in self._active and fault["ended_ms"] is not None:
                 events.append(self._record(_undone(self._active[id_], fault["ended_ms"])))
@@ -149,17 +151,17 @@ class ChaosAudit:
                 events.append(self._record(_undone(begun, now_ms)))
         return events
 
-    def see_none(self, now_ms: float) -> list[Event]:
+    def see_none(self, now_ms: float) -> list[RecordedEvent]:
         """No fault is active anywhere: where they are made, all has begun anew."""
         return [self._record(_undone(begun, now_ms)) for _, begun in sorted(self._active.items())]
 
-    def _record(self, event: Event) -> Event:
+    def _record(self, event: RecordedEvent) -> RecordedEvent:
         self.resume(event)
         return event
 
 
-def _undone(begun: Event, at_ms: float) -> Event:
-    return Event(at_ms, CHAOS_UNDONE, begun.query, None, None, {"id": begun.facts["id"], "fault": begun.facts["fault"]})
+def _undone(begun: RecordedEvent, at_ms: float) -> RecordedEvent:
+    return RecordedEvent(at_ms, CHAOS_UNDONE, begun.query, None, None, {"id": begun.facts["id"], "fault": begun.facts["fault"]})
 
 
 class TokenAudit:
@@ -168,23 +170,27 @@ class TokenAudit:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """Take an event that was recorded before."""
         if event.kind == TOKEN_MADE:
             self._known[event.facts["id"]] = event.facts["name"]
         elif event.kind == TOKEN_REVOKED:
             self._known.pop(event.facts["id"], None)
 
-    def see(self, tokens: Iterable[Mapping[str, Any]], now_ms: float) -> list[Event]:
+    def see(self, tokens: Iterable[Mapping[str, Any]], now_ms: float) -> list[RecordedEvent]:
         """There are these tokens, and no others: each has `id`, `name`, `roles` and `created_ms`."""
         listed = {token["id"]: token for token in tokens}
         events = [
-            Event(token["created_ms"], TOKEN_MADE, None, "cli", None, {key: token[key] for key in ("id", "name", "roles")})
+            RecordedEvent(
+                token["created_ms"], TOKEN_MADE, None, "cli", None, {key: token[key] for key in ("id", "name", "roles")}
+            )
             for id_, token in listed.items()
             if id_ not in self._known and token["created_ms"] > now_ms - KEPT_MS
         ]
         gone = sorted(self._known.keys() - listed.keys())
-        events += [Event(now_ms, TOKEN_REVOKED, None, "cli", None, {"id": id_, "name": self._known[id_]}) for id_ in gone]
+        events += [
+            RecordedEvent(now_ms, TOKEN_REVOKED, None, "cli", None, {"id": id_, "name": self._known[id_]}) for id_ in gone
+        ]
         for event in events:
             self.resume(event)
         return events
@@ -196,12 +202,12 @@ class ReplayAudit:
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """Take an event that was recorded before."""
         if event.kind == REPLAYED:
             self._known.add(event.facts["id"])
 
-    def see(self, replays: Iterable[Event]) -> list[Event]:
+    def see(self, replays: Iterable[RecordedEvent]) -> list[RecordedEvent]:
         """There were these lately, and maybe others before."""
         events = [event for event in replays if event.facts["id"] not in self._known]
         for event in events:
@@ -209,11 +215,11 @@ class ReplayAudit:
         return events
 
 
-def replay_event(query: str, choice: LetterChoice, outcome: ReplayOutcome, at_ms: float, by: str) -> Event:
+def replay_event(query: str, choice: LetterChoice, outcome: ReplayOutcome, at_ms: float, by: str) -> RecordedEvent:
     """What is recorded of a replay of dead letters."""
     meant = {"stream": choice.stream, "reason": choice.reason, "since_ms": choice.since_ms}
     became = {"replayed": outcome.replayed, "left": dict(outcome.left)}
-    return Event(at_ms, REPLAYED, query, by, None, {"id": f"{stamp(at_ms)}-{query}", **meant, **became})
+    return RecordedEvent(at_ms, REPLAYED, query, by, None, {"id": f"{stamp(at_ms)}-{query}", **meant, **became})
 
 
 _ENDS = {"done": JOB_DONE, "failed": JOB_FAILED, "cancelled": JOB_CANCELLED}
@@ -226,14 +232,14 @@ class JobAudit:
     def __init__(self) -> None:
         self._known: dict[tuple[str, float], bool] = {}  # by id and creation: an id may be used again; whether its end is known
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """Take an event that was recorded before."""
         if event.kind == JOB_CREATED:
             self._known[event.facts["id"], event.at_ms] = False
         elif event.kind in _ENDS.values():
             self._known[event.facts["id"], event.facts["created_ms"]] = True
 
-    def see(self, jobs: Iterable[Mapping[str, Any]], now_ms: float) -> list[Event]:
+    def see(self, jobs: Iterable[Mapping[str, Any]], now_ms: float) -> list[RecordedEvent]:
         """There are these jobs, and maybe others that were over before: each has `id`, `kind`, `query`, `by`, `created_ms`,
         `state`, `ended_ms` and `problem`. One that is deleted has no event."""
         listed = {(job["id"], job["created_ms"]): job for job in jobs}
@@ -242,11 +248,11 @@ class JobAudit:
         for key, job in sorted(listed.items(), key=lambda entry: entry[0][1]):
             of = {"id": job["id"], "job": job["kind"]}
             if key not in self._known and job["created_ms"] > now_ms - KEPT_MS:
-                events.append(Event(job["created_ms"], JOB_CREATED, job["query"], job["by"], None, of))
+                events.append(RecordedEvent(job["created_ms"], JOB_CREATED, job["query"], job["by"], None, of))
                 self._known[key] = False
             if job["state"] in _ENDS and self._known.get(key) is False:
                 why = {"problem": job["problem"]} if job["problem"] is not None else {}
                 facts = {**of, "created_ms": job["created_ms"], **why}
-                events.append(Event(job["ended_ms"], _ENDS[job["state"]], job["query"], None, None, facts))
+                events.append(RecordedEvent(job["ended_ms"], _ENDS[job["state"]], job["query"], None, None, facts))
                 self._known[key] = True
         return events

@@ -80,7 +80,7 @@ KINDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RecordedEvent:
     """One thing that happened."""
 
     at_ms: float
@@ -113,18 +113,18 @@ class Event:
         return json.dumps(self.fields(), separators=(",", ":"))
 
 
-def read_event(text: str | bytes) -> Event:
+def read_event(text: str | bytes) -> RecordedEvent:
     """The event that `to_json` wrote. KeyError, TypeError or ValueError if it is none, or of another version."""
     return event_from(json.loads(text))
 
 
-def event_from(fields: Mapping[str, Any]) -> Event:
+def event_from(fields: Mapping[str, Any]) -> RecordedEvent:
     """The event that `fields` returned. Errors as in `read_event`."""
     if fields["v"] != VERSION:
         raise ValueError(f"version {fields['v']}")
     names = fields["query"], fields["by"], fields["failure"]
     query, by, failure = (None if name is None else str(name) for name in names)
-    return Event(float(fields["at_ms"]), str(fields["kind"]), query, by, failure, dict(fields["facts"]))
+    return RecordedEvent(float(fields["at_ms"]), str(fields["kind"]), query, by, failure, dict(fields["facts"]))
 
 
 def stamp(at_ms: float) -> str:

@@ -231,7 +231,7 @@ class EgressReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class VersionProgress:
     """How far a version is whose results nobody reads."""
 
     state: str
@@ -251,7 +251,7 @@ class Evolution:
         self._looks = 0
 
     def next(
-        self, record: QueryRecord, sites: Collection[str], egresses: Mapping[str, EgressReport], beside: Progress | None
+        self, record: QueryRecord, sites: Collection[str], egresses: Mapping[str, EgressReport], beside: VersionProgress | None
     ) -> QueryRecord | None:
         """The record that is to replace this one now; None if nothing is to be done yet. egresses: of the sites that are heard.
         beside: None if not all of it is heard."""
@@ -294,7 +294,7 @@ class Evolution:
         return self._looks * LOOK_US > self._margin_us
 
     def _begin(
-        self, record: QueryRecord, beside: Beside, egresses: Mapping[str, EgressReport], progress: Progress | None
+        self, record: QueryRecord, beside: Beside, egresses: Mapping[str, EgressReport], progress: VersionProgress | None
     ) -> QueryRecord | None:
         unwell = sorted(site for site, each in egresses.items() if each.state != State.STABLE.value)
         if unwell:
@@ -326,7 +326,7 @@ class Evolution:
         return None
 
 
-def progress_of(plan: Plan, entries: Collection[Mapping[str, Any]]) -> Progress | None:
+def progress_of(plan: Plan, entries: Collection[Mapping[str, Any]]) -> VersionProgress | None:
     """How far a version is, by what its instances say of themselves; None if a shard of its output is not heard."""
     writers = [
         fragment
@@ -346,7 +346,7 @@ def progress_of(plan: Plan, entries: Collection[Mapping[str, Any]]) -> Progress 
             best.append(min(of_shard))
     if not best:
         return None
-    return Progress(max(best)[2], min(-position for _, position, _ in best))
+    return VersionProgress(max(best)[2], min(-position for _, position, _ in best))
 
 
 _RANKS = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from boreal.model.frames import State
-from deployment.events import DETECTED, HEALED, OVER, RECONCILED, SWITCHED, TENTATIVE, UNDONE, Event, stamp
+from deployment.events import DETECTED, HEALED, OVER, RECONCILED, SWITCHED, TENTATIVE, UNDONE, RecordedEvent, stamp
 from sunion.port import EARLY
 
 SILENT = "FAILURE"
@@ -70,7 +70,7 @@ class FailureRecorder:
         self._reads: dict[tuple[str, str], tuple[str, float]] = {}  # per instance and input: the replica, and since when
         self._last_ms = 0.0
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """Take an event of this query that was recorded before."""
         self._note(event)
 
@@ -88,7 +88,7 @@ class FailureRecorder:
         missing: Collection[str] = (),
         since_ms: float | None = None,
         redo_s: float | None = None,
-    ) -> list[Event]:
+    ) -> list[RecordedEvent]:
         """An instance has entered a state. Changes of an instance come in order, at times that rise; those that were seen
         before change nothing. missing: the inputs that it lacks. since_ms: when the silence began that it noticed, if that is
         known. redo_s: how long the correction took that ended now, if there was one."""
@@ -109,7 +109,9 @@ class FailureRecorder:
             found = [healed, reconciled] if is_failing else [reconciled]
         return [self._record(kind, at_ms, facts) for kind, facts in found]
 
-    def see_missing(self, instance: str, missing: Collection[str], at_ms: float, since_ms: float | None = None) -> list[Event]:
+    def see_missing(
+        self, instance: str, missing: Collection[str], at_ms: float, since_ms: float | None = None
+    ) -> list[RecordedEvent]:
         """An instance lacks these inputs now."""
         if not self._failing.get(instance) or set(missing) <= self._missing.get(instance, set()):
             return []
@@ -117,10 +119,10 @@ class FailureRecorder:
         facts = {"instance": instance, "state": state, "missing": sorted(missing), "since_ms": since_ms, "more": True}
         return [self._record(DETECTED, at_ms, facts)]
 
-    def see_reads(self, instance: str, reads: Mapping[str, str], at_ms: float) -> list[Event]:
+    def see_reads(self, instance: str, reads: Mapping[str, str], at_ms: float) -> list[RecordedEvent]:
         """Which replica an instance reads of each of its inputs. A reader that begins looks for a replica first: only one that
         has read a replica for a while switches."""
-        events: list[Event] = []
+        events: list[RecordedEvent] = []
         for name, replica in sorted(reads.items()):
             before, since_ms = self._reads.get((instance, name), (replica, at_ms))
             if before != replica and at_ms - since_ms >= READ_FOR_MS:
@@ -129,9 +131,9 @@ class FailureRecorder:
             self._reads[instance, name] = replica, since_ms if before == replica else at_ms
         return events
 
-    def see_clients(self, site: str, clients: Clients, at_ms: float) -> list[Event]:
+    def see_clients(self, site: str, clients: Clients, at_ms: float) -> list[RecordedEvent]:
         """What the clients of a site have. Early answers are no failure."""
-        events: list[Event] = []
+        events: list[RecordedEvent] = []
         before, _ = self._clients.get(site, (None, clients))
         self._clients[site] = clients if self.failure is None else before, clients
         grown = clients.undone - self._undone.setdefault(site, clients.undone)
@@ -145,24 +147,24 @@ class FailureRecorder:
             events.append(self._record(TENTATIVE, given_ms, {"site": site, "cause": clients.cause, "total": clients.undone}))
         return events
 
-    def keep(self, instances: Iterable[str], at_ms: float) -> list[Event]:
+    def keep(self, instances: Iterable[str], at_ms: float) -> list[RecordedEvent]:
         """The query has these instances, and no others any more."""
         gone = sorted(self._failing.keys() - set(instances))
         return [self._record(RECONCILED, at_ms, {"instance": name, "redo_s": None, "gone": True}) for name in gone]
 
-    def settle(self, now_ms: float) -> list[Event]:
+    def settle(self, now_ms: float) -> list[RecordedEvent]:
         """Time has passed: the failure may be over."""
         if self.failure is None or self._failing or self._tentative or now_ms - self._last_ms < SETTLED_AFTER_MS:
             return []
         return self._end(self._last_ms, None)
 
-    def end(self, because: str, at_ms: float) -> list[Event]:
+    def end(self, because: str, at_ms: float) -> list[RecordedEvent]:
         """End the failure, if there is one, whatever its state: the query was paused, for example."""
         return self._end(at_ms, because) if self.failure is not None else []
 
     # What is recorded
 
-    def _end(self, at_ms: float, because: str | None) -> list[Event]:
+    def _end(self, at_ms: float, because: str | None) -> list[RecordedEvent]:
         rows = max(self._rows.values(), default=0)
         known = [(before, now) for before, now in self._clients.values() if before is not None]
         late = [now.late - before.late for before, now in known if now.late is not None and before.late is not None]
@@ -173,15 +175,15 @@ class FailureRecorder:
         facts = {"rows_tentative": rows, "rows_undone": rows, **meanwhile, "because": because}
         return [self._record(OVER, at_ms, facts)]
 
-    def _record(self, kind: str, at_ms: float, facts: dict[str, Any]) -> Event:
+    def _record(self, kind: str, at_ms: float, facts: dict[str, Any]) -> RecordedEvent:
         failure = self.failure
         if failure is None and kind in (DETECTED, TENTATIVE):
             failure, facts = stamp(at_ms), {**facts, **self.regime, "undone": dict(self._undone)}
-        event = Event(at_ms, kind, self.query, None, failure, facts)
+        event = RecordedEvent(at_ms, kind, self.query, None, failure, facts)
         self._note(event)
         return event
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: RecordedEvent) -> None:
         if event.failure is None:
             return
         if event.kind == OVER:

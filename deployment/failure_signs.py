@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from boreal.model.frames import State
-from deployment.events import Event
+from deployment.events import RecordedEvent
 from deployment.failure_recorder import SILENT, Clients, FailureRecorder
 
 CHANGES_KEPT = 8
@@ -21,9 +21,9 @@ def note_change(changes: list[tuple[str, float]], state: str, at_ms: float) -> N
     del changes[:-CHANGES_KEPT]
 
 
-def see_node(recorder: FailureRecorder, status: Said, now_ms: float) -> list[Event]:
+def see_node(recorder: FailureRecorder, status: Said, now_ms: float) -> list[RecordedEvent]:
     """The status of a node, just heard."""
-    events: list[Event] = []
+    events: list[RecordedEvent] = []
     for entry in status["instances"]:
         name = f"{entry['fragment']}.{entry['replica']}.{entry['shard']}"
         inputs = entry.get("inputs", ())
@@ -37,7 +37,7 @@ def see_node(recorder: FailureRecorder, status: Said, now_ms: float) -> list[Eve
     return events
 
 
-def see_egress(recorder: FailureRecorder, site: str, status: Said, now_ms: float) -> list[Event]:
+def see_egress(recorder: FailureRecorder, site: str, status: Said, now_ms: float) -> list[RecordedEvent]:
     """The status of the egress of a site, just heard."""
     name, held, counts = f"egress.{site}", status.get("tentative", {}), status["counts"]
     events = recorder.see_reads(name, status.get("reads", {}), now_ms)
@@ -51,21 +51,21 @@ def see_egress(recorder: FailureRecorder, site: str, status: Said, now_ms: float
     return events + _see_instance(recorder, name, status, status.get("missing", ()), None, now_ms)
 
 
-def see_silent(recorder: FailureRecorder, instances: Iterable[str], now_ms: float) -> list[Event]:
+def see_silent(recorder: FailureRecorder, instances: Iterable[str], now_ms: float) -> list[RecordedEvent]:
     """These instances are silent, though they should not be."""
     return [event for name in instances for event in recorder.see_state(name, SILENT, now_ms)]
 
 
 def _see_instance(
     recorder: FailureRecorder, name: str, said: Said, missing: Iterable[str], since_ms: float | None, now_ms: float
-) -> list[Event]:
+) -> list[RecordedEvent]:
     if said.get("state") is None or said.get("since_ms") is None:
         return []
     if recorder.is_silent(name):
         # It is heard again: that is seen now, whenever it entered its state.
         return recorder.see_state(name, str(said["state"]), now_ms, list(missing), since_ms)
     changes = [(str(state), float(at)) for state, at in said.get("changes") or [(said["state"], said["since_ms"])]]
-    events: list[Event] = []
+    events: list[RecordedEvent] = []
     before = None
     for place, (state, at_ms) in enumerate(changes):
         is_now = place == len(changes) - 1

@@ -18,7 +18,7 @@ from deployment.events import (
     SWITCHED,
     TENTATIVE,
     UNDONE,
-    Event,
+    RecordedEvent,
 )
 
 KEPT_FAILURES = 1_000
@@ -34,10 +34,15 @@ class Course:
     state: str
     """As what it was detected: `UP_FAILURE` or `FAILURE`."""
     detected_ms: float
+    """When the instance noticed the failure."""
     missing: list[str] = field(default_factory=list)
+    """The inputs that were missing."""
     healed_ms: float | None = None
+    """When all inputs were there again; None before."""
     reconciled_ms: float | None = None
+    """When the correction was complete; None before."""
     redo_s: float | None = None
+    """How long the correction took (s); None before it is complete."""
 
 
 @dataclass(slots=True)
@@ -45,24 +50,39 @@ class Failure:
     """One failure of a query."""
 
     id: str
+    """The id of the failure."""
     query: str
+    """The name of the query."""
     detected_ms: float
+    """When the first instance noticed it."""
     x_ms: float | None
+    """X when it was detected (ms); None if unknown."""
     reconcile: str | None
+    """How the query reconciled then; None if unknown."""
     policy: Mapping[str, str] | None
+    """The query's policy then, as {phase: choice}; None if unknown."""
     since_ms: float | None = None
     """When the silence began that was noticed; None if unknown."""
     instances: dict[str, Course] = field(default_factory=dict)
+    """How it went at each instance, by name."""
     missing: list[str] = field(default_factory=list)
+    """The inputs that were missing at any instance."""
     tentative_ms: float | None = None
+    """When clients first got a tentative result; None if they got none."""
     undone_ms: float | None = None
+    """When clients last had tentative results revoked; None if they had none."""
     ended_ms: float | None = None
+    """When it was over; None while it is open."""
     undone: dict[str, int] = field(default_factory=dict)
+    """The number of rows that were revoked, by site."""
     late_rows: int | None = None
+    """The number of rows that came later than X; None while it is open."""
     rows_stable: int | None = None
     """Stable rows that clients were given from the detection to the end."""
     because: str | None = None
+    """Why it is over; None while it is open."""
     switches: int = 0
+    """How often an instance turned to another replica."""
     faults: list[dict[str, Any]] = field(default_factory=list)
     """Faults on purpose that were active: `id`, `fault`, `begun_ms`, `ended_ms`."""
 
@@ -156,7 +176,7 @@ class Failures:
         """The failures of a query, the newest first."""
         return list(reversed(self._of_query.get(query, ())))
 
-    def take(self, event: Event) -> None:
+    def take(self, event: RecordedEvent) -> None:
         """Take the next event. KeyError, TypeError or ValueError if it lacks facts of its kind."""
         if event.query is None:
             return
@@ -171,7 +191,7 @@ class Failures:
         if event.failure is not None:
             self._take(event, event.failure)
 
-    def _begin_fault(self, event: Event) -> None:
+    def _begin_fault(self, event: RecordedEvent) -> None:
         assert event.query is not None
         fault = {"id": event.facts["id"], "fault": event.facts["fault"], "begun_ms": event.at_ms, "ended_ms": None}
         self._faults.setdefault(event.query, deque(maxlen=50)).append(fault)
@@ -179,7 +199,7 @@ class Failures:
         if newest and newest[-1].ended_ms is None:
             newest[-1].faults.append(fault)
 
-    def _take(self, event: Event, id_: str) -> None:
+    def _take(self, event: RecordedEvent, id_: str) -> None:
         assert event.query is not None
         known = self._of_query.setdefault(event.query, deque(maxlen=KEPT_FAILURES))
         if not known or known[-1].id != id_:
@@ -205,14 +225,14 @@ class Failures:
             failure.ended_ms, failure.because = event.at_ms, facts["because"]
             failure.late_rows, failure.rows_stable = facts["late_rows"], facts["rows_stable"]
 
-    def _begin(self, event: Event, id_: str) -> Failure:
+    def _begin(self, event: RecordedEvent, id_: str) -> Failure:
         assert event.query is not None
         facts, earliest = event.facts, event.at_ms - BEGUN_BEFORE_MS
         faults = [f for f in self._faults.get(event.query, ()) if f["ended_ms"] is None or f["ended_ms"] >= earliest]
         regime = facts.get("x_ms"), facts.get("reconcile"), facts.get("policy")
         return Failure(id_, event.query, event.at_ms, *regime, faults=faults)
 
-    def _detect(self, failure: Failure, event: Event) -> None:
+    def _detect(self, failure: Failure, event: RecordedEvent) -> None:
         facts = event.facts
         failure.detected_ms = min(failure.detected_ms, event.at_ms)
         if facts["since_ms"] is not None:

@@ -149,7 +149,7 @@ class LogSlice:
         return Data(frame.origin, 0, first_id, rows, False, frame.ingest, frame.t_max)
 
 
-class Recomputation:
+class ShardRecomputation:
     """One shard of a fragment. Pass it the frames of its input logs, each log in order; then call `advance`."""
 
     def __init__(self, plan: Plan, fragment: str, shard: int, span: FragmentSpan) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from boreal.query.running import Slo
-from deployment.events import DELETED, KEPT_MS, SERVED, Event
+from deployment.events import DELETED, KEPT_MS, SERVED, RecordedEvent
 
 MINUTE_MS = 60_000.0
 HOUR_MS = 3_600_000.0
@@ -23,11 +23,13 @@ BURN_MS = {"burn_1h": HOUR_MS, "burn_6h": 6 * HOUR_MS}
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedSpan:
     """What clients were given within a span of time; milliseconds since the Unix epoch."""
 
     from_ms: float
+    """When the span begins."""
     to_ms: float
+    """When it ends."""
     on_time: int = 0
     """New rows within X."""
     late: int = 0
@@ -39,10 +41,10 @@ class Served:
     def is_bad(self) -> bool:
         return self.late > 0 or self.tentative_ms > 0
 
-    def with_next(self, span: Served) -> Served:
+    def with_next(self, span: ServedSpan) -> ServedSpan:
         """Both as one."""
         counts = self.on_time + span.on_time, self.late + span.late, self.tentative_ms + span.tentative_ms
-        return Served(self.from_ms, span.to_ms, *counts)
+        return ServedSpan(self.from_ms, span.to_ms, *counts)
 
 
 @dataclass(slots=True)
@@ -50,10 +52,13 @@ class Sums:
     """The sums over a time."""
 
     on_time: float = 0.0
+    """The number of new rows within X; a fraction where a span counts in part."""
     late: float = 0.0
+    """The number of new rows later than X."""
     tentative_ms: float = 0.0
+    """For how long clients held tentative rows (ms)."""
 
-    def add(self, span: Served, since_ms: float) -> None:
+    def add(self, span: ServedSpan, since_ms: float) -> None:
         """Add the part of a span after `since_ms`."""
         if span.to_ms <= since_ms:
             return
@@ -71,8 +76,8 @@ class ServedLedger:
         """Since when it is known what was given; None as long as it never was."""
         self.version = 0
         """Rises whenever a span is added."""
-        self._hours: deque[Served] = deque()
-        self._recent: deque[Served] = deque()
+        self._hours: deque[ServedSpan] = deque()
+        self._recent: deque[ServedSpan] = deque()
 
     def __len__(self) -> int:
         return len(self._hours) + len(self._recent)
@@ -81,7 +86,7 @@ class ServedLedger:
         """It is known what was given from then on."""
         self.since_ms = at_ms if self.since_ms is None else min(self.since_ms, at_ms)
 
-    def add(self, span: Served) -> None:
+    def add(self, span: ServedSpan) -> None:
         """Add a span; spans come in the order of time."""
         self.begin(span.from_ms)
         self.version += 1
@@ -115,8 +120,8 @@ class _Open:
     late: int = 0
     tentative_ms: float = 0.0
 
-    def until(self, to_ms: float) -> Served:
-        return Served(self.from_ms, to_ms, self.on_time, self.late, self.tentative_ms)
+    def until(self, to_ms: float) -> ServedSpan:
+        return ServedSpan(self.from_ms, to_ms, self.on_time, self.late, self.tentative_ms)
 
 
 @dataclass(slots=True)
@@ -132,26 +137,28 @@ class ServiceLevel:
     """What the clients of one query were given. Times are milliseconds since the Unix epoch, and never fall."""
 
     query: str
+    """The name of the query."""
     ledger: ServedLedger = field(default_factory=ServedLedger)
-    _calm: Served | None = None
+    """What was given, in spans that are over."""
+    _calm: ServedSpan | None = None
     _minute: _Open | None = None
     _seen_ms: float = 0.0
     _counters: dict[str, _Counter] = field(default_factory=dict)
     _tentative: set[str] = field(default_factory=set)
     _summed: tuple[object, list[Sums]] | None = None
 
-    def resume(self, event: Event) -> None:
+    def resume(self, event: RecordedEvent) -> None:
         """An event that was recorded before. KeyError, TypeError or ValueError if it lacks facts of its kind."""
         if event.kind == DELETED:
             self.ledger = ServedLedger()
         elif event.kind == SERVED:
             facts = event.facts
             counts = int(facts["on_time"]), int(facts["late"]), float(facts["tentative_ms"])
-            self.ledger.add(Served(float(facts["from_ms"]), event.at_ms, *counts))
+            self.ledger.add(ServedSpan(float(facts["from_ms"]), event.at_ms, *counts))
 
     # What is seen
 
-    def see(self, site: str, rows: int, late: int, is_tentative: bool, now_ms: float) -> list[Event]:
+    def see(self, site: str, rows: int, late: int, is_tentative: bool, now_ms: float) -> list[RecordedEvent]:
         """What the egress of a site has given since it began: new rows, and how many of these later than X; and whether its
         clients hold tentative rows now. To be called every minute, and when that changes. What was given before the first call
         does not count; an egress that begins anew counts anew."""
@@ -164,7 +171,7 @@ class ServiceLevel:
         elif rows < before.rows or late < before.late:
             before = _Counter()
         minute, boundary_ms = self._minute, now_ms - now_ms % MINUTE_MS
-        events: list[Event] = []
+        events: list[RecordedEvent] = []
         if minute.from_ms < boundary_ms:
             self._pass(boundary_ms)
         # They came since the last call, so before the boundary if this call is the first one after it.
@@ -177,9 +184,9 @@ class ServiceLevel:
         (self._tentative.add if is_tentative else self._tentative.discard)(site)
         return events
 
-    def stop(self, now_ms: float) -> list[Event]:
+    def stop(self, now_ms: float) -> list[RecordedEvent]:
         """Nothing is counted until `see` is called again: the query is paused, or the process ends."""
-        events: list[Event] = []
+        events: list[RecordedEvent] = []
         if self._minute is not None:
             self._pass(max(now_ms, self._seen_ms))
             events = self._close(self._seen_ms)
@@ -195,7 +202,7 @@ class ServiceLevel:
             self._minute.tentative_ms += now_ms - self._seen_ms
         self._seen_ms = now_ms
 
-    def _close(self, to_ms: float) -> list[Event]:
+    def _close(self, to_ms: float) -> list[RecordedEvent]:
         """The minute is over."""
         assert self._minute is not None
         span, self._minute = self._minute.until(to_ms), _Open(to_ms)
@@ -208,7 +215,7 @@ class ServiceLevel:
         calm, self._calm = self._calm, None
         return self._record(calm)
 
-    def _record(self, span: Served | None) -> list[Event]:
+    def _record(self, span: ServedSpan | None) -> list[RecordedEvent]:
         if span is None:
             return []
         self.ledger.begin(span.from_ms)
@@ -221,7 +228,7 @@ class ServiceLevel:
             "late": span.late,
             "tentative_ms": round(span.tentative_ms, 3),
         }
-        return [Event(span.to_ms, SERVED, self.query, None, None, facts)]
+        return [RecordedEvent(span.to_ms, SERVED, self.query, None, None, facts)]
 
     # The budget
 
@@ -272,13 +279,13 @@ class ServiceLevel:
                 sums.add(span, now_ms - ms)
         return found
 
-    def _opened(self, now_ms: float) -> Iterable[Served]:
+    def _opened(self, now_ms: float) -> Iterable[ServedSpan]:
         """What is not recorded yet."""
         if self._calm is not None:
             yield self._calm
         if self._minute is not None:
             now_ms = max(now_ms, self._seen_ms)
-            since = Served(self._seen_ms, now_ms, tentative_ms=now_ms - self._seen_ms if self._tentative else 0.0)
+            since = ServedSpan(self._seen_ms, now_ms, tentative_ms=now_ms - self._seen_ms if self._tentative else 0.0)
             yield self._minute.until(self._seen_ms).with_next(since)
 
 

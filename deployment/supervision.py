@@ -138,7 +138,7 @@ class KillProcess:
 SupervisionEffect = StartProcess | TerminateProcess | KillProcess
 
 
-class Phase(Enum):
+class ProcessPhase(Enum):
     RUNNING = "running"
     WAITING = "waiting"
     STOPPING = "stopping"
@@ -151,7 +151,7 @@ class ProcessState:
 
     child: Child
     """The version that runs, or ran last."""
-    phase: Phase
+    phase: ProcessPhase
     """Current phase."""
     since: int
     """Begin of the phase."""
@@ -168,7 +168,7 @@ class ProcessState:
     restarts: int = 0
     """Number of restarts after it exited by itself."""
 
-    def enter(self, phase: Phase, now: int, due: int = 0) -> None:
+    def enter(self, phase: ProcessPhase, now: int, due: int = 0) -> None:
         """Begin a phase."""
         self.phase, self.since, self.due = phase, now, due
         self.ready = self.was_ready = False
@@ -185,7 +185,7 @@ class ProcessState:
     def state(self) -> str:
         """The state for people. 'running' means ready; 'recovering' means that the process was ready before; else 'starting',
         or the phase."""
-        if self.phase is not Phase.RUNNING or self.ready:
+        if self.phase is not ProcessPhase.RUNNING or self.ready:
             return self.phase.value
         return "recovering" if self.was_ready else "starting"
 
@@ -218,14 +218,14 @@ class Supervision:
                         process.child = wanted
             case ProcessExit(name):
                 process = self.processes[name]
-                has_failed = process.phase is Phase.RUNNING and name in self._wanted
+                has_failed = process.phase is ProcessPhase.RUNNING and name in self._wanted
                 self._handle_exit(process, now)
                 if has_failed:
                     # No other process has to do anything because of it. With many roles in a worker, this comes for each.
                     return self._start(self._wanted[name], now)
             case ReadinessReport(name, ready):
                 found = self.processes.get(name)
-                if found is None or found.phase is not Phase.RUNNING or found.ready == ready:
+                if found is None or found.phase is not ProcessPhase.RUNNING or found.ready == ready:
                     # Each process reports every second, and mostly the same.
                     return []
                 found.answer(ready, now)
@@ -239,29 +239,31 @@ class Supervision:
 
     def next_deadline(self) -> int | None:
         """When the next SupervisionTick is due (us); None if none is."""
-        ends = [process.due for process in self.processes.values() if process.phase in (Phase.WAITING, Phase.STOPPING)]
+        ends = [
+            process.due for process in self.processes.values() if process.phase in (ProcessPhase.WAITING, ProcessPhase.STOPPING)
+        ]
         turns = [process.hopeless_at for process in self.processes.values() if self._waits_for_its_turn(process)]
         return min((*ends, *turns), default=None)
 
     def _handle_exit(self, process: ProcessState, now: int) -> None:
-        if process.phase is not Phase.RUNNING:
+        if process.phase is not ProcessPhase.RUNNING:
             # It was asked to end, so this is no failure. If it is still wanted, it restarts at once.
-            process.enter(Phase.WAITING, now, due=now)
+            process.enter(ProcessPhase.WAITING, now, due=now)
             return
         if now - process.since >= HEALTHY_AFTER_US:
             process.failures = 0
         backoff = min(BACKOFF_FIRST_US << (process.failures - 1), BACKOFF_LAST_US) if process.failures else 0
         process.failures = min(process.failures + 1, 32)
         process.restarts += 1
-        process.enter(Phase.WAITING, now, due=now + backoff)
+        process.enter(ProcessPhase.WAITING, now, due=now + backoff)
 
     def _settle(self, now: int) -> list[SupervisionEffect]:
         effects: list[SupervisionEffect] = []
         for name, process in sorted(self.processes.items()):
-            if process.phase is Phase.WAITING and name not in self._wanted:
+            if process.phase is ProcessPhase.WAITING and name not in self._wanted:
                 del self.processes[name]
-            elif process.phase is Phase.STOPPING and process.due <= now:
-                process.enter(Phase.KILLED, now)
+            elif process.phase is ProcessPhase.STOPPING and process.due <= now:
+                process.enter(ProcessPhase.KILLED, now)
                 effects.append(KillProcess(name))
         effects += self._end(self.processes.values(), now)
         for child in sorted(self._wanted.values(), key=_stop_order, reverse=True):
@@ -271,18 +273,18 @@ class Supervision:
     def _end(self, processes: Iterable[ProcessState], now: int) -> list[SupervisionEffect]:
         effects: list[SupervisionEffect] = []
         for process in sorted(processes, key=lambda process: _stop_order(process.child)):
-            if process.phase is Phase.RUNNING and self._must_end(process, now):
-                process.enter(Phase.STOPPING, now, due=now + GRACE_US.get(process.child.kind, DEFAULT_GRACE_US))
+            if process.phase is ProcessPhase.RUNNING and self._must_end(process, now):
+                process.enter(ProcessPhase.STOPPING, now, due=now + GRACE_US.get(process.child.kind, DEFAULT_GRACE_US))
                 effects.append(TerminateProcess(process.child.name))
         return effects
 
     def _start(self, child: Child, now: int) -> list[SupervisionEffect]:
         process = self.processes.get(child.name)
         if process is None:
-            self.processes[child.name] = ProcessState(child, Phase.RUNNING, now)
-        elif process.phase is Phase.WAITING and process.due <= now:
+            self.processes[child.name] = ProcessState(child, ProcessPhase.RUNNING, now)
+        elif process.phase is ProcessPhase.WAITING and process.due <= now:
             process.child = child
-            process.enter(Phase.RUNNING, now)
+            process.enter(ProcessPhase.RUNNING, now)
         else:
             return []
         return [StartProcess(child)]
@@ -302,7 +304,12 @@ class Supervision:
 
     def _waits_for_its_turn(self, process: ProcessState) -> bool:
         wanted = self._wanted.get(process.child.name)
-        return wanted is not None and process.phase is Phase.RUNNING and not process.ready and wanted.turn != process.child.turn
+        return (
+            wanted is not None
+            and process.phase is ProcessPhase.RUNNING
+            and not process.ready
+            and wanted.turn != process.child.turn
+        )
 
     def _others_are_ready(self, process: ProcessState) -> bool:
         """Whether the other processes of the query that take turns are ready."""

@@ -4,14 +4,14 @@ out. `status` is the known state of the query."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from boreal.model.frames import State
 from boreal.query.plan import Edge
 from deployment import claims, failure_signs, stalls
 from deployment.claims import LogClaims, Trim
-from deployment.events import Event
-from deployment.evolution import Progress, progress_of
+from deployment.events import RecordedEvent
+from deployment.evolution import VersionProgress, progress_of
 from deployment.failure_recorder import FailureRecorder
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.layout import Layout, make_layout
@@ -24,7 +24,7 @@ from formats.control_messages import ControlItem, instance_of
 from formats.json_text import moment
 from reconcile.events import InstanceId
 
-WatchEffect = Trim | JournalEntry | Event
+WatchEffect = Trim | JournalEntry | RecordedEvent
 
 SILENT_AFTER_US = 5_000_000
 """A process sends its status every second. It is silent after five missed ones."""
@@ -95,7 +95,7 @@ class WatchedQuery:
         self.instances = _instances_of(layout)
         self._expect(now)
 
-    def record_failures(self, recorded: Iterable[Event]) -> None:
+    def record_failures(self, recorded: Iterable[RecordedEvent]) -> None:
         """Record the failures of the query, and what its clients are given, from now on. recorded: the events of it that there
         are."""
         self.failures = FailureRecorder(self.record.public)
@@ -169,13 +169,13 @@ class WatchedQuery:
             if self.newest(f"node.{self.record.name}.{who.replica}", now) is None:
                 self.stalls.forget(who)
         effects: list[WatchEffect] = []
-        for effect in self.claims.tick(now, is_counting=not self.record.paused and not self.is_beside):
-            effects += [effect] if isinstance(effect, Trim) else self._entries([effect], now)
+        claim_effects = self.claims.tick(now, is_counting=not self.record.paused and not self.is_beside)
+        effects += self._entries(claim_effects, now)
         if self.record.paused or self.slo is None:
             effects += self.served.stop(now / 1_000)
         return effects + self._changes(now) + self._failure_signs(now)
 
-    def progress(self, now: int) -> Progress | None:
+    def progress(self, now: int) -> VersionProgress | None:
         """How far its results are; None if not all of it is heard."""
         said = [self.newest(f"node.{self.record.name}.{replica}", now) for replica in self.layout.replicas]
         return progress_of(self.plan, [entry for node in said if node is not None for entry in node["instances"]])
@@ -191,7 +191,7 @@ class WatchedQuery:
         failures.regime = {"x_ms": x_ms, "reconcile": spec["reconcile"], "policy": spec["policy"]}
         return failures
 
-    def _failure_signs(self, now: int) -> list[Event]:
+    def _failure_signs(self, now: int) -> list[RecordedEvent]:
         """What follows of failures because time has passed."""
         if self.failures is None:
             return []
@@ -382,9 +382,12 @@ class WatchedQuery:
     # The journal
 
     def _entries(self, effects: Iterable[claims.ClaimEffect | stalls.StallEffect], now: int) -> list[WatchEffect]:
+        """The journal entries of these effects, and the trims, which are passed on, in their order."""
         entries: list[WatchEffect] = []
         for effect in effects:
             match effect:
+                case Trim():
+                    entries.append(effect)
                 case claims.ClaimLoss(who, silent_us):
                     text = f"was silent for {silent_us / 1e6:.0f} s, longer than the retention, and has lost its claim"
                     entries.append(self._enter("claim", str(who), text, now, is_bad=True))
@@ -395,6 +398,8 @@ class WatchedQuery:
                     entries.append(self._enter("progress", str(who), text, now, is_bad=True))
                 case stalls.StallEnd(who):
                     entries.append(self._enter("progress", str(who), "makes progress again", now))
+                case _:
+                    assert_never(effect)
         return entries
 
     def _changes(self, now: int) -> list[WatchEffect]:

@@ -14,7 +14,7 @@ from deployment.failures import Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ThresholdStep:
     """What would have been shown from an X on, up to the next step's."""
 
     x_ms: float
@@ -46,7 +46,7 @@ class Overhead:
         return cls(max(x_ms - max(x_ms / 10, completion_ms) - alpha_x_ms, 0.0), completion_ms)
 
 
-def staircase(failures: Sequence[Failure], overhead: Overhead) -> list[Step]:
+def staircase(failures: Sequence[Failure], overhead: Overhead) -> list[ThresholdStep]:
     """The steps, by rising X from 0; the last one shows nothing. Failures that are open, or that no input caused, are left
     out."""
     hidden_from: dict[float, list[int]] = {}
@@ -58,8 +58,8 @@ def staircase(failures: Sequence[Failure], overhead: Overhead) -> list[Step]:
             rows = max(failure.rows_undone, failure.rows_stable or 0)
             hidden_from.setdefault(round(overhead.x_for(lasted_ms), 3), []).append(rows)
     left = [sum(map(len, hidden_from.values())), sum(map(sum, hidden_from.values()))]
-    steps = [Step(0.0, left[0], left[1])]
+    steps = [ThresholdStep(0.0, left[0], left[1])]
     for x_ms, rows_of in sorted(hidden_from.items()):
         left = [left[0] - len(rows_of), left[1] - sum(rows_of)]
-        steps.append(Step(x_ms, left[0], left[1]))
+        steps.append(ThresholdStep(x_ms, left[0], left[1]))
     return steps

@@ -13,7 +13,7 @@ from boreal.query.spec import Hold, Mode, Policy
 from embedded import run_folder
 from embedded.compare_page import page
 from embedded.run import Outcome
-from embedded.session import Session, Watch, parse_mode
+from embedded.session import RunSession, Watch, parse_mode
 
 Entry = TypeVar("Entry")
 
@@ -77,7 +77,7 @@ class Comparison:
         return json.dumps(shape, indent=2) + "\n"
 
 
-def combinations(session: Session, modes: str, policies: str) -> tuple[list[Combination], list[str]]:
+def combinations(session: RunSession, modes: str, policies: str) -> tuple[list[Combination], list[str]]:
     """The combinations to run, and notes on omitted modes. modes: "all" or "M,M"; policies: "all" or "F/S,F/S".
 
     `all` omits a mode that the query does not allow. For a mode that the user names, that is a UserError.
@@ -112,7 +112,7 @@ def prepare_folder(out: Path) -> None:
 
 
 def compare(
-    session: Session,
+    session: RunSession,
     chosen: Sequence[Combination],
     notes: Sequence[str],
     out: Path,
@@ -131,7 +131,7 @@ def compare(
 
 
 def run_combination(
-    session: Session, combination: Combination, part: Path, watch: Watch | None = None
+    session: RunSession, combination: Combination, part: Path, watch: Watch | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run one combination in a folder of its own, which is created: its report, and its row of the table."""
     run_folder.prepare(part)
@@ -139,7 +139,7 @@ def run_combination(
     return outcome.report, _row(session, combination, outcome, part)
 
 
-def _row(session: Session, combination: Combination, outcome: Outcome, part: Path) -> dict[str, Any]:
+def _row(session: RunSession, combination: Combination, outcome: Outcome, part: Path) -> dict[str, Any]:
     """A row of the table.
 
     reconcile_seconds, checkpoint_bytes: the largest of all reconciliations. consistent_after_seconds: from the end of the last
@@ -165,7 +165,7 @@ def _row(session: Session, combination: Combination, outcome: Outcome, part: Pat
     }
 
 
-def _consistent_after(session: Session, outcome: Outcome, part: Path) -> float | None:
+def _consistent_after(session: RunSession, outcome: Outcome, part: Path) -> float | None:
     if not outcome.is_stable or not session.faults:
         return None
     ends = [fault.at_us + fault.for_us for fault in session.faults if fault.for_us is not None]

@@ -18,8 +18,11 @@ class Form:
     """A fault as it is written: T (from the start of the run) and D are durations of run time."""
 
     text: str
+    """The form."""
     meaning: str
+    """What the fault does."""
     example: str
+    """One such fault, as written."""
 
 
 FORMS = {

@@ -66,8 +66,11 @@ class Run:
     sources: PacedSources | RecordedSources = field(init=False)
     """The source streams."""
     client: ClientLog = field(init=False)
+    """What clients are given."""
     faults_over_at: int = field(init=False)
+    """When the last fault is over (us of run time)."""
     never_heals: bool = field(init=False)
+    """Whether a fault lasts to the end of the run."""
 
     def __post_init__(self) -> None:
         plan = self.plan

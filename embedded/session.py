@@ -1,7 +1,7 @@
 """The session of `boreal run`, `compare` and `verify`: options and input, checked and read once, for any number of runs.
 
 `make_session` takes the texts of the command line. Before anything is written, it refuses what cannot run, with the name of
-the option. The `Session` then runs the same input and faults with any mode and policy.
+the option. The `RunSession` then runs the same input and faults with any mode and policy.
 """
 
 from __future__ import annotations
@@ -51,15 +51,13 @@ _OPTION_OF = {
 
 
 @dataclass(frozen=True)
-class Session:
-    """A query with its input and faults, ready to run. `plan` is what the options ask for; `planned` varies it.
-
-    overrides: what the options override in the query. notes: on the pace, for the
-    report. fault_texts: the faults as the user wrote them. seed: None where work takes the time that it really takes.
-    """
+class RunSession:
+    """A query with its input and faults, ready to run. `plan` is what the options ask for; `planned` varies it."""
 
     query: Query
+    """The query."""
     overrides: Overrides
+    """What the options override in the query."""
     notes: tuple[str, ...]
     """Notes on the pace, for the report."""
     plan: Plan
@@ -83,7 +81,7 @@ class Session:
         made = plan(self.query, replace(self.overrides, mode=mode, policy=policy, bucket_us=self.plan.bucket_us))
         return replace(made, notes=(*made.notes, *self.notes))
 
-    def without_faults(self) -> Session:
+    def without_faults(self) -> RunSession:
         return replace(self, faults=(), fault_texts=())
 
     @property
@@ -142,22 +140,33 @@ class RunOptions:
     leaves what the query says, or the default."""
 
     faults: Sequence[str] = ()
+    """The faults, as docs/query.md writes them."""
     rate: str | None = None
+    """Rows per second, such as '10000/s'."""
     speed: str | None = None
+    """How much faster than event time rows come, such as '60x'."""
     mode: str | None = None
+    """How failures are reconciled."""
     policy: str | None = None
+    """What each phase of a failure does, such as 'process/delay'."""
     delay_threshold: str | None = None
+    """X, such as '3s'."""
     replicas: int | None = None
+    """The number of replicas of each fragment."""
     shards: int | None = None
+    """The number of shards of each fragment."""
     engine: str | None = None
+    """What runs the operators."""
     clock: str = "skip"
+    """'real' or 'skip': see `RunSession.clock`."""
     seed: int | None = None
+    """The seed of the model of work and of generated input; None to measure the real time of work."""
 
 
 PLAIN = RunOptions()
 
 
-def make_session(source: Path | Mapping[str, Any], sources: Sequence[str], options: RunOptions = PLAIN) -> Session:
+def make_session(source: Path | Mapping[str, Any], sources: Sequence[str], options: RunOptions = PLAIN) -> RunSession:
     """Check everything that a command was given, and read its sources, STREAM=PATH each. source: the query, as `load_query`
     takes it. UserError for the first thing that is wrong."""
     query = load_query(source)
@@ -178,7 +187,7 @@ def make_session(source: Path | Mapping[str, Any], sources: Sequence[str], optio
     bucket_us, notes = _fitted_to_rate(planned, rows, pace)
     if clock == "real" and seed is not None:
         notes += ("the seed applies only to generated input: a run in real time does not repeat exactly",)
-    return Session(
+    return RunSession(
         query=query,
         overrides=overrides,
         notes=notes,
@@ -192,7 +201,7 @@ def make_session(source: Path | Mapping[str, Any], sources: Sequence[str], optio
     )
 
 
-def replay_session(spec: Mapping[str, Any], recording: Recording, bucket_us: int, options: RunOptions) -> Session:
+def replay_session(spec: Mapping[str, Any], recording: Recording, bucket_us: int, options: RunOptions) -> RunSession:
     """The session of a replay: what was recorded is the input, at the pace at which it came. bucket_us: the length of a bucket
     in event time. UserError for the first thing that is wrong."""
     query = load_query(spec)
@@ -200,7 +209,7 @@ def replay_session(spec: Mapping[str, Any], recording: Recording, bucket_us: int
     planned = _blaming_options(lambda: plan(query, overrides), overrides)
     parsed = tuple(parse_fault(text) for text in options.faults)
     check_faults(parsed, planned)
-    return Session(
+    return RunSession(
         query=query,
         overrides=overrides,
         notes=recording.notes,

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from embedded import run_folder
-from embedded.session import Session, Watch
+from embedded.session import RunSession, Watch
 
 CLEAN, FAULTED = "without faults", "with faults"
 
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def verify(
-    session: Session, watch_for: Callable[[str], Watch | None] = lambda _: None, scratch: Path | None = None
+    session: RunSession, watch_for: Callable[[str], Watch | None] = lambda _: None, scratch: Path | None = None
 ) -> Verdict:
     """Run the session without and with its faults, and compare the results. scratch: a folder for files that go again; None:
     that of the system."""

@@ -48,7 +48,7 @@ from reconcile.events import (
 )
 from reconcile.instance import Instance
 from reconcile.limits import PRODUCTION, Limits
-from reconcile.recovery import Restart, Saved
+from reconcile.recovery import Restart, VerifiedCheckpoint
 
 POLL_FRAMES = 256
 """The default for the number of frames that a reader is given at a time."""
@@ -399,7 +399,7 @@ class World:
             for reader in range(edge.partitions)
         ]
 
-    def saved(self, who: InstanceId) -> Saved | None:
+    def saved(self, who: InstanceId) -> VerifiedCheckpoint | None:
         """The newest valid checkpoint of an instance; None if there is none.
 
         It is requested at each start of an instance of the same fragment and shard.

@@ -30,8 +30,11 @@ class EndRequest:
     """Ask the leader for the ends of these partitions."""
 
     places: tuple[Place, ...]
+    """The partitions."""
     patience_ms: int
+    """How long the leader may take (ms)."""
     sent_at: int
+    """When the request was made (us)."""
 
 
 @dataclass(slots=True)

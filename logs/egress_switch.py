@@ -51,12 +51,15 @@ class NextVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A frame for clients. is_last: it is the boundary that ends this version, and nothing follows."""
+class ClientFrame:
+    """A frame for clients."""
 
     log: LogId
+    """The log that the frame was read from."""
     frame: Frame
+    """The frame."""
     is_last: bool = False
+    """Whether this is the boundary that ends the version; nothing follows."""
 
 
 class EgressSwitch:
@@ -74,7 +77,7 @@ class EgressSwitch:
     def held(self) -> int:
         return len(self._held)
 
-    def take(self, log: LogId, frame: Frame) -> list[Given]:
+    def take(self, log: LogId, frame: Frame) -> list[ClientFrame]:
         """The next frame of this version; what is given to clients."""
         if self.has_ended:
             return []
@@ -92,7 +95,7 @@ class EgressSwitch:
             self._held.append((log, _rest(frame, part)))
         return given
 
-    def prepare(self, following: NextVersion | None) -> list[Given]:
+    def prepare(self, following: NextVersion | None) -> list[ClientFrame]:
         """This takeover is named; None: none, or one to the version that is given already. Returns what is given to clients."""
         if self.has_ended:
             return []
@@ -110,19 +113,21 @@ class EgressSwitch:
             return None
         return {"to": following.to, "at_us": following.at, "state": MISSED if self._has_missed else PROMISED}
 
-    def _give(self, log: LogId, frame: Frame) -> Given:
+    def _give(self, log: LogId, frame: Frame) -> ClientFrame:
         if isinstance(frame, Data) and not frame.tentative:
             self.reached = max(self.reached, int(frame.batch.column(0)[-1].as_py()))
             self.next_id = max(self.next_id, frame.first_id + frame.batch.num_rows)
         elif isinstance(frame, Boundary) and not frame.tentative:
             self.reached = max(self.reached, frame.time)
-        return Given(log, frame)
+        return ClientFrame(log, frame)
 
-    def _end(self, log: LogId, frame: Frame, following: NextVersion) -> Given:
+    def _end(self, log: LogId, frame: Frame, following: NextVersion) -> ClientFrame:
         """Step 3. frame: what has reached the time."""
         self.has_ended = True
         self._held.clear()
-        return Given(log, last_boundary(frame, following.at, following.plan, self.next_id, following.inputs), is_last=True)
+        return ClientFrame(
+            log, last_boundary(frame, following.at, following.plan, self.next_id, following.inputs), is_last=True
+        )
 
 
 def _rest(frame: Frame, part: Frame | None) -> Frame:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from typing import assert_never
 
 from boreal.model.codec import DataHead, Head
 from boreal.model.errors import ProtocolError
@@ -60,6 +61,8 @@ class Index:
                 self._add_data(offset, frame.first_id, frame.rows, frame.tentative)
             case Boundary() | Undo() | RecDone() | Start():
                 self._add_control(offset, frame)
+            case _:
+                assert_never(frame)
         return offset
 
     def _add_data(self, offset: int, first_id: int, rows: int, tentative: bool) -> None:

@@ -12,7 +12,7 @@ from boreal.model.frames import Anchor, Data, LogId
 from logs.checkpoints import CheckpointStore
 from logs.log import Log, TrimmedError
 from reconcile.events import InstanceId
-from reconcile.recovery import Restart, Saved, plan_restart
+from reconcile.recovery import Restart, VerifiedCheckpoint, plan_restart
 from sunion.tape import BEGINNING
 
 OpenLog = Callable[[LogId], Log]
@@ -21,17 +21,19 @@ HoldsRows = Callable[[Sequence[LogId], int], bool]
 """Whether one of these logs (of a stream's replicas) still holds the stable rows from an id on."""
 
 
-def saved_by(store: CheckpointStore, who: InstanceId) -> Saved | None:
+def saved_by(store: CheckpointStore, who: InstanceId) -> VerifiedCheckpoint | None:
     """An instance's newest undamaged checkpoint; None if there is none."""
     found = store.latest(str(who))
     if found is None:
         return None
-    return Saved(found.time, found.needs, found.next_ids, found.inputs, found.state, (found.instance, found.number))
+    return VerifiedCheckpoint(
+        found.time, found.needs, found.next_ids, found.inputs, found.state, (found.instance, found.number)
+    )
 
 
 def restarts(
     who: InstanceId,
-    replicas: Sequence[tuple[Sequence[LogId], Saved | None]],
+    replicas: Sequence[tuple[Sequence[LogId], VerifiedCheckpoint | None]],
     inputs: Mapping[str, Sequence[LogId]],
     open_log: OpenLog,
     is_held: HoldsRows | None = None,

@@ -42,6 +42,7 @@ class CellLayout(GroupLayout):
     """The columns of a key's state: the key, then those that the operator declares."""
 
     cells: tuple[AccumulatorSlot, ...] = ()
+    """The columns that the operator declares, in order."""
 
     @property
     def slots(self) -> tuple[AccumulatorSlot, ...]:

@@ -52,7 +52,7 @@ from reconcile.strategy import Strategy
 from reconcile.upstream import Candidate
 from sunion.port import Port
 from sunion.steps import Item, Mark, Redone, Step
-from sunion.sunion import Healed, Settings, SUnion
+from sunion.sunion import Heal, Settings, SUnion
 from sunion.tape import BEGINNING
 
 
@@ -249,7 +249,7 @@ class Instance:
 
     def can_correct(self, now: int) -> bool:
         """Whether all tentative output can be corrected now, whether or not this instance has the permission (R16, R22)."""
-        return self.sunion.healed(now, self.strategy.replay_from(self.sunion.base.position)) is Healed.FULL
+        return self.sunion.healed(now, self.strategy.replay_from(self.sunion.base.position)) is Heal.FULL
 
     @property
     def held_bytes(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from boreal.model.frames import Boundary, Data, Frame, LogId, Start
 from boreal.query.plan import Fragment, Plan
 from reconcile.events import InstanceId
-from reconcile.status import InputStatus
+from reconcile.status import PortStatus
 from reconcile.upstream import Candidate, Upstream
 from sunion.port import Port
 from sunion.sunion import Merge
@@ -64,10 +64,10 @@ class Link:
             return frame.next_id > self.port.tape.next_id
         return isinstance(frame, Data) and not frame.tentative and frame.first_id > self.port.tape.next_id
 
-    def status(self) -> InputStatus:
+    def status(self) -> PortStatus:
         """The input partition as it is now."""
         port, live = self.port, self.upstream.live
-        return InputStatus(
+        return PortStatus(
             key=port.key,
             boundary=port.tape.boundary,
             next_id=port.tape.next_id,

@@ -46,7 +46,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class VerifiedCheckpoint:
     """A checkpoint from the store, already verified. Times are event times, in microseconds."""
 
     time: int
@@ -64,7 +64,7 @@ class Saved:
 
 
 def plan_restart(
-    incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: Saved | None
+    incarnation: int, epoch: int, written: dict[str, int], anchor: Anchor | None, saved: VerifiedCheckpoint | None
 ) -> list[Restart]:
     """The places where an instance may begin: by its anchor, and by its newest valid checkpoint.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from boreal.model.frames import Boundary, Data, LogId
 from reconcile.events import Read, ReadDone
 from reconcile.links import Link
-from sunion.sunion import SUnion, View
+from sunion.sunion import SUnion, TapeView
 from sunion.tape import Cursor
 
 Slot = tuple[bool, int]
@@ -78,5 +78,5 @@ class Rereading:
         link.read_turn += 1
         self.under_way = {slot: read for slot, read in self.under_way.items() if read[1] != log}
 
-    def _view(self, is_live: bool) -> View | None:
+    def _view(self, is_live: bool) -> TapeView | None:
         return self.sunion.live if is_live else self.sunion.base

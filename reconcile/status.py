@@ -9,7 +9,7 @@ from reconcile.events import InstanceId
 
 
 @dataclass(frozen=True, slots=True)
-class InputStatus:
+class PortStatus:
     """One input partition."""
 
     key: str
@@ -68,5 +68,5 @@ class Status:
     """The rows of its inputs that are in memory: to come yet, or kept for a correction."""
     checkpoint_bytes: int
     """The size of the last copy of its state; 0 before the first."""
-    inputs: tuple[InputStatus, ...]
+    inputs: tuple[PortStatus, ...]
     """The input partitions."""

@@ -74,7 +74,7 @@ MOST_STEPS = 256
 
 
 @dataclass(slots=True)
-class Progress:
+class BoundaryHistory:
     """The boundaries of a replica, and when they were heard."""
 
     steps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
@@ -129,9 +129,9 @@ class Candidate:
     """The end of the log, as noted when reading began, or began again (R12); None before it is noted."""
     epoch: int = -1
     """The epoch of the newest boundary."""
-    stable: Progress = field(default_factory=Progress)
+    stable: BoundaryHistory = field(default_factory=BoundaryHistory)
     """The progress of its stable boundaries."""
-    visible: Progress = field(default_factory=Progress)
+    visible: BoundaryHistory = field(default_factory=BoundaryHistory)
     """The progress of all its boundaries, stable or tentative."""
     missing: tuple[str, ...] = ()
     """The inputs that its newest tentative boundary lacks."""
@@ -220,7 +220,7 @@ class Upstream:
             return
         if frame.epoch != candidate.epoch:
             candidate.epoch, candidate.missing = frame.epoch, ()
-            candidate.visible = Progress(deque(candidate.stable.steps, MOST_STEPS))
+            candidate.visible = BoundaryHistory(deque(candidate.stable.steps, MOST_STEPS))
         candidate.visible.note(frame.time, now)
         if frame.tentative:
             candidate.missing = frame.missing
@@ -337,7 +337,7 @@ class Upstream:
             self.correcting = next(correctors, None)
 
 
-def _lag(others: list[Progress], reached: int, now: int) -> int:
+def _lag(others: list[BoundaryHistory], reached: int, now: int) -> int:
     """For how long at least one of the others has been ahead of an event time, in microseconds; 0 if none is."""
     passed = (other.passed_at(reached) for other in others)
     return max((now - at for at in passed if at is not None), default=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from embedded import run_folder
-from embedded.session import RunOptions, Session, make_session
+from embedded.session import RunOptions, RunSession, make_session
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "behaviour.md"
 
@@ -72,7 +72,7 @@ POLICIES = ("process/process", "process/suspend", "delay/delay", "suspend/suspen
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClientSummary:
     """What a client saw in a run. Durations in seconds."""
 
     stable: int
@@ -91,7 +91,7 @@ class Seen:
     """When the last correction ended, after the end of the fault; None if there was none, or the fault has no end."""
 
 
-def observe(shape: str, fault: str, policy: str) -> Seen:
+def observe(shape: str, fault: str, policy: str) -> ClientSummary:
     """One run. fault: a text of FAULTS."""
     session = make_run(shape, FAULTS[fault], policy)
     with tempfile.TemporaryDirectory() as folder:
@@ -114,10 +114,10 @@ def observe(shape: str, fault: str, policy: str) -> Seen:
     after = max(corrected_ms / 1e3 - max(ends_us) / 1e6, 0.0) if ends_us and corrected_ms is not None else None
     report = outcome.report
     waited = (report["delay_new_ms_max"] or 0.0) / 1e3
-    return Seen(report["n_stable"], waited, report["n_tentative"], longest / 1e3, len(shown), bool(ends_us), after)
+    return ClientSummary(report["n_stable"], waited, report["n_tentative"], longest / 1e3, len(shown), bool(ends_us), after)
 
 
-def make_run(shape: str, fault: str, policy: str) -> Session:
+def make_run(shape: str, fault: str, policy: str) -> RunSession:
     columns = {"time": "at", "schema": {"k": "string", "v": "int"}}
     query = {
         "name": "behaviour",
@@ -136,7 +136,7 @@ def make_run(shape: str, fault: str, policy: str) -> Session:
         return make_session(path, [f"a={SOURCE}", f"b={SOURCE}"], options)
 
 
-def told(seen: Seen) -> str:
+def told(seen: ClientSummary) -> str:
     """One cell of the page."""
     waited = f"{seen.waited:.1f} s"
     if seen.waited > X_S:

@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -265,6 +266,8 @@ class LogHistory:
                 self._revoke()
             case RecDone():
                 self.correcting = False
+            case _:
+                assert_never(frame)
         if frame.epoch < self.epoch:
             self._add("epoch-fell", when, f"{type(frame).__name__} of epoch {frame.epoch} after {self.epoch}")
         self.epoch = max(self.epoch, frame.epoch)

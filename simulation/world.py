@@ -35,7 +35,7 @@ from reconcile.events import (
     Unfollow,
     Watch,
 )
-from reconcile.recovery import Saved
+from reconcile.recovery import VerifiedCheckpoint
 from reconcile.remote import Unreachable
 from simulation.clocks import MachineClock
 from simulation.engine import RESTART_US, MicroBatches
@@ -218,7 +218,7 @@ class SimulatedWorld(World):
         elif process.life == life and tries:
             self.at(self.now + self.conditions.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
 
-    def saved(self, who: InstanceId) -> Saved | None:
+    def saved(self, who: InstanceId) -> VerifiedCheckpoint | None:
         """As in `World`. A store that cannot be reached counts as empty: the restart uses the logs alone (R19)."""
         return None if self.store.outages else super().saved(who)
 

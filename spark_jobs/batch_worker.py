@@ -17,7 +17,7 @@ from boreal.model.errors import CorruptError
 from boreal.model.frames import Boundary, Frame, LogId
 from boreal.query.spec import load_query
 from deployment.layout import Layout, make_layout
-from deployment.recompute import FragmentSpans, LogSlice, Recomputation
+from deployment.recompute import FragmentSpans, LogSlice, ShardRecomputation
 from sunion.tape import BEGINNING
 
 RECORDS = ("topic", "partition", "offset", "value")
@@ -87,14 +87,14 @@ def compute(task: BatchTask, fragment: str, batches: Batches) -> Batches:
     span = FragmentSpans(plan).since(task.since)[fragment]
 
     def rows() -> Iterator[_Row]:
-        instance: Recomputation | None = None
+        instance: ShardRecomputation | None = None
         reached: dict[LogId, int] = {}
         place = 0
         for batch in batches:
             for stream, partition, value in zip(
                 *(batch.column(name).to_pylist() for name in ("stream", "partition", "value")), strict=True
             ):
-                instance = instance or Recomputation(plan, fragment, partition % plan.fragment(fragment).shards, span)
+                instance = instance or ShardRecomputation(plan, fragment, partition % plan.fragment(fragment).shards, span)
                 instance.take(f"{stream}/{partition}", codec.decode(value))
             for made in instance.advance() if instance else ():
                 log, frame = made.log, made.frame

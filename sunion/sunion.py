@@ -64,7 +64,7 @@ REPLAY_BYTES = 8 << 20
 """The default for the number of bytes per port that a view reads ahead from the log."""
 
 
-class Healed(Enum):
+class Heal(Enum):
     """How a failure has healed (R16)."""
 
     FULL = "full"
@@ -119,7 +119,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class View:
+class TapeView:
     """How far rows have left SUnion."""
 
     position: int
@@ -127,9 +127,9 @@ class View:
     cursors: list[Cursor]
     """The cursor on the tape of each port, in the order of the ports."""
 
-    def fork(self) -> View:
+    def fork(self) -> TapeView:
         """An independent view at the same position."""
-        return View(self.position, [cursor.fork() for cursor in self.cursors])
+        return TapeView(self.position, [cursor.fork() for cursor in self.cursors])
 
 
 @dataclass(slots=True)
@@ -149,9 +149,9 @@ class SUnion:
     reconciles: to a live branch beside the correction, and to the peer that stands in for the replica (`standing_in`)."""
     alpha_x_us: int
     """alpha*X: how long a bucket may be delayed from its ingest, in microseconds of run time (R9)."""
-    base: View = field(init=False)
+    base: TapeView = field(init=False)
     """The stable view."""
-    live: View | None = None
+    live: TapeView | None = None
     """The tentative view, ahead of `base`; None if there is no mark, or after a ROLLBACK that did not keep it."""
     mark_number: int = 0
     """The number of the last mark; 0 before the first."""
@@ -208,14 +208,14 @@ class SUnion:
     """A batch without rows for each merge, by name."""
 
     def __post_init__(self) -> None:
-        self.base = View(BEGINNING, [Cursor(port.tape.next_id) for port in self.ports])
+        self.base = TapeView(BEGINNING, [Cursor(port.tape.next_id) for port in self.ports])
         self._tell_ports()
         self._empty = {merge.name: merge.schema.empty() for merge in self.merges}
 
     # Knowledge of the inputs
 
     @property
-    def leading(self) -> View:
+    def leading(self) -> TapeView:
         """The view that is ahead. Clients have received results up to its position."""
         return self.live if self.live is not None else self.base
 
@@ -228,7 +228,7 @@ class SUnion:
         """The names of the ports that tentative steps omit: silent ones, and failed ones behind the leading view (R11)."""
         return tuple(port.name for port in self.ports if self._is_missing(port))
 
-    def healed(self, now: int, replay_from: int) -> Healed | None:
+    def healed(self, now: int, replay_from: int) -> Heal | None:
         """How tentative steps can be corrected at the clock value `now` (R16); None if they cannot.
 
         replay_from: the event time from which the correction must process rows again.
@@ -238,13 +238,13 @@ class SUnion:
         stable, waited = self.stable_through, now - self.marked_at
         is_soon = self.is_early and waited < self._early_lag_us and stable < INFINITY
         if stable >= self._horizon() and not is_soon:
-            return Healed.FULL
+            return Heal.FULL
         if self.stranded_at <= now and self._is_cheap():
-            return Healed.PREFIX
+            return Heal.PREFIX
         if is_soon or stable < self.base.position + self.settings.bucket_us:
             return None
         if waited > self.settings.stable_lag_max_us or (self.is_early and self._is_cheap()):
-            return Healed.PREFIX
+            return Heal.PREFIX
         return None
 
     def _horizon(self) -> int:
@@ -298,7 +298,7 @@ class SUnion:
 
     def begin_at(self, position: int, muted_until: int) -> None:
         """Start at a recovery point: with rows from the event time `position` on, muted up to `muted_until`."""
-        self.base = View(position, [Cursor(port.tape.next_id) for port in self.ports])
+        self.base = TapeView(position, [Cursor(port.tape.next_id) for port in self.ports])
         self.muted_until = muted_until
 
     def roll_back(self, now: int, replay_from: int, keep_live: bool) -> None:
@@ -327,7 +327,7 @@ class SUnion:
             self._end_live()
         if replay_from < self.base.position:
             self.muted_until = self.base.position
-            self.base = View(replay_from, [Cursor(port.tape.place_of(replay_from)) for port in self.ports])
+            self.base = TapeView(replay_from, [Cursor(port.tape.place_of(replay_from)) for port in self.ports])
         self.redoing = True
 
     def _held_back_after(self, now: int) -> int:
@@ -622,7 +622,7 @@ class SUnion:
         firsts = [port.arrivals[0] for port in self.ports if port.arrivals and port.arrivals[0][0] <= through]
         return [max(at + alpha_x_us, least) for _, at, least, *_ in firsts]
 
-    def _readable_through(self, view: View) -> int:
+    def _readable_through(self, view: TapeView) -> int:
         """The event time up to which all rows of reachable ports are in memory.
 
         A port whose rows must be read again from a reachable log is waited for, because its rows are not missing.
@@ -640,7 +640,7 @@ class SUnion:
 
     # Making a step
 
-    def _step(self, view: View, through: int, tentative: bool) -> Step:
+    def _step(self, view: TapeView, through: int, tentative: bool) -> Step:
         upto = self._limited(view, through, tentative)
         since = view.position
         taken = [self._take(view, at, since, upto, tentative) for at in range(len(self.ports))]
@@ -655,7 +655,7 @@ class SUnion:
                 port.released(upto)
         return Step(batches, upto, tentative, muted, ingest, missing, cause)
 
-    def _limited(self, view: View, through: int, tentative: bool) -> int:
+    def _limited(self, view: TapeView, through: int, tentative: bool) -> int:
         """The bucket end, at most `through`, at which a step holds about step_rows or step_bytes. Each port has an equal share.
 
         A tentative step also ends where the inputs that its rows lack change, so that each bucket names what it lacks (R11).
@@ -692,7 +692,7 @@ class SUnion:
         if tentative:
             yield from port.suffix_from(position)
 
-    def _take(self, view: View, at: int, since: int, upto: int, tentative: bool) -> _Taken:
+    def _take(self, view: TapeView, at: int, since: int, upto: int, tentative: bool) -> _Taken:
         """The rows of one port in [since, upto), in id order: the stable prefix, then the tentative suffix."""
         port = self.ports[at]
         stable_upto = min(upto, port.stable_counts_until) if tentative else upto

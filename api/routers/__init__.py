@@ -1,4 +1,4 @@
-"""A router for each resource.
+"""A router for each resource. They make no decision of the protocol.
 
-They hold no decision of the protocol: they read a request, ask the installation, and write its answer.
+Touches HTTP: a router reads a request, asks the installation, and writes its answer.
 """

@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse
 
 from api.dependencies import OPERATOR, VIEWER, Document, InstallationOf, JobsOf, Name, SettingsOf, body_as, takes_document
 from api.installation import ConflictError, ForbiddenError
-from api.job_queue import State
+from api.job_queue import JobState
 from api.models import BackfillAnswer, BackfillList
 from api.recomputations import EXAMPLE, RECORDING, ROWS, RecordedRequest, prepare
 from api.routers.jobs import JobId, JobKind, caller_of
@@ -47,6 +47,6 @@ def rows(id: JobId, jobs: JobsOf, settings: SettingsOf) -> FileResponse:
     if not settings.show_rows:
         raise ForbiddenError("ID", id, "has rows, and this installation shows none", "set BOREAL_API__SHOW_ROWS=true")
     job = jobs.find(KIND.name, id)
-    if job.state is not State.DONE:
+    if job.state is not JobState.DONE:
         raise ConflictError("ID", id, f"has no rows: it is {job.state.value}", "read it until its state is done")
     return FileResponse(jobs.path(id, ROWS), media_type="application/x-ndjson", filename=f"{job.query}.{id}.jsonl")

@@ -14,7 +14,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from api.dependencies import MARKED, VIEWER, InstallationOf
 from api.event_history import EventFilter, EventHistory
 from api.models import EventAnswer, EventList
-from api.routers.output import LOOK_S, PAGE, RETRY_MS, Stream, waker, within
+from api.routers.output import LOOK_S, PAGE, RETRY_MS, EventStream, waker, within
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from deployment.events import KINDS
@@ -36,13 +36,13 @@ def wanted(
     return EventFilter(query, frozenset(kind or ()), failure, since_ms)
 
 
-Wanted = Annotated[EventFilter, Depends(wanted)]
+EventFilterOf = Annotated[EventFilter, Depends(wanted)]
 
 
 @router.get("", dependencies=[VIEWER, MARKED])
 def list_events(
     installation: InstallationOf,
-    wanted: Wanted,
+    wanted: EventFilterOf,
     after: Annotated[int | None, Query(description="Only those before the one with this id.", ge=0, le=10**18)] = None,
     limit: Annotated[int, Query(description="At most so many.", ge=1, le=MOST_LISTED)] = 100,
 ) -> EventList:
@@ -55,7 +55,7 @@ def list_events(
 @router.get("/stream", dependencies=[VIEWER], response_class=EventSourceResponse)
 async def stream_events(
     installation: InstallationOf,
-    wanted: Wanted,
+    wanted: EventFilterOf,
     last_event_id: Annotated[str | None, Header(description="Go on after this event.", max_length=100)] = None,
 ) -> EventSourceResponse:
     """Events as they come, without end, each with its kind as name and its id; a caller that sends the last id as
@@ -63,7 +63,7 @@ async def stream_events(
     nothing for ten seconds is cut off."""
     history = installation.events
     place = history.last if last_event_id is None else _number(last_event_id)
-    return Stream(_events(history, place, wanted))
+    return EventStream(_events(history, place, wanted))
 
 
 async def _events(history: EventHistory, place: int | None, wanted: EventFilter) -> AsyncIterator[ServerSentEvent]:

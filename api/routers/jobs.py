@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from api.comparisons import InputRequest, spec_of
 from api.dependencies import OPERATOR, VIEWER, JobsOf
 from api.installation import RETRY_AFTER_S, Installation
-from api.job_queue import Job, State
+from api.job_queue import Job, JobState
 from api.jobs import PROGRESS, REQUEST, RESULT, Jobs
 from api.models import JobSummary, Progress
 
@@ -67,7 +67,7 @@ class JobKind:
     def told(self, job: Job, jobs: Jobs) -> Any:
         """A job as it is now, with its result once it is done."""
         asked = (jobs.read(job.id, REQUEST) or {}).get("asked", {})
-        result = jobs.read(job.id, RESULT) if job.state is State.DONE else None
+        result = jobs.read(job.id, RESULT) if job.state is JobState.DONE else None
         return self.answer.model_validate({**_summary(job, jobs), "request": asked, "result": result})
 
     def router(self) -> APIRouter:
@@ -112,7 +112,7 @@ def caller_of(http: Request) -> str:
 
 
 def _summary(job: Job, jobs: Jobs) -> dict[str, Any]:
-    found = None if job.state is State.QUEUED else jobs.read(job.id, PROGRESS)
+    found = None if job.state is JobState.QUEUED else jobs.read(job.id, PROGRESS)
     return {
         "id": job.id,
         "query": job.query,

@@ -30,7 +30,7 @@ LOOK_S = 5
 """How often an idle stream looks whether its query still exists."""
 
 
-class Stream(EventSourceResponse):
+class EventStream(EventSourceResponse):
     """Cuts off a caller that takes nothing, in silence: its connection is closed since the answer is not complete."""
 
     def __init__(self, events: AsyncIterator[ServerSentEvent]) -> None:
@@ -70,7 +70,7 @@ async def output(
         raise
     shown = str if settings.show_rows else _without_row
     events = _events(reader, place, first, lambda: name in installation.queries(), shown)
-    return Stream(events)
+    return EventStream(events)
 
 
 async def _events(

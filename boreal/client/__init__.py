@@ -1,6 +1,6 @@
 """The client library, which reads the results of a query: see `CorrectedStream`.
 
-Touches Kafka. It imports only boreal.model, so that an application needs no other room of this project.
+Touches Kafka. Imports boreal.model only, so that an application needs no other room of this project.
 """
 
 from boreal.client.changes import Boundary, Change, Missing, MissingRows, RecDone, Stable, Tentative, Undo

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from boreal.client.changes import Boundary, Change, Missing, RecDone, Stable, Tentative, Undo
 from boreal.client.view import View
@@ -161,6 +161,8 @@ def _facts(change: Change[Any]) -> dict[str, Any]:
             return {"_type": "rec_done", "_cause": change.cause}
         case Missing():
             return {"_type": "missing", "_id": change.first_id, "_last_id": change.last_id}
+        case _:
+            assert_never(change)
 
 
 def _moment(value: object) -> object:

@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -173,6 +173,8 @@ def _fields(frame: Frame) -> dict[str, Any]:
             return common | {"cause": frame.cause}
         case Start():
             return common | {"next_id": frame.next_id}
+        case _:
+            assert_never(frame)
 
 
 def _anchor_fields(anchor: Anchor | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Operators of one's own: the classes that an installed package derives its operators from, and which operators are installed.
+"""Operators that users write: the classes that an installed package derives its operators from, and which are installed.
 
 Pure, but for the metadata of installed packages and the imports of those that a query names; imports boreal.model only.
 """

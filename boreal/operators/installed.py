@@ -25,7 +25,7 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledOperator:
     """A registered class."""
 
     name: str
@@ -38,7 +38,7 @@ class Installed:
     """The version of the package in this process."""
 
 
-_loaded: dict[str, Installed] = {}
+_loaded: dict[str, InstalledOperator] = {}
 """What was loaded once stays: a process runs one version of a package."""
 
 
@@ -47,7 +47,7 @@ def installed_names() -> tuple[str, ...]:
     return tuple(sorted({*_loaded, *(point.name for point in entry_points(group=GROUP))}))
 
 
-def find_installed(name: str) -> Installed:
+def find_installed(name: str) -> InstalledOperator:
     """The operator of this name; its package is imported. NotInstalled; Unusable if two packages register the name, or the
     import fails."""
     if name not in _loaded:
@@ -57,10 +57,10 @@ def find_installed(name: str) -> Installed:
 
 def provide(name: str, operator: type) -> None:
     """Let queries in this process, and no other, name a class as if it were installed: for tests and the simulator."""
-    _loaded[name] = Installed(name, operator, operator.__module__.partition(".")[0], "")
+    _loaded[name] = InstalledOperator(name, operator, operator.__module__.partition(".")[0], "")
 
 
-def _load(name: str) -> Installed:
+def _load(name: str) -> InstalledOperator:
     importlib.invalidate_caches()  # A package may have been installed since this process began.
     found = {(_package_of(point), point.value): point for point in entry_points(group=GROUP, name=name)}
     if not found:
@@ -72,7 +72,7 @@ def _load(name: str) -> Installed:
         made_by = point.load()
     except Exception as error:
         raise Unusable(f"of {_package_of(point)} cannot be imported: {type(error).__name__}: {error}") from None
-    return Installed(name, made_by, _package_of(point), point.dist.version if point.dist is not None else "")
+    return InstalledOperator(name, made_by, _package_of(point), point.dist.version if point.dist is not None else "")
 
 
 def _package_of(point: EntryPoint) -> str:

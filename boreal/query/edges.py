@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from boreal.query.parts import Part
+from boreal.query.parts import FragmentPart
 from boreal.query.plan import EGRESS, Edge, Fragment, Input, Node
 from boreal.query.schemas import QueryGraph
 from boreal.query.shapes import Union
@@ -16,10 +16,12 @@ class Edges:
     """All edges: by reader and logged stream, and each once."""
 
     read: Mapping[tuple[str, str], Edge]
+    """The edge that carries a logged stream to a reader, by (fragment, stream)."""
     in_order: tuple[Edge, ...]
+    """Each edge once, in the order in which readers need them."""
 
 
-def lay_out(graph: QueryGraph, parts: list[Part]) -> Edges:
+def lay_out(graph: QueryGraph, parts: list[FragmentPart]) -> Edges:
     """One edge for each logged stream and layout; the first reader's has the stream's name, others NAME@READER."""
     producers = {name: part.shards for part in parts for name in part.operators}
     wanted = [(part.name, name, part.shards, part.keys.get(name, ())) for part in parts for name in part.reads]
@@ -43,7 +45,7 @@ def lay_out(graph: QueryGraph, parts: list[Part]) -> Edges:
     return Edges(read, tuple(made.values()))
 
 
-def fragment_of(graph: QueryGraph, part: Part, edges: Edges) -> Fragment:
+def fragment_of(graph: QueryGraph, part: FragmentPart, edges: Edges) -> Fragment:
     """A union of logged streams alone is left to SUnion, which merges its inputs anyhow; the rest are nodes."""
     inputs: dict[str, Input] = {}
     nodes = []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import gcd
 
 from boreal.model.durations import format_duration
-from boreal.query.parts import Part
+from boreal.query.parts import FragmentPart
 from boreal.query.plan import EGRESS, Fragment
 from boreal.query.query import Query
 from boreal.query.running import Hold, Mode
@@ -42,7 +42,7 @@ def pruned(query: Query) -> list[str]:
     ]
 
 
-def lone_replicas(query: Query, parts: Iterable[Part]) -> Iterator[str]:
+def lone_replicas(query: Query, parts: Iterable[FragmentPart]) -> Iterator[str]:
     """A note on R21: without a second replica, new input waits for the correction, unless the overlay can go on beside it."""
     if query.policy.stabilization is Hold.SUSPEND or query.reconcile is Mode.OVERLAY_REDO:
         return

@@ -12,7 +12,7 @@ from boreal.model.durations import parse_duration
 from boreal.model.errors import UserError
 from boreal.model.schema import RESERVED, Schema, Type
 from boreal.operators import Keyed, KeyedOperator, Operator, RowOperator, WindowOperator
-from boreal.operators.installed import GROUP, Installed, NotInstalled, Unusable, find_installed, installed_names
+from boreal.operators.installed import GROUP, InstalledOperator, NotInstalled, Unusable, find_installed, installed_names
 from boreal.query.refusals import did_you_mean
 
 _KINDS = (RowOperator, KeyedOperator, WindowOperator)
@@ -24,7 +24,7 @@ class OwnOperator:
 
     operator: Operator
     """The object, bound to its input."""
-    installed: Installed
+    installed: InstalledOperator
     """Where its class comes from."""
     schema: Schema
     """The columns of its output."""
@@ -67,7 +67,7 @@ def own_memory_us(name: str, given_with: Mapping[str, Any]) -> int | None:
         return 0
 
 
-def _made(name: str, given_with: Mapping[str, Any], version: str | None, field: str) -> tuple[Installed, Operator]:
+def _made(name: str, given_with: Mapping[str, Any], version: str | None, field: str) -> tuple[InstalledOperator, Operator]:
     try:
         installed = find_installed(name)
     except NotInstalled:
@@ -87,7 +87,7 @@ def _made(name: str, given_with: Mapping[str, Any], version: str | None, field: 
     return installed, kind(_parameters(kind.Parameters, given_with, name, field))
 
 
-def _check_class(installed: Installed, field: str) -> None:
+def _check_class(installed: InstalledOperator, field: str) -> None:
     kind = installed.made_by
     where = f"{field}.operator"
     if not (isinstance(kind, type) and issubclass(kind, _KINDS)):

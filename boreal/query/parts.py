@@ -13,25 +13,30 @@ from boreal.query.running import DEFAULT_FRAGMENT, FragmentSpec
 
 
 @dataclass(frozen=True)
-class Part:
-    """A fragment in the making. operators: each after all that it reads. reads: logged streams, each once, in order.
-
-    family: the fragment as the file names it. shards_own: `shards` is said by the fragment itself, not by the query.
-    keys: of each logged stream that it reads, once it is known to be sharded.
-    """
+class FragmentPart:
+    """A fragment in the making."""
 
     name: str
+    """The name of the part: that of the fragment, with a number if it fell into several."""
     family: str
+    """The fragment, as the query names it."""
     operators: tuple[str, ...]
+    """The names of its operators, each after all that it reads."""
     reads: tuple[str, ...]
+    """The logged streams that it reads, each once, in order."""
     replicas: int
+    """The number of replicas."""
     shards: int
+    """The number of shards."""
     shards_own: bool
+    """Whether `shards` is given by the fragment, and not by the query."""
     engines: tuple[str, ...]
+    """The engine of each replica."""
     keys: Mapping[str, tuple[str, ...]]
+    """The columns by which each logged stream that it reads is partitioned, once it is known to be sharded."""
 
 
-def parts_of(query: Query, default_engine: Engine) -> list[Part]:
+def parts_of(query: Query, default_engine: Engine) -> list[FragmentPart]:
     """The fragments' weakly connected parts, each after those that it reads from."""
     fragments = _fragment_specs(query)
     _refuse_circular(query, fragments)
@@ -43,7 +48,7 @@ def parts_of(query: Query, default_engine: Engine) -> list[Part]:
         pieces = _connected(query, own)
         for number, operators in enumerate(pieces, start=1):
             parts.append(
-                Part(
+                FragmentPart(
                     name=family if len(pieces) == 1 else _part_name(query, family, number),
                     family=family,
                     operators=operators,

@@ -40,18 +40,31 @@ class Overrides:
     """
 
     mode: Mode | None = None
+    """How failures are reconciled."""
     policy: Policy | None = None
+    """What each phase of a failure does with tentative input."""
     delay_threshold_us: int | None = None
+    """X (us)."""
     replicas: int | None = None
+    """The number of replicas of each fragment."""
     shards: int | None = None
+    """The number of shards of each fragment."""
     engine: Engine | None = None
+    """What runs the operators."""
     alpha_x_us: int | None = None
+    """How long SUnion holds a bucket that misses an input (us)."""
     bucket_us: int | None = None
+    """The length of a bucket (us of event time)."""
     boundary_interval_us: int | None = None
+    """The interval of boundaries (us)."""
     heartbeat_us: int | None = None
+    """The interval of heartbeats (us)."""
     silence_us: int | None = None
+    """How long an input is silent before it counts as missing (us)."""
     stable_lag_max_us: int | None = None
+    """How far stable output may lag behind stable input (us)."""
     checkpoint_interval_us: int | None = None
+    """The interval of checkpoints (us)."""
 
 
 AS_WRITTEN = Overrides()

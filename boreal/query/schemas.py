@@ -19,13 +19,16 @@ RANK = "rank"
 
 @dataclass(frozen=True)
 class QueryGraph:
-    """The reaching part of a query, typed. plain: of each map, output column -> the input column that it merely is. own: the
-    operators of installed packages."""
+    """The part of a query that reaches its output, typed."""
 
     query: Query
+    """The query."""
     schemas: Mapping[str, Schema]
+    """The schema of each stream and of each operator's output, by name."""
     plain: Mapping[str, Mapping[str, str]]
+    """For each map, by name: its output columns that are an input column unchanged, and which."""
     own: Mapping[str, OwnOperator]
+    """The operators of installed packages, by name."""
 
     def spec(self, name: str) -> OperatorSpec:
         return self.query.operators[name]

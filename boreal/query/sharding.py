@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from boreal.model.errors import UserError
-from boreal.query.parts import Part
+from boreal.query.parts import FragmentPart
 from boreal.query.schemas import RANK, QueryGraph
 from boreal.query.shapes import Aggregate, Deduplicate, Distinct, Filter, Join, Lookup, Map, Python, Top, Union
 
@@ -14,7 +14,7 @@ Component = dict[str, str]
 """One column of a partition key, as each logged stream calls it: logged stream -> column."""
 
 
-def sharded(graph: QueryGraph, part: Part, notes: list[str]) -> Part:
+def sharded(graph: QueryGraph, part: FragmentPart, notes: list[str]) -> FragmentPart:
     """The part with the shards that it can have, and the key of each stream that it reads.
 
     All rows of a group must meet in one shard, so a key is made of columns by which every stateful operator groups,
@@ -53,7 +53,7 @@ def _group(graph: QueryGraph, name: str) -> tuple[str, ...] | None:
     return None
 
 
-def _common_components(graph: QueryGraph, part: Part, stateful: list[str]) -> tuple[list[Component], str]:
+def _common_components(graph: QueryGraph, part: FragmentPart, stateful: list[str]) -> tuple[list[Component], str]:
     """The columns that all stateful operators group by; where there is none, why.
 
     Later operators come first: they read all that the ones before them read, so what these allow only narrows it.
@@ -124,7 +124,9 @@ def _trace(graph: QueryGraph, logged: tuple[str, ...], name: str, column: str) -
     raise AssertionError(f"{name}: no lineage for {spec.kind}")
 
 
-def _keys(graph: QueryGraph, part: Part, stateful: list[str], components: list[Component]) -> dict[str, tuple[str, ...]]:
+def _keys(
+    graph: QueryGraph, part: FragmentPart, stateful: list[str], components: list[Component]
+) -> dict[str, tuple[str, ...]]:
     """The key of each logged stream, in one order of columns for all; a stream's own key is kept to, or refused."""
     for name in part.reads:
         key = graph.query.streams[name].key if name in graph.query.streams else ()

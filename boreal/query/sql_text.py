@@ -25,6 +25,7 @@ class Tokens:
     text: str
     """The whole text."""
     tokens: tuple[Token, ...]
+    """The tokens, in order."""
     after: int = 0
     """Where the next token would begin, for what is missing."""
 

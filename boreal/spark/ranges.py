@@ -27,12 +27,15 @@ STALL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic, and how to read it. options: of kafka-python's consumer."""
+class ResultTopic:
+    """A topic, and how to read it."""
 
     name: str
+    """The name of the topic."""
     query: str
+    """The name of the query."""
     options: dict[str, Any]
+    """The options of kafka-python's consumer."""
 
     @property
     def has_void_records(self) -> bool:
@@ -64,7 +67,7 @@ class TopicPlace:
 
 
 @contextmanager
-def reading(topic: Topic) -> Iterator[TopicReader]:
+def reading(topic: ResultTopic) -> Iterator[TopicReader]:
     """A connection to the topic, closed at the end. UserError if there is no such topic."""
     with closing(TopicReader(topic)) as reader:
         yield reader
@@ -73,7 +76,7 @@ def reading(topic: Topic) -> Iterator[TopicReader]:
 class TopicReader:
     """A connection to a topic. UserError if there is no such topic; KafkaError if Kafka cannot be reached."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: ResultTopic) -> None:
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
@@ -160,7 +163,7 @@ class TopicReader:
         return int(self._consumer.beginning_offsets([self._partition], timeout_ms=timeout_ms)[self._partition])
 
 
-def _options(topic: Topic) -> dict[str, Any]:
+def _options(topic: ResultTopic) -> dict[str, Any]:
     return {
         "group_id": None,
         "enable_auto_commit": False,

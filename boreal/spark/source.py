@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from boreal.model.errors import UserError
 from boreal.spark.columns import FACTS, batches_of, check_schema, latest_of, schema_of
-from boreal.spark.ranges import Topic, TopicPlace, TopicReader, reading
+from boreal.spark.ranges import ResultTopic, TopicPlace, TopicReader, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,7 @@ class BorealSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         check_schema(self._view(), schema)
         suffix = {"stable": "stable", "latest": "latest", "changes": "out"}[self._view()]
-        return StreamReader(self._topic(suffix), self._view(), schema, self._max_rows())
+        return BorealStreamReader(self._topic(suffix), self._view(), schema, self._max_rows())
 
     def _view(self) -> str:
         view = self.options.get("view", "stable")
@@ -85,14 +85,14 @@ class BorealSource(DataSource):
             raise UserError("max_rows", text, "is not a number of rows", "write a whole number above 0")
         return int(text)
 
-    def _topic(self, suffix: str) -> Topic:
+    def _topic(self, suffix: str) -> ResultTopic:
         for name in ("query", "bootstrap"):
             if not self.options.get(name):
                 raise UserError(name, None, "is missing", f".option('{name}', ...)")
         query, site = self.options["query"], self.options.get("site")
         kafka = {name.removeprefix(_KAFKA): _plain(text) for name, text in self.options.items() if name.startswith(_KAFKA)}
         name = f"{query}.{suffix}" if suffix != "out" or not site else f"{query}.out.{site}"
-        return Topic(name, query, {"bootstrap_servers": self.options["bootstrap"], **kafka})
+        return ResultTopic(name, query, {"bootstrap_servers": self.options["bootstrap"], **kafka})
 
 
 class Range(InputPartition):
@@ -107,7 +107,7 @@ class Range(InputPartition):
 class BatchReader(DataSourceReader):
     """What is there when Spark plans the read."""
 
-    def __init__(self, topic: Topic, view: str, schema: StructType) -> None:
+    def __init__(self, topic: ResultTopic, view: str, schema: StructType) -> None:
         self._topic = topic
         self._view = view
         self._schema = schema
@@ -125,10 +125,10 @@ class BatchReader(DataSourceReader):
             yield from batches_of(self._view, self._schema, records, is_row=self._view == "stable")
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class BorealStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """All that is kept, and then what comes. An offset is a TopicPlace, as an object."""
 
-    def __init__(self, topic: Topic, view: str, schema: StructType, max_rows: int) -> None:
+    def __init__(self, topic: ResultTopic, view: str, schema: StructType, max_rows: int) -> None:
         self._topic = topic
         self._view = view
         self._schema = schema

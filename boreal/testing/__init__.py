@@ -1,6 +1,7 @@
-"""For the tests of operators of one's own: whether a class keeps the contract, and what it makes of some rows.
+"""For the tests of operators that users write: whether a class keeps the contract, and what it makes of some rows.
 
-May start a Python process, to repeat a run with another seed for hashes; on top of the operators.
+Touches a Python process, which repeats a run with another seed for hashes. Imports `operators`, which runs such a class in a
+query: a copy of that code could not show what the engine will do.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from boreal.query.spec import Query, did_you_mean
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, TokenAudit, replay_event
 from deployment.change_preview import ChangePreview, preview, refuse_other_structure
 from deployment.corrections import TellCorrection, tell_nobody
-from deployment.events import RESTARTED, Event
+from deployment.events import RESTARTED, RecordedEvent
 from deployment.evolution import evolve, resolve_start, roll_back, settle
 from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, with_bucket
@@ -153,7 +153,7 @@ class LiveEngine:
         """Begin all instances of a query again from their logs. by: who does it."""
         query = self.find(name)
         facts = {"revision": query.record.revision, "paused": query.record.paused, "restarts": query.record.restarts}
-        self.journal.record([Event(now / 1_000, RESTARTED, name, by, None, facts)])
+        self.journal.record([RecordedEvent(now / 1_000, RESTARTED, name, by, None, facts)])
         query.restart(now)
         return query
 

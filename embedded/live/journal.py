@@ -12,11 +12,11 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deployment.events import Event, read_event
+from deployment.events import RecordedEvent, read_event
 
 FILE_BYTES = 8 << 20
 
-OnEvent = Callable[[int, Event], None]
+OnEvent = Callable[[int, RecordedEvent], None]
 """Called with the number of an event, from 1, and the event."""
 
 
@@ -27,14 +27,14 @@ class EventJournal:
         """Read the events in `data`; the files are made when there is something to write."""
         self._path = data / "events.jsonl"
         self._before = data / "events.1.jsonl"
-        self.events: list[tuple[int, Event]] = [*_read(self._before), *_read(self._path)]
+        self.events: list[tuple[int, RecordedEvent]] = [*_read(self._before), *_read(self._path)]
         """Those that were there at the beginning, with their numbers."""
         self.on_event: OnEvent = lambda number, event: None
         """Called with each later event."""
         self._last = self.events[-1][0] if self.events else 0
         self._is_torn = self._path.is_file() and not self._path.read_bytes().endswith(b"\n")
 
-    def record(self, events: Sequence[Event]) -> None:
+    def record(self, events: Sequence[RecordedEvent]) -> None:
         """Record events, in order."""
         if not events:
             return
@@ -51,7 +51,7 @@ class EventJournal:
             self.on_event(number, event)
 
 
-def _read(path: Path) -> list[tuple[int, Event]]:
+def _read(path: Path) -> list[tuple[int, RecordedEvent]]:
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:

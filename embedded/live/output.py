@@ -39,7 +39,7 @@ NEAR = 200
 
 
 @dataclass(frozen=True, slots=True)
-class OutputRecord:
+class RingRecord:
     """A record of changes.jsonl."""
 
     seq: int
@@ -57,8 +57,8 @@ class OutputRing:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows: deque[OutputRecord] = deque(maxlen=KEPT_RECORDS)
-        self._boundaries: deque[OutputRecord] = deque(maxlen=KEPT_BOUNDARIES)
+        self._rows: deque[RingRecord] = deque(maxlen=KEPT_RECORDS)
+        self._boundaries: deque[RingRecord] = deque(maxlen=KEPT_BOUNDARIES)
         self._listeners: dict[int, Callable[[], None]] = {}
         self._lost_to = 0
         self._last = 0
@@ -81,7 +81,7 @@ class OutputRing:
             self._boundaries.clear()
             self._lost_to, self._last = lost_to, max(self._last, lost_to)
 
-    def add(self, records: list[OutputRecord]) -> None:
+    def add(self, records: list[RingRecord]) -> None:
         """Add the next records, and tell the listeners."""
         with self._lock:
             for record in records:
@@ -94,7 +94,7 @@ class OutputRing:
         for notify in listeners:
             notify()
 
-    def read(self, after: int, limit: int, only_stable: bool) -> list[OutputRecord]:
+    def read(self, after: int, limit: int, only_stable: bool) -> list[RingRecord]:
         """At most `limit` records after a number, in order. only_stable: only stable rows."""
         with self._lock:
             rows, last = self._rows, self._last
@@ -129,7 +129,7 @@ class OutputRing:
 _seq = attrgetter("seq")
 
 
-def _first_after(after: int, last: int, records: deque[OutputRecord], limit: int | None) -> list[OutputRecord]:
+def _first_after(after: int, last: int, records: deque[RingRecord], limit: int | None) -> list[RingRecord]:
     """The first records after a number, in any order. Most readers are near the end; for the others a search costs less than a
     walk."""
     if last - after <= NEAR:
@@ -205,7 +205,7 @@ class Output:
         log.sync()
         _write_mark(self._path, _Mark(offset, state, version, lead))
         controls = [each for each in ends if isinstance(each, ControlRecord)]
-        self.ring.add([OutputRecord(seq, each.kind, each.record, None) for seq, each in enumerate(controls, first)])
+        self.ring.add([RingRecord(seq, each.kind, each.record, None) for seq, each in enumerate(controls, first)])
         return Output(plan, logs, self._path, self.ring, version, is_led_in=True)
 
     def take(self, frame: Frame, now: int, replica: str) -> None:
@@ -229,9 +229,9 @@ class Output:
             kind = "tentative" if taken.frame.tentative else "stable"
             data = [None] * len(taken.records) if taken.frame.tentative else taken.data.to_pylist()
             texts = zip(taken.records.to_pylist(), data, strict=True)
-            self.ring.add([OutputRecord(first + place, kind, text, row) for place, (text, row) in enumerate(texts)])
+            self.ring.add([RingRecord(first + place, kind, text, row) for place, (text, row) in enumerate(texts)])
         elif taken is not None:
-            self.ring.add([OutputRecord(first, taken.kind, taken.record, None)])
+            self.ring.add([RingRecord(first, taken.kind, taken.record, None)])
         outstanding = self._changelog.place.outstanding
         if not outstanding:
             self.tentative_since, self.cause = None, ""

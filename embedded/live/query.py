@@ -33,7 +33,7 @@ from boreal.query.planner import Overrides, plan
 from boreal.query.spec import Query
 from deployment.audit import ChaosAudit
 from deployment.corrections import CorrectionHistory, TellCorrection, tell_nobody
-from deployment.events import Event, stamp
+from deployment.events import RecordedEvent, stamp
 from deployment.evolution import EARLIEST, LEAVING, EgressReport, Evolution, let_go, progress_of, shown, state_of
 from deployment.failure_recorder import SILENT, Clients, FailureRecorder
 from deployment.instance_fields import instance_fields
@@ -66,7 +66,7 @@ from formats.dead_letter import (
     ReplayOutcome,
 )
 from formats.json_text import moment, time_us
-from logs.egress_switch import EgressSwitch, Given, NextVersion
+from logs.egress_switch import ClientFrame, EgressSwitch, NextVersion
 from logs.restart import last_time
 from reconcile.events import InstanceId, Reconciled, StateChanged, Threshold
 from reconcile.status import Status
@@ -100,7 +100,7 @@ class LiveWorld(World):
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ClientOutput:
     """How clients are given the results of the version in charge."""
 
     output: Output
@@ -122,7 +122,7 @@ class _Running:
     files: ExitStack
     reached: int = BEGINNING
     """The event time (us) that the stable results of its egress have reached."""
-    serving: Serving | None = None
+    serving: ClientOutput | None = None
     """Of the version in charge."""
     held_since: int | None = None
     """Since when results wait for the other version."""
@@ -154,7 +154,7 @@ class LiveQuery:
         self.clock = clock
         self.plan = plan_live(record.query, is_demo)
         self.journal = FailureJournal()
-        self.on_events: Callable[[Sequence[Event]], None] = lambda events: None
+        self.on_events: Callable[[Sequence[RecordedEvent]], None] = lambda events: None
         """Called with what is to be recorded."""
         self.on_corrected: TellCorrection = tell_nobody
         self.failures = FailureRecorder(record.name)
@@ -359,7 +359,7 @@ class LiveQuery:
         through = output.place.through
         written_to = last_time(running.logs.open(running.out))
         switch = EgressSwitch(output.place.next_stable_id, max(written_to, BEGINNING if through is None else through))
-        running.serving = Serving(output, switch)
+        running.serving = ClientOutput(output, switch)
 
     def _begin_beside(self, version: QueryRecord, now: int) -> None:
         """Start the version beside the one in charge. If it cannot run, that one goes on."""
@@ -670,7 +670,7 @@ class LiveQuery:
         if log == running.out and running.serving is not None:
             self._give(running, running.serving.switch.take(log, frame), now)
 
-    def _give(self, running: _Running, given: Sequence[Given], now: int) -> None:
+    def _give(self, running: _Running, given: Sequence[ClientFrame], now: int) -> None:
         """Give frames of the version in charge to clients."""
         assert running.serving is not None, "it is in charge"
         output, switch = running.serving.output, running.serving.switch

@@ -19,7 +19,7 @@ from boreal_cli.tables import comparison_table, show_run
 from embedded import run_folder
 from embedded.compare import Comparison, combinations, compare, prepare_folder
 from embedded.run import Outcome
-from embedded.session import RunOptions, Session, make_session
+from embedded.session import RunOptions, RunSession, make_session
 
 HERE = Path(__file__).parent
 RATE = "5000/s"
@@ -49,7 +49,7 @@ def main(out: Path) -> None:
     console.print("see it live, in a browser: make setup, then .venv/bin/boreal up --embedded --demo")
 
 
-def session_of(name: str, out: Path) -> Session:
+def session_of(name: str, out: Path) -> RunSession:
     sources = [f"{stream}={out / 'data' / stream}.csv" for stream in QUERIES[name]]
     return make_session(HERE / f"{name}.yaml", sources, RunOptions(faults=FAULTS, rate=RATE))
 

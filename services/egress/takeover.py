@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from boreal.model.frames import Boundary, Frame, LogId
-from logs.egress_switch import EgressSwitch, Given, NextVersion
+from logs.egress_switch import ClientFrame, EgressSwitch, NextVersion
 from services.egress.out import OutTopic
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_TAKEN_OVER
@@ -62,7 +62,7 @@ class TakeoverOutlet:
         """See `EgressSwitch.status`."""
         return self._switch.status()
 
-    def _give(self, given: Iterable[Given]) -> None:
+    def _give(self, given: Iterable[ClientFrame]) -> None:
         for each in given:
             if not each.is_last:
                 self.out.append(each.log, each.frame)

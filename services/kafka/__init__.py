@@ -1,4 +1,4 @@
 """Kafka: settings, clients, topics, query and status records, control messages, and the clock that follows the broker.
 
-Uses Kafka and environment variables.
+Touches Kafka and environment variables.
 """

@@ -40,6 +40,7 @@ class Listener:
     """Who hears what a topic says from now on."""
 
     topic: str
+    """The name of the topic."""
     take: Callable[[ConsumerRecord], None]
     """Called with each record, in a thread of the desk. What it raises is logged."""
     gather_ms: int

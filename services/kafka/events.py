@@ -17,7 +17,7 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
-from deployment.events import Event, read_event
+from deployment.events import RecordedEvent, read_event
 from services.kafka.clusters import Cluster, close_producer, is_fenced, log_retry
 from services.kafka.topics import EVENTS
 
@@ -32,13 +32,13 @@ _logger = logging.getLogger("boreal.events")
 class EventWriter:
     """Records events, in order, each once. While Kafka is out of reach they wait."""
 
-    def __init__(self, home: Cluster, on_read: Callable[[list[Event]], None], on_fenced: Callable[[], None]) -> None:
+    def __init__(self, home: Cluster, on_read: Callable[[list[RecordedEvent]], None], on_fenced: Callable[[], None]) -> None:
         """on_read: called once, in the writer's thread, with all events that are there. on_fenced: called if another writer has
         begun; this one records nothing more."""
         self._home = home
         self._on_read = on_read
         self._on_fenced = on_fenced
-        self._waiting: list[Event] = []
+        self._waiting: list[RecordedEvent] = []
         self._changed = threading.Condition()
         self._is_closed = False
         self._next: int | None = None  # the offset of the next record; None before the first read
@@ -46,7 +46,7 @@ class EventWriter:
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
-    def put(self, events: Sequence[Event]) -> None:
+    def put(self, events: Sequence[RecordedEvent]) -> None:
         """Record events; returns at once."""
         with self._changed:
             self._waiting += events
@@ -99,9 +99,9 @@ class EventWriter:
             self._sent = 0
         return producer
 
-    def _read(self) -> list[Event]:
+    def _read(self) -> list[RecordedEvent]:
         """The events since the last read; those of the first read are handed on."""
-        found: list[Event] = []
+        found: list[RecordedEvent] = []
         with closing(self._home.make_consumer(read_committed=True, bootstrap_timeout_ms=ANSWERED_WITHIN_MS)) as consumer:
             consumer.assign([_PARTITION])
             first = consumer.beginning_offsets([_PARTITION])[_PARTITION]
@@ -134,7 +134,7 @@ class EventWriter:
                 self._sent = 0
 
 
-def event_of(record: ConsumerRecord) -> Event | None:
+def event_of(record: ConsumerRecord) -> RecordedEvent | None:
     """The event in a record; None, with a warning, for one that this version cannot read."""
     try:
         return read_event(record.value)
@@ -143,5 +143,5 @@ def event_of(record: ConsumerRecord) -> Event | None:
         return None
 
 
-def _key(event: Event) -> bytes | None:
+def _key(event: RecordedEvent) -> bytes | None:
     return event.query.encode() if event.query is not None else None

@@ -23,7 +23,7 @@ PREFIX = "boreal."
 
 
 @dataclass(frozen=True)
-class Permission:
+class Acl:
     """An ACL that the user of boreal needs."""
 
     kind: str
@@ -46,7 +46,7 @@ class Landing:
     """The name that boreal logs in with; `USER` if it logs in with none."""
     findings: TopicFindings
     """Absent topics, and what is wrong with others."""
-    permissions: tuple[Permission, ...]
+    permissions: tuple[Acl, ...]
     """All ACLs that are needed where Kafka authorises its users."""
 
     def commands(self) -> Iterator[str]:
@@ -77,15 +77,15 @@ class Landing:
 
 def permissions(
     is_home: bool, queries: Sequence[str], inputs: Sequence[str], absent: Collection[str] = ()
-) -> tuple[Permission, ...]:
+) -> tuple[Acl, ...]:
     """The ACLs that a site needs. queries: names of queries; inputs: topics of users that are read there. absent: those of them
     that boreal is to create."""
-    own = [Permission("topic", PREFIX, True, _OWN)] if is_home else []
+    own = [Acl("topic", PREFIX, True, _OWN)] if is_home else []
     return (
         *own,
-        *(Permission("topic", f"{query}.", True, _OWN) for query in queries),
+        *(Acl("topic", f"{query}.", True, _OWN) for query in queries),
         # Its later versions (deployment.query_record.inner_name).
-        *(Permission("topic", f"{query}-", True, _OWN) for query in queries),
-        *(Permission("topic", topic, False, (*_INPUT, "Create") if topic in absent else _INPUT) for topic in inputs),
-        Permission("transactional-id", PREFIX, True, _TRANSACTIONS),
+        *(Acl("topic", f"{query}-", True, _OWN) for query in queries),
+        *(Acl("topic", topic, False, (*_INPUT, "Create") if topic in absent else _INPUT) for topic in inputs),
+        Acl("transactional-id", PREFIX, True, _TRANSACTIONS),
     )

@@ -19,12 +19,13 @@ from kafka.errors import KafkaError
 from boreal.model.errors import UserError
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
-from deployment.events import DELETED, SERVED, Event, event_from
+from deployment.events import DELETED, SERVED, RecordedEvent, event_from
 from deployment.evolution import LOOK_US, EgressReport, Evolution, shown
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.query_record import QueryRecord, inner_name, public_name
+from deployment.skew import ProcessStatus
 from deployment.slo import ServiceLevel
-from deployment.watched_query import ProcessStatus, WatchedQuery, WatchEffect
+from deployment.watched_query import WatchedQuery, WatchEffect
 from formats.control_messages import ControlItem, trim_item
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
@@ -60,7 +61,9 @@ class MonitorProcess:
         self._statuses: StatusReader | None = None
         self._reports: ReportWriter | None = None
         self._events: EventWriter | None = None
-        self._recorded: dict[str, list[Event]] | None = None  # of each query, before the monitor began; None: not known yet
+        self._recorded: dict[str, list[RecordedEvent]] | None = (
+            None  # of each query, before the monitor began; None: not known yet
+        )
         self._changes: dict[str, QueryChange] = {}
         self._records: dict[str, QueryRecord] = {}
         self._evolutions: dict[str, Evolution] = {}
@@ -184,11 +187,11 @@ class MonitorProcess:
         if self._statuses is not None and self._statuses.is_current.is_set():
             self._inbox.put(lambda: self._take_status(status))
 
-    def _note_recorded(self, events: list[Event]) -> None:
+    def _note_recorded(self, events: list[RecordedEvent]) -> None:
         """In the thread of the writer."""
         self._inbox.put(lambda: self._begin_recording(events))
 
-    def _begin_recording(self, events: list[Event]) -> None:
+    def _begin_recording(self, events: list[RecordedEvent]) -> None:
         """These events are there: from now on, what is seen beyond them is recorded."""
         self._recorded = {}
         for event in events:
@@ -298,14 +301,14 @@ class MonitorProcess:
             match effect:
                 case Trim(needed):
                     self._controls[name].send([trim_item(needed)])
-                case Event():
+                case RecordedEvent():
                     self._record([effect])
                 case JournalEntry(_, _, who, text, is_bad):
                     _logger.log(logging.WARNING if is_bad else logging.INFO, "%s: %s %s", name, who, text)
                 case _:
                     assert_never(effect)
 
-    def _record(self, events: Sequence[Event]) -> None:
+    def _record(self, events: Sequence[RecordedEvent]) -> None:
         assert self._events is not None, "it serves"
         if events:
             self._events.put(events)

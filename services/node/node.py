@@ -23,7 +23,7 @@ from logs.checkpoints import CheckpointStore, StoreUnavailableError
 from logs.restart import restarts, saved_by
 from reconcile.events import Effect, InstanceId, Received, Threshold
 from reconcile.instance import Instance
-from reconcile.recovery import Saved
+from reconcile.recovery import VerifiedCheckpoint
 from services.hosting.connections import Connections
 from services.hosting.host import InstanceHost, build_host
 from services.hosting.order_channel import OrderChannel
@@ -184,7 +184,7 @@ class NodeProcess:
             "wait for a partner, or delete the query and apply it again",
         )
 
-    def _saved(self, who: InstanceId) -> Saved | None:
+    def _saved(self, who: InstanceId) -> VerifiedCheckpoint | None:
         """The instance's checkpoints; None if Redis is out of reach: it then restarts from its log alone (R19)."""
         try:
             return saved_by(self.store, who)

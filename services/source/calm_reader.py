@@ -23,7 +23,7 @@ from intake.calm import Calmness, CalmPartitions
 from intake.user_records import PartitionRecords
 from services.kafka.clusters import log_retry
 from services.source.record_readers import LONGEST_LOOK_MS, RecordReader
-from services.storage.shared_reader import Fetched, SharedReader
+from services.storage.shared_reader import LogFetch, SharedReader
 
 _logger = logging.getLogger("boreal.source")
 
@@ -194,7 +194,7 @@ class _Member:
         with self._changed:
             return self._partitions.needed(number)
 
-    def put(self, number: int, fetched: Fetched) -> bool:
+    def put(self, number: int, fetched: LogFetch) -> bool:
         with self._changed:
             if self.has_left:
                 return False
@@ -219,7 +219,7 @@ class _Seat:
     def gather_us(self) -> int:
         return 0  # a source gathers what it takes, and no boundaries come to a topic of users
 
-    def take_shared(self, fetched: Fetched) -> bool:
+    def take_shared(self, fetched: LogFetch) -> bool:
         return self._member.put(self._number, fetched)
 
     def read_alone(self) -> None:

@@ -196,6 +196,8 @@ class Supervisor:
                 self._static[child.name] = child
             case _QueryRecords(records):
                 self._take(records)
+            case _:
+                assert_never(notification)
         return None if self._ending.is_set() else self._wanted()
 
     def _perform(self, event: SupervisionEvent) -> None:

@@ -1,4 +1,4 @@
 """Storage: logs in Kafka, checkpoints in Redis.
 
-Uses Kafka and Redis.
+Touches Kafka and Redis.
 """

@@ -39,7 +39,7 @@ from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.log_partition import Fence, LogPartition, LogRecord, log_record, make_log_consumer
-from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, Fetched, SharedReader
+from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, LogFetch, SharedReader
 
 EVENT_FRAMES = 256
 """Maximum number of frames in an event."""
@@ -397,7 +397,7 @@ class _LogFollower(_Worker):
     def gather_us(self) -> int:
         return self._gather_us()
 
-    def take_shared(self, fetched: Fetched) -> bool:
+    def take_shared(self, fetched: LogFetch) -> bool:
         with self._flow:
             # A fetch may have begun before the reader let the follower read alone.
             if self.stopping.is_set() or not self._has_joined:

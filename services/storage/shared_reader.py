@@ -47,7 +47,7 @@ _logger = logging.getLogger("boreal.follow")
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class LogFetch:
     """What a fetch says of a log."""
 
     start: int
@@ -73,7 +73,7 @@ class Member(Protocol):
         """How long what comes may wait for what comes to other logs, in microseconds."""
         ...
 
-    def take_shared(self, fetched: Fetched) -> bool:
+    def take_shared(self, fetched: LogFetch) -> bool:
         """Take what was fetched of the log; records before `position` are repeated. False: it is to read alone. Must not
         block."""
         ...
@@ -211,7 +211,7 @@ class _Places:
             self._reached[place], self._told[place] = needed(place), None
             self._consumer.seek(place, self._reached[place])
 
-    def news(self, found: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> Iterator[tuple[TopicPartition, Fetched]]:
+    def news(self, found: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> Iterator[tuple[TopicPartition, LogFetch]]:
         """What a poll says: of logs with records, of those whose position has moved without one (past a mark of a transaction,
         for example), and once of each log that has a new reader."""
         for place, start in self._reached.items():
@@ -224,4 +224,4 @@ class _Places:
             if end is None:
                 continue  # It has not been fetched yet.
             self._reached[place] = self._told[place] = reached
-            yield place, Fetched(start, records, reached, max(end, reached))
+            yield place, LogFetch(start, records, reached, max(end, reached))

@@ -1,6 +1,7 @@
-"""The families of scenarios, with a module for each kind of question; and the scenario of a seed.
+"""The families of scenarios, with a module for each kind of question; and the scenario of a seed. A family is
+`(seed, its name, rng) -> Scenario`; a module's FAMILIES gives each its weight.
 
-A family is `(seed, its name, rng) -> Scenario`; a module's FAMILIES gives each its weight.
+Touches nothing: chance is the generator that is passed in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Seeded bugs: each breaks one rule of the production objects, to show that the simulator, or a test, notices it.
-
-A mutant is applied during one run, by replacing methods; the reference run without failures is made without it.
 docs/mutants.md lists what catches each: the first seed of the simulator, or a test.
+
+Touches the methods of production objects, which a mutant replaces during one run; the reference run without failures is made
+without it.
 """
 
 from __future__ import annotations

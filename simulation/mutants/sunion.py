@@ -17,7 +17,7 @@ from boreal.query.spec import Hold, Policy
 from reconcile.instance import Instance
 from simulation.mutants.registry import Patch, caught_by, mutant
 from sunion.port import Port
-from sunion.sunion import Healed, SUnion
+from sunion.sunion import Heal, SUnion
 from sunion.tape import BEGINNING, Chunk, Cursor, Tape
 
 
@@ -113,8 +113,8 @@ def heal_too_early(patch: Patch) -> None:
     """A failure counts as healed as soon as any bucket can be corrected, again and again."""
 
     def make(_: Any) -> Any:
-        def healed(self: SUnion, *_: int) -> Healed | None:
-            return None if self.live is None or self.redoing else Healed.FULL
+        def healed(self: SUnion, *_: int) -> Heal | None:
+            return None if self.live is None or self.redoing else Heal.FULL
 
         return healed
 
@@ -126,9 +126,9 @@ def heal_never_in_part(patch: Patch) -> None:
     """Only a full heal is acted on (R16): rolling failures starve stable output."""
 
     def make(original: Any) -> Any:
-        def healed(self: SUnion, *place: int) -> Healed | None:
+        def healed(self: SUnion, *place: int) -> Heal | None:
             found = original(self, *place)
-            return found if found is Healed.FULL else None
+            return found if found is Heal.FULL else None
 
         return healed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.behaviour import FAULTS, PAGE, POLICIES, SHAPES, X_S, Seen, observe, told
+from simulation.behaviour import FAULTS, PAGE, POLICIES, SHAPES, X_S, ClientSummary, observe, told
 
 FAULT_TEXTS = [*FAULTS]
 SHORT, LONG, CRASH, STOP = FAULT_TEXTS[0], FAULT_TEXTS[1], FAULT_TEXTS[4], FAULT_TEXTS[-1]
@@ -48,4 +48,6 @@ def test_a_cell_is_what_a_client_sees(shape: str, fault: str, policy: str) -> No
 
 
 def test_a_wait_of_more_than_x_is_bold() -> None:
-    assert "**2.1 s**" in told(Seen(9, 2.1, 0, 0, 0, True, None)) and "**" not in told(Seen(9, 2.0, 0, 0, 0, True, None))
+    assert "**2.1 s**" in told(ClientSummary(9, 2.1, 0, 0, 0, True, None)) and "**" not in told(
+        ClientSummary(9, 2.0, 0, 0, 0, True, None)
+    )

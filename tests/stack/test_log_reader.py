@@ -20,7 +20,7 @@ from services.stack.servers import KafkaServer
 from services.storage import log_reader
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.log_reader import EVENT_FRAMES, LogGap, LogReader, ReaderFailure, UnreadableRecord
-from services.storage.shared_reader import MANY_RECORDS, Fetched, SharedReader
+from services.storage.shared_reader import MANY_RECORDS, LogFetch, SharedReader
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -429,7 +429,7 @@ def test_an_error_of_a_shared_log_lets_all_read_alone(topic: Topic) -> None:
         shared._dismiss()
         assert not is_shared(inbox, ONE)
         # The reader may be in the midst of a fetch then.
-        assert not inbox.reader._follows[ONE].take_shared(Fetched(end, (), end, end))
+        assert not inbox.reader._follows[ONE].take_shared(LogFetch(end, (), end, end))
         assert not is_shared(inbox, ONE)
         shared.calm_s = 0
         write_until_shared(store.open(ONE), inbox, end)

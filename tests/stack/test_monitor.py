@@ -20,7 +20,7 @@ import pytest
 from bench.warm_processes import AnyProcess, start_process
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from deployment.events import Event, read_event
+from deployment.events import RecordedEvent, read_event
 from deployment.failures import Failures
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
@@ -282,7 +282,7 @@ def test_what_happens_is_recorded_once_though_the_monitor_is_killed_again_and_ag
     counts = {"stable": 9, "tentative": 0, "undone": 0}
     held: dict[str, Any] = {"outstanding": 0, "since_ms": None, "cause": None}
     egress = {"ready": True, "state": "STABLE", "since_ms": 2_000.0, "counts": counts, "violations": 0, "tentative": held}
-    history: list[Event] = []
+    history: list[RecordedEvent] = []
 
     def node(replica: str) -> dict[str, Any]:
         since = {"state": changes[-1][0], "since_ms": changes[-1][1], "changes": list(changes)}
@@ -336,7 +336,7 @@ def test_what_was_counted_for_an_objective_is_recorded_when_the_monitor_is_stopp
     counts = {"stable": 9, "tentative": 0, "undone": 0}
     egress: dict[str, Any] = {"ready": True, "state": "STABLE", "since_ms": 2_000.0, "counts": counts}
     egress |= {"violations": 0, "new_rows": 100}
-    served: list[Event] = []
+    served: list[RecordedEvent] = []
 
     def take(record: Any) -> None:
         event = read_event(record.value)
@@ -363,7 +363,7 @@ def test_what_was_counted_for_an_objective_is_recorded_when_the_monitor_is_stopp
 
 
 def test_a_job_is_recorded_once_though_the_monitor_was_away_when_it_ended(site: Site):
-    found: list[Event] = []
+    found: list[RecordedEvent] = []
     job: dict[str, Any] = {"id": site.name, "kind": "comparison", "query": "q", "by": "ann (operator)", "problem": None}
     job |= {"state": "running", "created_ms": now_us() / 1_000, "ended_ms": None}
 

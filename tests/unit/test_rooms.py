@@ -187,12 +187,15 @@ def test_no_room_holds_more_than_a_quarter_of_the_code() -> None:
     assert lines[largest] <= LARGEST_SHARE * total, f"{largest} holds {lines[largest]} of {total} lines"
 
 
-def test_every_room_says_what_lives_there_and_what_it_may_touch() -> None:
-    for room in ABOVE:
-        folder = ROOT.joinpath(*room.split("."))
-        if folder.is_dir() and room != "boreal":
-            said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-            assert len(said.split("\n\n")) == 2, f"{room} says: {said!r}"
+def test_every_folder_says_what_lives_there_and_what_it_may_touch() -> None:
+    """In two paragraphs. The second begins with what it touches; in a pure room, with that it touches nothing."""
+    folders = {path.parent for room in {room.partition(".")[0] for room in ABOVE} for path in (ROOT / room).rglob("*.py")}
+    for folder in sorted(folders):
+        name = ".".join(folder.relative_to(ROOT).parts)
+        said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+        paragraphs = said.split("\n\n")
+        assert len(paragraphs) == 2, f"{name} says: {said!r}"
+        assert paragraphs[1].startswith("Pure" if room_of(name) in PURE else "Touches "), f"{name} says: {said!r}"
 
 
 def test_the_client_stands_on_the_model_and_a_kafka_client_alone() -> None:

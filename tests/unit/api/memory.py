@@ -11,7 +11,7 @@ from api.event_history import EventHistory
 from api.installation import (
     BusyError,
     Change,
-    Checked,
+    CheckResult,
     ForbiddenError,
     Freshness,
     NotFoundError,
@@ -141,10 +141,10 @@ class MemoryInstallation:
     def config(self) -> Mapping[str, Any]:
         return {"sites": {"a": {"password": "**********"}}}
 
-    def check(self, query: Query, start: str) -> Checked:
+    def check(self, query: Query, start: str) -> CheckResult:
         old = self.records.get(query.name)
         start = resolve_start(start, int(NOW_MS * 1_000))
-        return Checked(plan(query).notes, None if old is None else preview(old, query, start))
+        return CheckResult(plan(query).notes, None if old is None else preview(old, query, start))
 
     def put(self, query: Query, precondition: Precondition) -> Change:
         old = self.records.get(query.name)

@@ -17,7 +17,7 @@ from api import create_app
 from api import jobs as module
 from api.comparisons import EXAMPLE, MOST_ROWS, ComparisonRequest
 from api.installation import BusyError, UnavailableError
-from api.job_queue import State
+from api.job_queue import JobState
 from api.jobs import COMMAND, MOST_WAITING, Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
@@ -88,7 +88,7 @@ def test_each_x_mode_and_policy_has_a_row_and_the_result_outlives_the_api(real: 
     assert real.post(PATH, json={"id": "mine", **CUT}).json() == done, "the same request is the same comparison"
 
     later = Jobs(tmp_path / "jobs")
-    assert later.find(KIND, "mine").state is State.DONE and later.read("mine", "result.json") == done["result"]
+    assert later.find(KIND, "mine").state is JobState.DONE and later.read("mine", "result.json") == done["result"]
 
 
 def test_an_id_names_one_request(admin: TestClient, query: dict[str, Any], jobs: Jobs) -> None:
@@ -158,7 +158,7 @@ def test_what_cannot_run_is_refused_at_once(
 
 
 def has_failed(jobs: Jobs, id_: str) -> bool:
-    return jobs.find(KIND, id_).state is State.FAILED
+    return jobs.find(KIND, id_).state is JobState.FAILED
 
 
 def test_a_job_whose_process_dies_has_failed_and_says_why(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_jobs_that_an_end_of_the_api_interrupts_run_again(tmp_path: Path) -> Non
     first.close()
     said = "mkdir -p $0 && echo '{}' > $0/result.json"
     again = Jobs(tmp_path, command=("sh", "-c", said))
-    eventually(lambda: all(again.find(KIND, id_).state is State.DONE for id_ in ids))
+    eventually(lambda: all(again.find(KIND, id_).state is JobState.DONE for id_ in ids))
     assert {again.find(KIND, id_).attempts for id_ in ids} == {1}, "what was stopped in good order does not count"
 
 
 def test_one_process_runs_the_jobs_of_a_folder_and_another_takes_its_place(tmp_path: Path) -> None:
     one, other = Jobs(tmp_path, command=IDLE), Jobs(tmp_path, command=IDLE)
     id_ = one.post(KIND, "mine", "departures", "ours", {}).id
-    assert other.find(KIND, id_).state is State.RUNNING and [job.id for job in other.page(KIND, None, 9).jobs] == [id_]
+    assert other.find(KIND, id_).state is JobState.RUNNING and [job.id for job in other.page(KIND, None, 9).jobs] == [id_]
     changes = (
         partial(other.cancel, KIND),
         partial(other.delete, KIND),
@@ -199,7 +199,7 @@ def test_one_process_runs_the_jobs_of_a_folder_and_another_takes_its_place(tmp_p
             change(id_)
     assert one.find(KIND, id_).attempts == 1
     one.close()
-    assert other.cancel(KIND, id_).state is State.CANCELLED
+    assert other.cancel(KIND, id_).state is JobState.CANCELLED
     other.close()
 
 

@@ -25,7 +25,7 @@ from api.settings import ApiSettings
 from api.tokens import Role, TokenStore
 from boreal.query.spec import load_query
 from embedded.live import output as live
-from embedded.live.output import OutputRecord, OutputRing
+from embedded.live.output import OutputRing, RingRecord
 from tests.unit.api.memory import MemoryInstallation
 
 CALLERS = 200
@@ -45,7 +45,7 @@ class Ringed(MemoryInstallation):
 
     def give(self, count: int) -> None:
         first = self.ring.last + 1
-        self.ring.add([OutputRecord(first + place, "stable", RECORD, RECORD) for place in range(count)])
+        self.ring.add([RingRecord(first + place, "stable", RECORD, RECORD) for place in range(count)])
 
 
 @pytest.fixture

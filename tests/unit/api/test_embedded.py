@@ -22,7 +22,7 @@ from api.installation import (
 from api.metrics import StatusCollector
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
-from embedded.live.output import OutputRecord, OutputRing
+from embedded.live.output import OutputRing, RingRecord
 
 SMALL = """
 name: small
@@ -122,7 +122,7 @@ def test_a_reader_goes_on_after_a_place_and_is_told_of_a_gap() -> None:
     ring = OutputRing()
     ring.begin(10)
     kinds = ("stable", "boundary", "tentative", "undo", "stable")
-    ring.add([OutputRecord(11 + n, kind, f"r{n}", f"d{n}" if kind == "stable" else None) for n, kind in enumerate(kinds)])
+    ring.add([RingRecord(11 + n, kind, f"r{n}", f"d{n}" if kind == "stable" else None) for n, kind in enumerate(kinds)])
     everything, stable = RingReader(ring, "all"), RingReader(ring, "stable")
     assert [event.id for event in everything.read(None, 10).events] == [f"local:{n}" for n in range(11, 16)]
     page = everything.read("local:12", 2)
@@ -137,7 +137,7 @@ def test_a_reader_goes_on_after_a_place_and_is_told_of_a_gap() -> None:
             everything.read(wrong, 1)
     calls: list[int] = []
     stop = everything.on_more(lambda: calls.append(1))
-    ring.add([OutputRecord(16, "boundary", "b", None)])
+    ring.add([RingRecord(16, "boundary", "b", None)])
     stop()
-    ring.add([OutputRecord(17, "boundary", "b", None)])
+    ring.add([RingRecord(17, "boundary", "b", None)])
     assert len(calls) == 1

@@ -16,7 +16,7 @@ from api import event_history
 from api.job_process import work
 from api.jobs import RESULT, Jobs
 from boreal.model.schema import Schema, Type
-from deployment.events import Event
+from deployment.events import RecordedEvent
 from deployment.failure_recorder import Clients, FailureRecorder
 from embedded.recording import RecordedStream, Recording
 from tests.unit.api.memory import MemoryInstallation
@@ -25,13 +25,13 @@ from tests.unit.api.test_queries import DEPARTURES, problem
 EVENTS = "/api/v1/events"
 
 
-def take(installation: MemoryInstallation, events: list[Event]) -> None:
+def take(installation: MemoryInstallation, events: list[RecordedEvent]) -> None:
     last = installation.events.last or 0
     for number, event in enumerate(events, last + 1):
         installation.events.take(number, event)
 
 
-def a_failure(at_ms: float, rows: int = 3) -> list[Event]:
+def a_failure(at_ms: float, rows: int = 3) -> list[RecordedEvent]:
     recorder = FailureRecorder("departures")
     recorder.regime = {"x_ms": 3_000.0, "reconcile": "overlay_redo", "policy": {"failure": "process"}}
     recorder.see_clients("a", Clients(0, None, None, 0, 0), at_ms)
@@ -127,7 +127,7 @@ def test_what_if_is_a_staircase_that_ends_at_nothing(
 
 
 def test_events_are_filtered_and_paged(admin: TestClient, installation: MemoryInstallation) -> None:
-    take(installation, [Event(1.0, "created", "q", "cli", None, {}), *a_failure(1_000_000.0)])
+    take(installation, [RecordedEvent(1.0, "created", "q", "cli", None, {}), *a_failure(1_000_000.0)])
     assert [event["kind"] for event in admin.get(f"{EVENTS}?limit=2").json()["events"]] == ["over", "reconciled"]
     [created] = admin.get(f"{EVENTS}?query=q").json()["events"]
     assert (created["id"], created["by"]) == (1, "cli")
@@ -184,7 +184,7 @@ def test_old_events_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_history, "KEPT_EVENTS", 4)
     history = event_history.EventHistory()
     for number in range(1, 8):
-        history.take(number, Event(float(number), "created", "q"))
+        history.take(number, RecordedEvent(float(number), "created", "q"))
     page = history.after(1, event_history.EventFilter(), 10)
     assert page.lost and [number for number, _ in page.events] == [4, 5, 6, 7]
     assert not history.after(5, event_history.EventFilter(), 10).lost

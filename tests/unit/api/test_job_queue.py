@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from api.job_queue import ATTEMPTS, Cancelled, Deleted, Ended, Job, JobQueue, Posted, Remove, Save, Start, State, Stop
+from api.job_queue import (
+    ATTEMPTS,
+    Job,
+    JobCancellation,
+    JobDeletion,
+    JobExit,
+    JobQueue,
+    JobState,
+    NewJob,
+    RemoveJob,
+    SaveJob,
+    StartJob,
+    StopJob,
+)
 
 PROBLEM = {"field": "id", "value": "a", "problem": "failed", "fix": "none"}
 
@@ -14,7 +27,7 @@ def job(id_: str, at_ms: float, **more: object) -> Job:
 def queue(*ids: str) -> JobQueue:
     made = JobQueue(at_once=1)
     for at_ms, id_ in enumerate(ids):
-        made.handle(Posted(job(id_, at_ms)), at_ms)
+        made.handle(NewJob(job(id_, at_ms)), at_ms)
     return made
 
 
@@ -24,12 +37,12 @@ def states(made: JobQueue) -> dict[str, str]:
 
 def test_one_runs_after_the_other_and_each_is_saved_before_it_starts() -> None:
     made = JobQueue(at_once=1)
-    first = made.handle(Posted(job("a", 1)), 1)
-    assert first == [Save(job("a", 1)), Save(made.jobs["a"]), Start("a")] and made.jobs["a"].attempts == 1
-    assert made.handle(Posted(job("b", 2)), 2) == [Save(job("b", 2))]
+    first = made.handle(NewJob(job("a", 1)), 1)
+    assert first == [SaveJob(job("a", 1)), SaveJob(made.jobs["a"]), StartJob("a")] and made.jobs["a"].attempts == 1
+    assert made.handle(NewJob(job("b", 2)), 2) == [SaveJob(job("b", 2))]
     assert made.waiting == 2
-    assert made.handle(Ended("a", None), 3) == [Save(made.jobs["a"]), Save(made.jobs["b"]), Start("b")]
-    made.handle(Ended("b", PROBLEM), 4)
+    assert made.handle(JobExit("a", None), 3) == [SaveJob(made.jobs["a"]), SaveJob(made.jobs["b"]), StartJob("b")]
+    made.handle(JobExit("b", PROBLEM), 4)
     assert states(made) == {"a": "done", "b": "failed"} and made.jobs["b"].problem == PROBLEM and made.waiting == 0
     assert made.jobs["a"].ended_ms == 3
 
@@ -37,19 +50,19 @@ def test_one_runs_after_the_other_and_each_is_saved_before_it_starts() -> None:
 def test_as_many_run_at_once_as_are_allowed() -> None:
     made = JobQueue(at_once=2)
     for id_ in "abc":
-        made.handle(Posted(job(id_, 1)), 1)
+        made.handle(NewJob(job(id_, 1)), 1)
     assert states(made) == {"a": "running", "b": "running", "c": "queued"}
 
 
 def test_one_that_is_cancelled_or_deleted_stays_so_and_the_next_starts() -> None:
     made = queue("a", "b", "c", "d")
-    assert made.handle(Cancelled("a"), 5)[0] == Stop("a")
+    assert made.handle(JobCancellation("a"), 5)[0] == StopJob("a")
     assert states(made) == {"a": "cancelled", "b": "running", "c": "queued", "d": "queued"}
-    assert made.handle(Cancelled("a"), 6) == [] and made.handle(Ended("a", None), 6) == []
-    made.handle(Cancelled("c"), 7)
-    assert made.handle(Deleted("b"), 8)[:2] == [Stop("b"), Remove("b")]
-    assert states(made) == {"a": "cancelled", "c": "cancelled", "d": "running"} and made.handle(Ended("b", None), 9) == []
-    assert made.handle(Deleted("a"), 9) == [Remove("a")]
+    assert made.handle(JobCancellation("a"), 6) == [] and made.handle(JobExit("a", None), 6) == []
+    made.handle(JobCancellation("c"), 7)
+    assert made.handle(JobDeletion("b"), 8)[:2] == [StopJob("b"), RemoveJob("b")]
+    assert states(made) == {"a": "cancelled", "c": "cancelled", "d": "running"} and made.handle(JobExit("b", None), 9) == []
+    assert made.handle(JobDeletion("a"), 9) == [RemoveJob("a")]
 
 
 def test_what_an_end_of_the_api_interrupts_runs_again_but_not_for_ever() -> None:
@@ -67,8 +80,8 @@ def test_what_an_end_of_the_api_interrupts_runs_again_but_not_for_ever() -> None
 
 def test_an_end_in_good_order_does_not_count() -> None:
     made = queue("a", "b")
-    assert made.end() == [Stop("a"), Save(made.jobs["a"])]
-    assert made.jobs["a"].state is State.QUEUED and made.jobs["a"].attempts == 0
+    assert made.end() == [StopJob("a"), SaveJob(made.jobs["a"])]
+    assert made.jobs["a"].state is JobState.QUEUED and made.jobs["a"].attempts == 0
     again = JobQueue(at_once=1)
     again.begin(made.jobs.values(), 9)
     assert states(again) == {"a": "running", "b": "queued"}

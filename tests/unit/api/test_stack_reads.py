@@ -14,7 +14,7 @@ from api import stack
 from api.models import EXAMPLE_SPEC
 from boreal.query.spec import Query
 from deployment import watched_query
-from deployment.layout import Layout
+from deployment.layout import Layout, make_layout
 from deployment.query_record import QueryRecord
 from services.kafka.settings import ServiceSettings
 
@@ -86,7 +86,7 @@ def test_a_query_that_the_monitor_does_not_know_yet_is_planned_once(
     installation: stack.StackInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[str] = []
-    make = watched_query.make_layout
+    make = make_layout
 
     def counted(query: Query, sites: tuple[str, ...], inner: str) -> Layout:
         planned.append(query.name)

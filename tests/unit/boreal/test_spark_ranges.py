@@ -10,7 +10,7 @@ from kafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
 from boreal.model.errors import UserError
 from boreal.spark import ranges
-from boreal.spark.ranges import Topic, TopicReader
+from boreal.spark.ranges import ResultTopic, TopicReader
 
 
 class Consumer:
@@ -33,7 +33,7 @@ def answering(outcome: Any) -> Callable[..., Any]:
 
 def opened(monkeypatch: pytest.MonkeyPatch, offsets: Any, topics: Any) -> TopicReader:
     monkeypatch.setattr(ranges, "make_client", lambda *_: Consumer(offsets, topics))
-    return TopicReader(Topic("q.stable", "q", {}))
+    return TopicReader(ResultTopic("q.stable", "q", {}))
 
 
 @pytest.mark.parametrize("offsets", [KafkaTimeoutError(), UnknownTopicOrPartitionError()])

@@ -14,7 +14,7 @@ from boreal.query.spec import Mode, Policy
 from embedded import run_folder
 from embedded.file_checkpoints import FileCheckpointStore
 from embedded.file_log import FileLogStore
-from embedded.session import RunOptions, Session, make_session
+from embedded.session import RunOptions, RunSession, make_session
 
 SOURCES = ("a=generate:50,5,4", "b=generate:50,5,4")
 
@@ -139,7 +139,7 @@ def test_planned_changes_mode_and_policy_and_keeps_all_else(query: Path) -> None
 
 
 def test_a_seeded_run_repeats_to_the_byte(query: Path, tmp_path: Path) -> None:
-    def files(session: Session, name: str) -> dict[str, bytes]:
+    def files(session: RunSession, name: str) -> dict[str, bytes]:
         out = tmp_path / name
         run_folder.prepare(out)
         assert session.run(out).is_stable

@@ -15,7 +15,7 @@ from deployment.evolution import (
     MARGIN_US,
     EgressReport,
     Evolution,
-    Progress,
+    VersionProgress,
     evolve,
     let_go,
     progress_of,
@@ -46,7 +46,7 @@ SPEC: dict[str, Any] = {
 WIDER = {**SPEC["operators"]["each"], "compute": {"n": "count(*)", "most": "max(delay)"}}
 OTHER = {**SPEC, "operators": {**SPEC["operators"], "each": WIDER}}
 NOW = 1_000 * SECOND
-CAUGHT_UP = Progress("STABLE", NOW)
+CAUGHT_UP = VersionProgress("STABLE", NOW)
 
 
 def first(**changes: Any) -> QueryRecord:
@@ -65,7 +65,7 @@ def report(
 
 
 def step(
-    record: QueryRecord, *egresses: EgressReport, beside: Progress | None = CAUGHT_UP
+    record: QueryRecord, *egresses: EgressReport, beside: VersionProgress | None = CAUGHT_UP
 ) -> tuple[QueryRecord | None, str]:
     """What the monitor makes of a record, and what it waits for; as many sites as there are reports."""
     sites = [f"s{number}" for number in range(len(egresses))]
@@ -163,24 +163,24 @@ def test_a_time_that_not_all_sites_promise_is_taken_back_before_the_others_have_
 @pytest.mark.parametrize(
     ("egress", "beside", "waits_for"),
     [
-        (report(state="UP_FAILURE"), Progress("STABLE", NOW), "the egress of s0, which is not stable"),
-        (report(through=None), Progress("STABLE", NOW), "results"),
-        (report(through=1 << 62), Progress("STABLE", NOW), "streams that go on: they have ended"),
+        (report(state="UP_FAILURE"), VersionProgress("STABLE", NOW), "the egress of s0, which is not stable"),
+        (report(through=None), VersionProgress("STABLE", NOW), "results"),
+        (report(through=1 << 62), VersionProgress("STABLE", NOW), "streams that go on: they have ended"),
         (report(), None, "replicas of version 2, which are not heard"),
-        (report(), Progress("RECOVERING", NOW), "version 2, which is RECOVERING"),
-        (report(), Progress("STABLE", NOW - 4 * SECOND), "version 2, which is 4.0 s of event time behind"),
-        (report(), Progress("STABLE", BEGINNING), "the first results of version 2"),
+        (report(), VersionProgress("RECOVERING", NOW), "version 2, which is RECOVERING"),
+        (report(), VersionProgress("STABLE", NOW - 4 * SECOND), "version 2, which is 4.0 s of event time behind"),
+        (report(), VersionProgress("STABLE", BEGINNING), "the first results of version 2"),
     ],
 )
 def test_nothing_takes_over_before_it_has_caught_up_and_both_are_stable(
-    egress: EgressReport, beside: Progress | None, waits_for: str
+    egress: EgressReport, beside: VersionProgress | None, waits_for: str
 ) -> None:
     assert step(building(), egress, beside=beside) == (None, waits_for)
 
 
 def test_a_site_that_is_not_heard_is_waited_for() -> None:
     evolution = Evolution()
-    assert evolution.next(building(), ["a", "b"], {"a": report()}, Progress("STABLE", NOW)) is None
+    assert evolution.next(building(), ["a", "b"], {"a": report()}, VersionProgress("STABLE", NOW)) is None
     assert evolution.waits_for == "the egress of b, which is not heard"
 
 
@@ -285,5 +285,5 @@ def test_the_progress_of_a_version_is_that_of_its_slowest_shard_at_its_best_repl
 
     of_one = [entry("r0", 0, 9), entry("r1", 0, 11)]
     assert progress_of(plan, of_one) is None
-    assert progress_of(plan, [*of_one, entry("r0", 1, 10), entry("r1", 1, 99, "RECOVERING")]) == Progress("STABLE", 10)
-    assert progress_of(plan, [*of_one, entry("r1", 1, 99, "RECOVERING")]) == Progress("RECOVERING", 11)
+    assert progress_of(plan, [*of_one, entry("r0", 1, 10), entry("r1", 1, 99, "RECOVERING")]) == VersionProgress("STABLE", 10)
+    assert progress_of(plan, [*of_one, entry("r1", 1, 99, "RECOVERING")]) == VersionProgress("RECOVERING", 11)

@@ -8,11 +8,11 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployment.events import DETECTED, OVER, TENTATIVE, UNDONE, Event, read_event
+from deployment.events import DETECTED, OVER, TENTATIVE, UNDONE, RecordedEvent, read_event
 from deployment.failure_recorder import SETTLED_AFTER_MS, SILENT, Clients, FailureRecorder
 from deployment.failures import Failures
 
-See = Callable[[FailureRecorder], list[Event]]
+See = Callable[[FailureRecorder], list[RecordedEvent]]
 
 REGIME = {"x_ms": 3_000.0, "reconcile": "overlay_redo", "policy": {"failure": "process", "stabilization": "process"}}
 
@@ -44,7 +44,7 @@ OF_EGRESS = [
 ]
 
 
-def recorder_of(events: list[Event]) -> FailureRecorder:
+def recorder_of(events: list[RecordedEvent]) -> FailureRecorder:
     made = FailureRecorder("q")
     made.regime = REGIME
     for event in events:
@@ -67,7 +67,7 @@ def orders(sequences: list[list[See]]) -> st.SearchStrategy[list[See]]:
 def test_one_id_and_the_same_account_in_every_order_and_with_every_restart_of_the_recorder(
     order: list[See], restarts: set[int]
 ) -> None:
-    events: list[Event] = []
+    events: list[RecordedEvent] = []
     recorder = recorder_of(events)
     recorder.see_clients("a", Clients(0, None, None, 5, 0), 0.0)  # which is seen before anything fails
     for place, see in enumerate(order):

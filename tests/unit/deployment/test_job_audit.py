@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deployment.audit import JobAudit
-from deployment.events import KEPT_MS, Event
+from deployment.events import KEPT_MS, RecordedEvent
 
 
 def job(id_: str = "mine", state: str = "queued", created_ms: float = 1_000.0, **more: Any) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def job(id_: str = "mine", state: str = "queued", created_ms: float = 1_000.0, *
     }  # fmt: skip
 
 
-def told(events: list[Event]) -> list[tuple[str, float, str | None, str]]:
+def told(events: list[RecordedEvent]) -> list[tuple[str, float, str | None, str]]:
     return [(event.kind, event.at_ms, event.by, event.facts["id"]) for event in events]
 
 

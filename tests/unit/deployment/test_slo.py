@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boreal.query.spec import Slo
-from deployment.events import DELETED, SERVED, Event, read_event
-from deployment.slo import HOUR_MS, MINUTE_MS, Served, ServedLedger, ServiceLevel
+from deployment.events import DELETED, SERVED, RecordedEvent, read_event
+from deployment.slo import HOUR_MS, MINUTE_MS, ServedLedger, ServedSpan, ServiceLevel
 
 BEGIN_MS = 1_699_999_200_000.0
 """A full hour."""
@@ -35,7 +35,7 @@ class Told:
         self.level = level
         self.now_ms = BEGIN_MS
         self.rows = self.late = 0
-        self.events: list[Event] = []
+        self.events: list[RecordedEvent] = []
         self.seconds: list[tuple[float, int, int, bool]] = []
         self.see(False)
 
@@ -90,7 +90,7 @@ def test_the_ledger_adds_up(spans: list[tuple[int, int, int, int]]) -> None:
     for gap, minutes, on_time, late in spans:
         begin_ms = at_ms + gap * MINUTE_MS
         at_ms = begin_ms + minutes * MINUTE_MS
-        plain.append(Served(begin_ms, at_ms, on_time, late))
+        plain.append(ServedSpan(begin_ms, at_ms, on_time, late))
         ledger.add(plain[-1])
     for hours in (1, 6, 24, 30 * 24):
         since_ms = at_ms - hours * HOUR_MS
@@ -114,7 +114,7 @@ def test_thirty_days_of_trouble_take_bounded_memory() -> None:
     ledger = ServedLedger()
     for minute in range(40 * 24 * 60):
         at_ms = BEGIN_MS + minute * MINUTE_MS
-        ledger.add(Served(at_ms, at_ms + MINUTE_MS, 5, 1))
+        ledger.add(ServedSpan(at_ms, at_ms + MINUTE_MS, 5, 1))
     assert len(ledger) < 1_200
     assert ledger.sums(0.0).late == pytest.approx(30 * 24 * 60, abs=60)
 
@@ -187,6 +187,6 @@ def test_a_query_of_a_name_that_was_deleted_begins_anew() -> None:
     told.give(60, rows=1, late=1)
     told.events += told.level.stop(told.now_ms)
     level = ServiceLevel("q")
-    for event in (*told.events, Event(told.now_ms, DELETED, "q")):
+    for event in (*told.events, RecordedEvent(told.now_ms, DELETED, "q")):
         level.resume(event)
     assert level.report(OBJECTIVE, told.now_ms)["results"]["late"] == 0

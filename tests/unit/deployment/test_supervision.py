@@ -17,8 +17,8 @@ from deployment.supervision import (
     HOPELESS_AFTER_US,
     Child,
     KillProcess,
-    Phase,
     ProcessExit,
+    ProcessPhase,
     ProcessTargets,
     ReadinessReport,
     StartProcess,
@@ -282,11 +282,11 @@ def test_whatever_happens_the_wanted_run_in_the_end_and_the_unwanted_do_not(data
     world.want(wanted)
     for _ in range(100):
         processes = world.supervision.processes
-        ending = [name for name, process in processes.items() if process.phase in (Phase.STOPPING, Phase.KILLED)]
+        ending = [name for name, process in processes.items() if process.phase in (ProcessPhase.STOPPING, ProcessPhase.KILLED)]
         for name in ending:
             world.exits(name)
         world.pass_time(BACKOFF_LAST_US)
-        world.answer(*[name for name in world.running if world.supervision.processes[name].phase is Phase.RUNNING])
+        world.answer(*[name for name in world.running if world.supervision.processes[name].phase is ProcessPhase.RUNNING])
     assert world.running == {child.name: child for child in wanted}
     assert not world.supervision.unready()
 

@@ -13,10 +13,10 @@ import pytest
 
 from boreal.model.frames import Boundary, Data, Frame, LogId, Origin
 from boreal.query.spec import load_query
-from deployment.evolution import EgressReport, Evolution, Progress, evolve, roll_back, settle, state_of
+from deployment.evolution import EgressReport, Evolution, VersionProgress, evolve, roll_back, settle, state_of
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord
-from logs.egress_switch import EgressSwitch, Given, NextVersion
+from logs.egress_switch import ClientFrame, EgressSwitch, NextVersion
 
 SECOND = 1_000_000
 ROW_US = 100_000
@@ -95,7 +95,7 @@ class Site:
         state = "UP_FAILURE" if self.is_cut else "STABLE"
         self.said = EgressReport(self.version, state, self.through or None, self.switch.status())
 
-    def _write(self, given: list[Given]) -> None:
+    def _write(self, given: list[ClientFrame]) -> None:
         for each in given:
             frame = each.frame
             if isinstance(frame, Data) and not frame.tentative:
@@ -154,7 +154,7 @@ class Installation:
         """The monitor looks, and may die before or after it has written."""
         is_heard = {name: self.is_calm or self.draw.random() < self.audible for name in self.sites}
         heard = {name: site.said for name, site in self.sites.items() if site.said is not None and is_heard[name]}
-        wanted = self.evolution.next(self.read, tuple(self.sites), heard, Progress("STABLE", self.clock))
+        wanted = self.evolution.next(self.read, tuple(self.sites), heard, VersionProgress("STABLE", self.clock))
         dies = not self.is_calm and self.draw.random() < 0.2
         is_lost = dies and self.draw.random() < 0.5
         if wanted is not None and self.record == self.read and not is_lost:

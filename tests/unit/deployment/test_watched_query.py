@@ -10,7 +10,7 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.claims import Trim
-from deployment.events import SERVED, Event
+from deployment.events import SERVED, RecordedEvent
 from deployment.journal import JournalEntry
 from deployment.query_record import QueryRecord
 from deployment.status_fields import QUERY, SLO
@@ -115,15 +115,15 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
 
 
 def kinds(effects: list[Any]) -> list[str]:
-    return [effect.kind for effect in effects if isinstance(effect, Event)]
+    return [effect.kind for effect in effects if isinstance(effect, RecordedEvent)]
 
 
 def test_what_clients_were_given_is_counted_for_an_objective_and_goes_on_in_the_next_life():
     query = watched(slo="99%/7d")
 
-    def say(rows: int, late: int, now: int, since_ms: float | None = None) -> list[Event]:
+    def say(rows: int, late: int, now: int, since_ms: float | None = None) -> list[RecordedEvent]:
         said = {**egress(since_ms=since_ms), "new_rows": rows, "violations": late}
-        return [effect for effect in query.take(said, now) if isinstance(effect, Event) and effect.kind == SERVED]
+        return [effect for effect in query.take(said, now) if isinstance(effect, RecordedEvent) and effect.kind == SERVED]
 
     assert say(100, 5, 0) == [] and query.status(0)["slo"]["results"]["share"] is None
     query.record_failures([])
@@ -140,7 +140,7 @@ def test_what_clients_were_given_is_counted_for_an_objective_and_goes_on_in_the_
     later.record_failures(found)
     assert later.status(61 * SECOND)["slo"]["results"]["late"] == 10
     query.change(record(2, paused=True, slo="99%/7d"), 62 * SECOND)
-    paused = [each for each in query.tick(62 * SECOND) if isinstance(each, Event) and each.kind == SERVED]
+    paused = [each for each in query.tick(62 * SECOND) if isinstance(each, RecordedEvent) and each.kind == SERVED]
     assert [each.facts["tentative_ms"] for each in paused] == [1_000.0]
     assert query.tick(63 * SECOND) == []
     query.change(record(3), 64 * SECOND)
@@ -152,7 +152,7 @@ def test_what_was_counted_is_recorded_when_the_process_that_counts_ends_in_good_
     query.record_failures([])
     for rows, now in ((100, SECOND), (150, 20 * SECOND)):
         query.take({**egress(), "new_rows": rows, "violations": 0}, now)
-    [event] = [effect for effect in query.end(30 * SECOND) if isinstance(effect, Event)]
+    [event] = [effect for effect in query.end(30 * SECOND) if isinstance(effect, RecordedEvent)]
     assert (event.kind, event.at_ms, event.facts["on_time"]) == (SERVED, 30_000.0, 50)
     later = watched(slo="99%/7d")
     later.record_failures([event])
@@ -166,7 +166,7 @@ def test_failures_are_recorded_once_it_is_known_what_was_recorded_before():
     assert kinds(query.take(node("r0", state="UP_FAILURE", since_ms=9.0), SECOND)) == []
     query.record_failures([])
     seen = query.take(node("r0", state="UP_FAILURE", since_ms=9.0, missing=["jfk"]), 2 * SECOND)
-    [detected] = [effect for effect in seen if isinstance(effect, Event)]
+    [detected] = [effect for effect in seen if isinstance(effect, RecordedEvent)]
     assert (detected.kind, detected.at_ms, detected.facts["x_ms"]) == ("detected", 9.0, 3_000.0)
     assert kinds(query.take(node("r0", since_ms=1_500.0), 3 * SECOND)) == ["healed", "reconciled"]
     assert kinds(query.tick(4 * SECOND)) == ["over"]
@@ -179,7 +179,7 @@ def test_a_process_that_was_never_heard_is_silent_only_if_it_should_have_come_lo
     assert kinds(query.tick(6 * SECOND)) == ["detected"], "r0 was heard, and is no more"
     query.take(node("r0"), 7 * SECOND)
     assert kinds(query.tick(60 * SECOND)) != []
-    names = [effect.facts["instance"] for effect in query.tick(121 * SECOND) if isinstance(effect, Event)]
+    names = [effect.facts["instance"] for effect in query.tick(121 * SECOND) if isinstance(effect, RecordedEvent)]
     assert {"main.r1.0", "egress.a"} <= set(names)
 
 

@@ -10,7 +10,7 @@ from logs.log import Log
 from logs.memory_log import MemoryLogStore
 from logs.restart import restarts
 from reconcile.events import InstanceId
-from reconcile.recovery import Saved
+from reconcile.recovery import VerifiedCheckpoint
 from sunion.tape import BEGINNING
 
 WHO = InstanceId("main", "r0", 0)
@@ -32,7 +32,7 @@ def test_a_checkpoint_of_rows_that_no_log_ever_had_is_of_another_query(rows: int
     logs = MemoryLogStore()
     for log, count in ((IN, rows), (OTHER, others)):
         write(logs.open(log), count)
-    saved = Saved(500, 500, (("out/0", 7),), (("in/0", 5),), b"state", (str(WHO), 1))
+    saved = VerifiedCheckpoint(500, 500, (("out/0", 7),), (("in/0", 5),), b"state", (str(WHO), 1))
     places = list(restarts(WHO, [([OUT], saved)], {"in/0": [IN, OTHER]}, logs.open))
     assert [place.position for place in places] == ([500] if is_used else []) + [BEGINNING]
 

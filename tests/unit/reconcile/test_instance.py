@@ -39,7 +39,7 @@ from reconcile.events import (
 from reconcile.limits import PRODUCTION
 from reconcile.links import HOP_SAMPLES
 from reconcile.orders import Answer, Copy
-from reconcile.recovery import Restart, Saved, plan_restart
+from reconcile.recovery import Restart, VerifiedCheckpoint, plan_restart
 from reconcile.upstream import Rank
 from tests.harness import MS, InstanceDriver, S, chain_of, plan_of, query_of
 
@@ -255,7 +255,7 @@ def test_a_life_from_a_checkpoint_reads_on_from_there_though_its_windows_began_b
     opened = dict(anchor.inputs)["a/0"]
     assert 2000 * MS == anchor.needs < copy.time < anchor.time and opened < dict(copy.inputs)["a/0"]
 
-    saved = Saved(copy.time, copy.needs, copy.next_ids, copy.inputs, copy.state or b"", ("main.r0.0", copy.number))
+    saved = VerifiedCheckpoint(copy.time, copy.needs, copy.next_ids, copy.inputs, copy.state or b"", ("main.r0.0", copy.number))
     place = plan_restart(2, 0, {"sums/0": 1}, anchor, saved)[0]
     two = InstanceDriver(plan, restart=place)
     two.ids[A] = first = dict(copy.inputs)["a/0"]

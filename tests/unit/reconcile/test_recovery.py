@@ -7,15 +7,17 @@ import pytest
 from boreal.model.frames import Anchor
 from reconcile.events import InstanceId
 from reconcile.instance import Instance
-from reconcile.recovery import Restart, Saved, plan_restart
+from reconcile.recovery import Restart, VerifiedCheckpoint, plan_restart
 from sunion.tape import BEGINNING
 from tests.harness import plan_of, query_of
 
 ANCHOR = Anchor(time=100, needs=40, next_ids=(("out/0", 9),), inputs=(("a/0", 3),))
 
 
-def saved(time: int, needs: int | None = None) -> Saved:
-    return Saved(time, time if needs is None else needs, (("out/0", 7),), (("a/0", 5),), b"state", ("main.r0.0", 1))
+def saved(time: int, needs: int | None = None) -> VerifiedCheckpoint:
+    return VerifiedCheckpoint(
+        time, time if needs is None else needs, (("out/0", 7),), (("a/0", 5),), b"state", ("main.r0.0", 1)
+    )
 
 
 def test_with_nothing_it_begins_at_the_beginning() -> None:
@@ -45,7 +47,7 @@ def test_without_an_anchor_the_beginning_is_there_should_the_checkpoint_be_damag
 
 
 @pytest.mark.parametrize("older", [saved(30), saved(90, needs=30)])
-def test_a_checkpoint_that_has_more_read_again_comes_second(older: Saved) -> None:
+def test_a_checkpoint_that_has_more_read_again_comes_second(older: VerifiedCheckpoint) -> None:
     first, second = plan_restart(2, 4, {}, ANCHOR, older)
     assert first.state is None and second.state == b"state"
 

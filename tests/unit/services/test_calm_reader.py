@@ -17,7 +17,7 @@ from intake.calm import MANY_RECORDS, MOST_WAITING
 from intake.user_records import PartitionRecords
 from services.source.calm_reader import CalmReader
 from services.source.record_readers import RecordReader
-from services.storage.shared_reader import Fetched, Member, SharedReader
+from services.storage.shared_reader import LogFetch, Member, SharedReader
 
 LOOK_MS = 20
 
@@ -65,7 +65,7 @@ class Topic:
         """Give all members what there is."""
         for place in [*self.seats]:
             start, end = self.reached[place], self.ends[place.partition]
-            fetched = Fetched(start, cast(Any, [Record(offset) for offset in range(start, end)]), end, end)
+            fetched = LogFetch(start, cast(Any, [Record(offset) for offset in range(start, end)]), end, end)
             self.reached[place] = end
             for seat in list(self.seats[place]):
                 if not seat.take_shared(fetched):

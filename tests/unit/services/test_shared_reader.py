@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from services.kafka.clusters import Cluster
-from services.storage.shared_reader import Fetched, SharedReader, _Places
+from services.storage.shared_reader import LogFetch, SharedReader, _Places
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -49,10 +49,10 @@ def test_each_fetch_says_from_where_to_where_and_marks_are_news_without_a_record
     consumer.ends = {A: 5, B: 7}
     found = [record(3), record(4)]
     consumer.seek(A, 5)
-    assert dict(places.news({A: found})) == {A: Fetched(3, found, 5, 5), B: Fetched(7, (), 7, 7)}
+    assert dict(places.news({A: found})) == {A: LogFetch(3, found, 5, 5), B: LogFetch(7, (), 7, 7)}
     assert not [*places.news({})]
     consumer.seek(A, 6)
-    assert dict(places.news({})) == {A: Fetched(5, (), 6, 6)}, "past the mark of a transaction"
+    assert dict(places.news({})) == {A: LogFetch(5, (), 6, 6)}, "past the mark of a transaction"
 
 
 def test_one_that_joins_is_told_where_the_log_is_and_may_send_it_back() -> None:
@@ -60,15 +60,15 @@ def test_one_that_joins_is_told_where_the_log_is_and_may_send_it_back() -> None:
     places = _Places(cast(KafkaConsumer, consumer))
     places.choose({A}, {A}, lambda place: 9)
     consumer.ends = {A: 9}
-    assert dict(places.news({})) == {A: Fetched(9, (), 9, 9)}
+    assert dict(places.news({})) == {A: LogFetch(9, (), 9, 9)}
     places.choose({A}, {A}, lambda place: 4)
     assert consumer.assigned == [[A]]
-    assert dict(places.news({})) == {A: Fetched(4, (), 4, 9)}
+    assert dict(places.news({})) == {A: LogFetch(4, (), 4, 9)}
     places.choose({B}, {B}, lambda place: 0)
     assert consumer.assigned == [[A], [B]] and not [*places.news({})]
     places.choose({A, B}, {A}, lambda place: 2)
     consumer.ends[B] = 0
-    assert dict(places.news({})) == {A: Fetched(2, (), 2, 9), B: Fetched(0, (), 0, 0)}
+    assert dict(places.news({})) == {A: LogFetch(2, (), 2, 9), B: LogFetch(0, (), 0, 0)}
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Member:
     position: int = 0
     taken: int = 0
 
-    def take_shared(self, fetched: Fetched) -> bool:
+    def take_shared(self, fetched: LogFetch) -> bool:
         self.taken += len(fetched.records)
         return True
 

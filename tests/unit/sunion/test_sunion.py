@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from boreal.model.frames import INFINITY, Boundary, ingest_at
 from boreal.query.spec import Hold
 from sunion.steps import Step
-from sunion.sunion import Healed
+from sunion.sunion import Heal
 from tests.harness import SUnionDriver, told
 
 
@@ -341,7 +341,7 @@ def test_it_has_healed_only_once_the_stable_boundaries_have_passed_all_that_was_
     one.boundary("b", 19)
     assert one.sunion.healed(1600, one.sunion.base.position) is None
     one.boundary("b", 20)
-    assert one.sunion.healed(1700, one.sunion.base.position) is Healed.FULL
+    assert one.sunion.healed(1700, one.sunion.base.position) is Heal.FULL
 
 
 def test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected() -> None:
@@ -352,7 +352,7 @@ def test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected(
     one.silence("b", False)
     one.rows("b", 12, ingest=0)
     one.boundary("b", 20)
-    assert one.sunion.healed(1200, one.sunion.base.position) is Healed.FULL
+    assert one.sunion.healed(1200, one.sunion.base.position) is Heal.FULL
 
 
 def test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach() -> None:
@@ -363,14 +363,14 @@ def test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach() -
     one.ports["a"].unreachable = True
     assert one.sunion.healed(2000, one.sunion.base.position) is None
     one.ports["a"].unreachable = False
-    assert one.sunion.healed(2000, one.sunion.base.position) is Healed.FULL
+    assert one.sunion.healed(2000, one.sunion.base.position) is Heal.FULL
 
 
 def test_a_rollback_hands_on_the_same_buckets_again_stable_then_says_so() -> None:
     one = failed()
     one.at(1000)
     heal(one)
-    assert one.sunion.healed(2000, one.sunion.base.position) is Healed.FULL
+    assert one.sunion.healed(2000, one.sunion.base.position) is Heal.FULL
     one.sunion.roll_back(one.now, 10, keep_live=False)
     assert one.at(2000) == [("stable", [(11, 1), (12, 1)], 30), ("redone", 1)]
     assert one.sunion.live is None and one.sunion.healed(2000, one.sunion.base.position) is None
@@ -423,7 +423,7 @@ def test_an_old_mark_is_healed_in_part_when_stable_input_goes_on() -> None:
     one.silence("b", False)
     one.boundary("b", 20)
     assert one.sunion.healed(6000, one.sunion.base.position) is None, "not yet 5000 since the mark at 1000"
-    assert one.sunion.healed(6001, one.sunion.base.position) is Healed.PREFIX
+    assert one.sunion.healed(6001, one.sunion.base.position) is Heal.PREFIX
     one.sunion.roll_back(one.now, 10, keep_live=False)
     items = one.at(6001)
     assert items[:2] == [("stable", [(11, 1)], 20), ("redone", 1)]
@@ -609,7 +609,7 @@ def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> Non
     one.rows("b", 15)
     one.at(1100)
     assert one.sunion.healed(1599, 10) is None
-    assert one.sunion.healed(1600, 10) is Healed.PREFIX
+    assert one.sunion.healed(1600, 10) is Heal.PREFIX
     one.sunion.roll_back(one.now, 10, keep_live=False)
     assert [item for item in one.at(2099) if item[0] == "tentative"] == []
     assert [item for item in one.at(2100) if item[0] == "tentative"] == [("tentative", [(11, 0), (15, 0)], 20)]
@@ -623,7 +623,7 @@ def test_what_is_answered_again_stays_in_proportion_to_what_was_new() -> None:
     one.sunion._live_rows, one.sunion._fresh_rows = 80_001, 10_000
     assert one.sunion.healed(1600, 10) is None
     one.sunion._live_rows = 80_000
-    assert one.sunion.healed(1600, 10) is Healed.PREFIX
+    assert one.sunion.healed(1600, 10) is Heal.PREFIX
 
 
 @pytest.mark.parametrize("comes_at", [None, 100, 700])
@@ -664,7 +664,7 @@ def test_what_came_behind_the_live_view_waits_for_its_own_deadline_once_that_has
     one.now = 1100
     one.rows("b", 25)
     one.boundary("b", 20)
-    assert one.at(1600) == [] and one.sunion.healed(1600, 10) is Healed.PREFIX
+    assert one.at(1600) == [] and one.sunion.healed(1600, 10) is Heal.PREFIX
     one.sunion.roll_back(one.now, 10, keep_live)
     assert one.at(1600) == [("stable", [], 20), ("redone", 1)]
     assert one.sunion.next_deadline() == 2100

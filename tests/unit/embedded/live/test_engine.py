@@ -18,7 +18,7 @@ from boreal.query.plan import EGRESS
 from boreal.query.spec import load_query
 from deployment import status_fields
 from deployment.corrections import Correction
-from deployment.events import REPLAYED, Event
+from deployment.events import REPLAYED, RecordedEvent
 from embedded.faults import parse_fault_at_once
 from embedded.live import output as output_module
 from embedded.live.engine import LiveEngine
@@ -245,7 +245,7 @@ def test_memory_is_bounded(begin: Begin, tmp_path: Path, monkeypatch: pytest.Mon
     journal = query.journal.dump()
     assert len(journal) < 200
     ring = query.ring
-    ring.add([output_module.OutputRecord(ring.last + 1 + n, "stable", "{}", "{}") for n in range(output_module.KEPT_RECORDS)])
+    ring.add([output_module.RingRecord(ring.last + 1 + n, "stable", "{}", "{}") for n in range(output_module.KEPT_RECORDS)])
     assert len(ring.read(0, 100_000, True)) == output_module.KEPT_RECORDS
     assert ring.lost_to > 0
 
@@ -277,7 +277,7 @@ def test_a_row_ahead_of_the_clock_counts_once_its_letter_is_put_back_in_its_time
     [stream] = query.status(drive.now)["inputs"]
     assert stream["dlq"] == stream["dlq_per_minute"] == 2
     drive.run(3.6)
-    said: list[Event] = []
+    said: list[RecordedEvent] = []
     drive.engine.journal.on_event = lambda number, event: said.append(event)
 
     def replay(choice: LetterChoice, limit: int = 9) -> ReplayOutcome:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from boreal.query.spec import load_query
-from deployment.events import Event
+from deployment.events import RecordedEvent
 from deployment.failures import Failure, Failures
 from embedded.faults import parse_fault_at_once
 from embedded.live import journal as journal_module
@@ -24,7 +24,7 @@ def drives() -> Iterator[list[Drive]]:
         drive.engine.close()
 
 
-def recorded(data: Path) -> list[Event]:
+def recorded(data: Path) -> list[RecordedEvent]:
     return [event for _, event in EventJournal(data).events]
 
 
@@ -136,11 +136,11 @@ def test_the_file_is_bounded_and_a_torn_line_costs_only_itself(tmp_path: Path, m
     monkeypatch.setattr(journal_module, "FILE_BYTES", 2_000)
     journal = EventJournal(tmp_path)
     for number in range(100):
-        journal.record([Event(float(number), "created", "q", "cli")])
+        journal.record([RecordedEvent(float(number), "created", "q", "cli")])
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"n":101,"event":{"v":1,"at')
     again = EventJournal(tmp_path)
-    again.record([Event(7.0, "deleted", "q", "cli")])
+    again.record([RecordedEvent(7.0, "deleted", "q", "cli")])
     found = EventJournal(tmp_path).events
     assert [number for number, _ in found] == list(range(found[0][0], 102)) and found[-1][1].kind == "deleted"
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3 * 2_000
