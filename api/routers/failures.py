@@ -38,7 +38,7 @@ from api.replays import EXAMPLE, RECORDING, Replay, ReplayRequest, check, faults
 from api.routers.comparisons import KIND
 from api.routers.jobs import caller_of
 from boreal.query.refusals import did_you_mean
-from deployment.events import RECONCILED, Event
+from deployment.events import RECONCILED, RecordedEvent
 from deployment.what_if import Overhead, staircase
 from embedded.recording import RowsGoneError, TooManyRowsError
 
@@ -157,7 +157,7 @@ def what_if(
     return WhatIf(query=name, x_ms=status["x_ms"], since_ms=since, steps=shown)
 
 
-def _reconciliation(number: int, event: Event, modes: Mapping[str, str | None]) -> Reconciliation:
+def _reconciliation(number: int, event: RecordedEvent, modes: Mapping[str, str | None]) -> Reconciliation:
     fragment, replica, shard = event.facts["instance"].rsplit(".", 2)
     seconds = float(event.facts["redo_s"])
     return Reconciliation(

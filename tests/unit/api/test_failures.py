@@ -81,8 +81,8 @@ def test_corrections_come_in_pages_the_newest_first(
     assert admin.get(path).json() == {"reconciliations": [], "next": None}
     for number in range(3):
         take(installation, a_failure(1_000_000.0 * (number + 1)))
-    unneeded = Event(4_000_000.0, "reconciled", "departures", None, None, {"instance": "main.r1.0", "redo_s": None})
-    take(installation, [unneeded, Event(4_000_001.0, "paused", "other")])
+    unneeded = RecordedEvent(4_000_000.0, "reconciled", "departures", None, None, {"instance": "main.r1.0", "redo_s": None})
+    take(installation, [unneeded, RecordedEvent(4_000_001.0, "paused", "other")])
     first = admin.get(f"{path}?limit=2").json()
     rest = admin.get(f"{path}?limit=2&after={first['next']}").json()
     found = [*first["reconciliations"], *rest["reconciliations"]]
