@@ -1,9 +1,10 @@
 """Reads logs for one instance from one site's Kafka, and delivers frames, tails and answers to it.
 
 A followed log has its own consumer and thread, so that a slow, damaged or trimmed log does not delay others; while it is calm,
-it shares them with all calm logs of the process (services/storage/shared_reader.py). All watched logs share one consumer; so do
-all single reads. A spare consumer is kept ready for the next switch, since creating one takes
-longer than a reader may be silent. An unreachable cluster is silent: the threads retry from where they were.
+it shares them with all calm logs of the process (services/storage/shared_reader.py). All watched logs share one consumer, or,
+while they are calm, the same reader; all single reads share another consumer. A spare consumer is kept ready for the next
+switch, since creating one takes longer than a reader may be silent. An unreachable cluster is silent: the threads retry from
+where they were.
 
     follow    1. find the offset to begin at, and note the log's end
               2. up to that end, hold back tentative frames (only their offsets); a later UNDO or START drops them. At the
@@ -166,7 +167,7 @@ class LogReader:
         self._spare = _SpareConsumers(cluster)
         self._follows: dict[LogId, _LogFollower] = {}
         self._watched: dict[LogId, None] = {}
-        self._tails = _TailWatcher(cluster, places, deliver, boundary_interval_us)
+        self._tails = _TailWatcher(cluster, places, deliver, shared, self._gather_us, boundary_interval_us)
         self._reads = _ReadWorker(cluster, places, deliver)
 
     def follow(self, log: LogId, after_id: int) -> None:
@@ -578,76 +579,186 @@ class _LogFollower(_Worker):
 
 class _TailWatcher(_Worker):
     """Delivers the newest boundaries of all watched logs. A fetch waits for a boundary interval and returns the records since
-    the last one. If these are too many for a fetch, the watcher jumps to the log's end."""
+    the last one. If these are too many for a fetch, the watcher jumps to the log's end. Calm logs are watched by the shared
+    reader; while all are, the watcher has no consumer."""
 
-    def __init__(self, cluster: Cluster, places: LogTopics, deliver: OnDelivery, boundary_interval_us: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        places: LogTopics,
+        deliver: OnDelivery,
+        shared: SharedReader,
+        gather_us: Callable[[], int],
+        boundary_interval_us: int,
+    ) -> None:
         super().__init__(f"tails-{cluster.site}", deliver)
         self._cluster = cluster
         self._places = places
+        self.shared = shared
+        """Watches calm logs."""
+        self.gather_us = gather_us
+        """How long what comes to a calm log may wait, in microseconds."""
+        self.tell = deliver
+        """Called with each `Tail`."""
         self._changed = threading.Condition()
-        self._chosen: dict[TopicPartition, LogId] = {}
-        self._fences: dict[LogId, Fence] = {}
+        self._tails: dict[TopicPartition, _Tail] = {}
         self._tail_ms = _tail_ms(boundary_interval_us)
         self.start()
 
     def choose(self, logs: Sequence[LogId]) -> None:
+        chosen = {TopicPartition(self._places.topic_of(log), log.partition): log for log in logs}
         with self._changed:
-            self._chosen = {TopicPartition(self._places.topic_of(log), log.partition): log for log in logs}
+            left = [self._tails.pop(place) for place in self._tails.keys() - chosen.keys()]
+            for place in chosen.keys() - self._tails.keys():
+                self._tails[place] = _Tail(chosen[place], place, self)
             self._changed.notify()
+        for tail in left:
+            tail.leave()
 
     def every(self, boundary_interval_us: int) -> None:
         self._tail_ms = _tail_ms(boundary_interval_us)
 
     def stop(self) -> None:
-        with self._changed:
-            super().stop()
-            self._changed.notify()
+        super().stop()
+        self.choose(())
 
     def work(self) -> None:
-        self._await_any()
-        while not self.stopping.is_set():
+        while self._await_any():
             self._watch(self._tail_ms)
 
     def _watch(self, tail_ms: int) -> None:
-        """Watch until the interval is another one."""
+        """Watch until the interval is another one, or the shared reader watches all logs."""
         options = {"fetch_min_bytes": 1 << 20, "fetch_max_wait_ms": tail_ms, "max_partition_fetch_bytes": _TAIL_FETCH_BYTES}
         with closing(make_log_consumer(self._cluster, **options)) as consumer:
-            while self._tail_ms == tail_ms and not self.stopping.is_set():
-                chosen = self._await_any()
-                self._assign(consumer, list(chosen))
+            while self._tail_ms == tail_ms and (tails := self._alone()):
+                self._assign(consumer, list(tails))
                 found = consumer.poll(timeout_ms=tail_ms)
-                chosen = self._chosen
-                for place, records in found.items():
-                    if place in chosen:
-                        self._tell(chosen[place], records)
-                        end = consumer.highwater(place)
-                        if end is not None and end > records[-1].offset + 1:
-                            consumer.seek(place, end - 1)
+                now = time.monotonic()
+                for place, tail in tails.items():
+                    records, end = found.get(place, ()), consumer.highwater(place)
+                    tail.take(records, now)
+                    tail.is_heard_alone = True
+                    if records and end is not None and end > records[-1].offset + 1:
+                        consumer.seek(place, end - 1)
+                    elif end is not None and tail.is_calm(now):
+                        tail.join(consumer.position(place))
 
-    def _await_any(self) -> dict[TopicPartition, LogId]:
+    def _alone(self) -> dict[TopicPartition, _Tail]:
+        """The logs that the shared reader does not watch yet."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._chosen) or self.stopping.is_set())
-            return self._chosen
+            return {place: tail for place, tail in self._tails.items() if not tail.is_shared}
+
+    def _await_any(self) -> bool:
+        """Wait until a log is to be watched here; False when the watcher is to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stopping.is_set() or not all(tail.is_shared for tail in self._tails.values()))
+            return not self.stopping.is_set()
 
     def _assign(self, consumer: KafkaConsumer, places: list[TopicPartition]) -> None:
         known = consumer.assignment()
-        if places and set(places) != known:
+        if set(places) != known:
             consumer.assign(places)
             new = [place for place in places if place not in known]
             if new:
                 consumer.seek_to_end(*new)
 
-    def _tell(self, log: LogId, records: Sequence[ConsumerRecord]) -> None:
-        newest = next((record for record in reversed(records) if is_control(record.headers)), None)
-        if newest is None:
-            return
-        try:
-            frame, incarnation = codec.decode(newest.value or b""), incarnation_of(newest.headers)
-        except CorruptError as error:
-            _logger.warning("%s, offset %d is skipped: %s", log, newest.offset, error)
-            return
-        if self._fences.setdefault(log, Fence()).admits(frame, incarnation) and isinstance(frame, Boundary):
-            self._deliver(Tail(log, frame))
+    @property
+    def interval_s(self) -> float:
+        """A boundary interval, in seconds."""
+        return self._tail_ms / 1_000
+
+    def watch_again(self) -> None:
+        """A log is to be watched here again."""
+        with self._changed:
+            self._changed.notify()
+
+
+class _Tail:
+    """The end of one watched log: read by the watcher, or as a member of the shared reader."""
+
+    def __init__(self, log: LogId, place: TopicPartition, watcher: _TailWatcher) -> None:
+        self._log = log
+        self._place = place
+        self._watcher = watcher
+        self._lock = threading.Lock()
+        self._fence = Fence()
+        self._told = -1
+        self._since = self._counted_since = time.monotonic()
+        self._counted = 0
+        self._position: int | None = None
+        self._is_busy = self._has_left = False
+        self.is_shared = False
+        """Whether the shared reader alone reads it."""
+        self.is_heard_alone = False
+        """Whether the watcher has read it since it became busy."""
+
+    def take(self, records: Sequence[ConsumerRecord], now: float) -> bool:
+        """Tell of the newest boundary among records. now: `time.monotonic()`. Returns whether few records come."""
+        with self._lock:
+            if now - self._counted_since >= self._watcher.interval_s:
+                self._counted, self._counted_since = 0, now
+            self._counted += len(records)
+            few = self._counted <= FEW_RECORDS and sum(len(record.value or b"") for record in records) < _TAIL_FETCH_BYTES
+            if not few:
+                self._since = now
+            newest = next((record for record in reversed(records) if is_control(record.headers)), None)
+            if newest is None or newest.offset <= self._told or self._has_left:
+                return few
+            self._told = newest.offset
+            try:
+                frame, incarnation = codec.decode(newest.value or b""), incarnation_of(newest.headers)
+            except CorruptError as error:
+                _logger.warning("%s, offset %d is skipped: %s", self._log, newest.offset, error)
+                return few
+            if self._fence.admits(frame, incarnation) and isinstance(frame, Boundary):
+                self._watcher.tell(Tail(self._log, frame))
+            return few
+
+    def is_calm(self, now: float) -> bool:
+        """Whether few records have come for long enough, and it has not joined the shared reader. now: `time.monotonic()`."""
+        return self._position is None and now - self._since >= self._watcher.shared.calm_s
+
+    def join(self, position: int) -> None:
+        """Let the shared reader read it from an offset on."""
+        self._position = position
+        self._watcher.shared.join(self, self._place)
+        if self._has_left:
+            self._watcher.shared.leave(self, self._place)
+
+    def leave(self) -> None:
+        """Tell nothing more."""
+        with self._lock:
+            self._has_left = True
+        self._watcher.shared.leave(self, self._place)
+
+    # As a member of the shared reader
+
+    @property
+    def position(self) -> int:
+        assert self._position is not None
+        return self._position
+
+    @property
+    def gather_us(self) -> int:
+        return self._watcher.gather_us()
+
+    def take_shared(self, fetched: LogFetch) -> bool:
+        records = [record for record in fetched.records if record.offset >= self.position]
+        self._position = max(self.position, fetched.reached)
+        if self._has_left or (self._is_busy and self.is_heard_alone):
+            return False
+        if self.take(records, time.monotonic()):
+            self.is_shared = not self._is_busy
+        elif not self._is_busy:
+            # The shared reader goes on until the watcher does: a log that is not heard for that long would count as silent.
+            self._is_busy, self.is_shared, self.is_heard_alone = True, False, False
+            self._watcher.watch_again()
+        return True
+
+    def read_alone(self) -> None:
+        self._since = time.monotonic()
+        self._position, self._is_busy, self.is_shared = None, False, False
+        self._watcher.watch_again()
 
 
 def _tail_ms(boundary_interval_us: int) -> int:

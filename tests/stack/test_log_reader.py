@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import count
+from typing import Any
 from unittest.mock import patch
 
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from boreal.model.errors import CorruptError, ProtocolError
 from boreal.model.frames import Boundary, Data, Frame, LogId
@@ -19,8 +21,9 @@ from reconcile.events import Frames, Read, ReadDone, Tail
 from services.stack.servers import KafkaServer
 from services.storage import log_reader
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
+from services.storage.log_partition import make_log_consumer
 from services.storage.log_reader import EVENT_FRAMES, LogGap, LogReader, ReaderFailure, UnreadableRecord
-from services.storage.shared_reader import MANY_RECORDS, LogFetch, SharedReader
+from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, LogFetch, SharedReader
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -514,6 +517,50 @@ def test_a_watched_log_that_grows_fast_is_told_of_its_end(topic: Topic, inbox: I
         tails += 1
     looks = (time.monotonic() - begun) * 1_000_000 / TAIL_US
     assert tails < max(20, looks), "as where the writer is so slow that each is the newest for a while"
+
+
+@pytest.mark.parametrize("calm_s", [0.0])
+def test_a_calm_watched_log_needs_no_consumer_and_is_heard_on_when_many_records_come(
+    topic: Topic, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert inbox.reader is not None
+    consumers: list[KafkaConsumer] = []
+
+    def make(*arguments: Any, **options: Any) -> KafkaConsumer:
+        consumers.append(make_log_consumer(*arguments, **options))
+        return consumers[-1]
+
+    monkeypatch.setattr(log_reader, "make_log_consumer", make)
+    with writing(topic) as store:
+        logs = [store.open(one) for one in (ONE, TWO)]
+        for log in logs:
+            inbox.reader.watch(log.id)
+        tails = inbox.reader._tails._tails
+        heard: dict[LogId, int] = {}
+
+        def write(log: KafkaLog, count: int) -> None:
+            """Append boundaries, and wait until the last one is told; what was written before the log was watched is not."""
+            last = log.append_later(*(boundary(n) for n in range(log.end, log.end + count)))
+            while heard.get(log.id, -1) < last:
+                try:
+                    tail = inbox.next(Tail, within_s=5)
+                except queue.Empty:
+                    last = log.append(boundary(log.end))
+                    continue
+                assert tail.frame.time >= heard.get(tail.log, -1), "none is told after a later one"
+                heard[tail.log] = tail.frame.time
+
+        for _ in range(2):
+            wait_until(lambda: all(tail.is_shared for tail in tails.values()) or [write(log, 1) for log in logs] == [])
+            wait_until(lambda: consumers[-1]._closed)
+            for log in logs:
+                write(log, 1)
+            made = len(consumers)
+            write(logs[0], 5 * FEW_RECORDS)
+            wait_until(lambda made=made: len(consumers) > made)
+        inbox.reader.unfollow(ONE)
+        inbox.reader._tails.choose([TWO])
+        assert list(tails) == [TopicPartition(topic.topic_of(TWO), 1)]
 
 
 # Reading
