@@ -40,7 +40,7 @@ from logs.log import TrimmedError
 from reconcile.events import Frames, Read, ReadDone, Tail
 from services.kafka.clusters import Cluster, log_retry
 from services.storage.log_partition import Fence, LogPartition, LogRecord, log_record, make_log_consumer
-from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, LogFetch, SharedReader
+from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 
 EVENT_FRAMES = 256
 """Maximum number of frames in an event."""
@@ -52,8 +52,9 @@ FETCH_WAIT_MS = 250
 """How long a fetch waits at a log's end: longer than an idle log is silent, but short, since it may delay a fetch from another
 offset."""
 POLL_MS = 200
-GATHERINGS = 10
-"""How many times within a boundary interval a calm log is read at most."""
+PROMPT_US = 50_000
+"""With boundary intervals up to this, what comes to a calm log is read at once. Of a longer interval, half of what goes beyond
+this may pass between two fetches: 25 ms where X is two seconds or more."""
 RETRY_S = 0.1
 CLOSE_S = 2.0
 _TAIL_FETCH_BYTES = 64 << 10
@@ -112,8 +113,8 @@ class LogPath:
 
     cluster: Cluster
     """Their site's Kafka."""
-    shared: SharedReader
-    """Reads those of them that are calm."""
+    calm: CalmReaders
+    """Read those of them that are calm."""
 
 
 class LogReaders:
@@ -130,7 +131,7 @@ class LogReaders:
         """logs: all that may be read. The other parameters: see `LogReader`."""
         self._path_to = path_to
         self._readers = {
-            path: LogReader(path.cluster, places, deliver, path.shared, boundary_interval_us)
+            path: LogReader(path.cluster, places, deliver, path.calm, boundary_interval_us)
             for path in dict.fromkeys(path_to(log) for log in logs)
         }
 
@@ -155,19 +156,19 @@ class LogReader:
     """
 
     def __init__(
-        self, cluster: Cluster, places: LogTopics, deliver: OnDelivery, shared: SharedReader, boundary_interval_us: int
+        self, cluster: Cluster, places: LogTopics, deliver: OnDelivery, calm: CalmReaders, boundary_interval_us: int
     ) -> None:
-        """shared: reads calm logs of this cluster. boundary_interval_us: how often the newest boundary of a watched log is
+        """calm: read calm logs of this cluster. boundary_interval_us: how often the newest boundary of a watched log is
         looked for."""
         self._cluster = cluster
         self._places = places
         self._deliver = deliver
-        self._shared = shared
+        self._calm = calm
         self._boundary_interval_us = boundary_interval_us
         self._spare = _SpareConsumers(cluster)
         self._follows: dict[LogId, _LogFollower] = {}
         self._watched: dict[LogId, None] = {}
-        self._tails = _TailWatcher(cluster, places, deliver, shared, self._gather_us, boundary_interval_us)
+        self._tails = _TailWatcher(cluster, places, deliver, calm, self._gather_us, boundary_interval_us)
         self._reads = _ReadWorker(cluster, places, deliver)
 
     def follow(self, log: LogId, after_id: int) -> None:
@@ -175,7 +176,7 @@ class LogReader:
         self.unfollow(log)
         topic = self._places.topic_of(log)
         self._follows[log] = _LogFollower(
-            self._spare.take, log, topic, after_id, self._deliver, self._choose_tails, self._shared, self._gather_us
+            self._spare.take, log, topic, after_id, self._deliver, self._choose_tails, self._calm, self._gather_us
         )
         self._choose_tails()
 
@@ -215,7 +216,7 @@ class LogReader:
         self._spare.close()
 
     def _gather_us(self) -> int:
-        return self._boundary_interval_us // GATHERINGS
+        return max(self._boundary_interval_us - PROMPT_US, 0) // 2
 
     def _choose_tails(self) -> None:
         follows = dict(self._follows)
@@ -349,13 +350,13 @@ class _LogFollower(_Worker):
         after_id: int,
         deliver: OnDelivery,
         on_begun: Callable[[], None],
-        shared: SharedReader,
+        calm: CalmReaders,
         gather_us: Callable[[], int],
     ) -> None:
         super().__init__(f"follow-{log.key}-{log.replica}", deliver)
         self._take_consumer = take_consumer
         self._on_begun = on_begun
-        self._shared = shared
+        self._shared = calm.choose(gather_us())
         self._gather_us = gather_us
         self._log = log
         self._topic = topic
@@ -587,15 +588,15 @@ class _TailWatcher(_Worker):
         cluster: Cluster,
         places: LogTopics,
         deliver: OnDelivery,
-        shared: SharedReader,
+        calm: CalmReaders,
         gather_us: Callable[[], int],
         boundary_interval_us: int,
     ) -> None:
         super().__init__(f"tails-{cluster.site}", deliver)
         self._cluster = cluster
         self._places = places
-        self.shared = shared
-        """Watches calm logs."""
+        self.calm = calm
+        """Watch calm logs."""
         self.gather_us = gather_us
         """How long what comes to a calm log may wait, in microseconds."""
         self.tell = deliver
@@ -680,6 +681,7 @@ class _Tail:
         self._log = log
         self._place = place
         self._watcher = watcher
+        self._shared = watcher.calm.choose(watcher.gather_us())
         self._lock = threading.Lock()
         self._fence = Fence()
         self._told = -1
@@ -716,20 +718,20 @@ class _Tail:
 
     def is_calm(self, now: float) -> bool:
         """Whether few records have come for long enough, and it has not joined the shared reader. now: `time.monotonic()`."""
-        return self._position is None and now - self._since >= self._watcher.shared.calm_s
+        return self._position is None and now - self._since >= self._shared.calm_s
 
     def join(self, position: int) -> None:
         """Let the shared reader read it from an offset on."""
         self._position = position
-        self._watcher.shared.join(self, self._place)
+        self._shared.join(self, self._place)
         if self._has_left:
-            self._watcher.shared.leave(self, self._place)
+            self._shared.leave(self, self._place)
 
     def leave(self) -> None:
         """Tell nothing more."""
         with self._lock:
             self._has_left = True
-        self._watcher.shared.leave(self, self._place)
+        self._shared.leave(self, self._place)
 
     # As a member of the shared reader
 

@@ -6,7 +6,8 @@ too slowly, the follower reads alone again, so that no log holds up another. A s
 topic (services/source/calm_reader.py).
 
 Each fetch costs time for every log that is read, whether it has news or not. So what comes to many logs one after the other is
-gathered: the next fetch begins a moment after one that has brought records, as long after as all members allow.
+gathered: the next fetch begins a moment after one that has brought records, as long after as all members allow. Followers that
+allow none have a shared reader for themselves (`CalmReaders`), so that they cost the others nothing.
 
     reads alone ──few records for calm_s──> is read in both ways ──the shared consumer has caught up──> is shared
          ^                                                                                               │
@@ -190,6 +191,22 @@ class SharedReader:
         for several in members.values():
             for member in several:
                 member.read_alone()
+
+
+class CalmReaders:
+    """The shared readers of one site: one for those who cannot wait, and one for all others."""
+
+    def __init__(self, cluster: Cluster, calm_s: float = CALM_S) -> None:
+        self._prompt = SharedReader(cluster, calm_s)
+        self._patient = SharedReader(cluster, calm_s)
+
+    def choose(self, gather_us: int) -> SharedReader:
+        """The reader for members with this `gather_us`."""
+        return self._patient if gather_us > 0 else self._prompt
+
+    def close(self) -> None:
+        self._prompt.close()
+        self._patient.close()
 
 
 class _Places:

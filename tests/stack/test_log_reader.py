@@ -23,7 +23,7 @@ from services.storage import log_reader
 from services.storage.kafka_log import KafkaLog, KafkaLogStore
 from services.storage.log_partition import make_log_consumer
 from services.storage.log_reader import EVENT_FRAMES, LogGap, LogReader, ReaderFailure, UnreadableRecord
-from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, LogFetch, SharedReader
+from services.storage.shared_reader import FEW_RECORDS, MANY_RECORDS, CalmReaders, LogFetch
 from tests.stack.logs import (
     ALL,
     LOG,
@@ -73,7 +73,7 @@ def inbox(topic: Topic, calm_s: float) -> Iterator[Inbox]:
 def reading(topic: Topic, calm_s: float = ALONE) -> Iterator[Inbox]:
     """An inbox and its reader."""
     inbox = Inbox()
-    with closing(SharedReader(topic.cluster, calm_s)) as shared:
+    with closing(CalmReaders(topic.cluster, calm_s)) as shared:
         inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
         with closing(inbox):
             yield inbox
@@ -405,17 +405,20 @@ def test_a_calm_log_needs_no_thread_and_reads_alone_again_when_many_records_come
             end += burst
 
 
-def test_two_readers_of_a_log_share_it_and_each_gets_all_of_it(topic: Topic) -> None:
-    with closing(SharedReader(topic.cluster, 0.0)) as shared, writing(topic) as store:
+@pytest.mark.parametrize("other_us", [TAIL_US, 2 * TAIL_US], ids=["alike", "one of them can wait"])
+def test_two_readers_of_a_log_share_it_and_each_gets_all_of_it(topic: Topic, other_us: int) -> None:
+    with closing(CalmReaders(topic.cluster, 0.0)) as shared, writing(topic) as store:
         log = store.open(ONE)
         inboxes = [Inbox(), Inbox()]
-        for inbox in inboxes:
-            inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
+        for inbox, interval_us in zip(inboxes, (TAIL_US, other_us), strict=True):
+            inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, interval_us)
             follow(inbox, ONE, -1)
         for n in range(100):
             log.append(boundary(n))
         wait_until(lambda: all(is_shared(inbox, ONE) for inbox in inboxes) or log.append(boundary(log.end)) < 0)
         end = log.append(boundary(log.end)) + 1
+        readers = {inbox.reader._follows[ONE]._shared for inbox in inboxes if inbox.reader is not None}
+        assert len(readers) == (1 if other_us == TAIL_US else 2)
         for inbox in inboxes:
             assert inbox.frames(end, ONE) == [(n, boundary(n)) for n in range(end)]
             inbox.close()
@@ -423,18 +426,19 @@ def test_two_readers_of_a_log_share_it_and_each_gets_all_of_it(topic: Topic) -> 
 
 def test_an_error_of_a_shared_log_lets_all_read_alone(topic: Topic) -> None:
     """kafka-python does not say which log an error is about."""
-    with closing(SharedReader(topic.cluster, 0.0)) as shared, writing(topic) as store:
+    with closing(CalmReaders(topic.cluster, 0.0)) as shared, writing(topic) as store:
         inbox = Inbox()
         inbox.reader = LogReader(topic.cluster, topic, inbox.events.put, shared, TAIL_US)
         follow(inbox, ONE, -1)
         end = write_until_shared(store.open(ONE), inbox, 0)
-        shared.calm_s = 60
-        shared._dismiss()
+        prompt = shared.choose(0)
+        prompt.calm_s = 60
+        prompt._dismiss()
         assert not is_shared(inbox, ONE)
         # The reader may be in the midst of a fetch then.
         assert not inbox.reader._follows[ONE].take_shared(LogFetch(end, (), end, end))
         assert not is_shared(inbox, ONE)
-        shared.calm_s = 0
+        prompt.calm_s = 0
         write_until_shared(store.open(ONE), inbox, end)
         inbox.close()
 
