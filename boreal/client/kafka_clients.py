@@ -5,6 +5,8 @@ This module imports kafka-python; the other modules of the client import it when
 
 from __future__ import annotations
 
+import selectors
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -23,6 +25,18 @@ _LOOKS = 3
 Client = TypeVar("Client")
 
 
+class QuickSelector(selectors.DefaultSelector):
+    """As the default selector, but that a socket is not registered is said without a text about the socket. kafka-python asks
+    before each wait, and mostly gets this answer; the text took a tenth of the time of a client's thread."""
+
+    def get_key(self, fileobj: socket.socket) -> selectors.SelectorKey:  # type: ignore[override]
+        """The key of a registered socket; KeyError if there is none."""
+        number = fileobj.fileno()
+        if number < 0:  # closed, but perhaps still registered
+            return super().get_key(fileobj)
+        return self._fd_to_key[number]  # type: ignore[attr-defined,no-any-return]
+
+
 def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
     """A client of this class. If its construction fails, its network thread and sockets are closed here; kafka-python leaves
     them open."""
@@ -37,7 +51,7 @@ def make_client(kind: Callable[..., Client], options: dict[str, Any]) -> Client:
         return made[-1]
 
     try:
-        return kind(kafka_client=net_client, **options)
+        return kind(kafka_client=net_client, selector=QuickSelector, **options)
     except KafkaError:
         for client in made:
             client.close()
