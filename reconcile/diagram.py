@@ -12,8 +12,8 @@ from reconcile.upstream import MOVES, Rank
 
 AnyState = TypeVar("AnyState", bound=Enum)
 
-CONSISTENCY_STARTS = {"STABLE": "first life", "RECOVERING": "a later life"}
-TURN_STARTS = {Turn.RESTING.value: "a life begins"}
+CONSISTENCY_STARTS = {"STABLE": "first incarnation", "RECOVERING": "a later incarnation"}
+TURN_STARTS = {Turn.RESTING.value: "an incarnation begins"}
 
 
 def table(transitions: Mapping[tuple[AnyState, AnyState], str]) -> str:
