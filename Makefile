@@ -52,7 +52,7 @@ test: $(READY) ## run all tests
 browser: $(READY) ## run the tests in a browser, Chromium, and keep pictures of the pages in out/browser
 	$(BIN)/python -m pytest -q tests/browser
 
-vendor: ## make the dashboard's vendored files anew (needs Node and npm)
+vendor: ## make the dashboard's vendored files again (needs Node and npm)
 	api/vendor/make.sh
 
 faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md

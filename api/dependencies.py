@@ -23,7 +23,7 @@ from boreal.query.sql_reading import is_sql
 SQL = "application/sql"
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 JSON = ("application/json", "application/merge-patch+json", "application/x-www-form-urlencoded")
-"""The last is what curl and urllib say of a body unless they are told otherwise."""
+"""The last is what curl and urllib say of a body by default."""
 
 
 def installation_of(request: Request) -> Installation:

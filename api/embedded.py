@@ -284,7 +284,7 @@ class RingReader:
     def read(self, after: str | None, limit: int) -> OutputPage:
         given = _number(after) if after is not None else None
         if given is not None and given > self._ring.last:
-            raise UserError("Last-Event-ID", after, "is not the id of a record of this output", "leave it out to begin anew")
+            raise UserError("Last-Event-ID", after, "is not the id of a record of this output", "leave it out to start over")
         last = self._ring.last
         begin = max(given or 0, 0)
         found = self._ring.read(begin, limit, self._only_stable)
@@ -306,7 +306,7 @@ class RingReader:
         return self._ring.listen(notify)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to release."""
 
 
 def _id(number: int) -> str:
@@ -316,7 +316,7 @@ def _id(number: int) -> str:
 def _number(place: str) -> int:
     match = _PLACE.fullmatch(place)
     if match is None:
-        raise UserError("Last-Event-ID", place, "is not the id of a record of this output", "leave it out to begin anew")
+        raise UserError("Last-Event-ID", place, "is not the id of a record of this output", "leave it out to start over")
     return int(match[1])
 
 

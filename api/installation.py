@@ -278,7 +278,7 @@ class Installation(Protocol):
         PreconditionError."""
 
     def settle(self, name: str, precondition: Precondition) -> Change:
-        """Let go of the version that was in charge before; returns when nothing is left of it. UserError, NotFoundError,
+        """Delete the version that was in charge before; returns when nothing is left of it. UserError, NotFoundError,
         PreconditionError."""
 
     def delete(self, name: str, precondition: Precondition) -> None:

@@ -211,7 +211,7 @@ class Jobs:
     # The folder
 
     def _own(self) -> bool:
-        """Take the lock, and up the jobs of whoever had it before; False if another process has it."""
+        """Take the lock, and take over the jobs of its last owner; False if another process has it."""
         if self._owned is None:
             lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             try:

@@ -158,7 +158,7 @@ class EvolutionAnswer(BaseModel):
 
     state: str = Field(
         description="`building`: it reads what is kept, until it has caught up; `taking_over`; `taken_over`: the version "
-        "before runs on, unread; `rolling_back`, `rolled_back`; `leaving`: it is let go."
+        "before runs on, unread; `rolling_back`, `rolled_back`; `leaving`: it is being deleted."
     )
     version: int = Field(description="The number of the version beside the one whose results are given.")
     start: str = Field(
@@ -256,7 +256,7 @@ class KeyAnswer(BaseModel):
 
 
 class NeedsAnswer(BaseModel):
-    """What runs beside a query, until its version before is let go."""
+    """What runs beside a query, until its version before is deleted."""
 
     sources: int = Field(description="Sources.")
     nodes: int = Field(description="Nodes.")

@@ -94,7 +94,7 @@ class TokenStore:
         self._now = now
         self._read: tuple[tuple[int, int] | None, list[Token]] = (None, [])
         self.on_change: Callable[[], None] = lambda: None
-        """Called when the tokens have changed, by whoever asks next."""
+        """Called when the tokens have changed, in the thread that asks next."""
 
     def create(self, name: str, roles: list[Role], for_s: float | None = None) -> tuple[Token, str]:
         """A new token, and its text, which is kept nowhere. for_s: how long it is valid, in seconds."""

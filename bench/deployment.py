@@ -98,6 +98,12 @@ class Deployment:
     many processes share the roles of this query and of those beside it, without links then; 0: each role has its own.
     """
 
+    # Known once the servers have started.
+    settings: ServiceSettings
+    clusters: dict[str, Cluster]
+    registry: QueryRegistry
+    children: tuple[Child, ...]
+
     def __init__(
         self,
         root: Path,
@@ -376,6 +382,8 @@ class KafkaFeeder:
     """The time between writes, in seconds."""
     rows: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """All rows so far, by stream: (time in microseconds, key, value)."""
+    _stopping: threading.Event = field(init=False)
+    _thread: threading.Thread = field(init=False)
 
     def __enter__(self) -> KafkaFeeder:
         self._stopping = threading.Event()

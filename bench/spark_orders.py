@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench.deployment import Deployment
+from boreal.model.schema import Schema
+from boreal.query.plan import Input
 from boreal.query.spec import Mode
 from deployment.operator_hosts import answers_topic, orders_topic
 from reconcile.orders import Begin, Order, Place, decode_answer, encode_order
@@ -67,6 +69,18 @@ class Orders:
     """When each order was sent, in seconds of `time.perf_counter`, by shard and place."""
     answered: dict[tuple[int, Place], float] = field(default_factory=dict)
     """When each order was answered, in the same way."""
+    input: Input = field(init=False)
+    """The only input of the replica's fragment."""
+    _outputs: dict[str, Schema] = field(init=False)
+    _shards: list[_ShardPosition] = field(init=False)
+    _orders: str = field(init=False)
+    _answers: str = field(init=False)
+    _chance: np.random.Generator = field(init=False)
+    _failure: str = field(init=False)
+    _producer: confluent_kafka.Producer = field(init=False)
+    _consumer: confluent_kafka.Consumer = field(init=False)
+    _stopping: threading.Event = field(init=False)
+    _listener: threading.Thread = field(init=False)
 
     def __enter__(self) -> Orders:
         plan, query = self.deployment.layout.plan, self.deployment.spec.name

@@ -29,7 +29,7 @@ View = Literal["stable", "all"]
 
 TIMEOUT_S = 60.0
 SILENCE_S = 45.0
-"""A stream of events that brings nothing for so long, not even a sign of life, is opened anew."""
+"""A stream of events that brings nothing for so long, not even a keep-alive line, is opened again."""
 _RETRY_S = 1.0
 
 
@@ -84,7 +84,7 @@ class ApiClient:
         self._is_closed = False
 
     def close(self) -> None:
-        """End the iterations of `output` at their next event or sign of life."""
+        """End the iterations of `output` at their next event or keep-alive line."""
         self._is_closed = True
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class ApiClient:
         return found
 
     def settle(self, name: str) -> Json:
-        """Let go of the version that was in charge before."""
+        """Delete the version that was in charge before."""
         found: Json = self.call("POST", f"{_path(name)}/evolution/settle")
         return found
 
@@ -409,7 +409,7 @@ def _error_of(status: int, body: bytes) -> ApiError:
 
 
 def _events(lines: Iterator[bytes] | HTTPResponse, is_closed: Callable[[], bool]) -> Iterator[Event]:
-    """The events of a stream, until it ends. Lines that begin with a colon are signs of life."""
+    """The events of a stream, until it ends. Lines that begin with a colon are keep-alives."""
     fields: dict[str, str] = {}
     for line in lines:
         if is_closed():

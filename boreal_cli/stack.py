@@ -394,7 +394,7 @@ def rollback(name: Name, data: Data = None, as_json: options.Json = False) -> No
 
 @query.command(epilog="Example: boreal query settle departures")
 def settle(name: Name, data: Data = None, as_json: options.Json = False) -> None:
-    """Let go of the version of a query that was in charge before, with its logs and checkpoints. The outputs stay. After that
+    """Delete the version of a query that was in charge before, with its logs and checkpoints. The outputs stay. After that
     there is no way back to it."""
     with closing(_query_operations(data, as_json)) as operations:
         _report_evolution(operations, operations.settle(name, _saying_what_ends()), as_json)

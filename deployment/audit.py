@@ -152,7 +152,7 @@ class ChaosAudit:
         return events
 
     def see_none(self, now_ms: float) -> list[RecordedEvent]:
-        """No fault is active anywhere: where they are made, all has begun anew."""
+        """No fault is active anywhere: the process that makes them has restarted."""
         return [self._record(_undone(begun, now_ms)) for _, begun in sorted(self._active.items())]
 
     def _record(self, event: RecordedEvent) -> RecordedEvent:

@@ -66,7 +66,7 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What runs beside the query until the version before is let go."""
+    """What runs beside the query until the version before is deleted."""
 
     sources: int
     """Sources: one for each stream."""
@@ -132,7 +132,7 @@ class ChangePreview:
             _HOW[EVOLUTION],
             *(f"clients, from the takeover on: {said}" for said in self.clients()),
             f"it would read {held}; results depend on {history}",
-            f"until the version before is let go, it runs beside it: {_count(needs.sources, 'source')}, "
+            f"until the version before is deleted, it runs beside it: {_count(needs.sources, 'source')}, "
             f"{_count(needs.nodes, 'node')}{jobs} ({_count(needs.instances, 'instance')}), with logs of their own",
         ]
 

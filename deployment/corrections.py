@@ -48,7 +48,7 @@ class CorrectionHistory:
         self._missing: tuple[str, ...] = ()
 
     def enter(self, state: State | None, now: int) -> None:
-        """The instance enters a state; None if it is dead. A new life begins without what the last one knew."""
+        """The instance enters a state; None if it is dead. A new incarnation begins without what the last one knew."""
         if state is State.UP_FAILURE and self._detected_at is None:
             self._detected_at = now
         elif state in (State.STABLE, State.RECOVERING, None):

@@ -155,7 +155,7 @@ def settle(old: QueryRecord) -> QueryRecord:
     """The record with the version beside on its way out. The same record if it is so already. UserError if it cannot go yet."""
     state, beside = state_of(old), old.beside
     if beside is None:
-        raise UserError("NAME", old.name, "has one version only, and nothing to let go of", "see boreal query show")
+        raise UserError("NAME", old.name, "has one version only, and none before it to delete", "see boreal query show")
     if state == LEAVING:
         return old
     if state not in (TAKEN_OVER, ROLLED_BACK):

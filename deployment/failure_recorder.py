@@ -169,7 +169,7 @@ class FailureRecorder:
         known = [(before, now) for before, now in self._clients.values() if before is not None]
         late = [now.late - before.late for before, now in known if now.late is not None and before.late is not None]
         meanwhile = {
-            "late_rows": max(late) if late and min(late) >= 0 else None,  # an egress that began anew counts anew
+            "late_rows": max(late) if late and min(late) >= 0 else None,  # an egress that restarted counts from 0
             "rows_stable": max((now.stable - before.stable for before, now in known), default=None),
         }
         facts = {"rows_tentative": rows, "rows_undone": rows, **meanwhile, "because": because}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from boreal.model.frames import State
 from deployment.events import RecordedEvent
 from deployment.failure_recorder import SILENT, Clients, FailureRecorder
+from deployment.skew import ProcessStatus
 
 CHANGES_KEPT = 8
 """How many of its last changes of state an instance reports: enough for those between two statuses that are heard."""
-
-Said = Mapping[str, Any]
 
 
 def note_change(changes: list[tuple[str, float]], state: str, at_ms: float) -> None:
@@ -21,7 +19,7 @@ def note_change(changes: list[tuple[str, float]], state: str, at_ms: float) -> N
     del changes[:-CHANGES_KEPT]
 
 
-def see_node(recorder: FailureRecorder, status: Said, now_ms: float) -> list[RecordedEvent]:
+def see_node(recorder: FailureRecorder, status: ProcessStatus, now_ms: float) -> list[RecordedEvent]:
     """The status of a node, just heard."""
     events: list[RecordedEvent] = []
     for entry in status["instances"]:
@@ -37,7 +35,7 @@ def see_node(recorder: FailureRecorder, status: Said, now_ms: float) -> list[Rec
     return events
 
 
-def see_egress(recorder: FailureRecorder, site: str, status: Said, now_ms: float) -> list[RecordedEvent]:
+def see_egress(recorder: FailureRecorder, site: str, status: ProcessStatus, now_ms: float) -> list[RecordedEvent]:
     """The status of the egress of a site, just heard."""
     name, held, counts = f"egress.{site}", status.get("tentative", {}), status["counts"]
     events = recorder.see_reads(name, status.get("reads", {}), now_ms)
@@ -57,7 +55,7 @@ def see_silent(recorder: FailureRecorder, instances: Iterable[str], now_ms: floa
 
 
 def _see_instance(
-    recorder: FailureRecorder, name: str, said: Said, missing: Iterable[str], since_ms: float | None, now_ms: float
+    recorder: FailureRecorder, name: str, said: ProcessStatus, missing: Iterable[str], since_ms: float | None, now_ms: float
 ) -> list[RecordedEvent]:
     if said.get("state") is None or said.get("since_ms") is None:
         return []

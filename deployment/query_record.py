@@ -42,7 +42,7 @@ class Beside:
     """The event time (us) from which on its results were given, when it was in charge; None for the first version, and for one
     that never was."""
     leaves: bool = False
-    """Whether it is let go: its processes end, and its logs are deleted."""
+    """Whether it is being deleted: its processes end, then its logs go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class QueryRecord:
     takeover: Takeover | None = None
     """The change of the version in charge that is under way."""
     outputs: Mapping[int, Schema] = field(default_factory=dict)
-    """The columns of results, by version: of the versions that run, and of those let go that have been in charge, since topics
+    """The columns of results, by version: of the versions that run, and of deleted ones that have been in charge, since topics
     of clients may still hold rows of them. Empty for a query that has never evolved."""
     of: str = ""
     """Of the record of a single version (`runs`): the query's name. '' for the record of the query."""

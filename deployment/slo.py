@@ -1,7 +1,7 @@
 """X as a service level objective: of the results of a query, how many came within X, and for how much of the time clients held
 nothing tentative. Pure: what is seen of the egresses and the time in; records and the budget out.
 
-What clients were given is summed up in spans. A minute in which something was late or tentative is a span of its own, recorded
+What clients were given is summed up in spans. A minute in which something was late or tentative is a separate span, recorded
 when it is over. Calm minutes are one span until one of those comes, or for an hour; and an hour without any row is not recorded
 at all. So a calm night writes a record an hour, at most, and a crash forgets at most an hour of rows that were on time.
 """
@@ -161,7 +161,7 @@ class ServiceLevel:
     def see(self, site: str, rows: int, late: int, is_tentative: bool, now_ms: float) -> list[RecordedEvent]:
         """What the egress of a site has given since it began: new rows, and how many of these later than X; and whether its
         clients hold tentative rows now. To be called every minute, and when that changes. What was given before the first call
-        does not count; an egress that begins anew counts anew."""
+        does not count; an egress that restarts counts from 0."""
         now_ms = max(now_ms, self._seen_ms)
         if self._minute is None:
             self._minute, self._calm, self._seen_ms = _Open(now_ms), None, now_ms

@@ -146,7 +146,7 @@ SLO: Fields = {
 }
 EVOLUTION: Fields = {
     "state": "`building`: it reads what is kept, until it has caught up; `taking_over`; `taken_over`: the version before runs "
-    "on, unread; `rolling_back`, `rolled_back`; `leaving`: it is let go.",
+    "on, unread; `rolling_back`, `rolled_back`; `leaving`: it is being deleted.",
     "version": "The number of the version beside the one whose results are given.",
     "from": "From where that reads: `earliest`, or the time from which on records were written to its streams' topics.",
     "at": "While it takes over: the event time from which on its results are given.",
@@ -193,7 +193,7 @@ QUERY: Fields = {
     "clock": ("For each process whose clock takes more than a quarter of what X leaves:", CLOCK_WARNING),
     "notes": "What the planner says of the query.",
     "journal": ("What happened lately, in the order of time:", JOURNAL_ENTRY),
-    "seen": "For the next life of the monitor: the last state that is known of each instance, egress and input.",
+    "seen": "For the next incarnation of the monitor: the last state that is known of each instance, egress and input.",
 }
 
 # What `boreal status --json` prints

@@ -17,8 +17,8 @@ Rules:
     the next one only when all others of the query that take turns are ready, so that one replica stays live. If the first
     process never becomes ready, the others keep their old version. A process that was never ready, or has not been ready for
     30 s, restarts without waiting, since it does no work.
- 4. If `version` changed, the process has changed to it already: an egress begins a life of its own accord when another version
-    of its query takes over. It needs no restart.
+ 4. If `version` changed, the process has changed to it already: an egress begins a new incarnation by itself when another
+    version of its query takes over. It needs no restart.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ SILENT_AFTER_US = 5_000_000
 """A process sends its status every second. It is silent after five missed ones."""
 
 PROBLEM_KEPT_US = 30_000_000
-"""How long the problem that has ended a node is told after it was heard last: by then a node that fails again has done so."""
+"""How long the problem that has ended a node is reported after it was heard last: long enough for a node that fails again."""
 
 LATE_AFTER_US = 120_000_000
 """A process that is not heard for so long after its query, or the monitor, has begun, has failed: a Spark job may take a minute

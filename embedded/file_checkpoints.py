@@ -58,7 +58,7 @@ class FileCheckpointStore:
                     path.unlink()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to release."""
 
     def _directory(self, instance: str) -> Path:
         return self._root / f"{quote(instance, safe='')}.checkpoints"

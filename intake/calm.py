@@ -30,7 +30,8 @@ class Calmness:
     def __init__(self, now: int, calm_us: int) -> None:
         """calm_us: over what time records are counted."""
         self._calm_us = calm_us
-        self.begin(now)
+        self._since, self._count = now, 0
+        self.is_calm = False
 
     def begin(self, now: int) -> None:
         """Count from now on."""

@@ -108,6 +108,7 @@ class StreamProgress:
         self._policy = stream.boundary
         self._disorder = stream.disorder
         self._idle = stream.idle
+        self._margin = self._interval = self._outage = 0
         self.set_threshold(delay_threshold_us, boundary_interval_us)
         self._watched: dict[int, _PartitionProgress] = {}
         self._delay = _Delay()

@@ -63,8 +63,8 @@ class ClientFrame:
 
 
 class EgressSwitch:
-    """One life of an egress. `next_id`: of the first stable row that clients do not have; `reached`: the event time that their
-    stable rows or boundaries have reached; `held`: how many frames wait; `has_ended`: nothing is given any more."""
+    """One incarnation of an egress. `next_id`: of the first stable row that clients do not have; `reached`: the event time that
+    their stable rows or boundaries have reached; `held`: how many frames wait; `has_ended`: nothing is given any more."""
 
     def __init__(self, next_id: int, reached: int) -> None:
         self.next_id, self.reached = next_id, reached

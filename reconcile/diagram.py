@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
 from reconcile.consistency import TRANSITIONS
 from reconcile.stagger import TURNS, Turn
-from reconcile.upstream import MOVES, Rank
+from reconcile.upstream import MOVES, Move, Rank
 
 AnyState = TypeVar("AnyState", bound=Enum)
 
-CONSISTENCY_STARTS = {"STABLE": "first life", "RECOVERING": "a later life"}
-TURN_STARTS = {Turn.RESTING.value: "a life begins"}
+CONSISTENCY_STARTS = {"STABLE": "first incarnation", "RECOVERING": "a later incarnation"}
+TURN_STARTS = {Turn.RESTING.value: "an incarnation begins"}
 
 
 def table(transitions: Mapping[tuple[AnyState, AnyState], str]) -> str:
@@ -23,13 +23,13 @@ def table(transitions: Mapping[tuple[AnyState, AnyState], str]) -> str:
 
 
 def diagram(transitions: Mapping[tuple[AnyState, AnyState], str], starts: Mapping[str, str]) -> str:
-    """Transitions as a Mermaid state diagram. Labels contain no colon, because Mermaid uses it as a separator.
+    """Transitions as a drawing in text, which each page shows without a script.
 
     starts: the first states, and what leads to each.
     """
-    arrows = [f"    {before.value} --> {after.value}: {_label(why)}" for (before, after), why in transitions.items()]
-    first = [f"    [*] --> {state}: {why}" for state, why in starts.items()]
-    return "\n".join(["```mermaid", "stateDiagram-v2", *first, *arrows, "```"])
+    arrows = [(f"({why})", state, "") for state, why in starts.items()]
+    arrows += [(before.value, after.value, why) for (before, after), why in transitions.items()]
+    return _drawn(arrows)
 
 
 def moves() -> str:
@@ -38,6 +38,12 @@ def moves() -> str:
     head = [f"| visible \\ best | {' | '.join(rank.name for rank in ranks)} |", "|---" * (len(ranks) + 1) + "|"]
     cells = [[MOVES[current, best].name if (current, best) in MOVES else "" for best in ranks] for current in ranks]
     return "\n".join([*head, *(f"| {rank.name} | {' | '.join(row)} |" for rank, row in zip(ranks, cells, strict=True))])
+
+
+def moves_diagram() -> str:
+    """To which replica a reader goes from which, and how, as a drawing in text: by their ranks."""
+    ordered = sorted((ranks, move) for ranks, move in MOVES.items() if move is not Move.STAY)
+    return _drawn([(current.name, best.name, move.name) for (current, best), move in ordered])
 
 
 def move_names() -> str:
@@ -51,14 +57,24 @@ def pages() -> tuple[str, ...]:
         table(TRANSITIONS),
         diagram(TRANSITIONS, CONSISTENCY_STARTS),
         moves(),
+        moves_diagram(),
         move_names(),
         table(TURNS),
         diagram(TURNS, TURN_STARTS),
     )
 
 
-def _label(why: str) -> str:
-    return why.replace(":", ",")
+def _drawn(arrows: Sequence[tuple[str, str, str]]) -> str:
+    """Arrows (from, to, why), those from the same place together, in the order of the places."""
+    width = max(len(after) for _, after, _ in arrows)
+    lines = []
+    for place in dict.fromkeys(before for before, _, _ in arrows):
+        leaving = [(after, why) for before, after, why in arrows if before == place]
+        lines.append(place)
+        for number, (after, why) in enumerate(leaving, start=1):
+            corner = "└" if number == len(leaving) else "├"
+            lines.append(f"  {corner}──> {after:{width}}  {why}".rstrip())
+    return "\n".join(["```text", *lines, "```"])
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ class RemoteHost:
         if begins or (place == Place(mine.incarnation, mine.number + 1) and not self.has_failed):
             answer = self._obey(order)
         else:
-            answer = Answer(failed=f"the state before order {place.number} of life {place.incarnation} is lost")
+            answer = Answer(failed=f"the state before order {place.number} of incarnation {place.incarnation} is lost")
         self.place = place
         self.has_failed = answer.failed is not None
         if isinstance(order, Copy | SetMark) and order.number is not None and answer.state is not None and keep is not None:

@@ -8,7 +8,7 @@ request for as long. Of two crossing requests the one of the lower replica numbe
 While all replicas are STABLE, none of this is needed, so heartbeats are few (CALM_BEATS). The first heartbeat that tells of
 another state ends the calm: from then on all beat at every interval, and are judged by it.
 
-`TURNS` is the life of a replica's own lease. The leases that it has given to others are apart from it (`promised`). The diagram
+`TURNS` describes a replica's own lease. The leases that it has given to others are apart from it (`promised`). The diagram
 in docs/protocol.md is generated from the table.
 """
 

@@ -1,4 +1,4 @@
-"""Operators of one's own for simulated queries, as an installed package would have them. `simulation.oracle` knows them too."""
+"""User-written operators for simulated queries, as an installed package would have them. `simulation.oracle` knows them too."""
 
 from __future__ import annotations
 

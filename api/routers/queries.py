@@ -181,7 +181,7 @@ def roll_back(name: Name, expected: Expectation, installation: InstallationOf, r
 
 @router.post("/{name}/evolution/settle", dependencies=[OPERATOR])
 def settle(name: Name, expected: Expectation, installation: InstallationOf, response: Response) -> QueryAnswer:
-    """Let go of the version that was in charge before, with its logs and checkpoints. The answer comes when nothing is left of
+    """Delete the version that was in charge before, with its logs and checkpoints. The answer comes when nothing is left of
     it. The outputs stay."""
     return _changed(installation.settle(name, expected), response)
 

@@ -87,7 +87,7 @@ function useTail(path, tail, changed) {
       source = new EventSource(`api/v1/${path}/output?from=all&last=300`);
       for (const kind of KINDS) source.addEventListener(kind, take);
       source.onerror = () => {
-        // Refused: the place is not known any more, as after the query was made anew. Begin again.
+        // Refused: the place is not known any more, as after the query was created again. Start over.
         if (source && source.readyState === EventSource.CLOSED) { close(); tail.current = new Tail(); setTimeout(follow, 2000); }
       };
     };
@@ -208,7 +208,7 @@ function Slider({ query, change }) {
     <div class="row"><input id="x" type="range" min="0" max="1000" step="1" value=${toPlace(shown)} disabled=${!session.value.may.operator}
       aria-valuetext=${seconds(shown)} onInput=${(e) => setDragged(toX(Number(e.target.value)))} onChange=${(e) => set(toX(Number(e.target.value)))} />
       <output for="x"><strong>${seconds(shown)}</strong></output>
-      <span class="soft">${dragged === null ? "" : "let go to set it; "}a shorter failure than this stays hidden, a longer one shows tentative results</span></div>
+      <span class="soft">${dragged === null ? "" : "release to set it; "}a shorter failure than this stays hidden, a longer one shows tentative results</span></div>
     <${WhatIf} name=${query.name} x=${shown} />`;
 }
 

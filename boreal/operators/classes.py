@@ -46,6 +46,9 @@ class Operator:
     """The columns of the input; not known yet in `output_schema` and `state`."""
     schema: Schema
     """The columns of the output; not known yet in `output_schema` and `state`."""
+    _kinds: Mapping[str, pa.DataType]
+    _arrow: pa.Schema
+    _n_edges: int
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters

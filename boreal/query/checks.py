@@ -149,7 +149,7 @@ def check_thresholds(delay_threshold: int, tuning: Tuning) -> None:
         )
     if intervals.heartbeat > delay_threshold:
         refuse(
-            f"is longer than the delay threshold, {format_duration(delay_threshold)}: whoever died would be found out "
+            f"is longer than the delay threshold, {format_duration(delay_threshold)}: a dead replica would be noticed "
             "too late, after three heartbeats",
             f"write at most {format_duration(delay_threshold)}",
             field="tuning.heartbeat",

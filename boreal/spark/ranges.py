@@ -50,7 +50,7 @@ class TopicPlace:
     offset: int
     """The offset of the next record."""
     topic_id: str = ""
-    """The id of the topic; '' if Kafka gives none. A topic that was made anew has another one."""
+    """The id of the topic; '' if Kafka gives none. A topic that was created again has another one."""
     incarnation: int = 0
     """The highest incarnation of a writer below the offset."""
     next_id: int = 0

@@ -1,4 +1,4 @@
-"""Whether an operator of one's own keeps the contract: each promise with random rows, by a run that must make no difference."""
+"""Whether a user's operator keeps the contract: each promise with random rows, by a run that must make no difference."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def run_operator(
 
 
 class Trial:
-    """An operator as an instance has it: made anew from its class."""
+    """An operator as an instance has it: a new one of its class."""
 
     def __init__(self, operator: type[Operator], given: Schema, parameters: Mapping[str, Any]) -> None:
         self.own: OwnOperator = _found(operator, given, parameters)

@@ -172,7 +172,7 @@ class LiveEngine:
         return self._evolve(query, roll_back(query.record), now, by)
 
     def settle(self, name: str, now: int, by: str | None = None) -> LiveQuery:
-        """Let go of the version that was in charge before. by: who does it."""
+        """Delete the version that was in charge before. by: who does it."""
         query = self.find(name)
         return self._evolve(query, settle(query.record), now, by)
 

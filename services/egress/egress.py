@@ -25,7 +25,7 @@ from reconcile.instance import Instance
 from reconcile.recovery import Restart
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
-from services.egress.out import OutTopic, RowTopics
+from services.egress.out import OutTopic, OutWriter, RowTopics
 from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
@@ -164,17 +164,16 @@ class EgressProcess:
     def _build_outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
         output = self.plan.output
         changelog = Changelog(self.query, output.schema, self.plan.output_key, self.plan.bucket_us, place=tail.place)
+        version = self.version if tail.version is not None or self.version != 1 else None
         return OutTopic(
             self.clusters[self.site],
             self._out_topic,
             changelog,
-            restart.incarnation,
-            tail.end,
+            OutWriter(restart.incarnation, tail.end, version),
             self.rows,
             self.delays,
             self._read_replica,
             self.exit_request.exit,
-            self.version if tail.version is not None or self.version != 1 else None,
         )
 
     def _build_host(self, restart: Restart) -> InstanceHost:
@@ -183,8 +182,7 @@ class EgressProcess:
         return build_host(
             instance,
             first_effects,
-            self.clusters,
-            lambda log: self.connections.path_to(log, self.layout),
+            self.connections,
             self.layout,
             self.outlet,
             self.control.send,

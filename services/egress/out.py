@@ -101,9 +101,20 @@ class RowTopics:
             table.close()
 
 
+@dataclass(frozen=True, slots=True)
+class OutWriter:
+    """An incarnation of an egress, as the writer of its q.out."""
+
+    incarnation: int
+    """Its number."""
+    end: int
+    """The offset that its first record must get, for there is no other writer."""
+    version: int | None = None
+    """The version of the query, for the headers; None: the query has not evolved."""
+
+
 class OutTopic:
-    """One egress's q.out. `end`: the offset that the next record must get, for there is no other writer; `replica()`: the
-    replica whose stream is read now; `exit(code)` ends the process.
+    """One egress's q.out. `replica()`: the replica whose stream is read now; `exit(code)` ends the process.
 
     `on_change()` is called when clients begin to have tentative rows, and when they have none any more.
 
@@ -116,24 +127,21 @@ class OutTopic:
         cluster: Cluster,
         topic: str,
         changelog: Changelog,
-        incarnation: int,
-        end: int,
+        writer: OutWriter,
         rows: RowTopics,
         delays: RecentDelays,
         replica: Callable[[], str],
         exit: Callable[[int], None],
-        version: int | None = None,
     ) -> None:
-        """version: of the query, for the headers; None: it has not evolved."""
         self.changelog = changelog
         self.appended = 0
         self.tentative_since_us: int | None = None
         self.cause = ""
         self.latency = RecentDelays(0)
         self._topic = topic
-        self._incarnation = (INCARNATION, number(incarnation))
-        self._version = number(version) if version is not None else None
-        self._end = end
+        self._incarnation = (INCARNATION, number(writer.incarnation))
+        self._version = number(writer.version) if writer.version is not None else None
+        self._end = writer.end
         self._replica = replica
         self._stable, self._records, self._tables = rows.stable, rows.records, rows.tables
         self._delays = delays

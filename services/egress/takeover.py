@@ -1,7 +1,7 @@
-"""Where an egress ends with one version of the query, so that its next life begins with another: `logs.egress_switch`.
+"""Where an egress ends with one version of the query, so that its next incarnation begins with another: `logs.egress_switch`.
 
 The record of the query names the takeover, and says when it is agreed; the status of the egress says what it promises. After
-the last boundary its life ends, and the next one, in the same process, finds that boundary.
+the last boundary this incarnation ends, and the next one, in the same process, finds that boundary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TakeoverOutlet:
     written_to: int
     """The event time (us) up to which q.out has stable rows."""
     exit: Callable[[int], None]
-    """Ends this life of the egress with an exit code."""
+    """Ends this incarnation of the egress with an exit code."""
 
     _next_version: int = field(init=False, default=0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)

@@ -15,7 +15,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol, assert_never
@@ -56,10 +56,10 @@ from reconcile.events import (
 )
 from reconcile.instance import Instance
 from reconcile.orders import Order, Place
+from services.hosting.connections import Connections
 from services.hosting.failpoints import failpoint
 from services.hosting.log_lines import facts
 from services.hosting.process import EXIT_BEGIN_ANEW, now_us
-from services.kafka.clusters import Cluster
 from services.storage.kafka_log import KafkaLogStore
 from services.storage.log_reader import LogGap, LogPath, LogReaders, ReaderFailure, UnreadableRecord
 
@@ -96,8 +96,7 @@ class Outlet(Protocol):
 def build_host(
     instance: Instance,
     first_effects: Sequence[Effect],
-    clusters: Mapping[str, Cluster],
-    path_to: Callable[[LogId], LogPath],
+    connections: Connections,
     layout: Layout,
     outlet: Outlet,
     send: Callable[[list[ControlItem]], None],
@@ -106,13 +105,15 @@ def build_host(
 ) -> InstanceHost:
     """Make a host with a reader for each path to a log of the instance's inputs.
 
-    `first_effects`: what the instance's `begin` returned. path_to: the path to each of these logs. The other parameters: see
-    `InstanceHost`.
+    `first_effects`: what the instance's `begin` returned. The other parameters: see `InstanceHost`.
     """
+
+    def path_to(log: LogId) -> LogPath:
+        return connections.path_to(log, layout)
 
     def holder(log: LogId, first_id: int) -> bool:
         """True also if a site is out of reach, because its log may hold the rows."""
-        with closing(KafkaLogStore(clusters, layout)) as logs:
+        with closing(KafkaLogStore(connections.clusters, layout)) as logs:
             try:
                 return logs.is_held([replace(log, replica=r) for r in layout.replicas_of(log.stream)], first_id)
             except KafkaError:

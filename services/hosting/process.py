@@ -31,7 +31,7 @@ EXIT_FENCED = 3
 EXIT_BEGIN_ANEW = 4
 """The log entries that it had to read are gone; it restarts from what the logs still hold (R27)."""
 EXIT_TAKEN_OVER = 5
-"""An egress has ended with one version of its query; its next life, in the same process, begins with another."""
+"""An egress has ended with one version of its query; its next incarnation, in the same process, begins with another."""
 
 STATUS_INTERVAL_S = 1.0
 

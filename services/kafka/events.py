@@ -2,8 +2,8 @@
 
 1. A writer begins: Kafka aborts what an earlier one has not committed, and refuses it from then on.
 2. All that is there is read, and handed on: only then it is known what remains to be recorded.
-3. Events that wait are committed together. If it is not known whether they were, the writer begins anew, and reads what is new:
-   either all of them are there, or none.
+3. Events that wait are committed together. If it is not known whether they were, the writer starts again, and reads what is
+   new: either all of them are there, or none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an existing Kafka needs before boreal runs on it: topics, and permissions where it authorises its users.
 
-The commands are those of Kafka's own tools, for whoever administers the cluster.
+The commands are those of Kafka's own tools, for those who administer the cluster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The dead letters of a query at one site: reads the newest, and puts the records of some back into their streams' topics.
 
-A replay is at most once for each letter, whoever else replays, and whatever is killed:
+A replay is at most once for each letter, even if others replay too, or a process is killed:
 
 1. A writer begins: Kafka aborts what an earlier one has not committed, and refuses it from then on.
 2. All letters and notes are read: which of those that are meant have not been put back.
@@ -226,7 +226,7 @@ def _value_of(each: _Pending, originals: Mapping[int, ConsumerRecord]) -> bytes 
 
 def _originals(consumer: KafkaConsumer, letters: Sequence[_Pending]) -> dict[int, ConsumerRecord]:
     """The records that letters speak of, by the number of the letter, as far as their topic still has them. In a topic that was
-    made anew, another record may be in the place of one."""
+    created again, another record may be in the place of one."""
     places: dict[TopicPartition, dict[int, _Pending]] = {}
     for each in letters:
         places.setdefault(TopicPartition(each.letter.topic, each.letter.partition), {})[each.letter.offset] = each

@@ -61,9 +61,8 @@ class MonitorProcess:
         self._statuses: StatusReader | None = None
         self._reports: ReportWriter | None = None
         self._events: EventWriter | None = None
-        self._recorded: dict[str, list[RecordedEvent]] | None = (
-            None  # of each query, before the monitor began; None: not known yet
-        )
+        # Of each query, before the monitor began; None: not known yet.
+        self._recorded: dict[str, list[RecordedEvent]] | None = None
         self._changes: dict[str, QueryChange] = {}
         self._records: dict[str, QueryRecord] = {}
         self._evolutions: dict[str, Evolution] = {}

@@ -151,8 +151,7 @@ class NodeProcess:
         host = build_host(
             instance,
             first_effects,
-            self.clusters,
-            lambda log: self.connections.path_to(log, self.layout),
+            self.connections,
             self.layout,
             KafkaOutlet(logs),
             send,

@@ -1,5 +1,5 @@
 """Whether the records of streams have what a query reads of them, as far as their schema registry says: asked when a query is
-applied, so that a misspelled column is told at once, and not by a dead letter for each record."""
+applied, so that a misspelled column is reported at once, and not by a dead letter for each record."""
 
 from __future__ import annotations
 

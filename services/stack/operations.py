@@ -184,7 +184,7 @@ class Operations:
     def settle(
         self, name: str, on_wait: OnWait = _say_nothing, check: Check = accept_any, by: str = COMMAND_LINE
     ) -> QueryRecord:
-        """Let go of the version that was in charge before: its logs and checkpoints are deleted. on_wait: as for `delete`. If
+        """Delete the version that was in charge before, with its logs and checkpoints. on_wait: as for `delete`. If
         the call is interrupted, it can be made again."""
 
         def decide(old: QueryRecord | None) -> QueryRecord:

@@ -33,7 +33,7 @@ def _tell(patch: Patch, micros: Callable[[Instance, PathAfter], int]) -> None:
 
 @caught_by("reconcile/test_instance.py", "test_what_it_tells_upstream_counts_all_that_comes_after_it")
 def tell_only_the_next_hop(patch: Patch) -> None:
-    """Producers are told only the time of their next hop, and not of the path after it: alpha*X is too long (R9)."""
+    """Producers get only the time of their next hop, and not of the path after it: alpha*X is too long (R9)."""
 
     def next_hop(instance: Instance, message: PathAfter) -> int:
         [link] = (link for link in instance.links if link.port.key == message.key)

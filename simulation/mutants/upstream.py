@@ -137,7 +137,7 @@ def prefer_one_that_reconciles(patch: Patch) -> None:
 
 @caught_by("reconcile/test_upstream.py", "test_the_tail_of_a_dead_life_tells_nothing")
 def hear_the_dead_in_a_tail(patch: Patch) -> None:
-    """Late frames of a dead incarnation count as a sign of life of its log (R25)."""
+    """Late frames of a dead incarnation count as hearing its log (R25)."""
 
     def make(original: Any) -> Any:
         def hear_tail(self: Upstream, log: Any, frame: Any, now: int) -> None:

@@ -20,7 +20,7 @@ from formats.client_headers import ID
 from formats.debezium import DebeziumForm
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
-from services.egress.out import OutTopic, RowTopics
+from services.egress.out import OutTopic, OutWriter, RowTopics
 from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
@@ -174,13 +174,11 @@ class Life:
             self.cluster,
             out_topic,
             changelog,
-            incarnation,
-            self.tail.end,
+            OutWriter(incarnation, self.tail.end, self.version),
             rows,
             self.delays,
             lambda: "r0",
             self.codes.append,
-            self.version,
         )
         rows.begin(incarnation, self.tail)
         self.epoch = self.tail.place.epoch + 1 if self.tail.place else 0

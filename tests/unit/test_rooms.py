@@ -253,6 +253,23 @@ def test_the_walk_sees_what_it_must_refuse() -> None:
     assert {module.room for module in modules()} == set(ABOVE)
 
 
+def drawn_house() -> str:
+    """The rooms in floors, and what each stands on: a room is one floor above the highest of those."""
+
+    def floor(room: str) -> int:
+        return max((floor(each) + 1 for each in ABOVE[room]), default=0)
+
+    rooms = sorted((room for room in ABOVE if room != "services"), key=lambda room: (-floor(room), room))
+    lines = [f"{floor(room):2}  {room:17} {'──> ' * bool(ABOVE[room])}{', '.join(ABOVE[room])}".rstrip() for room in rooms]
+    return "\n".join(["```text", *lines, "```"])
+
+
+def test_the_page_of_the_architecture_draws_the_house_whose_arrows_all_imports_follow() -> None:
+    """`test_imports_point_down_only` holds the imports to these arrows."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert drawn_house() in page, f"paste this drawing into docs/architecture.md:\n{drawn_house()}"
+
+
 def test_the_page_of_the_architecture_names_every_room_and_only_files_that_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page[page.index("## Rooms") : page.index("## The life of a tuple")]

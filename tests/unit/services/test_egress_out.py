@@ -17,7 +17,7 @@ from formats.changelog import Changelog
 from formats.client_headers import ANCHOR, PLACE, decode_anchor, decode_place
 from services.egress import out as out_module
 from services.egress.delays import RecentDelays
-from services.egress.out import OutTopic, RowTopics
+from services.egress.out import OutTopic, OutWriter, RowTopics
 from services.egress.stable import StableTopic
 from services.egress.tail import StableRow
 from services.hosting.process import EXIT_FENCED
@@ -68,8 +68,7 @@ def outlet(stable: Stable, codes: list[int], is_away: bool = False) -> OutTopic:
         cast(Cluster, Kafka(is_away)),
         "q.out",
         Changelog("q", SCHEMA, (), 100),
-        1,
-        0,
+        OutWriter(1, 0),
         RowTopics(cast(StableTopic, stable)),
         RecentDelays(1_000_000),
         lambda: "r0",

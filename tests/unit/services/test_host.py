@@ -127,7 +127,11 @@ def test_a_failure_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> N
             "operators.tagged: no",
             EXIT_BEGIN_ANEW,
         ),
-        (HostFailed("the state before order 3 of life 1 is lost"), "the operators in Spark failed, or their state is lost", 4),
+        (
+            HostFailed("the state before order 3 of incarnation 1 is lost"),
+            "the operators in Spark failed, or their state is lost",
+            4,
+        ),
         (RuntimeError("what"), "RuntimeError: what", 1),
     ],
 )  # fmt: skip
