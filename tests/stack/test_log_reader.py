@@ -555,13 +555,15 @@ def test_a_calm_watched_log_needs_no_consumer_and_is_heard_on_when_many_records_
                 heard[tail.log] = tail.frame.time
 
         for _ in range(2):
-            wait_until(lambda: all(tail.is_shared for tail in tails.values()) or [write(log, 1) for log in logs] == [])
+            while not all(tail.is_shared for tail in tails.values()):
+                for log in logs:
+                    write(log, 1)
             wait_until(lambda: consumers[-1]._closed)
             for log in logs:
                 write(log, 1)
-            made = len(consumers)
+            last = consumers[-1]
             write(logs[0], 5 * FEW_RECORDS)
-            wait_until(lambda made=made: len(consumers) > made)
+            wait_until(lambda: consumers[-1] is not last)  # noqa: B023
         inbox.reader.unfollow(ONE)
         inbox.reader._tails.choose([TWO])
         assert list(tails) == [TopicPartition(topic.topic_of(TWO), 1)]
