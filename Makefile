@@ -60,7 +60,7 @@ faults: $(READY) ## break real processes in every known way, and write the figur
 	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py tests/stack/test_sites.py tests/stack/test_worker_faults.py tests/spark/test_deployment_faults.py
 
 soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, and the rarer faults
-	$(BIN)/python -m pytest -q -s -m soak tests/stack tests/spark
+	$(BIN)/python -m pytest -q -s -m soak tests/stack tests/spark tests/unit/embedded
 
 thorough: export BOREAL_THOROUGH = 1
 thorough: $(READY) ## run the random tests with five times as many cases

@@ -75,7 +75,14 @@ class Run:
     def __post_init__(self) -> None:
         plan = self.plan
         self.client = ClientLog(
-            plan.query, plan.output.schema, plan.output_key, plan.bucket_us, plan.delay_threshold_us, self.changes, self.stable
+            plan.query,
+            plan.output.schema,
+            plan.output_key,
+            plan.bucket_us,
+            plan.delay_threshold_us,
+            self.changes,
+            self.stable,
+            plan.disorder_us > 0,
         )
         self.world = World(plan, self.clock, self.logs, self.store, self._on_append)
         if isinstance(self.pace, Recording):

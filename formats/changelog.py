@@ -161,9 +161,9 @@ class ResultHistory:
     """Which event times a client has results for. Tells new results from corrections (R14).
 
     A result is a correction if an earlier record with the same or a later t_max already covered it. Such a record is a stable
-    row or boundary; an early one, which announces that the final answer follows; or a tentative one that was delivered after
-    the result's input had been ingested. A tentative boundary that is far ahead of its stream does not cover input that was
-    ingested after it.
+    row or boundary, or a tentative one that was delivered after the result's input had been ingested. A tentative boundary that
+    is far ahead of its stream does not cover input that was ingested after it. If rows may be out of order (`disorder`), an
+    early record covers all times up to its own, because it announces that the final answer follows.
     """
 
     def __init__(self, highest: int | None) -> None:
@@ -214,7 +214,10 @@ class Changelog:
         bucket_us: int,
         partition: int = 0,
         place: ChangelogPlace | None = None,
+        has_disorder: bool = False,
     ) -> None:
+        """has_disorder: whether rows of some stream may be out of order."""
+        self._has_disorder = has_disorder
         self._schema = schema
         self._key = key
         self._bucket_us = bucket_us
@@ -301,7 +304,7 @@ class Changelog:
         t_max = (times // self._bucket_us + 1) * self._bucket_us
         ingest = _ingest_of(frame.ingest, times)
         delays_us = np.ascontiguousarray((emitted_us - ingest)[self._history.is_new(t_max, ingest)], dtype=np.int64)
-        self._history.note(int(t_max.max()), emitted_us, covers_all=not frame.tentative or frame.cause == EARLY)
+        self._history.note(int(t_max.max()), emitted_us, self._covers_all(frame))
         first_seq = self._seq + 1
         self._seq += rows
         if frame.tentative:
@@ -332,10 +335,14 @@ class Changelog:
         self._reach_epoch(frame.epoch)
         self._through[frame.tentative] = frame.time
         t_max = bucket_floor(frame.time, self._bucket_us)
-        self._history.note(t_max, emitted_us, covers_all=not frame.tentative or frame.cause == EARLY)
+        self._history.note(t_max, emitted_us, self._covers_all(frame))
         reached = {"through": moment(frame.time), "t_max": moment(t_max), "tentative": frame.tentative}
         fields = {**reached, "ingest_ms": milliseconds(frame.ingest)}
         return self._control("boundary", fields, emitted_us, replica, frame.missing, frame.cause)
+
+    def _covers_all(self, frame: Data | Boundary) -> bool:
+        """As `ResultHistory.note`."""
+        return not frame.tentative or (frame.cause == EARLY and self._has_disorder)
 
     def _take_start(self, frame: Start, emitted_us: int, replica: str) -> ControlRecord | None:
         """A new incarnation of the producer (R25): all tentative rows are undone. If it begins above our next id, rows are
@@ -408,9 +415,10 @@ class ClientLog:
         x_us: int,
         changes: TextIO | None = None,
         stable: TextIO | None = None,
+        has_disorder: bool = False,
     ) -> None:
         """x_us: the delay threshold X, above which a delay is a violation. Other arguments as for `Changelog`."""
-        self._changelog = Changelog(query_name, schema, key, bucket_us)
+        self._changelog = Changelog(query_name, schema, key, bucket_us, has_disorder=has_disorder)
         self._x_us = x_us
         self._changes = changes
         self._stable = stable

@@ -164,7 +164,8 @@ class Output:
         self.cause = ""
         self._path = path
         self._log = logs.open(LogId(plan.output.name, "r0", 0))
-        self._changelog = Changelog(plan.query, plan.output.schema, plan.output_key, plan.bucket_us)
+        output, has_disorder = plan.output, plan.disorder_us > 0
+        self._changelog = Changelog(plan.query, output.schema, plan.output_key, plan.bucket_us, has_disorder=has_disorder)
         self._mark = _read_mark(path)
         if self._mark is not None:
             self._changelog.restore(self._mark.state)

@@ -163,7 +163,14 @@ class EgressProcess:
 
     def _build_outlet(self, tail: OutTail, restart: Restart) -> OutTopic:
         output = self.plan.output
-        changelog = Changelog(self.query, output.schema, self.plan.output_key, self.plan.bucket_us, place=tail.place)
+        changelog = Changelog(
+            self.query,
+            output.schema,
+            self.plan.output_key,
+            self.plan.bucket_us,
+            place=tail.place,
+            has_disorder=self.plan.disorder_us > 0,
+        )
         version = self.version if tail.version is not None or self.version != 1 else None
         return OutTopic(
             self.clusters[self.site],

@@ -105,6 +105,10 @@ class Bench:
     def x_ms(self) -> float:
         return self.deployment.spec.delay_threshold / 1_000
 
+    @property
+    def has_disorder(self) -> bool:
+        return any(stream.disorder for stream in self.deployment.spec.streams.values())
+
     def mark(self) -> int:
         self.ear.worst_silence_s = 0.0
         return len(self.deployment.changes())
@@ -129,7 +133,7 @@ class Bench:
         changes = deployment.changes()
         held = [row for row in replay(changes) if row["_kind"] == "stable"]
         assert held[: len(stable)] == [{**row, "_kind": "stable"} for row in stable]
-        figures = figures_of(changes[since:], changes[:since])
+        figures = figures_of(changes[since:], changes[:since], self.has_disorder)
         if not may_be_late and self.may_be_timed:
             assert figures["delay_new_ms_max"] is None or figures["delay_new_ms_max"] <= self.x_ms, figures
         return {**figures, "settled_s": round(settled_s, 1)}
@@ -175,8 +179,10 @@ def replay(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for _, row in held]
 
 
-def figures_of(changes: list[dict[str, Any]], before: list[dict[str, Any]]) -> dict[str, Any]:
-    """delay_new (R14), tuples sent tentative and undone, over some records."""
+def figures_of(
+    changes: list[dict[str, Any]], before: list[dict[str, Any]], has_disorder: bool = False
+) -> dict[str, Any]:
+    """delay_new (R14), tuples sent tentative and undone, over some records. has_disorder: rows may be out of order."""
     given: list[tuple[float, Any]] = []
     delays, undone, outstanding = [], 0, 0
     kinds = Counter(record["type"] for record in changes)
@@ -188,7 +194,7 @@ def figures_of(changes: list[dict[str, Any]], before: list[dict[str, Any]]) -> d
             delays += [record["emitted_ms"] - record["ingest_ms"]] if is_new else []
         if t_max:
             is_tentative = record["type"] == "tentative" or bool(record.get("tentative"))
-            speaks_for_all = not is_tentative or record["cause"] == EARLY
+            speaks_for_all = not is_tentative or (has_disorder and record["cause"] == EARLY)
             when = math.inf if speaks_for_all else record["emitted_ms"]
             given = [entry for entry in given if entry[0] > when or entry[1] > t_max] + [(when, t_max)]
         if at >= 0:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, Ingest, Origin, RecDone, Start, State, Undo, ingest_at
 from boreal.model.schema import Schema
 from formats.changelog import Changelog, ChangelogPlace, ClientLog, ControlRecord, RowRecords
+from sunion.port import EARLY
 
 BUCKET = 100
 X = 1_000
@@ -237,6 +239,18 @@ def test_only_new_rows_count_for_the_delay() -> None:
     client.take(data(4, [290, 310], epoch=1, ingest=((400, 89_900),)), at=90_000)
     assert client.log.delay_new()["violations"] == 1
     assert client.log.delay_new()["delay_new_ms_max"] == 1.5
+
+
+@pytest.mark.parametrize(("has_disorder", "violations"), [(False, 1), (True, 0)])
+def test_an_early_answer_speaks_for_what_comes_after_it_only_if_rows_may_be_out_of_order(
+    has_disorder: bool, violations: int
+) -> None:
+    """R14. X is 1 ms; each row's bucket was given early before the row was ingested."""
+    log = ClientLog("q", PLAIN, (), BUCKET, X, has_disorder=has_disorder)
+    log.take(replace(boundary(500, True), cause=EARLY), 100)
+    for first_id, ingest in ((0, 200), (1, 50)):
+        log.take(replace(data(first_id, [210], tentative=True, ingest=((300, ingest),)), cause=EARLY), 2_000)
+    assert log.delay_new()["violations"] == violations
 
 
 def test_no_rows_have_no_delay() -> None:
