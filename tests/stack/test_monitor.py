@@ -21,11 +21,13 @@ from bench.warm_processes import AnyProcess, start_process
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from deployment.events import RecordedEvent, read_event
+from deployment.evolution import BUILDING, TAKEN_OVER, TAKING_OVER, evolve, state_of
 from deployment.failures import Failures
-from deployment.layout import Layout
-from deployment.query_record import QueryRecord
+from deployment.layout import Layout, make_layout
+from deployment.query_record import QueryRecord, inner_name
 from formats.control_messages import ControlItem, acknowledge_item, instance_of
 from logs.checkpoints import Checkpoint
+from services.hosting import failpoints
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, StatusPublisher, now_us
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control import ControlPlane
@@ -92,9 +94,11 @@ class Site:
     def log(self) -> str:
         return (self.root / "monitor.log").read_text()
 
-    def start(self) -> None:
+    def start(self, failpoint: str = "") -> None:
+        """failpoint: where it dies."""
         environment = {
             **os.environ,
+            "BOREAL_FAILPOINT": failpoint,
             "BOREAL_SITES__A__BOOTSTRAP": self.kafka.bootstrap,
             "BOREAL_REDIS__URL": self.redis.url,
             "BOREAL_DATA": str(self.root),
@@ -443,3 +447,49 @@ def test_garbage_on_its_topics_is_passed_over(site: Site):
         players.readers = {R0: {players.key: 50}, R1: {players.key: 20}, OUT: {players.out: 5}}
         eventually(lambda: players.trimmed_before == 20, "the trim")
         assert site.is_running
+
+
+@pytest.mark.parametrize("name", sorted(name for name in failpoints.NAMES if name.startswith("monitor.")))
+def test_a_monitor_that_dies_at_each_step_of_an_evolution_takes_each_step_once(site: Site, name: str):
+    """The first life dies at the proposal of a time, the second at the end of the takeover."""
+    wider = spec(site.name, operators={"some": {"map": "jfk", "select": {"carrier": "carrier", "other": "carrier"}}})
+    record = evolve(QueryRecord(site.name, load_query(spec(site.name)).dump(), 1), load_query(wider), "earliest")
+    reached = 1_700_000_000_000_000
+    egress: dict[str, Any] = {
+        "ready": True, "state": "STABLE", "version": 1, "through_us": reached, "takeover": None, "violations": 0,
+        "counts": {"stable": 9, "tentative": 0, "undone": 0},
+    }  # fmt: skip
+    entry = {"fragment": "main", "replica": "r0", "shard": 0, "position": reached, "state": "STABLE", "missing": []}
+    node = {"ready": True, "instances": [{**entry, "alpha_x_ms": 800.0}]}
+
+    def look() -> QueryRecord:
+        with closing(QueryRegistry(site.home)) as registry:
+            return registry.load()[site.name]
+
+    def dies(failpoint: str) -> None:
+        site.start(failpoint)
+        assert site.process is not None
+        assert site.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+    site.end()
+    with Players(site, spec(site.name)), ExitStack() as closed:
+        ensure(site.home, query_topics(make_layout(load_query(wider), ("a",), inner_name(site.name, 2)))["a"])
+        QueryRegistry(site.home).put(record)
+        closed.enter_context(closing(StatusPublisher(site.home, f"node.{site.name}-2.r0", lambda: node)))
+        closed.enter_context(closing(StatusPublisher(site.home, f"egress.{site.name}.a", lambda: egress)))
+        dies(name)
+        is_written = name == "monitor.after_evolution"
+        assert state_of(look()) == (TAKING_OVER if is_written else BUILDING)
+        site.start()
+        eventually(lambda: state_of(look()) == TAKING_OVER, "the next life proposes a time, or finds it")
+        proposed = look()
+        assert proposed.revision == record.revision + 1
+        site.end()
+        egress.update(version=2)
+        dies(name)
+        assert look() == proposed if not is_written else state_of(look()) == TAKEN_OVER
+        site.start()
+        eventually(lambda: state_of(look()) == TAKEN_OVER, "the next life ends the takeover, or finds that it has ended")
+        found = look()
+        assert proposed.takeover is not None
+        assert (found.version, found.since, found.revision) == (2, proposed.takeover.at, record.revision + 2)

@@ -155,6 +155,11 @@ def test_a_time_that_not_all_sites_promise_is_taken_back_before_the_others_have_
     assert back is not None and (state_of(back), back.takeover, back.revision) == ("building", None, later.revision + 1)
     assert evolution.next(back, sites, {"a": report()}, CAUGHT_UP) is None
     assert evolution.waits_for == "the egress of b, which is not heard"
+    stale = report(about=(later.takeover.at, "promised"))
+    assert evolution.next(back, sites, {"a": stale, "b": report()}, CAUGHT_UP) is None, "the same time could be chosen again"
+    assert evolution.waits_for == "the egress of a, which has not heard that a time was taken back"
+    again = evolution.next(back, sites, {"a": report(), "b": report()}, CAUGHT_UP)
+    assert again is not None and state_of(again) == "taking_over"
     agreed = replace(later, takeover=replace(later.takeover, agreed=True))
     for _ in range(9 * looks):
         assert evolution.next(agreed, sites, {"a": report(version=2)}, CAUGHT_UP) is None, "a may have ended there already"
