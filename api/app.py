@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from api import problems
-from api.gate import WITHOUT_TOKEN, Gate
+from api.gate import Gate
 from api.installation import Installation
 from api.jobs import Jobs
+from api.openapi import openapi
 from api.problems import Problem
 from api.rates import Rates
 from api.routers import (
@@ -92,26 +91,5 @@ def create_app(settings: ApiSettings, installation: Installation, tokens: TokenS
         app.include_router(router)
     rates = Rates(settings.requests_per_s, settings.open_requests)
     app.add_middleware(Gate, tokens=tokens, hosts=(settings.host, *settings.hosts), rates=rates)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi(app, ROUTERS)  # type: ignore[method-assign]
     return app
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document: FastAPI's own 422 is a problem too, and every call needs a token."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        schemas = document["components"]["schemas"]
-        for name in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(name, None)
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                operation["responses"].pop("422", None)
-                for refusal in (operation["responses"][status] for status in ("4XX", "503")):
-                    if problems.MEDIA_TYPE in refusal["content"]:
-                        refusal["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-                if path in WITHOUT_TOKEN:
-                    operation["security"] = []
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"token": []}]
-        app.openapi_schema = document
-    return app.openapi_schema

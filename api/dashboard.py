@@ -12,7 +12,6 @@ import hashlib
 from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.datastructures import Headers
@@ -20,6 +19,7 @@ from starlette.responses import FileResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.dependencies import SettingsOf
+from api.models import MayDo, SessionAnswer
 from api.problems import problem
 from api.tokens import Caller, Role
 
@@ -61,16 +61,16 @@ def _compressed(path: Path, mtime_ns: int) -> bytes:
 
 
 @router.get("/api/v1/session")
-async def session(request: Request, settings: SettingsOf) -> dict[str, Any]:
+async def session(request: Request, settings: SettingsOf) -> SessionAnswer:
     """Who the caller is, what it may do here, and whether rows are shown."""
     caller: Caller = request.state.caller
     may = {role.value: caller.may(role) for role in Role}
     may["chaos"] = may["chaos"] and settings.allow_chaos
-    return {"name": caller.name, "may": may, "shows_rows": settings.show_rows}
+    return SessionAnswer(name=caller.name, may=MayDo.model_validate(may), shows_rows=settings.show_rows)
 
 
 @router.post("/api/v1/session")
-async def begin_session(request: Request, response: Response, settings: SettingsOf) -> dict[str, Any]:
+async def begin_session(request: Request, response: Response, settings: SettingsOf) -> SessionAnswer:
     """Keep the token of this request in a cookie, for a browser. Answers as `GET`."""
     name: str = request.app.state.cookie
     token = request.headers["authorization"].partition(" ")[2].strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 
@@ -17,6 +18,7 @@ from api.settings import ApiSettings
 from api.tokens import Caller, Role
 from boreal.model.documents import parse_document
 from boreal.model.errors import UserError
+from boreal.query.spec import Query as QuerySpec
 from boreal.query.spec import load_query
 from boreal.query.sql_reading import is_sql
 
@@ -66,7 +68,13 @@ async def say_freshness(request: Request, response: Response) -> None:
     response.headers[STALE] = "true" if freshness.is_stale else "false"
 
 
-MARKED = Depends(say_freshness)
+async def say_now(response: Response) -> None:
+    """The same headers, for what is read where it is kept."""
+    response.headers[AS_OF] = f"{time.time() * 1_000:.0f}"
+    response.headers[STALE] = "false"
+
+
+MARKED, CURRENT = Depends(say_freshness), Depends(say_now)
 
 InstallationOf = Annotated[Installation, Depends(installation_of)]
 JobsOf = Annotated[Jobs, Depends(jobs_of)]
@@ -134,12 +142,12 @@ def body_as(model: type[Model], document: dict[str, Any]) -> Model:
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
 
 
-def takes_document(example: dict[str, Any]) -> dict[str, Any]:
-    """What OpenAPI says of a route that takes a `Document`."""
+def takes_document(example: dict[str, Any], model: type[BaseModel] = QuerySpec) -> dict[str, Any]:
+    """What OpenAPI says of a route that takes a `Document` of a model, by default a query. `api.openapi` has the schemas."""
     content: dict[str, Any] = {
-        "application/json": {"schema": {"type": "object"}, "example": example},
+        "application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}, "example": example},
         "application/yaml": {"schema": {"type": "string"}},
     }
-    if "streams" in example:
+    if model is QuerySpec:
         content[SQL] = {"schema": {"type": "string"}}
     return {"requestBody": {"required": True, "content": content}}

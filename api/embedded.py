@@ -229,7 +229,6 @@ class EmbeddedInstallation:
     # Faults
 
     def fault(self, text: str, by: str = "api") -> StartedFault:
-        """Also `heal STREAM|FRAGMENT.rN`, which ends the faults of this target before their time."""
         if not self._allow_chaos:
             problem = "is not allowed to break anything"
             raise ForbiddenError("fault", text, problem, "start it with boreal up --embedded --allow-chaos, or with --demo")

@@ -22,7 +22,7 @@ def explanation(plan: Plan, status: Mapping[str, Any], instances: Sequence[Mappi
         "name": plan.query,
         "state": status["state"],
         "x_ms": plan.delay_threshold_us / 1_000,
-        "parts": tightest["parts"] if tightest is not None else _parts(plan, None, None),
+        "parts": tightest["parts"] if tightest is not None else _parts(plan, {}),
         "waits": [wait for entry in shown for wait in entry["waits"]],
         "tentative": status["tentative"],
         "instances": shown,
@@ -30,30 +30,35 @@ def explanation(plan: Plan, status: Mapping[str, Any], instances: Sequence[Mappi
 
 
 def _instance(plan: Plan, status: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    hold_ms, engine_ms = entry.get("alpha_x_ms"), entry.get("engine_ms")
+    hold_ms = entry.get("alpha_x_ms")
     who = {field: entry[field] for field in ("fragment", "replica", "shard", "state")}
     wait = _wait(plan, status, entry)
     waits = [{**who, **wait}] if wait is not None else []
-    return {**who, "hold_ms": hold_ms, "parts": _parts(plan, hold_ms, engine_ms), "waits": waits}
+    return {**who, "hold_ms": hold_ms, "parts": _parts(plan, entry), "waits": waits}
 
 
-def _parts(plan: Plan, hold_ms: float | None, engine_ms: float | None) -> list[dict[str, Any]]:
+def _parts(plan: Plan, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The parts of X in the order in which a row passes them. Those that are within another do not count in the sum; a length
     is null where it is not measured.
 
     Deadlines count from the ingest of a row, so that the time until it arrives, and until its bucket is full and its boundary
-    comes, is within the hold. What X leaves beside the hold, the engine and the reserve is for all that follows: Kafka, later
-    fragments, the egress, and the skew of the clocks.
+    comes, is within the hold. The egress is all that follows the operators: Kafka, later fragments, and the egress itself, as
+    the instance's readers have measured it. What these leave of X is the reserve, which clocks that differ use up first.
     """
     x_ms = plan.delay_threshold_us / 1_000
-    reserve_ms = max(x_ms / 10, plan.completion_us / 1_000)
-    rest_ms = None if hold_ms is None or engine_ms is None else max(x_ms - hold_ms - engine_ms - reserve_ms, 0.0)
+    hold_ms, engine_ms, after_ms = (entry.get(field) for field in ("alpha_x_ms", "engine_ms", "path_after_ms"))
+    egress_ms = reserve_ms = None
+    if hold_ms is not None and engine_ms is not None and after_ms is not None:
+        # What was measured since the hold was set may be longer than what X has left.
+        left_ms = max(x_ms - hold_ms - engine_ms, 0.0)
+        egress_ms = min(after_ms, left_ms)
+        reserve_ms = left_ms - egress_ms
     lengths: dict[str, tuple[float | None, str | None]] = {
         "source": (plan.completion_us / 1_000, "hold"),
-        "transport": (None, "hold"),
+        "transport": (max((each.get("hop_ms", 0.0) for each in entry.get("inputs", ())), default=None), "hold"),
         "hold": (hold_ms, None),
         "engine": (engine_ms, None),
-        "egress": (rest_ms, None),
+        "egress": (egress_ms, None),
         "reserve": (reserve_ms, None),
     }
     return [{"name": name, "ms": lengths[name][0], "within": lengths[name][1]} for name in PARTS]

@@ -298,8 +298,8 @@ class Installation(Protocol):
 
     def replay_letters(self, name: str, choice: LetterChoice, limit: int, by: str) -> ReplayOutcome:
         """Put the records of dead letters back into their streams, at most `limit` now, and each letter's at most once,
-        whatever is killed. by: who does it. NotFoundError, UnavailableError; ConflictError if another call overtakes this
-        one."""
+        whatever is killed. by: who does it. NotFoundError; UnavailableError, also if other calls overtake this one
+        again and again."""
 
     def output(self, name: str, view: View) -> OutputReader:
         """A reader of a query's output. NotFoundError."""
@@ -316,6 +316,7 @@ class Installation(Protocol):
 
     def fault(self, text: str, by: str = "api") -> StartedFault:
         """Break something on purpose, such as "cut jfk for 5s": a fault of `boreal run`, beginning now. It is undone in time
-        even if this process ends. A stream or replica may have its query before it: `departures.jfk`. UserError for a fault
-        that is not understood or not possible here, NotFoundError for an unknown target, ConflictError for one that several
-        queries have, ForbiddenError where chaos is not allowed. by: who asks for it, for its events."""
+        even if this process ends. "heal jfk" ends the faults of a stream or a replica before their time. A stream or replica
+        may have its query before it: `departures.jfk`. UserError for a fault that is not understood or not possible here,
+        NotFoundError for an unknown target, ConflictError for one that several queries have, ForbiddenError where chaos is not
+        allowed. by: who asks for it, for its events."""

@@ -294,13 +294,127 @@ class ChangeAnswer(BaseModel):
     refused: RefusalAnswer | None = Field(description="Why not even an evolution is possible now; null if it is.")
 
 
+class PlanStream(BaseModel):
+    """A stream that the query reads."""
+
+    name: str = Field(description="The stream.")
+    site: str = Field(description="Where its topic is.")
+
+
+class PlanReplica(BaseModel):
+    """A replica of a fragment."""
+
+    name: str = Field(description="The replica.")
+    engine: str = Field(description="`native` or `spark`.")
+    site: str = Field(description="Where it runs.")
+
+
+class PlanFragment(BaseModel):
+    """Operators that run together."""
+
+    name: str = Field(description="The fragment.")
+    shards: int = Field(description="Into how many shards each replica is divided.")
+    replicas: list[PlanReplica] = Field(description="Its replicas.")
+    reads: list[str] = Field(description="The logs that it reads.")
+    writes: list[str] = Field(description="The logs that it writes.")
+
+
+class PlanNode(BaseModel):
+    """A stream or an operator, in a picture of the query."""
+
+    name: str = Field(description="Its name.")
+    kind: str = Field(description="`stream`, or what the operator is, such as `aggregate`.")
+    reads: list[str] = Field(description="The nodes that it reads.")
+    layer: int = Field(description="One more than the deepest that it reads; 0 for a stream.")
+    fragment: str | None = Field(description="The fragment that it is part of; null for a stream.")
+    columns: dict[str, str] = Field(description="The columns of its rows, and their types.")
+
+
+class PlanAnswer(BaseModel):
+    """The parts of a query, and the durations that follow from it."""
+
+    name: str = Field(description="The name of the query.")
+    x_ms: float = Field(description="X.")
+    least_x_ms: float = Field(description="The smallest X that its buckets, its boundaries and its engine allow.")
+    alpha_x_ms: float | None = Field(description="How long a bucket may be held back, where the query fixes it; else null.")
+    bucket_ms: float = Field(description="How long a bucket lasts.")
+    boundary_interval_ms: float = Field(description="How often a source says how far its stream has come.")
+    silence_ms: float = Field(description="After how long a silent input counts as failed.")
+    streams: list[PlanStream] = Field(description="The streams.")
+    fragments: list[PlanFragment] = Field(description="The fragments.")
+    nodes: list[PlanNode] = Field(description="The streams and operators, each after all that it reads.")
+    output: str = Field(description="The node whose rows are the results.")
+    notes: list[str] = Field(description="What the planner says of the query.")
+
+
+class PartOfX(BaseModel):
+    """A part of X."""
+
+    name: str = Field(description="`source`, `transport`, `hold`, `engine`, `egress` or `reserve`.")
+    ms: float | None = Field(description="How long it takes, or may take; null where it is not measured yet.")
+    within: str | None = Field(description="The part that it is within, and does not add to; null for the others.")
+
+
+class WaitedBucket(BaseModel):
+    """A span of event time; null for a time that no calendar has."""
+
+    begin: str | None = Field(alias="from", description="Its begin.")
+    end: str | None = Field(alias="to", description="Its end.")
+
+
+class WaitedInput(BaseModel):
+    """An input that is waited for."""
+
+    name: str = Field(description="The stream and the partition of its writer.")
+    silent_for_ms: float = Field(description="How long ago it was last heard.")
+    failed: bool = Field(description="Whether it counts as failed.")
+
+
+class Wait(BaseModel):
+    """A bucket that an instance holds back."""
+
+    fragment: str = Field(description="The fragment of the instance.")
+    replica: str = Field(description="Its replica.")
+    shard: int = Field(description="Its shard.")
+    state: str | None = Field(description="Its state.")
+    bucket: WaitedBucket = Field(description="The oldest bucket that it holds back.")
+    inputs: list[WaitedInput] = Field(alias="for", description="What it waits for.")
+    waited_ms: float = Field(description="For how long.")
+    is_tentative: bool = Field(description="Whether results are given as tentative already.")
+    tentative_in_ms: float = Field(description="In how long they are at the latest.")
+
+
+class ExplainedInstance(BaseModel):
+    """X as it is divided at one instance."""
+
+    fragment: str = Field(description="Its fragment.")
+    replica: str = Field(description="Its replica.")
+    shard: int = Field(description="Its shard.")
+    state: str | None = Field(description="Its state.")
+    hold_ms: float | None = Field(description="How long it may hold a bucket back; null before it is heard.")
+    parts: list[PartOfX] = Field(description="As for the whole query.")
+    waits: list[Wait] = Field(description="What it holds back.")
+
+
+class ExplainAnswer(BaseModel):
+    """Where X goes, and what results wait for."""
+
+    name: str = Field(description="The name of the query.")
+    state: str = Field(description="The state of what clients see.")
+    x_ms: float = Field(description="X.")
+    parts: list[PartOfX] = Field(description="Of the instance with the shortest hold, in the order in which a row passes them.")
+    waits: list[Wait] = Field(description="The buckets that are held back.")
+    tentative: TentativeStatus = Field(description="What clients hold that may be revoked.")
+    instances: list[ExplainedInstance] = Field(description="Each instance that is heard.")
+
+
 class Validation(BaseModel):
     """A query that could run."""
 
     valid: bool = Field(description="true: what is not valid is answered with a problem.")
     notes: list[str] = Field(description="What the planner says of the query.")
     change: ChangeAnswer | None = Field(description="What it would change of the query of this name; null if there is none.")
-    plan: dict[str, Any] = Field(description="As `/plan` answers.")
+    plan: PlanAnswer = Field(description="As `/plan` answers.")
 
 
 class Accepted(BaseModel):
@@ -318,12 +432,60 @@ class Health(BaseModel):
     waits_for: list[str] = Field(default=[], description="What is not ready.")
 
 
+class MayDo(BaseModel):
+    """What a caller may do."""
+
+    viewer: bool = Field(description="Read, but for the settings.")
+    operator: bool = Field(description="Also change queries, give rows and run jobs.")
+    admin: bool = Field(description="Also delete queries, and read the settings.")
+    chaos: bool = Field(description="Break something on purpose; false where the installation does not allow it.")
+
+
+class SessionAnswer(BaseModel):
+    """Who calls."""
+
+    name: str = Field(description="The name of the token.")
+    may: MayDo = Field(description="What it may do here.")
+    shows_rows: bool = Field(description="Whether the installation shows rows.")
+
+
+class ConfigAnswer(_More):
+    """The effective settings, with secrets masked: those of docs/settings.md, or, embedded, `embedded` and `data`."""
+
+    data: str | None = Field(default=None, description="The directory of the installation.")
+    api: dict[str, Any] = Field(description="The settings of the API, which `BOREAL_API__` variables set.")
+
+
+class QueryChanges(BaseModel):
+    """Fields of a query to change while it runs, as the query file writes them; null stands for a field's default. Of `policy`,
+    `tuning` and `slo` as objects, the parts that are named change."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"delay_threshold": "1s"}})
+
+    delay_threshold: str | None = Field(default=None, description="X. It holds at once.")
+    reconcile: str | None = Field(default=None, description="How replicas return to the state before a failure.")
+    policy: str | dict[str, Any] | None = Field(
+        default=None, description="What to do with new input during a failure and the stabilization: FAILURE/STABILIZATION."
+    )
+    alpha: str | None = Field(default=None, description="How long a bucket may be held back; the same as `tuning.alpha_x`.")
+    replicas: int | None = Field(default=None, description="The number of replicas.")
+    engine: Any = Field(default=None, description="The engine, or a list with one for each replica.")
+    tuning: dict[str, Any] | None = Field(default=None, description="What most queries leave at its default.")
+    latest: bool | None = Field(default=None, description="Whether there is a topic of the newest rows.")
+    debezium: bool | None = Field(default=None, description="Whether there is a topic of changes in Debezium's envelope.")
+    records: Any = Field(default=None, description="Whether there is a topic of final rows in Avro or Protobuf, and which.")
+    slo: str | dict[str, Any] | None = Field(default=None, description="The objective: OBJECTIVE/WINDOW.")
+
+
 class ChaosRequest(BaseModel):
     """Something to break."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"fault": "cut jfk for 5s"}})
 
-    fault: str = Field(description="A fault as `boreal run --fault` takes it, without `at T`: it begins now.", max_length=200)
+    fault: str = Field(
+        description="A fault as `boreal run --fault` takes it, without `at T`: it begins now. `heal TARGET` ends some.",
+        max_length=200,
+    )
 
 
 class ChaosAnswer(BaseModel):

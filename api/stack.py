@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +21,6 @@ from api.faults import ResolvedFault, resolve
 from api.installation import (
     Change,
     CheckResult,
-    ConflictError,
     ForbiddenError,
     Freshness,
     NotFoundError,
@@ -34,6 +32,7 @@ from api.installation import (
     View,
 )
 from api.posts import Posts
+from api.said_replays import SaidReplays
 from api.stack_output import OutputTail, StackOutput
 from boreal.model.errors import UserError
 from boreal.query.plan import Plan
@@ -41,7 +40,6 @@ from boreal.query.planner import plan
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import Query
 from deployment.audit import replay_event
-from deployment.events import RecordedEvent
 from deployment.layout import Layout, make_layout
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
@@ -56,15 +54,12 @@ from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.topics import EVENTS, out_topic, stable_topic
 from services.monitor.reports import QueryReports
-from services.stack.chaos import FaultRefused, request_fault
+from services.stack.chaos import FaultRefused, request_fault, request_heal
 from services.stack.operations import SILENT_AFTER_S, Operations, OutOfReach, reaching
 from services.storage.recorded_logs import RecordedLogs
 
 HEARD_WITHIN_S = 5.0
 """How long a read waits for what it needs to know, and a change until it is heard of."""
-
-REPLAYS_SAID = 100
-"""How many of the last replays are said, until the monitor has recorded them."""
 
 MASK = "**********"
 SECRET_WORDS = ("password", "secret", "token", "key", "credential")
@@ -91,7 +86,7 @@ class StackInstallation:
         self._events = TopicFollower(self._home, EVENTS, self._take_event, read_committed=True)
         self._tails: dict[tuple[str, View], tuple[OutputTail, int]] = {}
         self._tails_lock = threading.Lock()
-        self._replays: deque[RecordedEvent] = deque(maxlen=REPLAYS_SAID)
+        self._replays = SaidReplays(settings.data / "replays.jsonl")
         self._posts = Posts(self._operations.clusters)
 
     @property
@@ -135,8 +130,9 @@ class StackInstallation:
 
     @property
     def is_known(self) -> bool:
-        """Whether all queries are known, and what was said of them."""
-        return all(each.is_set() for each in (self._watch.is_current, self._statuses.is_current, self._reports.is_current))
+        """Whether all queries are known, what was said of them, and what happened."""
+        followers = (self._watch, self._statuses, self._reports, self._events)
+        return all(follower.is_current.is_set() for follower in followers)
 
     def status(self, name: str) -> Mapping[str, Any]:
         return self._status(self._record(name), self._reports.newest())
@@ -255,14 +251,19 @@ class StackInstallation:
             with _reaching():
                 outcome = self._operations.replay_letters(name, choice, limit, by)
         except OvertakenError as error:
-            raise ConflictError(error.field, error.value, error.problem, error.fix) from None
-        if outcome.replayed:
-            self._replays.append(replay_event(name, choice, outcome, time.time() * 1_000, by))
+            self._note_replay(name, choice, ReplayOutcome(error.replayed, {}), by)
+            raise UnavailableError(error.field, error.value, error.problem, error.fix) from None
+        self._note_replay(name, choice, outcome, by)
         return outcome
+
+    def _note_replay(self, name: str, choice: LetterChoice, outcome: ReplayOutcome, by: str) -> None:
+        """Before the answer, so that no event of a replay is lost."""
+        if outcome.replayed:
+            self._replays.add(replay_event(name, choice, outcome, time.time() * 1_000, by))
 
     def replays(self) -> list[dict[str, Any]]:
         """The last replays of dead letters, for the monitor to record."""
-        return [event.fields() for event in list(self._replays)]
+        return self._replays.shown()
 
     def output(self, name: str, view: View) -> StackOutput:
         self._record(name)
@@ -297,12 +298,15 @@ class StackInstallation:
             raise ForbiddenError("fault", text, "is not allowed: this installation was started without --allow-chaos", fix)
         found = resolve(text, self.queries())
         record = self._record(found.query)
-        processes = _processes_of(found, self.layout(found.query).plan)
+        plans = [self.layout(found.query).plan]
         for version in record.runs()[1:] if found.fault.stream and not found.fault.to_replica else ():
             # Both versions read the stream's topic.
             other = make_layout(version.query, self.sites, version.name).plan
             if any(edge.operator == found.fault.stream for edge in other.sources):
-                processes += _processes_of(found, other)
+                plans.append(other)
+        processes = [process for each in plans for process in _processes_of(found, each)]
+        if found.is_heal:
+            return self._heal(found, plans, processes)
         ends_at_ms = time.time() * 1_000 + (found.fault.for_us or 0) / 1_000
         try:
             said = {"text": found.text, "query": found.query, "by": by}
@@ -310,6 +314,21 @@ class StackInstallation:
         except FaultRefused as error:
             raise UnavailableError("fault", text, str(error), "see boreal status") from None
         return StartedFault(fault_id, found.text, tuple(processes), ends_at_ms)
+
+    def _heal(self, found: ResolvedFault, plans: Sequence[Plan], processes: Sequence[str]) -> StartedFault:
+        """End the faults of a stream or a replica; those of a stream also where they concern one replica alone."""
+        assert self._faults is not None, "faults are allowed"
+        stream = found.fault.stream
+        replicas = {
+            f"node.{plan.query}.{replica}" for plan in plans for fragment in plan.fragments for replica in fragment.replicas
+        }
+        healed = [(process, "") for process in processes]
+        healed += [(node, stream) for node in sorted(replicas) if stream]
+        try:
+            request_heal(self._faults, healed)
+        except FaultRefused as error:
+            raise UnavailableError("fault", found.text, str(error), "see boreal status") from None
+        return StartedFault(found.text.replace(" ", "-"), found.text, tuple(processes), None)
 
     def _act(self, name: str, precondition: Precondition, act: Any) -> Change:
         self._record(name)

@@ -27,6 +27,9 @@ Json = dict[str, Any]
 Result = TypeVar("Result")
 View = Literal["stable", "all"]
 
+JSON_LINES = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+
 TIMEOUT_S = 60.0
 SILENCE_S = 45.0
 """A stream of events that brings nothing for so long, not even a keep-alive line, is opened again."""
@@ -106,8 +109,14 @@ class ApiClient:
             if after is None:
                 return found
 
-    def query(self, name: str) -> Json:
-        found: Json = self.call("GET", _path(name))
+    def overview(self, *, limit: int | None = None) -> Json:
+        """The queries, a line each: `queries`, at most `limit` of them, and how many there are, `total`."""
+        found: Json = self.call("GET", "/overview", params={"limit": limit})
+        return found
+
+    def query(self, name: str, *, min_revision: int | None = None) -> Json:
+        """A query: what is in force. min_revision: as for `status`, here and below."""
+        found: Json = self.call("GET", _path(name), params={"min_revision": min_revision})
         return found
 
     def put(self, spec: Mapping[str, Any], *, if_match: int | None = None) -> Json:
@@ -137,29 +146,31 @@ class ApiClient:
         found: Json = self.call("POST", path, spec, params={"from": start}, if_match=if_match)
         return found
 
-    def roll_back(self, name: str) -> Json:
+    def roll_back(self, name: str, *, if_match: int | None = None) -> Json:
         """Let the version that was in charge before take over again; give up one that never was."""
-        found: Json = self.call("POST", f"{_path(name)}/evolution/rollback")
+        found: Json = self.call("POST", f"{_path(name)}/evolution/rollback", if_match=if_match)
         return found
 
-    def settle(self, name: str) -> Json:
+    def settle(self, name: str, *, if_match: int | None = None) -> Json:
         """Delete the version that was in charge before."""
-        found: Json = self.call("POST", f"{_path(name)}/evolution/settle")
+        found: Json = self.call("POST", f"{_path(name)}/evolution/settle", if_match=if_match)
         return found
 
     def delete(self, name: str, *, if_match: int | None = None) -> None:
         self.call("DELETE", _path(name), if_match=if_match)
 
-    def pause(self, name: str) -> Json:
-        found: Json = self.call("PUT", f"{_path(name)}/pause")
+    def pause(self, name: str, *, if_match: int | None = None) -> Json:
+        found: Json = self.call("PUT", f"{_path(name)}/pause", if_match=if_match)
         return found
 
-    def resume(self, name: str) -> Json:
-        found: Json = self.call("PUT", f"{_path(name)}/resume")
+    def resume(self, name: str, *, if_match: int | None = None) -> Json:
+        found: Json = self.call("PUT", f"{_path(name)}/resume", if_match=if_match)
         return found
 
-    def restart(self, name: str) -> Json:
-        found: Json = self.call("POST", f"{_path(name)}/restart")
+    def restart(self, name: str, *, only_failed: bool = False, if_match: int | None = None) -> Json:
+        """Restart the replicas of a query in turn. only_failed: nothing happens while all of them work."""
+        path, params = f"{_path(name)}/restart", {"only_failed": "true" if only_failed else None}
+        found: Json = self.call("POST", path, params=params, if_match=if_match)
         return found
 
     def status(self, name: str, *, min_revision: int | None = None) -> Json:
@@ -231,12 +242,29 @@ class ApiClient:
         found: Json = self.call("POST", f"{_path(name)}/dead-letters/replay", request)
         return found
 
-    def plan(self, name: str) -> Json:
-        found: Json = self.call("GET", f"{_path(name)}/plan")
+    def plan(self, name: str, *, min_revision: int | None = None) -> Json:
+        """The parts of a query, and the durations that follow from it."""
+        found: Json = self.call("GET", f"{_path(name)}/plan", params={"min_revision": min_revision})
         return found
 
-    def explain_delay(self, name: str) -> Json:
-        found: Json = self.call("GET", f"{_path(name)}/explain-delay")
+    def explain_delay(self, name: str, *, min_revision: int | None = None) -> Json:
+        """Where X goes, and what results wait for."""
+        found: Json = self.call("GET", f"{_path(name)}/explain-delay", params={"min_revision": min_revision})
+        return found
+
+    def inputs(self, name: str, *, min_revision: int | None = None) -> list[Json]:
+        """The streams of a query, and how they are."""
+        found: list[Json] = self.call("GET", f"{_path(name)}/inputs", params={"min_revision": min_revision})
+        return found
+
+    def replicas(self, name: str, *, min_revision: int | None = None) -> list[Json]:
+        """The instances of a query, and how they are."""
+        found: list[Json] = self.call("GET", f"{_path(name)}/replicas", params={"min_revision": min_revision})
+        return found
+
+    def config(self) -> Json:
+        """The effective settings, with secrets masked; for admins."""
+        found: Json = self.call("GET", "/config")
         return found
 
     # Comparisons
@@ -304,6 +332,30 @@ class ApiClient:
     def delete_comparison(self, id: str) -> None:
         self.call("DELETE", _job_path("comparisons", id))
 
+    def verifications(self, *, limit: int = 50, after: str | None = None) -> Json:
+        """A page of the verifications, the newest first. after: `next` of the page before."""
+        found: Json = self.call("GET", "/verifications", params={"limit": limit, "after": after})
+        return found
+
+    def cancel_verification(self, id: str) -> Json:
+        found: Json = self.call("POST", f"{_job_path('verifications', id)}/cancel")
+        return found
+
+    def delete_verification(self, id: str) -> None:
+        self.call("DELETE", _job_path("verifications", id))
+
+    def backfills(self, *, limit: int = 50, after: str | None = None) -> Json:
+        """A page of the backfills, the newest first. after: `next` of the page before."""
+        found: Json = self.call("GET", "/backfills", params={"limit": limit, "after": after})
+        return found
+
+    def cancel_backfill(self, id: str) -> Json:
+        found: Json = self.call("POST", f"{_job_path('backfills', id)}/cancel")
+        return found
+
+    def delete_backfill(self, id: str) -> None:
+        self.call("DELETE", _job_path("backfills", id))
+
     # Rows and results
 
     def append(self, stream: str, rows: Sequence[Mapping[str, Any]]) -> Json:
@@ -311,14 +363,42 @@ class ApiClient:
         found: Json = self.call("POST", f"/streams/{urllib.parse.quote(stream, safe='')}/tuples", list(rows))
         return found
 
+    def append_lines(self, stream: str, lines: bytes) -> Json:
+        """As `append`, of JSON lines."""
+        return self._append(stream, lines, JSON_LINES)
+
+    def append_arrow(self, stream: str, rows: bytes) -> Json:
+        """As `append`, of an Arrow stream: the bytes that `pyarrow.ipc.new_stream` writes. The fastest way."""
+        return self._append(stream, rows, ARROW)
+
+    def _append(self, stream: str, body: bytes, kind: str) -> Json:
+        path = f"/streams/{urllib.parse.quote(stream, safe='')}/tuples"
+        with self._open("POST", path, {}, body, {"Content-Type": kind}, self._timeout_s) as answer:
+            found: Json = json.loads(answer.read())
+            return found
+
     def output(self, name: str, *, view: View = "stable", after: str | None = None, last: int | None = None) -> Iterator[Event]:
         """The results of a query, without end: it goes on by itself after an outage, where it was. after: the id of the last
         event that is known. last: begin with at most so many old events. ApiError if the query is deleted."""
+        return self._follow(f"{_path(name)}/output", {"from": view}, after, {"last": last})
+
+    def follow_events(
+        self, *, query: str | None = None, kinds: Collection[str] = (), failure: str | None = None, after: int | None = None
+    ) -> Iterator[Event]:
+        """What happens, without end; like `output` it goes on after an outage. The type of an event is its kind. after: the id
+        of the last one that is known; by default those that are to come."""
+        params = {"query": query, "kind": list(kinds) or None, "failure": failure}
+        return self._follow("/events/stream", params, None if after is None else str(after), {})
+
+    def _follow(
+        self, path: str, params: Mapping[str, object], after: str | None, first: Mapping[str, object]
+    ) -> Iterator[Event]:
+        """The events of a stream, over one connection after the other. first: parameters that only say where to begin."""
         while not self._is_closed:
-            params = {"from": view, "last": last if after is None else None}
+            asked = {**params, **(first if after is None else {})}
             headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
             try:
-                with self._open("GET", f"{_path(name)}/output", params, None, headers, SILENCE_S) as answer:
+                with self._open("GET", path, asked, None, headers, SILENCE_S) as answer:
                     for event in _events(answer, lambda: self._is_closed):
                         after = event.id or after
                         yield event
@@ -352,7 +432,7 @@ class ApiClient:
     ) -> HTTPResponse:
         given = {name: value for name, value in params.items() if value is not None}
         query = f"?{urllib.parse.urlencode(given, doseq=True)}" if given else ""
-        data = None if body is None else json.dumps(body).encode()
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._address}/api/v1{path}{query}", data=data, method=method)
         for name, value in {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", **headers}.items():
             request.add_header(name, value)
@@ -365,7 +445,8 @@ class ApiClient:
 
 
 class AsyncApiClient:
-    """The same for asyncio: each call of `api` runs in a thread. `api` has all methods; `output` is an async iterator."""
+    """The same for asyncio: each call of `api` runs in a thread. `api` has all methods; `output` and `follow_events` are async
+    iterators."""
 
     def __init__(
         self, address: str, token: str, *, timeout_s: float = TIMEOUT_S, context: ssl.SSLContext | None = None
@@ -386,7 +467,18 @@ class AsyncApiClient:
         self, name: str, *, view: View = "stable", after: str | None = None, last: int | None = None
     ) -> AsyncIterator[Event]:
         """As `ApiClient.output`. Each step is one in a thread."""
-        events, end = self.api.output(name, view=view, after=after, last=last), object()
+        async for event in self._steps(self.api.output(name, view=view, after=after, last=last)):
+            yield event
+
+    async def follow_events(
+        self, *, query: str | None = None, kinds: Collection[str] = (), failure: str | None = None, after: int | None = None
+    ) -> AsyncIterator[Event]:
+        """As `ApiClient.follow_events`. Each step is one in a thread."""
+        async for event in self._steps(self.api.follow_events(query=query, kinds=kinds, failure=failure, after=after)):
+            yield event
+
+    async def _steps(self, events: Iterator[Event]) -> AsyncIterator[Event]:
+        end = object()
         while (event := await asyncio.to_thread(next, events, end)) is not end:
             assert isinstance(event, Event)
             yield event

@@ -14,6 +14,7 @@ def instance_fields(status: Status, now_us: int) -> dict[str, Any]:
         "alpha_x_ms": status.alpha_x_us / 1_000,
         "least_x_ms": status.least_threshold_us / 1_000,
         "engine_ms": status.engine_latency_us / 1_000,
+        "path_after_ms": status.path_after_us / 1_000,
         "missing": list(status.missing),
         "position": status.position,
         "held_rows": status.held_rows,
@@ -26,6 +27,7 @@ def instance_fields(status: Status, now_us: int) -> dict[str, Any]:
                 "failed": entry.failed,
                 "read_from": entry.read_from,
                 "skew_ms": entry.skew_us / 1_000,
+                "hop_ms": entry.hop_us / 1_000,
                 "silent_for_ms": max(now_us - entry.heard_at, 0) / 1_000,
             }
             for entry in status.inputs

@@ -235,6 +235,7 @@ class Instance:
             alpha_x_us=self.sunion.alpha_x_us,
             skew_us=self.skew_us,
             engine_latency_us=self.engine.latency_us,
+            path_after_us=self._path_after(),
             is_engine_busy=bool(self.engine.under_way),
             missing=self.sunion.missing(),
             position=self.sunion.base.position,

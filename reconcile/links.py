@@ -76,6 +76,7 @@ class Link:
             read_from=live.log.replica,
             heard_at=live.seen,
             skew_us=self.skew_us,
+            hop_us=max(tuple(self.hops), default=0),  # a copy, because another thread may add to it
             producers=self.producers,
         )
 

@@ -28,6 +28,8 @@ class PortStatus:
     """Clock value at which this log was last heard, in microseconds."""
     skew_us: int
     """How far the clock of the instance is behind the clocks that stamped this input, in microseconds."""
+    hop_us: int
+    """The longest of the latest latencies from its producer to here, in microseconds; 0 before the first."""
     producers: tuple[InstanceId, ...]
     """The instances that write the logs of this input; none for a source."""
 
@@ -50,6 +52,8 @@ class Status:
     """How far its clock is behind the clocks that stamped its inputs."""
     engine_latency_us: int
     """The worst latency of an order to the operator host."""
+    path_after_us: int
+    """The largest latency from here to a client, as the readers have told it; 0 before they have."""
     is_engine_busy: bool
     """Whether orders wait for their answers."""
     missing: tuple[str, ...]

@@ -24,7 +24,7 @@ of_queries = APIRouter(prefix="/api/v1/queries", tags=["backfills"])
     status_code=202,
     response_model=BackfillAnswer,
     dependencies=[OPERATOR],
-    openapi_extra=takes_document(EXAMPLE),
+    openapi_extra=takes_document(EXAMPLE, RecordedRequest),
 )
 def begin_backfill(
     name: Name, document: Document, http: Request, installation: InstallationOf, jobs: JobsOf, response: Response
@@ -41,7 +41,13 @@ def begin_backfill(
     return KIND.begun(job, jobs, response)
 
 
-@router.get("/{id}/rows", dependencies=[VIEWER], response_class=FileResponse, summary="Fetch the rows of a backfill")
+@router.get(
+    "/{id}/rows",
+    dependencies=[VIEWER],
+    response_class=FileResponse,
+    responses={200: {"description": "JSON lines.", "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
+    summary="Fetch the rows of a backfill",
+)
 def rows(id: JobId, jobs: JobsOf, settings: SettingsOf) -> FileResponse:
     """Its results as JSON lines, in the order of the stable output. 409 before it is done."""
     if not settings.show_rows:

@@ -16,7 +16,11 @@ router = KIND.router()
 
 
 @router.post(
-    "", status_code=202, response_model=ComparisonAnswer, dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE)
+    "",
+    status_code=202,
+    response_model=ComparisonAnswer,
+    dependencies=[OPERATOR],
+    openapi_extra=takes_document(EXAMPLE, ComparisonRequest),
 )
 def begin_comparison(
     http: Request, document: Document, installation: InstallationOf, jobs: JobsOf, response: Response

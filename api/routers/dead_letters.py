@@ -40,7 +40,10 @@ def list_dead_letters(
 
 
 @router.post(
-    "/{name}/dead-letters/replay", status_code=202, dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE)
+    "/{name}/dead-letters/replay",
+    status_code=202,
+    dependencies=[OPERATOR],
+    openapi_extra=takes_document(EXAMPLE, DeadLetterReplayRequest),
 )
 def replay_dead_letters(name: Name, document: Document, http: Request, installation: InstallationOf) -> DeadLetterReplay:
     """Put records that were refused back into their streams' topics, each once at most, however often this is called. Those

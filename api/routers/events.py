@@ -14,7 +14,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from api.dependencies import MARKED, VIEWER, InstallationOf
 from api.event_history import EventFilter, EventHistory
 from api.models import EventAnswer, EventList
-from api.routers.output import LOOK_S, PAGE, RETRY_MS, EventStream, waker, within
+from api.routers.output import LOOK_S, PAGE, RETRY_MS, EventStream, streamed, waker, within
 from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from deployment.events import KINDS
@@ -52,7 +52,12 @@ def list_events(
     return EventList(events=shown, next=None if page.is_end else page.reached)
 
 
-@router.get("/stream", dependencies=[VIEWER], response_class=EventSourceResponse)
+@router.get(
+    "/stream",
+    dependencies=[VIEWER],
+    response_class=EventSourceResponse,
+    responses=streamed('id: 118\nevent: paused\ndata: {"id": 118, "kind": "paused", "query": "departures"}\n\n'),
+)
 async def stream_events(
     installation: InstallationOf,
     wanted: EventFilterOf,

@@ -78,7 +78,7 @@ def read_failure(name: Name, id: FailureId, installation: InstallationOf) -> Fai
     status_code=202,
     response_model=ComparisonAnswer,
     dependencies=[OPERATOR],
-    openapi_extra=takes_document(EXAMPLE),
+    openapi_extra=takes_document(EXAMPLE, ReplayRequest),
 )
 def replay_failure(
     name: Name,

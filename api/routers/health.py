@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Response
 
 from api.dependencies import ADMIN, InstallationOf, SettingsOf
-from api.models import Health
+from api.models import ConfigAnswer, Health
 
 router = APIRouter(tags=["operations"])
 
@@ -28,6 +26,6 @@ def readiness(installation: InstallationOf, response: Response) -> Health:
 
 
 @router.get("/api/v1/config", dependencies=[ADMIN])
-def config(installation: InstallationOf, settings: SettingsOf) -> dict[str, Any]:
+def config(installation: InstallationOf, settings: SettingsOf) -> ConfigAnswer:
     """The effective settings. Secrets are masked."""
-    return {**installation.config(), "api": settings.model_dump(mode="json")}
+    return ConfigAnswer.model_validate({**installation.config(), "api": settings.model_dump(mode="json")})

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from api.comparisons import InputRequest, spec_of
-from api.dependencies import OPERATOR, VIEWER, JobsOf
+from api.dependencies import CURRENT, OPERATOR, VIEWER, JobsOf
 from api.installation import RETRY_AFTER_S, Installation
 from api.job_queue import Job, JobState
 from api.jobs import PROGRESS, REQUEST, RESULT, Jobs
@@ -75,14 +75,14 @@ class JobKind:
         kind = self
         router = APIRouter(prefix=kind.path, tags=[f"{kind.name}s"])
 
-        @router.get("", response_model=kind.listing, dependencies=[VIEWER], summary=f"List {kind.name}s")
+        @router.get("", response_model=kind.listing, dependencies=[VIEWER, CURRENT], summary=f"List {kind.name}s")
         def list_jobs(jobs: JobsOf, after: After = None, limit: Limit = 50) -> Any:
             """All of them, the newest first, without their results."""
             page = jobs.page(kind.name, after, limit)
             shown = [JobSummary.model_validate(_summary(job, jobs)) for job in page.jobs]
             return kind.listing.model_validate({f"{kind.name}s": shown, "next": page.next})
 
-        @router.get("/{id}", response_model=kind.answer, dependencies=[VIEWER], summary=f"Read a {kind.name}")
+        @router.get("/{id}", response_model=kind.answer, dependencies=[VIEWER, CURRENT], summary=f"Read a {kind.name}")
         def read(id: JobId, jobs: JobsOf) -> Any:
             """How far it is, and its result once it is done. It is kept until it is deleted."""
             return kind.told(jobs.find(kind.name, id), jobs)

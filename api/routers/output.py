@@ -30,6 +30,12 @@ LOOK_S = 5
 """How often an idle stream looks whether its query still exists."""
 
 
+def streamed(example: str) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of the answer of a route that streams events."""
+    content = {"text/event-stream": {"schema": {"type": "string"}, "example": example}}
+    return {200: {"description": "Server-sent events, without end.", "content": content}}
+
+
 class EventStream(EventSourceResponse):
     """Cuts off a caller that takes nothing, in silence: its connection is closed since the answer is not complete."""
 
@@ -41,7 +47,12 @@ class EventStream(EventSourceResponse):
             await super().__call__(scope, receive, send)
 
 
-@router.get("/{name}/output", dependencies=[VIEWER], response_class=EventSourceResponse)
+@router.get(
+    "/{name}/output",
+    dependencies=[VIEWER],
+    response_class=EventSourceResponse,
+    responses=streamed('id: main:17\nevent: stable\ndata: {"carrier": "AA", "flights": 4}\n\n'),
+)
 async def output(
     name: Name,
     installation: InstallationOf,

@@ -39,12 +39,15 @@ from api.models import (
     Accepted,
     ChangeAnswer,
     EvolutionAnswer,
+    ExplainAnswer,
     InputStatus,
     LivenessAnswer,
     Overview,
     OverviewEntry,
     OverviewInput,
+    PlanAnswer,
     QueryAnswer,
+    QueryChanges,
     QueryList,
     QueryStatus,
     ReplicaStatus,
@@ -126,7 +129,12 @@ def read(
     return _answer(record, status=_status(installation.status(name), installation.freshness(), settings) if expand else None)
 
 
-@router.put("/{name}", dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE_SPEC))
+@router.put(
+    "/{name}",
+    dependencies=[OPERATOR],
+    responses={201: {"model": QueryAnswer, "description": "It was created."}},
+    openapi_extra=takes_document(EXAMPLE_SPEC),
+)
 def create_or_replace(
     name: Name, document: Document, expected: Expectation, installation: InstallationOf, response: Response
 ) -> QueryAnswer:
@@ -134,7 +142,7 @@ def create_or_replace(
     return _changed(installation.put(_named(name, document), expected), response)
 
 
-@router.patch("/{name}", dependencies=[OPERATOR], openapi_extra=takes_document({"delay_threshold": "1s"}))
+@router.patch("/{name}", dependencies=[OPERATOR], openapi_extra=takes_document({"delay_threshold": "1s"}, QueryChanges))
 def change(
     name: Name, document: Document, expected: Expectation, installation: InstallationOf, response: Response
 ) -> QueryAnswer:
@@ -219,17 +227,19 @@ def slo(name: Name, installation: InstallationOf, min_revision: MinRevision = No
 
 
 @router.get("/{name}/plan", dependencies=[VIEWER, MARKED])
-def plan(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> dict[str, Any]:
+def plan(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> PlanAnswer:
     """The fragments, replicas and operators of a query, and the durations that follow from it."""
-    return plan_answer(_record(installation, name, min_revision).query, installation.layout(name))
+    query = _record(installation, name, min_revision).query
+    return PlanAnswer.model_validate(plan_answer(query, installation.layout(name)))
 
 
 @router.get("/{name}/explain-delay", dependencies=[VIEWER, MARKED])
-def explain_delay(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> dict[str, Any]:
+def explain_delay(name: Name, installation: InstallationOf, min_revision: MinRevision = None) -> ExplainAnswer:
     """Where X goes: `parts`, in the order in which a row passes them, sum up to it, but for those within another. `waits`:
     which bucket waits for which inputs, since when, and in how long its results are given as tentative at the latest."""
     _record(installation, name, min_revision)
-    return explanation(installation.layout(name).plan, installation.status(name), installation.instances(name))
+    found = explanation(installation.layout(name).plan, installation.status(name), installation.instances(name))
+    return ExplainAnswer.model_validate(found)
 
 
 @router.get("/{name}/inputs", dependencies=[VIEWER, MARKED])
@@ -337,7 +347,8 @@ def _record(installation: Installation, name: str, min_revision: int | None = No
 def _validated(installation: Installation, query: QuerySpec, start: str) -> Validation:
     found, layout = installation.check(query, start), make_layout(query, installation.sites)
     change = None if found.change is None else ChangeAnswer.model_validate(found.change.fields())
-    return Validation(valid=True, notes=list(found.notes), change=change, plan=plan_answer(query, layout))
+    answer = PlanAnswer.model_validate(plan_answer(query, layout))
+    return Validation(valid=True, notes=list(found.notes), change=change, plan=answer)
 
 
 def _changed(change: Change, response: Response) -> QueryAnswer:

@@ -20,7 +20,11 @@ of_queries = APIRouter(prefix="/api/v1/queries", tags=["verifications"])
 
 
 @router.post(
-    "", status_code=202, response_model=VerificationAnswer, dependencies=[OPERATOR], openapi_extra=takes_document(EXAMPLE)
+    "",
+    status_code=202,
+    response_model=VerificationAnswer,
+    dependencies=[OPERATOR],
+    openapi_extra=takes_document(EXAMPLE, VerificationRequest),
 )
 def begin_verification(
     http: Request, document: Document, installation: InstallationOf, jobs: JobsOf, response: Response
@@ -36,7 +40,7 @@ def begin_verification(
     status_code=202,
     response_model=VerificationAnswer,
     dependencies=[OPERATOR],
-    openapi_extra=takes_document(recomputations.EXAMPLE),
+    openapi_extra=takes_document(recomputations.EXAMPLE, RecordedRequest),
 )
 def begin_verification_of_a_query(
     name: Name,

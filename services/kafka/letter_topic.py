@@ -13,6 +13,7 @@ which takes up to twenty seconds.
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,11 +55,20 @@ BATCH = 500
 NEAR = 1_000
 """Records that are no further apart are read on to; for others the reader jumps."""
 
+ATTEMPTS = 5
+"""How often a replay that others overtake begins."""
+WAIT_S = 0.1
+"""How long it waits at most before its first new attempt, half of it; for each further one twice as long."""
+
 _DROPPED_HEADERS = (POSTED_HEADER, REPLAYED_HEADER)
 
 
+@dataclass
 class OvertakenError(UserError):
-    """Another replay of the same query has begun; what this one had committed counts."""
+    """Others replay letters of the same query again and again; what this call had committed counts."""
+
+    replayed: int = 0
+    """How many letters that are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +115,27 @@ class LetterTopic:
 
     def replay(self, choice: LetterChoice, topics: Mapping[str, str], limit: int, by: str) -> ReplayOutcome:
         """Put the records of a choice back, the oldest letters first, at most `limit`. topics: the topic of each stream. by:
-        who does it. OvertakenError; KafkaError if Kafka leaves it unsaid whether the last records were taken: to repeat the
-        call puts none of them back twice."""
+        who does it. A call that is overtaken by another goes on after it; OvertakenError after ATTEMPTS. KafkaError if Kafka
+        leaves it unsaid whether the last records were taken: to repeat the call puts none of them back twice."""
+        replayed = 0
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                # Two calls that overtake each other do not begin again at the same time.
+                time.sleep(random.uniform(0, WAIT_S * 2**attempt))
+            try:
+                outcome = self._replay(choice, topics, limit - replayed, by)
+            except OvertakenError as error:
+                replayed += error.replayed
+                continue
+            # What this call itself had put back before is none of what was left.
+            left = {why: count - replayed if why == PUT_BACK_BEFORE else count for why, count in outcome.left.items()}
+            return ReplayOutcome(replayed + outcome.replayed, {why: count for why, count in left.items() if count > 0})
+        fix = "ask again when others have put theirs back"
+        raise OvertakenError("NAME", self._query, "was overtaken by other replays of its dead letters", fix, replayed)
+
+    def _replay(self, choice: LetterChoice, topics: Mapping[str, str], limit: int, by: str) -> ReplayOutcome:
+        """One attempt."""
+        done = 0
         producer = self._cluster.make_producer(
             transactional_id=f"{WRITER}.{self._query}",
             bootstrap_timeout_ms=ANSWERED_WITHIN_MS,
@@ -119,7 +148,6 @@ class LetterTopic:
             with closing(self._consumer()) as consumer:
                 pending, left = self._pending(consumer, choice, topics)
                 left[BEYOND_LIMIT] = max(len(pending) - limit, 0)
-                done = 0
                 for start in range(0, min(len(pending), limit), BATCH):
                     numbers = pending[start : min(start + BATCH, limit)]
                     letters = self._letters(consumer, numbers)
@@ -129,8 +157,7 @@ class LetterTopic:
         except KafkaError as error:
             if not is_fenced(error):
                 raise
-            fix = "look at what is left (boreal dlq show), and repeat it for that"
-            raise OvertakenError("NAME", self._query, "was overtaken by another replay of its dead letters", fix) from None
+            raise OvertakenError("NAME", self._query, "was overtaken by another replay", "ask again", done) from None
         finally:
             close_producer(producer, 1)
         return ReplayOutcome(done, {why: count for why, count in left.items() if count})

@@ -11,7 +11,7 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from services.stack.links import ProxyLink
 from services.stack.state import replace_file
 
 TAKEN_WITHIN_S = 5.0
+HEAL = "heal"
+"""What is asked for to end faults before their time."""
 _LOOK_S = 0.02
 
 _logger = logging.getLogger("boreal.chaos")
@@ -37,14 +39,25 @@ def request_fault(
     """Ask the supervisor of a stack for a fault of these processes; returns the fault's id once it has begun. FaultRefused if
     it does not begin within five seconds; it will not begin later then. A replica that is cut from one stream loses only its
     link to this stream's log. text, query, by: for its events."""
-    fault_id = secrets.token_hex(4)
-    path = _directory(data) / f"{fault_id}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     kind = "cut" if fault.kind in ("cut_stream", "cut_replica") else fault.kind
     for_s = (fault.for_us or 0) / 1e6
     stream = fault.stream if fault.to_replica else ""
     asked = {"kind": kind, "processes": list(processes), "stream": stream, "by_s": fault.by_us / 1e6, "for_s": for_s}
-    replace_file(path, json.dumps({**asked, "fault": text, "query": query, "by": by}))
+    return _ask(data, {**asked, "fault": text, "query": query, "by": by})
+
+
+def request_heal(data: Path, healed: Sequence[tuple[str, str]]) -> None:
+    """Ask the supervisor to undo faults before their time: all of each process, stream pair. For the stream '' those of the
+    process as a whole, else those of its link to this stream's log. Returns once they are undone. FaultRefused."""
+    _ask(data, {"kind": HEAL, "healed": list(healed)})
+
+
+def _ask(data: Path, asked: Mapping[str, Any]) -> str:
+    """Returns the id under which the supervisor took it."""
+    fault_id = secrets.token_hex(4)
+    path = _directory(data) / f"{fault_id}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(asked))
     deadline = time.monotonic() + TAKEN_WITHIN_S
     while path.exists():
         if time.monotonic() > deadline:
@@ -92,15 +105,29 @@ class FaultDesk:
         return any(fault.kind == "crash" and fault.process == process for fault in self._active)
 
     def turn(self) -> None:
-        """Begin what is asked for, and undo what is over."""
+        """Begin or end what is asked for, and undo what is over."""
         for path in sorted(self._directory.glob("*.json")):
             try:
                 asked = json.loads(path.read_text())
             except (OSError, ValueError) as error:
                 _logger.warning("%s cannot be read: %s", path, error)
+                path.unlink(missing_ok=True)
+                continue
+            if asked["kind"] == HEAL:
+                self._end([(process, stream) for process, stream in asked["healed"]])
             else:
                 self._begin(path.stem, asked)
+            self._undo_what_is_over()
             path.unlink(missing_ok=True)
+        self._undo_what_is_over()
+
+    def _end(self, healed: Collection[tuple[str, str]]) -> None:
+        """Let the faults of these processes and streams be over now."""
+        for fault in self._active:
+            if (fault.process, fault.stream) in healed:
+                fault.ends_at = time.monotonic()
+
+    def _undo_what_is_over(self) -> None:
         now = time.monotonic()
         for fault in [fault for fault in self._active if fault.ends_at <= now]:
             self._active.remove(fault)

@@ -28,7 +28,7 @@ from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.landing import PREFIX, Landing, permissions
-from services.kafka.letter_topic import LetterTopic
+from services.kafka.letter_topic import LetterTopic, OvertakenError
 from services.kafka.queries import QueryRegistry
 from services.kafka.settings import ServiceSettings
 from services.kafka.statuses import Status, Statuses
@@ -332,15 +332,18 @@ class Operations:
         return LetterPage(tuple(letters[:limit]), max(looked_back, default=None))
 
     def replay_letters(self, name: str, choice: LetterChoice, limit: int, by: str = COMMAND_LINE) -> ReplayOutcome:
-        """Put the records of dead letters back into their streams' topics, each at most once, at most `limit` now. UserError if
-        another replay overtakes this one."""
+        """Put the records of dead letters back into their streams' topics, each at most once, at most `limit` now.
+        OvertakenError if other replays overtake this one again and again."""
         record = self.query(name)
         layout, topics = self.layout(record.query), input_topics(record.query)
         replayed, left = 0, Counter[str]()
         with reaching(self.settings):
             for site in self._letter_sites(record):
                 here = {stream: topic for stream, topic in topics.items() if layout.site_of_stream(stream) == site}
-                outcome = LetterTopic(self.clusters[site], name).replay(choice, here, limit - replayed, by)
+                try:
+                    outcome = LetterTopic(self.clusters[site], name).replay(choice, here, limit - replayed, by)
+                except OvertakenError as error:
+                    raise replace(error, replayed=replayed + error.replayed) from None
                 replayed += outcome.replayed
                 left.update(outcome.left)
         return ReplayOutcome(replayed, left)

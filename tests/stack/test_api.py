@@ -10,21 +10,23 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from kafka import TopicPartition
 
 from api import create_app
 from api import posts as posting
 from api import stack as module
-from api.installation import ANY, Precondition, PreconditionError
+from api.installation import ANY, OutputEvent, Precondition, PreconditionError
 from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
 from api.stack import StackInstallation
+from api.stack_output import OutputTail, StackOutput
 from api.tokens import TokenStore
 from boreal.query.spec import load_query
 from services.kafka import queries
 from services.kafka.clusters import Cluster
 from services.kafka.settings import ServiceSettings
-from services.kafka.topics import STATUS, ensure, system_topics
+from services.kafka.topics import STATUS, TopicSpec, create, ensure, system_topics
 from services.stack import operations
 from services.stack.servers import KafkaServer
 
@@ -96,6 +98,27 @@ def test_while_kafka_is_away_reads_go_on_marked_stale_and_writes_are_refused(
         patch.setattr(queries, "ANSWERED_WITHIN_MS", 10_000)
         eventually(lambda: api.patch(path, json={"delay_threshold": "5s"}).status_code == 200)
         assert api.get(path).json()["delay_threshold"] == "5s"
+
+
+def test_a_place_that_is_no_longer_kept_is_a_gap(kafka: KafkaServer, fresh_name: str) -> None:
+    """Whether the ring of the newest records is filled already, or not."""
+    cluster, partition = Cluster("a", settings_of(kafka), "test"), TopicPartition(fresh_name, 0)
+    with closing(cluster.make_producer()) as producer, closing(cluster.make_admin()) as admin:
+        create(cluster, [TopicSpec(fresh_name, 1)])
+        for number in range(6):
+            producer.send(fresh_name, f'{{"n": {number}}}'.encode(), partition=0).get(timeout=10)
+        admin.delete_records({partition: 3})
+    tail = OutputTail(cluster, fresh_name, "stable")
+    with closing(StackOutput(tail, tail.close)) as reader:
+        for _ in range(2):
+            page, events = reader.read("a:0", 10), list[OutputEvent]()
+            assert page.gap == {"after": "a:0", "first": "a:3"}
+            while len(events := [*events, *page.events]) < 3:
+                page = reader.read(page.next_id, 10)
+                assert page.gap is None
+            assert [(event.id, event.data) for event in events] == [(f"a:{n}", f'{{"n": {n}}}') for n in (3, 4, 5)]
+            assert reader.read("a:2", 10).gap is None
+            eventually(lambda: tail.events(3, 10) is not None)
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 60) -> None:

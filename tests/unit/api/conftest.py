@@ -13,6 +13,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from api import create_app
+from api.dashboard import add_dashboard
 from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.settings import ApiSettings
@@ -46,11 +47,11 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def client(installation: MemoryInstallation, tokens: TokenStore, jobs: Jobs) -> Iterator[TestClient]:
+def client(installation: MemoryInstallation, tokens: TokenStore, jobs: Jobs, tmp_path: Path) -> Iterator[TestClient]:
     """A caller without a token."""
-    with TestClient(
-        create_app(ApiSettings(), installation, tokens, jobs), base_url=ADDRESS, raise_server_exceptions=False
-    ) as made:
+    app = create_app(ApiSettings(), installation, tokens, jobs)
+    add_dashboard(app, tmp_path)
+    with TestClient(app, base_url=ADDRESS, raise_server_exceptions=False) as made:
         yield made
 
 

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from api import create_app
+from api import create_app, dashboard
 from api.app import ROUTERS
 from api.dependencies import Requires
 from api.gate import BODY_BYTES_MAX
@@ -24,12 +24,17 @@ from boreal.model.errors import UserError
 from tests.unit.api.memory import MemoryInstallation
 from tests.unit.api.test_queries import QUERIES, problem
 
+SESSION = "/api/v1/session"
+"""Any token may ask for it, whatever its role."""
+
 
 def routes() -> Iterator[tuple[str, str, Role | None]]:
-    """The method, path and role of every route; None: without a token."""
-    for router in ROUTERS:
+    """The method, path and role of every route; None: of any, or without a token. The pages themselves are left out."""
+    for router in (*ROUTERS, dashboard.router):
         for route in router.routes:
             assert isinstance(route, APIRoute)
+            if not route.include_in_schema:
+                continue
             asked = [each.dependency.role for each in route.dependencies if isinstance(each.dependency, Requires)]
             for method in sorted(route.methods or ()):
                 yield method, route.path, asked[0] if asked else None
@@ -47,7 +52,7 @@ def test_every_route_under_api_wants_a_token_and_a_role(client: TestClient) -> N
         if path in ("/healthz", "/readyz"):
             assert answer.status_code == 200 and role is None
         else:
-            assert role is not None, f"{method} {path} asks for no role"
+            assert path == SESSION or role is not None, f"{method} {path} asks for no role"
             problem(answer, 401)
             assert answer.headers["www-authenticate"].startswith("Bearer")
     for path in ("/api/v1/openapi.json", "/api/v1/nothing", "/api", "/api/", "/metrics"):
@@ -69,6 +74,9 @@ def test_each_role_reaches_its_routes_and_no_others(
             assert (answer.status_code == 403) == (asked not in includes), f"{method} {path}: {answer.text}"
             if answer.status_code == 403:
                 assert asked.value in problem(answer, 403, "Authorization")["fix"]
+    answers = [client.request(method, SESSION, headers=headers) for method in ("GET", "POST", "DELETE")]
+    assert [answer.status_code for answer in answers] == [200, 200, 204]
+    assert answers[0].json()["may"][role.value] == (role is not Role.CHAOS), "nothing may be broken here"
 
 
 def test_a_token_that_is_unknown_expired_or_revoked_is_refused(client: TestClient, tmp_path: Path) -> None:

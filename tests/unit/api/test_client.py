@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 
+import pyarrow as pa
 import pytest
 
 from api.comparisons import EXAMPLE
+from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.tokens import Role, TokenStore
-from boreal.api_client import ApiClient, ApiError, AsyncApiClient, Event
+from boreal.api_client import ApiClient, ApiError, AsyncApiClient
+from deployment.events import Event as event_of_journal
 from tests.unit.api.memory import MemoryInstallation
 
 ROW = {"departed_at": "2013-01-01T05:15:00Z", "carrier": "AA", "dep_delay": 22.0}
@@ -54,6 +59,76 @@ def test_comparisons_are_begun_read_and_ended(address: str, token: str) -> None:
         assert api.comparisons() == {"comparisons": [], "next": None}
 
 
+def test_other_jobs_are_listed_cancelled_and_deleted(address: str, token: str, jobs: Jobs) -> None:
+    with ApiClient(address, token) as api:
+        api.put(EXAMPLE_SPEC)
+        asked = {key: EXAMPLE[key] for key in ("query", "sources", "faults")}
+        assert api.verify({"id": "exact", **asked})["state"] in ("queued", "running")
+        assert [each["id"] for each in api.verifications()["verifications"]] == ["exact"]
+        assert api.cancel_verification("exact")["state"] == "cancelled"
+        api.delete_verification("exact")
+        assert api.verifications(limit=3) == {"verifications": [], "next": None}
+        jobs.post("backfill", "again", "departures", "ours", {})  # as of a query that has run
+        assert [each["id"] for each in api.backfills()["backfills"]] == ["again"]
+        assert api.cancel_backfill("again")["state"] == "cancelled"
+        api.delete_backfill("again")
+        assert api.backfills() == {"backfills": [], "next": None}
+
+
+def test_reads_of_a_query_its_parts_and_the_settings(address: str, token: str) -> None:
+    with ApiClient(address, token) as api:
+        api.put(EXAMPLE_SPEC)
+        assert [each["name"] for each in api.overview(limit=5)["queries"]] == ["departures"]
+        assert [each["name"] for each in api.inputs("departures", min_revision=1)] == ["jfk"]
+        assert [each["replica"] for each in api.replicas("departures")] == ["r0", "r1"]
+        assert api.config()["api"]["port"] == 8080
+        for read in (api.query, api.plan, api.explain_delay, api.inputs, api.replicas):
+            with pytest.raises(ApiError) as refused:
+                read("departures", min_revision=9)
+            assert (refused.value.status, refused.value.field) == (503, "min_revision")
+
+
+def test_each_change_may_say_what_it_expects(address: str, token: str, installation: MemoryInstallation) -> None:
+    with ApiClient(address, token) as api:
+        api.put(EXAMPLE_SPEC)
+        for change in (api.pause, api.resume, api.restart, api.roll_back, api.settle):
+            with pytest.raises(ApiError) as refused:
+                change("departures", if_match=7)
+            # What is no change at all is refused for that before.
+            assert refused.value.status == 412 or change in (api.roll_back, api.settle)
+        assert api.pause("departures", if_match=1)["paused"] and not api.resume("departures", if_match=2)["paused"]
+        assert api.restart("departures", only_failed=True, if_match=3)["revision"] == 3
+
+
+def test_rows_are_given_as_lines_and_as_arrow(address: str, token: str, installation: MemoryInstallation) -> None:
+    with ApiClient(address, token) as api:
+        api.put(EXAMPLE_SPEC)
+        lines = "".join(json.dumps({**ROW, "carrier": carrier}) + "\n" for carrier in ("AA", "UA")).encode()
+        assert api.append_lines("jfk", lines) == {"accepted": 2, "refused": 0, "reasons": []}
+        table, stream = pa.Table.from_pylist([ROW, ROW, {**ROW, "carrier": "B6"}]), io.BytesIO()
+        with pa.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
+        assert api.append_arrow("departures.jfk", stream.getvalue())["accepted"] == 3
+        assert [json.loads(row)["carrier"] for _, row in installation.appended] == ["AA", "UA", "AA", "AA", "B6"]
+        with pytest.raises(ApiError) as refused:
+            api.append_arrow("jfk", b"none")
+        assert (refused.value.status, refused.value.field) == (422, "body")
+
+
+def test_events_come_as_they_happen_and_a_caller_goes_on_after_the_last(
+    address: str, token: str, installation: MemoryInstallation
+) -> None:
+    for number, kind in enumerate(("created", "paused", "resumed"), 1):
+        installation.events.take(number, event_of_journal(float(number), kind, "departures"))
+    installation.events.take(4, event_of_journal(4.0, "paused", "other"))
+    with ApiClient(address, token) as api:
+        events = api.follow_events(query="departures", after=1)
+        assert [(each.id, each.type) for each in (next(events), next(events))] == [("2", "paused"), ("3", "resumed")]
+        installation.events.take(5, event_of_journal(5.0, "deleted", "departures"))
+        assert next(events).data["kind"] == "deleted"
+        assert next(api.follow_events(kinds=["paused"], after=2)).data["query"] == "other"
+
+
 def test_results_come_as_they_are_made_and_callers_may_leave_open_streams(
     address: str, token: str, installation: MemoryInstallation
 ) -> None:
@@ -63,9 +138,9 @@ def test_results_come_as_they_are_made_and_callers_may_leave_open_streams(
     output = installation.outputs["all"]
     output.put("tentative", '{"seq": 1}')
     results = api.output("departures", view="all")
-    assert next(results) == Event("a:0", "tentative", {"seq": 1})
+    assert next(results) == RecordedEvent("a:0", "tentative", {"seq": 1})
     output.put("undo", '{"seq": 2}')
-    assert next(results) == Event("a:1", "undo", {"seq": 2})
+    assert next(results) == RecordedEvent("a:1", "undo", {"seq": 2})
     assert next(api.output("departures", view="all", after="a:0")).id == "a:1"
     assert next(api.output("departures", view="all", last=1)).id == "a:1"
 
@@ -78,6 +153,11 @@ def test_the_same_for_asyncio(address: str, token: str, installation: MemoryInst
             installation.outputs["stable"].put("stable", '{"n": 1}')
             async for event in client.output("departures"):
                 assert event.data == {"n": 1}
+                break
+            installation.events.take(1, event_of_journal(1.0, "created", "departures"))
+            installation.events.take(2, event_of_journal(2.0, "paused", "departures"))
+            async for event in client.follow_events(query="departures", after=1):
+                assert (event.id, event.type) == ("2", "paused")
                 break
 
     asyncio.run(use())

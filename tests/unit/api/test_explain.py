@@ -19,12 +19,12 @@ STATUS = {"state": "STABLE", "tentative": {"outstanding": 0, "since": None, "cau
 
 
 def port(name: str, boundary_us: int, silent_for_ms: float = 20.0) -> dict[str, Any]:
-    return {"name": name, "boundary": boundary_us, "failed": False, "silent_for_ms": silent_for_ms}
+    return {"name": name, "boundary": boundary_us, "failed": False, "silent_for_ms": silent_for_ms, "hop_ms": 4.0}
 
 
 def instance(*inputs: dict[str, Any], **fields: Any) -> dict[str, Any]:
     who = {"fragment": "main", "replica": "r0", "shard": 0, "state": "STABLE"}
-    lengths = {"alpha_x_ms": 2_500.0, "engine_ms": 10.0, "position": 10 * SECOND_US}
+    lengths = {"alpha_x_ms": 2_500.0, "engine_ms": 10.0, "path_after_ms": 40.0, "position": 10 * SECOND_US}
     return {**who, **lengths, "inputs": inputs, "missing": [], **fields}
 
 
@@ -33,8 +33,17 @@ def test_the_parts_sum_up_to_x() -> None:
     assert [part["name"] for part in found["parts"]] == list(PARTS)
     assert sum(part["ms"] for part in found["parts"] if part["within"] is None) == pytest.approx(found["x_ms"])
     lengths = {part["name"]: part["ms"] for part in found["parts"]}
-    assert (lengths["hold"], lengths["engine"], lengths["reserve"], lengths["egress"]) == (2_500, 10, 300, 190)
+    assert (lengths["hold"], lengths["engine"], lengths["egress"], lengths["reserve"]) == (2_500, 10, 40, 450)
     assert {part["name"] for part in found["parts"] if part["within"] == "hold"} == {"source", "transport"}
+
+
+def test_the_way_to_an_instance_is_the_longest_of_its_inputs_and_the_way_after_it_what_its_readers_say() -> None:
+    slow = {**port("lga", 0), "hop_ms": 70.0}
+    entry = instance(port("jfk", 0), slow, path_after_ms=900.0)
+    lengths = {part["name"]: part["ms"] for part in explanation(PLAN, STATUS, [entry])["parts"]}
+    assert lengths["transport"] == 70 and (lengths["egress"], lengths["reserve"]) == (490, 0), "no more than X has left"
+    unheard = {part["name"]: part["ms"] for part in explanation(PLAN, STATUS, [])["parts"]}
+    assert unheard["transport"] is None and unheard["egress"] is None
 
 
 def test_a_bucket_waits_for_the_input_that_is_silent_while_another_goes_on() -> None:

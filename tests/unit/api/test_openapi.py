@@ -8,15 +8,18 @@ from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi import checks
 from starlette.testclient import TestClient
 
-from api import create_app
+from api import create_app, models
+from api.dashboard import add_dashboard
+from api.examples import EXAMPLES
 from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
+from api.openapi import REQUESTS
 from api.settings import ApiSettings
 from api.tokens import TokenStore
 from tests.unit.api.conftest import ADDRESS, IDLE
 from tests.unit.api.memory import MemoryInstallation
 
-EXAMPLES = 10
+CASES = 10
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -38,6 +41,7 @@ def document(tmp_path_factory: pytest.TempPathFactory):
     data = tmp_path_factory.mktemp("data")
     jobs = Jobs(data / "jobs", command=IDLE)
     app = create_app(ApiSettings(allow_chaos=True), MemoryInstallation(), TokenStore(data, "ours"), jobs)
+    add_dashboard(app, data)
     client = TestClient(app, base_url=ADDRESS, headers=TOKEN)
     client.put("/api/v1/queries/departures", json=EXAMPLE_SPEC).raise_for_status()
     made = schemathesis.openapi.from_dict(client.get("/api/v1/openapi.json").json())
@@ -50,10 +54,41 @@ described = schemathesis.pytest.from_fixture("document").exclude(path_regex=ENDL
 
 
 @described.parametrize()
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_each_route_answers_as_the_document_says(case: schemathesis.Case) -> None:
     answer = case.call(base_url=ADDRESS, headers=TOKEN)
     case.validate_response(answer, checks=CHECKS, headers=TOKEN)
     assert answer.status_code < 500 or (answer.status_code == 503 and "retry-after" in answer.headers)
     if answer.status_code >= 400:
         assert answer.headers["content-type"] == ["application/problem+json"] and answer.json()["detail"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_are_answers_that_could_be(name: str) -> None:
+    model = getattr(models, name)
+    told = model.model_validate(EXAMPLES[name]).model_dump(by_alias=True, exclude_unset=True)
+    assert told == EXAMPLES[name]
+    lacking = {field.alias or each for each, field in model.model_fields.items()} - told.keys()
+    assert all(not model.model_fields[each].is_required() for each in lacking)
+
+
+def test_what_bodies_and_answers_are_is_said_in_full(document) -> None:
+    said = document.raw_schema
+    schemas = said["components"]["schemas"]
+    for path, operations in said["paths"].items():
+        for method, operation in operations.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+            if body:
+                assert body["$ref"].rpartition("/")[2] in {"Query", *(each.__name__ for each in REQUESTS)}, path
+            for status, answer in operation["responses"].items():
+                if status.startswith("2") and status != "204":
+                    assert answer["content"], f"{method} {path} {status}"
+                    told = answer["content"].get("application/json")
+                    assert told is None or told["schema"].get("type") != "object", f"{method} {path} {status}"
+    for path in ("/api/v1/queries/{name}/output", "/api/v1/events/stream"):
+        assert list(said["paths"][path]["get"]["responses"]["200"]["content"]) == ["text/event-stream"]
+    assert {"200", "201"} <= said["paths"]["/api/v1/queries/{name}"]["put"]["responses"].keys()
+    shown = said["paths"]["/api/v1/queries/{name}"]["get"]["responses"]["200"]
+    assert shown["content"]["application/json"]["example"] == EXAMPLES["QueryAnswer"]
+    assert {"Boreal-As-Of-Ms", "Boreal-Stale"} == shown["headers"].keys()
+    assert schemas["Query"]["properties"]["tuning"]["$ref"] == "#/components/schemas/Tuning" and "Tuning" in schemas

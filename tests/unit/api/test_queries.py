@@ -227,6 +227,8 @@ def test_every_read_says_how_old_its_answer_is(admin: TestClient, installation: 
         answer = admin.get(path)
         assert answer.status_code == 200
         assert (answer.headers["boreal-as-of-ms"], answer.headers["boreal-stale"]) == (f"{NOW_MS:.0f}", said)
+    jobs = admin.get("/api/v1/comparisons").headers
+    assert float(jobs["boreal-as-of-ms"]) > NOW_MS and jobs["boreal-stale"] == "false", "jobs are kept by the API itself"
 
 
 def test_a_deleted_query_is_gone(admin: TestClient, query: dict[str, Any]) -> None:

@@ -1,22 +1,29 @@
-"""Reads of a stack with thousands of queries: what does not change is neither sorted nor planned again."""
+"""A stack behind the API, without its servers. Reads with thousands of queries: what does not change is neither sorted nor
+planned again. Replays of dead letters are kept until they are recorded. Faults are
+ended."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api import stack
+from api import said_replays, stack
+from api.installation import ConflictError, ForbiddenError, NotFoundError, UnavailableError
 from api.models import EXAMPLE_SPEC
+from boreal.model.errors import UserError
 from boreal.query.spec import Query
 from deployment import watched_query
 from deployment.layout import Layout, make_layout
 from deployment.query_record import QueryRecord
-from services.kafka.settings import ServiceSettings
+from formats.dead_letter import LetterChoice, ReplayOutcome
+from services.kafka.letter_topic import OvertakenError
+from services.kafka.settings import KafkaSettings, ServiceSettings
 
 
 class Followed:
@@ -58,14 +65,18 @@ def statuses() -> Followed:
     return Followed()
 
 
+def settings(data: Path) -> ServiceSettings:
+    return ServiceSettings(sites={"a": KafkaSettings(bootstrap="127.0.0.1:1")}, data=data)
+
+
 @pytest.fixture
-def installation(monkeypatch: pytest.MonkeyPatch, statuses: Followed) -> stack.StackInstallation:
+def installation(monkeypatch: pytest.MonkeyPatch, statuses: Followed, tmp_path: Path) -> stack.StackInstallation:
     monkeypatch.setattr(stack, "QueryRegistry", Registry)
     monkeypatch.setattr(stack, "Operations", NoOperations)
     monkeypatch.setattr(NoOperations, "follow_statuses", lambda self: statuses, raising=False)
     monkeypatch.setattr(stack, "TopicFollower", lambda *what, **how: Followed())
     monkeypatch.setattr(stack, "QueryReports", lambda home: Followed())
-    made = stack.StackInstallation(ServiceSettings(sites={"a": {"bootstrap": "127.0.0.1:1"}}))  # type: ignore[dict-item]
+    made = stack.StackInstallation(settings(tmp_path))
     for name in ("b", "c", "a"):
         Registry.take(name, record(name))
     return made
@@ -108,3 +119,48 @@ def test_the_instances_of_a_query_are_those_of_its_replicas(installation: stack.
         entry = {**said, "replica": name.partition(".")[2]}
         statuses.known[f"node.{name}"] = {"at_ms": at_ms, "instances": [entry]}
     assert [entry["replica"] for entry in installation.instances("a")] == ["r0"], "r1 is silent, and r2 of an earlier revision"
+
+
+def test_a_replay_is_kept_before_it_is_answered_and_told_after_a_restart(
+    installation: stack.StackInstallation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    overtaken = OvertakenError("NAME", "a", "was overtaken", "ask again", 2)
+    outcomes: Iterator[ReplayOutcome | OvertakenError] = iter([ReplayOutcome(3, {}), ReplayOutcome(0, {}), overtaken])
+
+    def replay(self: NoOperations, *asked: object) -> ReplayOutcome:
+        if isinstance(outcome := next(outcomes), OvertakenError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(NoOperations, "replay_letters", replay, raising=False)
+    for _ in range(2):
+        installation.replay_letters("a", LetterChoice("jfk"), 9, "ours")
+    with pytest.raises(UnavailableError, match="was overtaken"):
+        installation.replay_letters("a", LetterChoice(), 9, "ours")
+    restarted = stack.StackInstallation(settings(tmp_path))
+    assert [(told["query"], told["facts"]["replayed"], told["by"]) for told in restarted.replays()] == [
+        ("a", 3, "ours"), ("a", 2, "ours"),
+    ]  # fmt: skip
+    monkeypatch.setattr(said_replays, "SAID_FOR_MS", 0)
+    assert restarted.replays() == []
+
+
+def test_heal_ends_what_was_done_to_a_stream_or_a_replica(
+    installation: stack.StackInstallation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[list[tuple[str, str]]] = []
+    monkeypatch.setattr(stack, "request_heal", lambda data, healed: asked.append(healed))
+    with pytest.raises(ForbiddenError):
+        installation.fault("heal a.jfk")
+    monkeypatch.setattr(installation, "_faults", tmp_path)
+    stream, replica = installation.fault("heal a.jfk"), installation.fault("heal  a.main.r1")
+    assert (stream.fault, stream.targets, stream.ends_at_ms) == ("heal a.jfk", ("source.a.jfk",), None)
+    assert replica.targets == ("node.a.r1",)
+    assert asked == [[("source.a.jfk", ""), ("node.a.r0", "jfk"), ("node.a.r1", "jfk")], [("node.a.r1", "")]]
+    with pytest.raises(NotFoundError, match="neither a stream nor a replica"):
+        installation.fault("heal a.sfo")
+    with pytest.raises(ConflictError, match=r"heal a\.jfk; heal b\.jfk; heal c\.jfk"):
+        installation.fault("heal jfk")
+    with pytest.raises(UserError, match="begins with one of"):
+        installation.fault("heal a.jfk for 5s")
+    assert len(asked) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from embedded.faults import parse_fault_at_once
 from services.stack import chaos
-from services.stack.chaos import FaultDesk, FaultRefused, request_fault
+from services.stack.chaos import FaultDesk, FaultRefused, request_fault, request_heal
 from services.stack.links import ProxyLink
 
 
@@ -92,6 +92,22 @@ def test_processes_are_frozen_and_killed_and_come_back(machine: Machine, tmp_pat
     assert machine.signals == [
         ("node.q.r0", signal.SIGSTOP), ("node.q.r1", signal.SIGKILL), ("node.q.r0", signal.SIGCONT),
     ]  # fmt: skip
+
+
+def test_faults_are_ended_before_their_time_and_others_stay(machine: Machine, tmp_path: Path) -> None:
+    id_ = request_fault(tmp_path, parse_fault_at_once("cut jfk for 60s"), ["source.q.jfk"], text="cut q.jfk for 60s")
+    request_fault(tmp_path, parse_fault_at_once("cut jfk to r1 for 60s"), ["node.q.r1"])
+    request_fault(tmp_path, parse_fault_at_once("freeze main.r1 for 60s"), ["node.q.r1"])
+    request_fault(tmp_path, parse_fault_at_once("crash main.r0 for 60s"), ["node.q.r0"])
+    request_heal(tmp_path, [("source.q.jfk", ""), ("node.q.r0", "jfk")])
+    assert machine.link.said == ["cut", "cut", "heal"] and machine.desk.holds("node.q.r0")
+    ended = {fault["id"]: fault["ended_ms"] for fault in machine.desk.report()}
+    assert ended.pop(id_) is not None and set(ended.values()) == {None}
+    request_heal(tmp_path, [("node.q.r1", "jfk")])
+    assert machine.streams[-1] == "jfk" and (machine.link.said[3:], len(machine.signals)) == (["heal"], 2)
+    request_heal(tmp_path, [("node.q.r0", ""), ("node.q.r1", "")])
+    assert not machine.desk.holds("node.q.r0") and machine.signals[2:] == [("node.q.r1", signal.SIGCONT)]
+    request_heal(tmp_path, [("node.q.r0", "")])  # there is none any more
 
 
 def test_a_fault_that_nobody_takes_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
