@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from api.installation import Installation
+from formats.record_parsing import KINDS_OF_REFUSALS, kind_of_refusal
 
 STATES = ("STABLE", "UP_FAILURE", "STABILIZATION", "RECOVERING", "STARTING", "FAILURE", "PAUSED")
 INPUT_STATES = ("live", "idle", "spooling", "failed", "starting", "paused")
@@ -38,11 +39,14 @@ class StatusCollector(Collector):
         inputs = _gauge("input_state", "1 for the state of the stream.", "stream", "state")
         age = _gauge("input_ingest_age_seconds", "How long ago the source logged the last row.", "stream")
         dead = _counter("dlq_records", "Records that a source has refused.", "stream", "reason")
+        refusal = _gauge("input_last_refusal", "1 for the kind of the record that a source has refused last.", "stream", "kind")
+        coerced = _counter("input_coerced_values", "Values that a source has converted from another JSON type.", "stream")
         lag = _gauge("input_lag_records", "Records of the stream's topic that its source has not taken yet.", "stream")
         behind = _gauge("input_lag_seconds", "For how long there have been such records.", "stream")
+        frozen = _gauge("frozen_processes", "Processes of the query that a signal has stopped.")
         portion = _gauge("tentative_share_ratio", "Tentative rows among all rows that clients were given.")
-        memory = _gauge("memory_bytes", "Memory of the query's processes.")
-        cores = _gauge("processor_cores", "Cores that the query's processes take.")
+        memory = _gauge("memory_bytes", "Memory of the query's processes; of a shared one, an equal part.")
+        cores = _gauge("processor_cores", "Cores that the query's processes take; of a shared one, an equal part.")
         seconds = _gauge("reconciliation_seconds", "How long the last correction of an instance took.", "instance", "mode")
         held_rows = _gauge("buffer_tuples", "Rows of its inputs that an instance has in memory.", "instance")
         copied = _gauge("checkpoint_bytes", "The size of the last copy of an instance's state; 0 before the first.", "instance")
@@ -64,6 +68,7 @@ class StatusCollector(Collector):
             _add(held, [name], status["alpha_x_ms"], 1e-3)
             late.add_metric([name], status["violations"])
             tentative.add_metric([name], status["tentative"]["outstanding"])
+            frozen.add_metric([name], len(status.get("frozen", ())))
             _add(portion, [name], status.get("tentative_share"), 1)
             if (resources := status.get("resources")) is not None:
                 _add(memory, [name], resources["memory_bytes"], 1)
@@ -83,6 +88,10 @@ class StatusCollector(Collector):
                 _add(age, [name, stream["name"]], stream["last_ingest_age_ms"], 1e-3)
                 _add(lag, [name, stream["name"]], stream.get("lag_records"), 1)
                 _add(behind, [name, stream["name"]], stream.get("lag_ms"), 1e-3)
+                _add(coerced, [name, stream["name"]], stream.get("coerced"), 1)
+                if (why := stream.get("last_refusal")) is not None:
+                    for kind in KINDS_OF_REFUSALS:
+                        refusal.add_metric([name, stream["name"], kind], float(kind_of_refusal(why) == kind))
                 for reason, field in DEAD_LETTERS.items():
                     _add(dead, [name, stream["name"], reason], stream.get(field), 1)
             for entry in self._installation.instances(name) if name in records else ():
@@ -92,7 +101,7 @@ class StatusCollector(Collector):
                 _add(copied, [name, who], entry.get("checkpoint_bytes"), 1)
         yield from (
             state, paused, rows, undone, delay, threshold, held, late, tentative, stable, inputs, age, dead, seconds,
-            lag, behind, portion, memory, cores, held_rows, copied, objective, share, left, burn,
+            refusal, coerced, frozen, lag, behind, portion, memory, cores, held_rows, copied, objective, share, left, burn,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from boreal.model.durations import format_duration
 from deployment.events import KINDS, RecordedEvent
+from deployment.status_fields import FROZEN, SHARED_RESOURCES
 from formats.dead_letter import KeptLetter
 
 EXAMPLE_SPEC: dict[str, Any] = {
@@ -55,6 +56,7 @@ class InputStatus(_More):
     dlq: int | None = Field(default=None, description="Records that its source has refused since it started.")
     dlq_per_minute: int | None = Field(default=None, description="How many of them there were within the last minute.")
     last_refusal: str | None = Field(default=None, description="Why it refused the last of them.")
+    coerced: int | None = Field(default=None, description="Values that it has converted from another JSON type.")
     waits_for: str | None = Field(default=None, description="What its records wait for, such as a schema registry.")
     waits_since_ms: float | None = Field(default=None, description="Since when they wait; null if they do not.")
 
@@ -145,9 +147,8 @@ class QueryStatus(_More):
     replicas: list[ReplicaStatus] = Field(description="The instances.")
     tentative: TentativeStatus = Field(description="What may be revoked.")
     tentative_share: float | None = Field(default=None, description="Tentative rows among all rows given, from 0 to 1.")
-    resources: ResourcesStatus | None = Field(
-        default=None, description="What its processes take, without Spark's JVMs; null where queries share a process."
-    )
+    resources: ResourcesStatus | None = Field(default=None, description=f"{SHARED_RESOURCES}.")
+    frozen: list[str] = Field(default_factory=list, description=FROZEN)
     counts: CountsStatus = Field(description="What was given.")
     as_of_ms: float = Field(description="When this was known, in milliseconds since 1970.")
     stale: bool = Field(description="Whether the installation is silent, so that this may be out of date.")

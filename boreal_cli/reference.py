@@ -285,7 +285,8 @@ def settings_page() -> str:
         _fields(status_fields.STACK),
         "## `boreal query show NAME --json`",
         "A query: what it is, and how it is. `boreal query list --json` has the fields up to `engine` for each query; "
-        "`boreal query apply` and `set` print all but `spec`, and `notes`.",
+        "`boreal query apply` and `set` print those up to `problem`, and `notes`. How it answers is null while "
+        "the monitor is silent.",
         _fields(status_fields.SHOWN_QUERY),
         "## Statuses in `boreal.status`",
         "Each process says each second how it is, in a record of the topic `boreal.status` (JSON; the key is the name of the "

@@ -445,8 +445,7 @@ def show(name: Name, data: Data = None, as_json: options.Json = False) -> None:
     """Show a query and its state."""
     with closing(_query_operations(data, as_json)) as operations:
         record = operations.query(name)
-        how = {**_how(operations.liveness(record)), "streams": operations.streams(name)}
-        how["records_wait_for"] = operations.records_wait_for(name)
+        how = {**_how(operations.liveness(record)), "streams": operations.streams(name), **operations.answers(name)}
         how["evolution"] = operations.evolution(record)
     if as_json:
         _print_json({**_summary(record), **how, "spec": record.spec})

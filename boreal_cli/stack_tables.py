@@ -41,13 +41,13 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
         table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
     console.print(table)
     if status.get("sources"):
-        sources = _table("stream", "state", "boundary", "rows", "lag", "refused", "ahead", "clamped")
+        sources = _table("stream", "state", "boundary", "rows", "lag", "refused", "ahead", "clamped", "coerced")
         for name, source in status["sources"].items():
             spooled = f" {_amount(_megabytes(source['spooled_bytes']), ' MB')}" if source["spooled_bytes"] else ""
             state = Text(f"{source['state'] or '-'}{spooled}", style=_SOURCE_STYLES.get(source["state"], ""))
             boundary = (source["last_boundary"] or "-").partition(".")[0]
-            rows, lag, *kinds = (_amount(source.get(field), "") for field in ("rows", "lag_records", "ahead", "clamped"))
-            sources.add_row(name, state, boundary, rows, lag, _refused(source), *kinds)
+            rows, *kinds = (_amount(source.get(field), "") for field in ("rows", "ahead", "clamped", "coerced"))
+            sources.add_row(name, state, boundary, rows, _lag(source), _refused(source), *kinds)
         console.print(sources)
         for name, source in status["sources"].items():
             if source.get("waits_for"):
@@ -55,15 +55,7 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
             if source.get("last_refusal"):
                 console.print(Text(f"last refusal of {name}: {source['last_refusal']}", style="yellow"), soft_wrap=True)
     if status.get("answers"):
-        answers = _table("query", "state", "X", "delay p50", "p99", "longest", "tentative", "memory", "cores")
-        for name, found in status["answers"].items():
-            delays = (_amount(found["delay_ms"][field], " ms") for field in ("p50", "p99", "max"))
-            share, resources = found["tentative_share"], found["resources"] or {}
-            facts = ("-" if share is None else f"{share:.2%}", _amount(_megabytes(resources.get("memory_bytes")), " MB"))
-            cores = "-" if resources.get("cores") is None else f"{resources['cores']:.2f}"
-            state = Text(found["state"], style=STATE_STYLES.get(found["state"], ""))
-            answers.add_row(name, state, _amount(found["x_ms"], " ms"), *delays, *facts, cores)
-        console.print(answers)
+        console.print(_answers(status["answers"]))
         for name, found in status["answers"].items():
             _print_records_wait(console, name, found)
     if status.get("jobs"):
@@ -107,6 +99,37 @@ def show_change(name: str, command: str, found: Mapping[str, Any]) -> None:
 
 def _value(value: object) -> str:
     return "-" if value is None else json.dumps(value)
+
+
+def _answers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
+    """How queries answer. The last column is there where a query has an objective."""
+    with_budget = any(found.get("slo") for found in answers.values())
+    budget = ("budget left",) if with_budget else ()
+    table = _table("query", "state", "X", "delay p50", "p99", "longest", "late", "tentative", "memory", "cores", *budget)
+    for name, found in answers.items():
+        delays = (_amount(found["delay_ms"][field], " ms") for field in ("p50", "p99", "max"))
+        resources = found["resources"] or {}
+        cores = "-" if resources.get("cores") is None else f"{resources['cores']:.2f}"
+        facts = (
+            *(_amount(found["x_ms"], " ms"), *delays, _amount(found["violations"], "")),
+            *(_share(found["tentative_share"], 2), _amount(_megabytes(resources.get("memory_bytes")), " MB"), cores),
+        )
+        # The budget of late rows and that of tentative time are spent apart: what matters is the smaller rest.
+        slo = found.get("slo")
+        left = min(slo[kind]["budget_left"] for kind in ("results", "time")) if slo else None
+        state = Text(found["state"], style=STATE_STYLES.get(found["state"], ""))
+        table.add_row(name, state, *facts, *([_share(left, 0)] if with_budget else []))
+    return table
+
+
+def _share(share: float | None, digits: int) -> str:
+    return "-" if share is None else f"{share:.{digits}%}"
+
+
+def _lag(stream: Mapping[str, Any]) -> str:
+    """How many records of its topic a stream has not taken, and for how long there have been such."""
+    records, lasts_ms = stream.get("lag_records"), stream.get("lag_ms")
+    return f"{_amount(records, '')}{f' for {lasts_ms / 1_000:,.1f} s' if records and lasts_ms is not None else ''}"
 
 
 def _job_facts(job: Mapping[str, Any]) -> list[tuple[float | None, str]]:
@@ -169,16 +192,20 @@ def show_query(summary: Mapping[str, Any], how: Mapping[str, Any], spec: Mapping
         line = f"version {summary['version']} is in charge, version {evolution['version']} beside it: {state}"
         console.print(Text(line))
     if how["streams"]:
-        streams = _table("stream", "state", "rows", "lag", "refused", "last refusal")
+        streams = _table("stream", "state", "rows", "lag", "refused", "coerced", "last refusal")
         for name, found in how["streams"].items():
-            counts = (_amount(found[field], "") for field in ("rows", "lag_records"))
+            counts = (_amount(found["rows"], ""), _lag(found), _refused(found), _amount(found.get("coerced"), ""))
             state = Text(found["state"] or "-", style=_SOURCE_STYLES.get(found["state"], ""))
-            streams.add_row(name, state, *counts, _refused(found), Text(found["last_refusal"] or "-"))
+            streams.add_row(name, state, *counts, Text(found["last_refusal"] or "-"))
         console.print(streams)
         for name, found in how["streams"].items():
             if found.get("waits_for"):
                 console.print(Text(f"{name} waits for {found['waits_for']}", style="red"))
+    if how["state"] is not None:
+        console.print(_answers({summary["name"]: how}))
     _print_records_wait(console, summary["name"], how)
+    if how["frozen"]:
+        console.print(Text(f"stopped by a signal: {', '.join(how['frozen'])}", style="red"))
     if how["missing_inputs"]:
         console.print(Text(f"without {', '.join(how['missing_inputs'])}", style="yellow"))
     if how["problem"] or how["waits_for"]:

@@ -15,7 +15,7 @@ from boreal.model.errors import UserError
 from boreal.query.spec import Query
 from deployment.liveness import Liveness
 from deployment.query_record import QueryRecord
-from deployment.status_fields import records_wait_for, shown_stream
+from deployment.status_fields import answers_of, shown_stream
 
 SERVES_WITHIN_S = 2.0
 LONGEST_CALL_S = 600.0
@@ -118,8 +118,8 @@ class ApiOperations:
         inputs = self._call(lambda: self._api.status(name))["inputs"]
         return {said["name"]: shown_stream(said) for said in inputs}
 
-    def records_wait_for(self, name: str) -> str | None:
-        return records_wait_for(self._call(lambda: self._api.status(name))["egresses"])
+    def answers(self, name: str) -> dict[str, Any]:
+        return answers_of(self._call(lambda: self._api.status(name)))
 
     def events(self, query: str | None, kinds: Collection[str], limit: int) -> dict[str, Any]:
         """The newest events."""

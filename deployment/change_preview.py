@@ -21,9 +21,10 @@ from boreal.model.errors import UserError
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Query
-from deployment.evolution import EARLIEST, evolve
+from deployment.evolution import EARLIEST, complete_from, evolve
 from deployment.query_record import CHANGED_IN_TURN, CHANGED_LIVE, STRUCTURE, TAKEN_BY_SOURCES, QueryRecord, with_bucket
 from deployment.recompute import FragmentSpans
+from formats.json_text import moment
 from sunion.tape import BEGINNING
 
 NOTHING = "nothing"
@@ -96,6 +97,9 @@ class ChangePreview:
     """For an evolution: from where the new version would read."""
     needs: Needs | None
     """For an evolution: what it takes."""
+    complete_from: int | None
+    """For an evolution: the event time (us) from which on its results lack no row from before `start`; None from the earliest
+    on."""
     refusal: UserError | None
     """Why not even an evolution is possible now."""
 
@@ -132,6 +136,11 @@ class ChangePreview:
             _HOW[EVOLUTION],
             *(f"clients, from the takeover on: {said}" for said in self.clients()),
             f"it would read {held}; results depend on {history}",
+            *(
+                [f"it would take over at {moment(self.complete_from)} of event time or later: before, its results lack rows"]
+                if self.complete_from is not None
+                else []
+            ),
             f"until the version before is deleted, it runs beside it: {_count(needs.sources, 'source')}, "
             f"{_count(needs.nodes, 'node')}{jobs} ({_count(needs.instances, 'instance')}), with logs of their own",
         ]
@@ -183,14 +192,16 @@ def preview(record: QueryRecord, wanted: Query, start: str = EARLIEST) -> Change
     taken = max((each.taken for each in parts), key=_WEIGHTS.index, default=NOTHING)
     plans = plan(running), plan(after)
     keys = plans[0].output_key, plans[1].output_key
-    needs, refusal = None, None
+    needs, complete, refusal = None, None, None
     if is_other:
         needs = _needs(plans[1])
+        complete = None if start == EARLIEST else complete_from(after, start)
         try:
             evolve(record, after, start)
         except UserError as error:
             refusal = error
-    return ChangePreview(taken, parts, _columns(*plans), keys if keys[0] != keys[1] else None, start, needs, refusal)
+    other_keys = keys if keys[0] != keys[1] else None
+    return ChangePreview(taken, parts, _columns(*plans), other_keys, start, needs, complete, refusal)
 
 
 def refuse_other_structure(record: QueryRecord, wanted: Query) -> None:

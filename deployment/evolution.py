@@ -23,6 +23,9 @@ time of a window's row is the last microsecond before its end, so a window belon
 T lies a little ahead of what clients have been given, since an egress that has passed T cannot go back. All sites change at the
 same T. So an egress waits at T until all have promised to end there. It must not wait for long, whatever another site does, so
 the monitor takes a T back that not all have promised soon. An egress that is cut off from the home site does not hear of that.
+
+A version that reads from a time on lacks the rows before it, and so would give half-filled windows for a while: as stable rows,
+which nothing corrects. So T is no earlier than the time from which its results depend on no row from before its start.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from boreal.query.plan import EGRESS, Plan
 from boreal.query.planner import plan
 from boreal.query.spec import Query
 from deployment.query_record import Beside, QueryRecord, Takeover
+from deployment.recompute import FragmentSpans
 from formats.json_text import moment, time_us
 from sunion.tape import BEGINNING
 
@@ -117,10 +121,21 @@ def evolve(old: QueryRecord, new: Query, start: str) -> QueryRecord:
     for topic in ("latest", "debezium"):
         if getattr(new, topic):
             _refuse_other_key(old.name, topic, before, after)
+    if complete_from(new, start) is None:
+        problem = "is too late: results depend on all rows ever, and would lack those before"
+        raise UserError("--from", start, problem, f"write --from {EARLIEST}")
     number = old.versions + 1
     outputs = {**old.outputs, old.version: before.output.schema, number: after.output.schema}
     beside = Beside(number, new.dump(), start)
     return replace(old, revision=old.revision + 1, versions=number, beside=beside, outputs=outputs)
+
+
+def complete_from(query: Query, start: str) -> int | None:
+    """The event time (us) from which on results depend on no row from before the start; None if they always do. A row whose
+    time is the start or later was written after it. start: see `resolve_start`."""
+    made = plan(query)
+    begins = BEGINNING if start == EARLIEST else time_us(start)
+    return FragmentSpans(made).earliest({edge.name: begins for edge in made.sources})
 
 
 def _refuse_other_key(query: str, topic: str, before: Plan, after: Plan) -> None:
@@ -249,6 +264,7 @@ class Evolution:
         self._missed: Takeover | None = None
         self._asked: Takeover | None = None
         self._looks = 0
+        self._complete_from: dict[int, int] = {}  # by version
 
     def next(
         self, record: QueryRecord, sites: Collection[str], egresses: Mapping[str, EgressReport], beside: VersionProgress | None
@@ -311,7 +327,17 @@ class Evolution:
         behind = max(each.through or 0 for each in egresses.values()) - progress.position
         if behind > max(LAG_US, record.query.delay_threshold):
             return self._wait(f"version {beside.version}, which is {behind / 1e6:.1f} s of event time behind")
-        return _propose(record, beside.version, self._time(record, egresses), agreed=len(egresses) == 1)
+        at, complete = self._time(record, egresses), self._complete(record, beside)
+        if at < complete:
+            return self._wait(f"results of {moment(complete)}: those before depend on rows from before {beside.start}")
+        return _propose(record, beside.version, at, agreed=len(egresses) == 1)
+
+    def _complete(self, record: QueryRecord, beside: Beside) -> int:
+        """The event time from which on the results of the version beside lack no row."""
+        if beside.version not in self._complete_from:
+            found = complete_from(record.run(beside.version).query, beside.start)
+            self._complete_from[beside.version] = INFINITY if found is None else found
+        return self._complete_from[beside.version]
 
     def _time(self, record: QueryRecord, egresses: Mapping[str, EgressReport]) -> int:
         """The time of a takeover, later than the one before it: the beginning of a bucket of both versions."""

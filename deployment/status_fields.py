@@ -7,7 +7,7 @@ milliseconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 Fields = Mapping[str, "str | tuple[str, Fields]"]
@@ -36,6 +36,11 @@ RESOURCES: Fields = {
     "memory_bytes": "Memory.",
     "cores": "Processor time over time: 1 is a whole core.",
 }
+SHARED_RESOURCES = (
+    "What its processes take, without Spark's JVMs. Of a process that many roles share (`--workers`) each role counts an equal "
+    "part, whatever it takes itself. Null in an embedded installation, which is one process"
+)
+FROZEN = "Its processes that a signal has stopped (SIGSTOP): they run, and do nothing."
 CHANGES = "Its last changes of state since the process began, the newest last: the state, and when it was entered."
 STATES = "`STABLE`, `UP_FAILURE`, `STABILIZATION` or `RECOVERING`, as protocol.md defines them"
 
@@ -92,6 +97,8 @@ INPUT: Fields = {
     "lag_ms": "For how long there have been such records; 0 if there are none.",
     "clamped": "Late rows that it has put at the boundary since it started.",
     "ahead": "Rows that it has refused since it started because their time was too far ahead.",
+    "coerced": "Values that it has converted from another JSON type since it started, such as a number in quotes; 0 where the "
+    "stream says `types: refuse`.",
     "idle_partitions": "Partitions that hold the stream back no longer, since they have brought nothing for `idle`.",
     "spooled_bytes": "What waits on the source's disk for Kafka.",
 }
@@ -180,7 +187,7 @@ QUERY: Fields = {
     "egresses": ("For each site:", EGRESS_OF_QUERY),
     "tentative": ("What clients of the best egress hold that may be revoked:", TENTATIVE),
     "tentative_share": TENTATIVE_SHARE,
-    "resources": ("What its processes take, without Spark's JVMs; null where queries share a process:", RESOURCES),
+    "resources": (f"{SHARED_RESOURCES}:", RESOURCES),
     "counts": ("What clients of the best egress were given:", COUNTS),
     "claims": (
         "What readers need of the logs:",
@@ -190,6 +197,7 @@ QUERY: Fields = {
         },
     ),
     "stalled": "The instances that stand still while all their inputs go on.",
+    "frozen": FROZEN,
     "clock": ("For each process whose clock takes more than a quarter of what X leaves:", CLOCK_WARNING),
     "notes": "What the planner says of the query.",
     "journal": ("What happened lately, in the order of time:", JOURNAL_ENTRY),
@@ -203,11 +211,12 @@ SOURCE_OF_STACK: Fields = {
     for field in (
         *("state", "last_boundary", "rows", "lag_records", "lag_ms", "dlq", "dlq_per_minute", "last_refusal"),
         *("waits_for", "waits_since_ms"),
-        *("ahead", "clamped", "spooled_bytes", "idle_partitions"),
+        *("ahead", "clamped", "coerced", "spooled_bytes", "idle_partitions"),
     )
 }
 ANSWERS_OF_STACK: Fields = {
-    **{field: QUERY[field] for field in ("state", "x_ms", "delay_ms", "violations", "tentative_share", "resources")},
+    **{field: QUERY[field] for field in ("state", "x_ms", "delay_ms", "violations", "slo", "tentative_share", "resources")},
+    "frozen": FROZEN,
     "records_wait_for": RECORDS_WAIT_FOR,
 }
 PROCESS_OF_STACK: Fields = {
@@ -240,7 +249,7 @@ STREAM_SHOWN: Fields = {
     field: INPUT[field]
     for field in (
         *("state", "rows", "lag_records", "lag_ms", "dlq", "dlq_per_minute", "last_refusal"),
-        *("waits_for", "waits_since_ms"),
+        *("coerced", "waits_for", "waits_since_ms"),
     )
 }
 SHOWN_QUERY: Fields = {
@@ -260,7 +269,7 @@ SHOWN_QUERY: Fields = {
     "waits_for": "The processes that are not ready yet.",
     "problem": "Why the query cannot run; null if it can.",
     "streams": ("What is known of its streams:", {"STREAM": ("Of each:", STREAM_SHOWN)}),
-    "records_wait_for": RECORDS_WAIT_FOR,
+    **ANSWERS_OF_STACK,
     "evolution": ("How a change to another version gets on; null where there is one version only:", EVOLUTION),
     "spec": "The query, in the shape of the file.",
 }
@@ -287,7 +296,7 @@ SOURCE: Fields = {
     "stream": "The stream.",
     **{field: INPUT[field] for field in ("state", "last_boundary", "rows", "dlq", "dlq_per_minute", "last_refusal")},
     **{field: INPUT[field] for field in ("waits_for", "waits_since_ms")},
-    **{field: INPUT[field] for field in ("lag_records", "lag_ms", "clamped", "ahead", "idle_partitions")},
+    **{field: INPUT[field] for field in ("lag_records", "lag_ms", "clamped", "ahead", "coerced", "idle_partitions")},
     "last_ingest_ms": "When it logged the last row.",
     "spooled_bytes": INPUT["spooled_bytes"],
     "spool_full": "Whether its disk space for rows over HTTP is used up.",
@@ -481,6 +490,8 @@ def shown_stream(said: Mapping[str, Any]) -> dict[str, Any]:
     return {field: said.get(field) for field in STREAM_SHOWN}
 
 
-def records_wait_for(egresses: Iterable[Mapping[str, Any]]) -> str | None:
-    """What the rows of a query's `q.records` wait for, of what its egresses say; None if for nothing."""
-    return next((str(why) for said in egresses if (why := said.get("records_wait_for"))), None)
+def answers_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """How a query answers, as `boreal status` and `boreal query show` have it: the fields of ANSWERS_OF_STACK. said: the status
+    of the query; empty if it is not known."""
+    waits = (str(why) for egress in said.get("egresses", ()) if (why := egress.get("records_wait_for")))
+    return {**{field: said.get(field) for field in ANSWERS_OF_STACK}, "records_wait_for": next(waits, None)}

@@ -48,6 +48,9 @@ FAILURE = "FAILURE"
 PAUSED = "PAUSED"
 """State of everything in a paused query."""
 
+FROZEN = "frozen"
+"""What a supervisor says of a process that a signal has stopped."""
+
 _INPUT_STATES = {STARTING: "starting", PAUSED: "paused", FAILURE: "failed"}
 """State of an input whose source is silent."""
 
@@ -77,6 +80,7 @@ class WatchedQuery:
         self._processes: dict[str, ProcessStatus] = {}
         self._heard_at: dict[str, int] = {}
         self._problems: dict[str, tuple[str, int]] = {}
+        self._frozen: dict[str, tuple[frozenset[str], int]] = {}
         self._seen: dict[str, tuple[str, str]] | None = None
         self.is_beside = False
         """Whether nobody reads its results: then its output logs keep what an egress has not read."""
@@ -157,6 +161,12 @@ class WatchedQuery:
                     counts = status["new_rows"], status["violations"]
                     effects += self.served.see(name, *counts, is_tentative, now / 1_000)
         return effects
+
+    def see_supervisor(self, status: ProcessStatus, now: int) -> None:
+        """The status of a supervisor, which sees what processes cannot say of themselves. Errors as in `hear`."""
+        mine = {self.record.name, self.record.public}
+        frozen = (each for each in status["processes"] if each["state"] == FROZEN and each["query"] in mine)
+        self._frozen[status["process"]] = frozenset(str(each["name"]) for each in frozen), now
 
     def note_damage(self, instance: str, number: int, now: int) -> list[WatchEffect]:
         """A checkpoint in the store is damaged."""
@@ -248,6 +258,9 @@ class WatchedQuery:
                 "trimmed_before": dict(sorted(self.claims.needed.items())),
             },
             "stalled": [str(who) for who in self.stalls.stalled],
+            "frozen": sorted(
+                name for names, heard_at in self._frozen.values() if now - heard_at <= SILENT_AFTER_US for name in names
+            ),
             "clock": clock_warnings({name: said for name in self._processes if (said := self.newest(name, now)) is not None}),
             "notes": list(self.plan.notes),
             "journal": self.journal.dump(),
@@ -339,6 +352,7 @@ class WatchedQuery:
             "lag_ms": source.get("lag_ms"),
             "clamped": source.get("clamped"),
             "ahead": source.get("ahead"),
+            "coerced": source.get("coerced"),
             "idle_partitions": source.get("idle_partitions"),
             "spooled_bytes": source.get("spooled_bytes"),
         }

@@ -7,6 +7,7 @@ gives the reason for each row that is rejected. Also parses JSON objects into ra
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -89,6 +90,8 @@ class ParsedRows:
     """int64, one per row: index of the record that the row came from."""
     reasons: dict[int, str]
     """Why each other record was rejected, by its index."""
+    coerced: int = 0
+    """How many values had another JSON type than their column, and were converted."""
 
     def without(self, reasons: Mapping[int, str]) -> ParsedRows:
         """The same with these records rejected too."""
@@ -98,7 +101,8 @@ class ParsedRows:
     def take(self, kept: np.ndarray) -> ParsedRows:
         """Only the rows with these indices (int64); `reasons` stay the same."""
         chosen = pa.array(kept)
-        return ParsedRows(self.times[kept], [column.take(chosen) for column in self.values], self.places[kept], self.reasons)
+        values = [column.take(chosen) for column in self.values]
+        return replace(self, times=self.times[kept], values=values, places=self.places[kept])
 
 
 def read_all(shape: RecordShape, columns: RawColumns) -> ParsedRows | None:
@@ -146,6 +150,7 @@ def merged(
         [pa.concat_arrays(columns) for columns in zip(*(rows.values for _, rows in parts), strict=True)],
         np.concatenate([places[rows.places] for places, rows in parts]),
         {**reasons, **found},
+        sum(rows.coerced for _, rows in parts),
     )
     return joined if len(parts) == 1 else joined.take(np.argsort(joined.places))
 
@@ -159,6 +164,19 @@ def ahead_reason(beyond_us: int, what: str, ahead_us: int) -> str:
     """The reason for a row whose time is too far in the future. beyond_us: how far beyond `what`."""
     beyond_ms = beyond_us // 1_000
     return f"{format_duration(beyond_ms * 1_000)} ahead of {what}, ahead allows {format_duration(ahead_us)}"
+
+
+LATE, AHEAD, MALFORMED = "late", "ahead", "malformed"
+KINDS_OF_REFUSALS = (LATE, AHEAD, MALFORMED)
+"""What a record was refused for, where there is no room for its reason."""
+_AHEAD = re.compile(r"\S+ ahead of ")
+
+
+def kind_of_refusal(reason: str) -> str:
+    """One of KINDS_OF_REFUSALS. reason: of a dead letter. Those that are neither late nor ahead begin with what is wrong."""
+    if reason.startswith("late"):
+        return LATE
+    return AHEAD if _AHEAD.match(reason) else MALFORMED
 
 
 def _note_bad(reasons: dict[int, str], name: str, kind: str, raw: pa.Array, bad: np.ndarray) -> None:
@@ -231,8 +249,9 @@ def _read_in_bulk(shape: RecordShape, records: Sequence[bytes | None], beside: R
 
 
 def _read_one_by_one(shape: RecordShape, records: Sequence[bytes | None], beside: RawColumns) -> ParsedRows:
-    texts, broken = exact_json(shape, records)
-    return read_each(shape, {**texts, **beside}).without(broken)
+    texts, broken, coerced = exact_json(shape, records)
+    rows = read_each(shape, {**texts, **beside}).without(broken)
+    return replace(rows, coerced=int(coerced[rows.places].sum()))
 
 
 def _joined(parts: Sequence[ParsedRows], size: int) -> ParsedRows:
@@ -243,6 +262,7 @@ def _joined(parts: Sequence[ParsedRows], size: int) -> ParsedRows:
         [pa.concat_arrays(columns) for columns in zip(*(part.values for part in parts), strict=True)],
         np.concatenate([part.places + number * size for number, part in enumerate(parts)]),
         reasons,
+        sum(part.coerced for part in parts),
     )
 
 
@@ -327,25 +347,31 @@ def _may_be_deep(records: Sequence[bytes]) -> bool:
     )
 
 
-def exact_json(shape: RecordShape, records: Sequence[bytes | None]) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """The wanted columns, as texts, of the records that hold a JSON object, and a reason for each other record, by index.
+def exact_json(
+    shape: RecordShape, records: Sequence[bytes | None]
+) -> tuple[dict[str, pa.Array], dict[int, str], np.ndarray]:
+    """The wanted columns, as texts, of the records that hold a JSON object; a reason for each other record, by index; and how
+    many values of each record (int64) have another type than their column: `fast_json` takes no such record.
 
     A rejected record has a row of nulls, so that row i is record i.
     """
     columns: dict[str, list[str | None]] = {name: [] for name in shape.places}
     reasons: dict[int, str] = {}
+    coerced = np.zeros(len(records), np.int64)
     nothing: list[str | None] = [None] * len(columns)
     for place, record in enumerate(records):
         texts = nothing
         try:
             if record is None:
                 raise ValueError("no value")
-            texts = json_texts(shape, json_object(record.decode("utf-8", "surrogateescape")))
+            values = _wanted_values(shape, json_object(record.decode("utf-8", "surrogateescape")))
+            texts = _texts_of(values)
+            coerced[place] = sum(_mistyped(kind, values.get(name)) is not None for name, kind in shape.schema.columns)
         except ValueError as problem:
             reasons[place] = str(problem)
         for column, text in zip(columns.values(), texts, strict=True):
             column.append(text)
-    return {name: pa.array(texts, pa.string()) for name, texts in columns.items()}, reasons
+    return {name: pa.array(texts, pa.string()) for name, texts in columns.items()}, reasons, coerced
 
 
 class _Number(str):
@@ -373,10 +399,20 @@ def json_object(line: str) -> dict[str, object]:
 def json_texts(shape: RecordShape, record: Mapping[str, object]) -> list[str | None]:
     """The wanted values of an object as texts. ValueError names the first that is an object, a list or not UTF-8, or is in
     something else than its path says; or, where the stream is strict, of another type than its column."""
+    return _texts_of(_wanted_values(shape, record))
+
+
+def _wanted_values(shape: RecordShape, record: Mapping[str, object]) -> dict[str, object]:
     values = {name: _value_at(name, record, path) for name, path in shape.places.items()}
     if shape.strict:
         for name, kind in shape.schema.columns:
-            _refuse_other_types(name, kind, values.get(name))
+            if (types := _mistyped(kind, values.get(name))) is not None:
+                given, wanted = types
+                raise ValueError(f"column {name}: {shown(values[name])} is {given}, and {wanted} is wanted")
+    return values
+
+
+def _texts_of(values: Mapping[str, object]) -> list[str | None]:
     return [_json_text(name, value) for name, value in values.items()]
 
 
@@ -388,12 +424,14 @@ def _value_at(name: str, record: Mapping[str, object], path: Path) -> object:
         raise ValueError(f"column {name}: {shown(found)} is not {wanted}") from None
 
 
-def _refuse_other_types(name: str, kind: Type, value: object) -> None:
-    """Times may be texts and numbers: both are usual."""
+def _mistyped(kind: Type, value: object) -> tuple[str, str] | None:
+    """What a plain value is, and what its column wants, if that is something else. Times may be texts and numbers: both are
+    usual."""
+    if not isinstance(value, bool | str):
+        return None
     given = "a bool" if isinstance(value, bool) else "a number" if isinstance(value, _Number) else "a text"
     wanted = _JSON_TYPES.get(kind, given)
-    if isinstance(value, bool | str) and given != wanted:
-        raise ValueError(f"column {name}: {shown(value)} is {given}, and {wanted} is wanted")
+    return (given, wanted) if given != wanted else None
 
 
 _JSON_TYPES = {Type.STRING: "a text", Type.INT: "a number", Type.DOUBLE: "a number", Type.BOOL: "a bool"}

@@ -91,6 +91,8 @@ class Batch:
     """Number of accepted rows that were late and got a later time."""
     ahead: int
     """Number of rows that were rejected as too far ahead."""
+    coerced: int
+    """Number of values that had another JSON type than their column, and were converted; late rows are included."""
 
 
 def _nothing() -> np.ndarray:
@@ -129,6 +131,8 @@ class _BatchContents:
     """Number of rows that were clamped."""
     ahead: int = 0
     """Number of rows that were rejected as too far ahead."""
+    coerced: int = 0
+    """Number of values that were converted from another JSON type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +265,8 @@ class Intake:
             self.progress.bring(partition, now, *(span or ()))
         self.place.newest = max(self.place.newest, contents.newest)
         self._look(now)
-        return Batch(frames, self._letters(taken, contents.reasons), len(rows.times), contents.clamped, contents.ahead)
+        letters = self._letters(taken, contents.reasons)
+        return Batch(frames, letters, len(rows.times), contents.clamped, contents.ahead, contents.coerced)
 
     def _look(self, now: int) -> None:
         """Compute how far the boundary may advance."""
@@ -389,6 +394,7 @@ class Intake:
 
     def _read(self, contents: _BatchContents) -> ParsedRows:
         rows = self._parse(contents)
+        contents.coerced = rows.coerced
         for place, reason in rows.reasons.items():
             contents.reasons[int(contents.numbers[place]), int(contents.offsets[place])] = reason
         return self._with_traces(rows, contents) if self._shape.schema.is_traced else rows

@@ -830,6 +830,7 @@ class LiveQuery:
             "counts": egress["counts"],
             "claims": {"lost": [], "trimmed_before": {}},
             "stalled": [],
+            "frozen": sorted({_place(who) for who in self._instances if self._is_frozen(who)}),
             "clock": [],
             "notes": list(self.plan.notes),
             "journal": self.journal.dump(),
@@ -869,6 +870,9 @@ class LiveQuery:
 
     def _absent(self) -> str:
         return PAUSED if self.record.paused else FAILURE
+
+    def _is_frozen(self, who: InstanceId) -> bool:
+        return self._running is not None and self._running.world.processes[who].is_frozen
 
     def _state(self, who: InstanceId) -> str:
         if self._running is None:

@@ -55,7 +55,7 @@ class LiveSource:
         origin = Origin("", former.incarnation + 1)
         self.name = name
         self.topic = topic
-        self.rows = self.letters = self.clamped = self.ahead = 0
+        self.rows = self.letters = self.clamped = self.ahead = self.coerced = 0
         self.last_ingest_us: int | None = None
         self.last_refusal: str | None = None
         self._rate = LetterRate()
@@ -131,6 +131,7 @@ class LiveSource:
             "lag_ms": max(now - self._caught_up_at, 0) / 1_000 if lag else 0,
             "clamped": self.clamped,
             "ahead": self.ahead,
+            "coerced": self.coerced,
             "idle_partitions": self.intake.progress.idle_partitions,
             "spooled_bytes": 0,
         }
@@ -161,6 +162,7 @@ class LiveSource:
         self.letters += len(batch.letters)
         self.clamped += batch.clamped
         self.ahead += batch.ahead
+        self.coerced += batch.coerced
         if batch.rows:
             self.rows += batch.rows
             self.last_ingest_us = now

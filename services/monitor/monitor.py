@@ -219,6 +219,9 @@ class MonitorProcess:
             self._record(self._job_audit.see(status["jobs"], now_us() / 1_000))
         if self._recorded is not None and "replays" in status:
             self._record(self._replay_audit.see(map(event_from, status["replays"])))
+        if status.get("kind") == "supervisor":
+            for each in self.queries.values():
+                each.see_supervisor(status, now_us())
         for name in self._concerned(status):
             watched = self.queries.get(name)
             if watched is not None:

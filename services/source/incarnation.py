@@ -91,7 +91,7 @@ class SourceIncarnation:
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False
         self._waits_for: str | None = None
         self._waits_since_us = 0
-        self._rows = self._letters = self._clamped = self._ahead = 0
+        self._rows = self._letters = self._clamped = self._ahead = self._coerced = 0
         self._last_refusal: str | None = None
         self._lag_records: int | None = None
         self._caught_up_us = now_us()
@@ -222,6 +222,7 @@ class SourceIncarnation:
             self._clamped += batch.clamped
             self._last_ingest_us = now_us()
         self._ahead += batch.ahead
+        self._coerced += batch.coerced
 
     # Schemas
 
@@ -389,6 +390,7 @@ class SourceIncarnation:
             "lag_ms": max(now_us() - self._caught_up_us, 0) / 1_000 if self._lag_records else 0,
             "clamped": self._clamped,
             "ahead": self._ahead,
+            "coerced": self._coerced,
             "idle_partitions": self.intake.progress.idle_partitions,
             "spooled_bytes": box.spooled_bytes if box is not None else 0,
             "spool_full": box is not None and box.is_full,

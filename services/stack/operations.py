@@ -23,7 +23,7 @@ from deployment.operator_hosts import expected_threshold_us, facts_of_job
 from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, public_name, with_bucket
 from deployment.skew import clock_warnings
-from deployment.status_fields import ANSWERS_OF_STACK, SOURCE_OF_STACK, records_wait_for, shown_stream
+from deployment.status_fields import SOURCE_OF_STACK, answers_of, shown_stream
 from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.clusters import Cluster, make_clusters
@@ -51,6 +51,7 @@ from services.kafka.topics import (
     stable_topic,
     system_topics,
 )
+from services.monitor.reports import QueryReports, Report
 from services.source.schema_check import check_registries, check_schemas
 from services.stack.children import children_in_charge
 from services.stack.state import problems
@@ -107,11 +108,13 @@ class Operations:
         self.home = self.clusters[settings.home]
         self._registry = QueryRegistry(self.home)
         self._statuses: Statuses | None = None
+        self._reports: QueryReports | None = None
 
     def close(self) -> None:
         self._registry.close()
-        if self._statuses is not None:
-            self._statuses.close()
+        for follower in (self._statuses, self._reports):
+            if follower is not None:
+                follower.close()
 
     # The queries
 
@@ -432,10 +435,21 @@ class Operations:
             self._statuses = Statuses(self.home)
         return self._statuses
 
+    def reports(self) -> dict[str, Report]:
+        """What the monitor last said of each query, by name: the fields of `deployment.status_fields.QUERY`. Nothing while it
+        is silent."""
+        if not self.statuses():
+            return {}
+        if self._reports is None:
+            self._reports = QueryReports(self.home)
+        self._reports.is_current.wait(REACHED_WITHIN_S)
+        oldest = (time.time() - SILENT_AFTER_S) * 1000
+        return {name: report for name, report in sorted(self._reports.newest().items()) if report["at_ms"] >= oldest}
+
     def evolution(self, record: QueryRecord) -> dict[str, Any] | None:
         """How a query's evolution gets on, with the fields of `deployment.status_fields.EVOLUTION`; None where it has one
         version."""
-        said = self.statuses().get(f"query:{record.name}", {})
+        said = self.reports().get(record.name, {})
         known = shown(record)
         if known is not None and said.get("revision") == record.revision and said.get("evolution") is not None:
             return {**known, "waits_for": said["evolution"]["waits_for"]}
@@ -476,10 +490,9 @@ class Operations:
         found = {said["stream"]: said for said in self.statuses().values() if said["process"].startswith(f"source.{inner}.")}
         return {stream: shown_stream(said) for stream, said in sorted(found.items())}
 
-    def records_wait_for(self, name: str) -> str | None:
-        """What the rows of a query's `q.records` wait for; None if for nothing."""
-        statuses = self.statuses()
-        return records_wait_for(statuses.get(f"egress.{name}.{site}", {}) for site in self.settings.site_names)
+    def answers(self, name: str) -> dict[str, Any]:
+        """How a query answers: the fields of `deployment.status_fields.ANSWERS_OF_STACK`."""
+        return answers_of(self.reports().get(name, {}))
 
     def ended_streams(self, query: str) -> list[str]:
         """The streams of a query that have ended: their last record marked the end."""
@@ -499,14 +512,7 @@ class Operations:
             for name, status in by_kind["source"].items()
         }
         jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
-        watched = {str(status["query"]): status for name, status in statuses.items() if name.startswith("query:")}
-        answers = {
-            name: {
-                **{field: said.get(field) for field in ANSWERS_OF_STACK},
-                "records_wait_for": records_wait_for(said.get("egresses", ())),
-            }
-            for name, said in watched.items()
-        }
+        answers = {name: answers_of(report) for name, report in self.reports().items()}
         details = {"sources": sources, "answers": answers, "jobs": jobs, "clock": clock_warnings(statuses)}
         return {name: facts for name, facts in details.items() if facts}
 

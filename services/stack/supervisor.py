@@ -39,6 +39,7 @@ from deployment.supervision import (
     SupervisionTick,
     TerminateProcess,
 )
+from deployment.watched_query import FROZEN
 from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, StatusPublisher, now_us, run_process
 from services.kafka.clusters import log_retry, make_clusters
 from services.kafka.queries import QueryRegistry
@@ -333,7 +334,7 @@ class Supervisor:
                     "query": process.child.query,
                     "pid": self._runner.pid(name),
                     "created": self._runner.created(name),
-                    "state": "frozen" if name in self._frozen else process.state,
+                    "state": FROZEN if name in self._frozen else process.state,
                     "restarts": process.restarts,
                 }
                 for name, process in sorted(self._supervision.processes.items())

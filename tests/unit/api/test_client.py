@@ -13,8 +13,8 @@ from api.comparisons import EXAMPLE
 from api.jobs import Jobs
 from api.models import EXAMPLE_SPEC
 from api.tokens import Role, TokenStore
-from boreal.api_client import ApiClient, ApiError, AsyncApiClient
-from deployment.events import Event as event_of_journal
+from boreal.api_client import ApiClient, ApiError, AsyncApiClient, Event
+from deployment.events import RecordedEvent
 from tests.unit.api.memory import MemoryInstallation
 
 ROW = {"departed_at": "2013-01-01T05:15:00Z", "carrier": "AA", "dep_delay": 22.0}
@@ -119,12 +119,12 @@ def test_events_come_as_they_happen_and_a_caller_goes_on_after_the_last(
     address: str, token: str, installation: MemoryInstallation
 ) -> None:
     for number, kind in enumerate(("created", "paused", "resumed"), 1):
-        installation.events.take(number, event_of_journal(float(number), kind, "departures"))
-    installation.events.take(4, event_of_journal(4.0, "paused", "other"))
+        installation.events.take(number, RecordedEvent(float(number), kind, "departures"))
+    installation.events.take(4, RecordedEvent(4.0, "paused", "other"))
     with ApiClient(address, token) as api:
         events = api.follow_events(query="departures", after=1)
         assert [(each.id, each.type) for each in (next(events), next(events))] == [("2", "paused"), ("3", "resumed")]
-        installation.events.take(5, event_of_journal(5.0, "deleted", "departures"))
+        installation.events.take(5, RecordedEvent(5.0, "deleted", "departures"))
         assert next(events).data["kind"] == "deleted"
         assert next(api.follow_events(kinds=["paused"], after=2)).data["query"] == "other"
 
@@ -138,9 +138,9 @@ def test_results_come_as_they_are_made_and_callers_may_leave_open_streams(
     output = installation.outputs["all"]
     output.put("tentative", '{"seq": 1}')
     results = api.output("departures", view="all")
-    assert next(results) == RecordedEvent("a:0", "tentative", {"seq": 1})
+    assert next(results) == Event("a:0", "tentative", {"seq": 1})
     output.put("undo", '{"seq": 2}')
-    assert next(results) == RecordedEvent("a:1", "undo", {"seq": 2})
+    assert next(results) == Event("a:1", "undo", {"seq": 2})
     assert next(api.output("departures", view="all", after="a:0")).id == "a:1"
     assert next(api.output("departures", view="all", last=1)).id == "a:1"
 
@@ -154,8 +154,8 @@ def test_the_same_for_asyncio(address: str, token: str, installation: MemoryInst
             async for event in client.output("departures"):
                 assert event.data == {"n": 1}
                 break
-            installation.events.take(1, event_of_journal(1.0, "created", "departures"))
-            installation.events.take(2, event_of_journal(2.0, "paused", "departures"))
+            installation.events.take(1, RecordedEvent(1.0, "created", "departures"))
+            installation.events.take(2, RecordedEvent(2.0, "paused", "departures"))
             async for event in client.follow_events(query="departures", after=1):
                 assert (event.id, event.type) == ("2", "paused")
                 break

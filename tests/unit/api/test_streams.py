@@ -155,6 +155,25 @@ def test_metrics_have_the_names_of_the_design_and_base_units(admin: TestClient, 
         assert any(line.startswith(f"# TYPE {name.removesuffix('_total')}") for line in lines), name
 
 
+def test_metrics_say_what_was_refused_last_by_its_kind_and_which_processes_are_frozen(
+    admin: TestClient, query: dict[str, Any], installation: MemoryInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = installation.status("departures")
+    [stream] = whole["inputs"]
+
+    def lines(**said: Any) -> list[str]:
+        status = {**whole, "frozen": ["node.departures.r0"], "inputs": [{**stream, **said}]}
+        monkeypatch.setattr(installation, "statuses", lambda names: {"departures": status})
+        return list(admin.get("/metrics").text.splitlines())
+
+    found = lines(last_refusal="late by 3s, disorder allows 1s", coerced=7)
+    assert 'boreal_frozen_processes{query="departures"} 1.0' in found
+    assert 'boreal_input_coerced_values_total{query="departures",stream="jfk"} 7.0' in found
+    told = 'boreal_input_last_refusal{kind="%s",query="departures",stream="jfk"} %.1f'
+    assert all(told % (kind, kind == "late") in found for kind in ("late", "ahead", "malformed"))
+    assert not any("last_refusal{" in line for line in lines(last_refusal=None))
+
+
 def test_who_reads_what_is_listed(admin: TestClient, query: dict[str, Any]) -> None:
     listed = admin.get("/api/v1/streams").json()["streams"]
     assert [(each["alike"], [f"{reader['query']}.{reader['stream']}" for reader in each["readers"]]) for each in listed] == [

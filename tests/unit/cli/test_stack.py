@@ -68,29 +68,42 @@ def test_all_that_a_query_is_shown_with_is_described(
 ) -> None:
     record = QueryRecord("q", load_query(query_of()).dump(), 1)
     live = Liveness(True, (), {"main.r0.0": "STABLE"}, ("a",), None)
-    letters = {"rows": 12, "lag_records": 3, "lag_ms": 7.0, "dlq": 5, "dlq_per_minute": 2, "last_refusal": "column n: no time"}
+    letters: dict[str, object] = {"rows": 12, "lag_records": 3, "lag_ms": 700.0, "dlq": 5, "dlq_per_minute": 2, "coerced": 8}
+    letters["last_refusal"] = "column n: no time"
+    answers = {
+        "state": "STABLE", "x_ms": 3_000.0, "delay_ms": {"p50": 30.0, "p99": 61.0, "max": 70.0}, "violations": 4,
+        "tentative_share": 0.0312, "resources": {"memory_bytes": 250_000_000, "cores": 0.314}, "frozen": ["node.q.r1"],
+        "slo": {"results": {"budget_left": 0.75}, "time": {"budget_left": 0.5}},
+        "records_wait_for": "schema registry main at http://there",
+    }  # fmt: skip
     waits = {"waits_for": "schema registry main", "waits_since_ms": 1.0}
     streams = {"a": {"state": "live", **letters, **waits}}
     evolution = {"state": "building", "version": 2, "from": "earliest", "at": None, "waits_for": "results"}
     operations = SimpleNamespace(
         query=lambda name: record, liveness=lambda record: live, streams=lambda name: streams, close=lambda: None,
-        evolution=lambda record: evolution, records_wait_for=lambda name: "schema registry main at http://there",
+        evolution=lambda record: evolution, answers=lambda name: answers,
     )
     monkeypatch.setattr(stack, "_query_operations", lambda data, as_json: operations)
     assert main(["query", "show", "q", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown.pop("spec") == record.spec
-    assert_described(shown, SHOWN_QUERY, may_lack={"spec"})
+    parts = {"delay_ms", "slo", "resources"}
+    assert_described({key: value for key, value in shown.items() if key not in parts}, SHOWN_QUERY, may_lack={"spec", *parts})
+    assert {field: shown[field] for field in answers} == answers
     assert shown["streams"] == streams
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["query", "show", "q"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "a live 12 3 5 (2/min) column n: no time" in said
+    assert "a live 12 3 for 0.7 s 5 (2/min) 8 column n: no time" in said
+    assert "q STABLE 3,000 ms 30 ms 61 ms 70 ms 4 3.12% 250 MB 0.31 50%" in said
+    assert "stopped by a signal: node.q.r1" in said
     assert "version 1 is in charge, version 2 beside it: building; waits for results" in said
     assert "q.records waits for schema registry main at http://there" in said
-    monkeypatch.setattr(operations, "records_wait_for", lambda name: None)
+    # Nothing is known of how it answers, as while the monitor is silent.
+    monkeypatch.setattr(operations, "answers", lambda name: dict.fromkeys(answers))
     assert main(["query", "show", "q"]) == 0
-    assert "q.records" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "q.records" not in said and "tentative" not in said and "stopped" not in said
 
 
 class ClosedPipe(io.StringIO):

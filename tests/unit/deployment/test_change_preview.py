@@ -115,6 +115,15 @@ def test_an_operator_of_another_kind_is_one_change_and_state_without_an_end_need
     assert [each.part for each in found.parts] == ["operators.each"]
     assert found.needs is not None and found.needs.history_us is None
     assert any("results depend on all rows ever" in line for line in found.lines())
+    late = preview(RUNNING, changed(operators={**SPEC["operators"], "each": once}), "2026-01-01T00:00:01.000000Z")
+    assert "depend on all rows ever" in refused(late)
+
+
+def test_a_version_that_reads_from_a_time_on_is_said_to_take_over_when_its_windows_are_whole() -> None:
+    other = computing(most="max(delay)")
+    [line] = [line for line in preview(RUNNING, other, "2026-01-01T00:00:01.000000Z").lines() if "take over at" in line]
+    assert "2026-01-01T00:10:00.000000Z" in line, "windows of ten minutes: that of 00:00 lacks rows"
+    assert not [line for line in preview(RUNNING, other).lines() if "take over at" in line]
 
 
 def test_a_change_with_others_beside_it_is_an_evolution_as_a_whole_and_gets_a_bucket_of_its_own() -> None:

@@ -28,6 +28,7 @@ from deployment.evolution import (
 )
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord, inner_name, public_name, read_query_record
+from formats.json_text import moment
 from services.stack.children import query_children
 from sunion.tape import BEGINNING
 
@@ -280,6 +281,33 @@ def test_the_processes_of_the_other_version_come_and_go_and_no_other_one_restart
     assert {name: done[name][:2] for name in of_versions} == {name: beside[name][:2] for name in of_versions}
     assert (beside["egress.q.a"][2], done["egress.q.a"][2]) == (1, 2)
     assert set(processes(settle(taken_over()))) == {"source.q-2.jfk", "node.q-2.r0", "egress.q.a"}
+
+
+SLIDING = {**WIDER, "window": {"sliding": "10s", "every": "5s"}}
+
+
+@pytest.mark.parametrize(
+    ("start_us", "complete_us"),
+    [(NOW, NOW + 5 * SECOND), (NOW + 1, NOW + 10 * SECOND), (NOW - 4 * SECOND, NOW + 5 * SECOND), (NOW - 5 * SECOND, NOW)],
+)
+def test_a_version_that_lacks_rows_before_a_time_takes_over_when_no_window_depends_on_them(
+    start_us: int, complete_us: int
+) -> None:
+    new = load_query({**OTHER, "operators": {**OTHER["operators"], "each": SLIDING}})
+    record = evolve(first(), new, moment(start_us))
+    # A row has the time of its window's end: from then on all windows begin at the start or later.
+    through = complete_us - MARGIN_US
+    before, waits_for = step(record, report(through=through - new.intervals.bucket), beside=VersionProgress("STABLE", through))
+    assert before is None and f"depend on rows from before {moment(start_us)}" in waits_for
+    proposed, _ = step(record, report(through=through), beside=VersionProgress("STABLE", through))
+    assert proposed is not None and proposed.takeover is not None and proposed.takeover.at == complete_us
+
+
+def test_a_version_that_depends_on_all_rows_ever_reads_from_the_earliest_on() -> None:
+    ever = {**OTHER, "operators": {"each": {"distinct": "jfk", "on": ["carrier"]}}}
+    with pytest.raises(UserError, match=r"--from: .*depend on all rows ever.*1970-01-01T00:16:40.*write --from earliest"):
+        evolve(first(), load_query(ever), moment(NOW))
+    assert state_of(evolve(first(), load_query(ever), "earliest")) == "building"
 
 
 def test_the_progress_of_a_version_is_that_of_its_slowest_shard_at_its_best_replica() -> None:

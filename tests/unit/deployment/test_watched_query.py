@@ -109,9 +109,25 @@ def test_the_status_has_the_shape_that_is_promised_whatever_is_known():
         "lag_ms": None,
         "clamped": None,
         "ahead": 2,
+        "coerced": None,
         "idle_partitions": [1],
         "spooled_bytes": None,
     }
+
+
+def test_which_processes_of_a_query_are_frozen_is_what_supervisors_say_while_they_are_heard():
+    query = watched()
+    processes = [
+        {"name": "node.q.r0", "query": query.record.name, "state": "frozen"},
+        {"name": "node.q.r1", "query": query.record.name, "state": "running"},
+        {"name": "node.other.r0", "query": "other", "state": "frozen"},
+    ]
+    query.see_supervisor({"process": "supervisor.a", "processes": processes}, 0)
+    query.see_supervisor({"process": "supervisor.b", "processes": []}, SECOND)
+    assert query.status(SECOND)["frozen"] == ["node.q.r0"]
+    assert query.status(60 * SECOND)["frozen"] == []
+    query.see_supervisor({"process": "supervisor.a", "processes": processes[1:]}, 2 * SECOND)
+    assert query.status(2 * SECOND)["frozen"] == []
 
 
 def kinds(effects: list[Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from boreal.model.schema import Schema
 from boreal_cli.app import app
-from formats.record_parsing import RecordShape, read_records
+from formats.record_parsing import RecordShape, ahead_reason, kind_of_refusal, late_reason, read_records
 
 SCHEMA = Schema.of({"s": "string", "n": "int", "v": "double", "b": "bool", "t": "timestamp"})
 COERCE, REFUSE = (RecordShape("at", "ms", SCHEMA, strict) for strict in (False, True))
@@ -57,9 +57,33 @@ def test_other_values_are_converted_or_refused_and_their_neighbours_stay(
     before, after = {"s": "before"}, {"s": "after"}
     values, reasons = parsed(COERCE, before, record, after)
     assert not reasons and values[place][1] == converted
+    records = [json.dumps({"at": 0, **each}).encode() for each in (before, record, after, record)]
+    assert read_records(COERCE, records[:4]).coerced == 2
+    assert read_records(COERCE, [*records[:1] * 300, *records[:4], records[1]]).coerced == 3  # in pieces
+    assert read_records(COERCE, records[:1] * 2).coerced == read_records(REFUSE, records[:4]).coerced == 0
     assert parsed(REFUSE, record, record)[1] == {0: reason, 1: reason}
     values, reasons = parsed(REFUSE, before, record, after)
     assert reasons == {1: reason} and values[0] == ["before", "after"]
+
+
+def test_values_of_a_record_that_is_refused_are_not_counted_as_converted() -> None:
+    rows = read_records(COERCE, [b'{"at": 0, "n": "5", "v": "many"}', b'{"at": 0, "n": "5", "s": 7}', b'{"at": 0, "n": {}}'])
+    assert (len(rows.times), rows.coerced) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (late_reason(5_000_000, 1_000_000), "late"),
+        ("late: the stream has ended", "late"),
+        (ahead_reason(5_000_000, "the clock and its stream", 60_000_000), "ahead"),
+        (ahead_reason(3_600_000_000, "the rows around it", 60_000_000), "ahead"),
+        ("column late: 'late by 5s ahead of all' is not an int", "malformed"),
+        ("not a JSON object", "malformed"),
+    ],
+)
+def test_a_reason_is_of_one_of_few_kinds(reason: str, kind: str) -> None:
+    assert kind_of_refusal(reason) == kind
 
 
 def test_a_run_puts_what_is_refused_among_the_dead_letters(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_the_status_says_how_far_sources_are_and_what_they_did_not_believe(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     states_are(monkeypatch, state("kafka.a"))
-    counts = {"rows": 1_234, "lag_records": 5, "dlq": 9, "dlq_per_minute": 6, "ahead": 7, "clamped": 0}
+    counts = {"rows": 1_234, "lag_records": 5, "dlq": 9, "dlq_per_minute": 6, "ahead": 7, "clamped": 0, "coerced": 6}
     facts = {"last_boundary": "2026-01-01T00:00:00.123456Z", **counts}
     unknown = dict.fromkeys(facts)
     sources = {
@@ -132,8 +132,8 @@ def test_the_status_says_how_far_sources_are_and_what_they_did_not_believe(
     show_status({**stack.status(), "sources": sources})
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
-    assert ["q.a", "spooling", "3", "MB", "2026-01-01T00:00:00", "1,234", "5", "9", "(6/min)", "7", "0"] in lines
-    assert ["q.b", *["-"] * 7] in lines
+    assert ["q.a", "spooling", "3", "MB", "2026-01-01T00:00:00", "1,234", "5", "9", "(6/min)", "7", "0", "6"] in lines
+    assert ["q.b", *["-"] * 8] in lines
     assert "last refusal of q.a: column at: no time\n" in out
 
 
@@ -143,18 +143,24 @@ def test_the_status_says_how_queries_answer_and_what_they_take(
     monkeypatch.setenv("COLUMNS", "160")
     states_are(monkeypatch, state("kafka.a"))
     delays = {"p50": 30.0, "p99": 61.0, "max": None}
-    facts = {"state": "STABLE", "x_ms": 3_000.0, "delay_ms": delays, "violations": 0}
+    facts = {"state": "STABLE", "x_ms": 3_000.0, "delay_ms": delays, "violations": 4}
+    slo = {"results": {"budget_left": 0.75}, "time": {"budget_left": 0.5}}
     answers = {
         "q": {**facts, "tentative_share": 0.0312, "resources": {"memory_bytes": 250_000_000, "cores": 0.314}},
         "new": {**facts, "tentative_share": None, "resources": None, "records_wait_for": "schema registry main"},
     }
-    show_status({**stack.status(), "answers": answers})
+    status = stack.status()
+    show_status({**status, "answers": answers})
     out = capsys.readouterr().out
     assert "new.records waits for schema registry main\n" in out and "q.records" not in out
     lines = [line.split() for line in out.splitlines()]
-    whole = ["3,000", "ms", "30", "ms", "61", "ms", "-"]
+    whole = ["3,000", "ms", "30", "ms", "61", "ms", "-", "4"]
     assert ["q", "STABLE", *whole, "3.12%", "250", "MB", "0.31"] in lines
-    assert ["new", "STABLE", *whole, "-", "-", "-"] in lines
+    assert ["new", "STABLE", *whole, "-", "-", "-"] in lines and "budget" not in out
+    show_status({**status, "answers": {**answers, "kept": {**answers["q"], "slo": slo}}})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["kept", "STABLE", *whole, "3.12%", "250", "MB", "0.31", "50%"] in lines
+    assert ["new", "STABLE", *whole, "-", "-", "-", "-"] in lines
 
 
 def test_a_directory_that_cannot_hold_a_stack_is_named(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def say(monkeypatch: pytest.MonkeyPatch, operations: Operations, **query: Any) -
     supervisor = {"ready": state["ready"], "processes": [{"name": name, **fields} for name in running], "queries": {"q": state}}
     monkeypatch.setattr(operations, "statuses", lambda: {"supervisor": supervisor})
     monkeypatch.setattr(operations, "queries", lambda: {"q": record(1)})
+    monkeypatch.setattr(operations, "reports", dict)
 
 
 def test_a_new_objective_restarts_no_process():
@@ -103,6 +104,7 @@ def test_a_query_is_live_once_all_that_it_needs_runs_as_its_record_says(
 def test_how_far_sources_are_is_in_the_status(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"process": "source.q.a", "state": "idle", "last_boundary": None, "rows": 3, "dlq": 2, "ahead": 1, "pid": 7}
     monkeypatch.setattr(operations, "statuses", lambda: {"source.q.a": said, "node.q.r0": {}})
+    monkeypatch.setattr(operations, "reports", dict)
     [(name, source)] = operations.details()["sources"].items()
     assert (name, source["state"], source["dlq"], source["ahead"], source["clamped"]) == ("q.a", "idle", 2, 1, None)
     assert "pid" not in source
@@ -114,11 +116,12 @@ def test_how_queries_answer_is_in_the_status(operations: Operations, monkeypatch
     said = {
         "query": "q", "state": "STABLE", "tentative_share": 0.5, "resources": resources, "journal": [], "egresses": egresses,
     }  # fmt: skip
-    monkeypatch.setattr(operations, "statuses", lambda: {"query:q": said, "egress.q.a": egresses[1]})
+    monkeypatch.setattr(operations, "statuses", dict)
+    monkeypatch.setattr(operations, "reports", lambda: {"q": said})
     [(name, answers)] = operations.details()["answers"].items()
     assert name == "q" and (answers["tentative_share"], answers["resources"]["cores"]) == (0.5, 0.1)
     assert "journal" not in answers and answers["records_wait_for"] == "a registry"
-    assert operations.records_wait_for("q") == "a registry" and operations.records_wait_for("other") is None
+    assert operations.answers("q") == answers and set(operations.answers("other").values()) == {None}
 
 
 def test_a_paused_query_is_not_live_and_waits_for_nothing(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +152,8 @@ def test_all_that_the_status_says_is_described(operations: Operations, monkeypat
     supervisor = operations.statuses()["supervisor"]
     off = {"alpha_x_ms": 1.0, "clock_error_ms": 2_000.0}
     statuses = {"supervisor": supervisor, "source.q.a": {"state": "idle"}, "spark.q.r0": {"ready": True}, "node.q.r0": off}
-    statuses["query:q"] = {"query": "q"}
     monkeypatch.setattr(operations, "statuses", lambda: statuses)
+    monkeypatch.setattr(operations, "reports", lambda: {"q": {"state": "STABLE"}})
     assert_described(operations.status(), STACK)
 
 
