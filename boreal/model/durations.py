@@ -30,7 +30,7 @@ _ISO = re.compile(
 
 _SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-_SIZE = re.compile(rf"({_NUMBER})\s*([KMGT]?I?B)", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(rf"({_NUMBER})\s*([KMGT]I?B|B)", re.ASCII | re.IGNORECASE)
 
 _DURATION_FIX = 'write a number and a unit, such as "3s", "250ms", "10m" or "1h30m" (units: d, h, m, s, ms, us)'
 _SIZE_FIX = 'write a number and a unit, such as "256MB" or "1GiB"'

@@ -102,7 +102,7 @@ def test_what_sizes_mean(text: str, size: int) -> None:
     assert parse_bytes(text, "tuning.memory") == size
 
 
-@pytest.mark.parametrize("value", [256, "256", "MB", "0MB", "0.5B", None, "-1MB", "1XB"])
+@pytest.mark.parametrize("value", [256, "256", "MB", "0MB", "0.5B", None, "-1MB", "1XB", "1IB"])
 def test_refused_sizes(value: object) -> None:
     with pytest.raises(UserError) as caught:
         parse_bytes(value, "tuning.memory")
