@@ -135,8 +135,8 @@ def query_page() -> str:
         "Where databases differ, a function is as in DuckDB, with these exceptions. What has no finite result is null, and no "
         "error. A comparison with NaN is false, except `<>`; `min` and `max` take NaN for the largest double. `concat` with a "
         "null is null. `cast(x as int)` leaves the fraction out and does not round. `regexp_extract` without a match is null. "
-        "`date_trunc` in a time zone gives a timestamp in UTC. A time zone's rules are those of the machine's database, so "
-        "machines that run replicas need the same one; after 2037 its last offset is kept.",
+        "`count_if` of nulls is 0. `date_trunc` in a time zone gives a timestamp in UTC. A time zone's rules are those of the "
+        "machine's database, so machines that run replicas need the same one; after 2037 its last offset is kept.",
         "### Aggregations",
         "`compute` takes one aggregation for each column; x is any expression. Nulls are left out. A calculation with several "
         "results belongs in a map that reads the aggregate. A sum of decimals is exact, and a decimal of 38 digits; their "

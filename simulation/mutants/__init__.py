@@ -18,6 +18,7 @@ from simulation.mutants import (
     egress,
     host,
     operators,
+    own,
     path,
     ports,
     recovery,
@@ -25,13 +26,18 @@ from simulation.mutants import (
     soutput,
     stagger,
     sunion,
+    takeover,
     upstream,
+    values,
 )
 from simulation.mutants.registry import MUTANTS_BY_MODULE, Mutant, Owner, Patch
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "mutated"]
 
-_ROOMS = (sunion, ports, upstream, path, host, soutput, stagger, recovery, remote, clocks, operators, egress)
+_ROOMS = (
+    *(sunion, ports, upstream, path, host, soutput, stagger, recovery, remote, clocks),
+    *(operators, values, own, egress, takeover),
+)
 
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for room in _ROOMS for mutant in MUTANTS_BY_MODULE[room.__name__]}
 

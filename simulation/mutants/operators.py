@@ -375,6 +375,57 @@ def forget_what_a_lookup_needs(patch: Patch) -> None:
     patch(LookupOperator, "needs", lambda _: lambda self, time: -INFINITY if self.within is None else time)
 
 
+@caught_by("operators/test_operators.py", "test_a_lookup_takes_the_newest_row_that_is_not_later")
+def look_up_a_row_that_is_too_old(patch: Patch) -> None:
+    """A lookup takes a row of the table that is a microsecond older than `within`."""
+    _with_another(patch, LookupOperator, "within", lambda within: None if within is None else within + 1)
+
+
+@mutant
+def end_sessions_a_microsecond_late(patch: Patch) -> None:
+    """A row exactly a gap after the last one goes on with its session."""
+    _with_another(patch, SessionOperator, "gap", lambda gap: gap + 1)
+
+
+@mutant
+def let_sessions_go_on(patch: Patch) -> None:
+    """Sessions do not end at multiples of `longest`."""
+    _with_another(patch, SessionOperator, "longest", lambda _: None)
+
+
+@mutant
+def leave_out_repeats_at_exactly_within(patch: Patch) -> None:
+    """A deduplicate leaves out a row exactly `within` after one with the same values."""
+    _with_another(patch, DeduplicateOperator, "within", lambda within: within + 1)
+
+
+@mutant
+def forget_when_a_repeat_came(patch: Patch) -> None:
+    """A deduplicate counts from the last row that it gave, and not from the last one that came."""
+
+    def make(original: Any) -> Any:
+        def note(self: LastTimes, key: Any, time: int) -> None:
+            if self.get(key) is None:
+                original(self, key, time)
+
+        return note
+
+    patch(LastTimes, "note", make)
+
+
+def _with_another(patch: Patch, operator: type, name: str, change: Any) -> None:
+    """One attribute of an operator is changed when it is made."""
+
+    def make(original: Any) -> Any:
+        def init(self: Any, *arguments: Any) -> None:
+            original(self, *arguments)
+            setattr(self, name, change(getattr(self, name)))
+
+        return init
+
+    patch(operator, "__init__", make)
+
+
 @caught_by("operators/test_operators.py", "test_a_session_goes_on_on_an_overlay")
 def begin_a_session_on_an_overlay(patch: Patch) -> None:
     """On an overlay, rows go on with no session of the state below: each begins one of its own."""

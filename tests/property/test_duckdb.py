@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+import zoneinfo
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from random import Random
 from typing import Any
@@ -25,6 +26,7 @@ from boreal.query.expressions import parse
 from boreal.query.language import AGGREGATIONS, FUNCTIONS
 from operators.aggregate import AggregateOperator
 from operators.expressions import compile_expression
+from tests.thoroughness import some
 
 SCHEMA = Schema.of({
     "i": "int", "j": "int", "x": "double", "y": "double", "s": "string", "u": "string", "p": "bool", "t": "timestamp",
@@ -267,6 +269,29 @@ def test_every_aggregation_that_has_no_order_is_compared() -> None:
     compared = {shape(sql) for sql in COMPUTED}
     estimates = {sql for sql in AGGREGATIONS if sql.startswith("approx_")}  # compared in tests/unit/operators/test_sketches.py
     assert {sql for sql in AGGREGATIONS if shape(sql) not in compared} - estimates == {"first(x)", "last(x)"}
+
+
+def test_every_zone_s_clocks_are_as_in_duckdb(database: duckdb.DuckDBPyConnection) -> None:
+    """Zones are drawn from all that Python knows, except `localtime`, which DuckDB does not know, and `Factory`, which is no
+    place and is refused here. The databases of zones are of different releases, so times are of the years 2000 to 2025:
+    before them `WET`, `EET`, Tijuana and Tehran differ, and after them places whose rules have changed since."""
+    zones = sorted(zoneinfo.available_timezones() - {"localtime", "Factory"})
+    random = Random(1)
+    first, last = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (2000, 2026))
+    times = [random.randrange(first * 1_000_000, last * 1_000_000) for _ in range(300)]
+    schema = Schema.of({"t": Type.TIMESTAMP})
+    batch = pa.RecordBatch.from_pydict({"time": range(len(times)), "t": times}, schema=schema.arrow)
+    database.register("times", pa.Table.from_batches([batch]))
+    different = []
+    for zone in random.sample(zones, min(some(150), len(zones))):
+        local = f"t at time zone '{zone}'"
+        shown = [f"cast({local} as date)", *(f"extract({part} from {local})" for part in ("hour", "minute", "second"))]
+        runs = [compile_expression(parse(sql, schema, "sql")) for sql in shown]
+        expected = database.sql(f"select {', '.join(shown)} from times order by time").fetchall()
+        if list(zip(*(run(batch).to_pylist() for run in runs), strict=True)) != expected:
+            different.append(zone)
+    database.unregister("times")
+    assert different == []
 
 
 def test_a_time_that_a_zone_has_twice_or_never_is_begun_somewhere() -> None:

@@ -87,6 +87,8 @@ def test_decimals_are_exact_and_null_where_they_have_no_room() -> None:
     assert aggregated("sum(w)", [[{"w": most}], [{"w": Decimal("0.0001")}]]) is None
     assert aggregated("sum(w)", [[{"w": most}, {"w": Decimal("0.0001")}], [{"w": Decimal("-0.0001")}]]) == most
     assert aggregated("avg(d)", [[{"d": Decimal("0.10")}], [{"d": Decimal("0.20")}]]) == 0.15
-    some: list[dict[str, Any]] = [{"d": Decimal("0.10"), "b": True}, {"d": Decimal("1.00"), "b": None}, {"d": None, "b": True}]
+    some: list[dict[str, Any]] = [
+        {"d": Decimal("0.10"), "b": True}, {"d": Decimal("1.00"), "b": None}, {"d": None, "b": True},
+    ]  # fmt: skip
     assert aggregated("sum(d) filter (where b)", [some]) == Decimal("0.10")
     assert aggregated("count_if(d > 0.50)", [some]) == 1

@@ -79,7 +79,8 @@ def test_a_query_that_runs_has_a_sample_of_each_metric(here: EmbeddedInstallatio
     def lacking() -> set[str]:
         return {family.name for family in StatusCollector(here).collect() if not family.samples}
 
-    untold, shared = {"boreal_reconciliation_seconds", "boreal_input_last_refusal"}, {"boreal_memory_bytes", "boreal_processor_cores"}
+    untold = {"boreal_reconciliation_seconds", "boreal_input_last_refusal"}
+    shared = {"boreal_memory_bytes", "boreal_processor_cores"}
     eventually(lambda: lacking() <= untold | shared)
     eventually(lambda: any(entry["held_rows"] for entry in here.instances("departures")))
 
