@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -110,8 +110,10 @@ def backfill(
 def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | None, as_json: bool) -> None:
     """`boreal verify NAME`: whether q.stable holds what comes of the sources' logs. Exit status 1: it does not; 3: neither has
     a row."""
-    from boreal_cli import result_files, tables
+    from boreal.model.frames import INFINITY
+    from boreal_cli import result_files
     from services.egress.history import (
+        ResultRange,
         compare,
         delivered_since,
         narrow_extent,
@@ -123,6 +125,7 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
     from services.hosting import fetch
     from services.stack.launcher import reach
     from services.stack.operations import Operations, reaching
+    from sunion.tape import BEGINNING
 
     since, until = parse_time("--from", from_), parse_time("--to", to)
     settings = reach(data)
@@ -135,6 +138,9 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
         with reaching(settings):
             # The extent of q.stable is read first: all input that it depends on is then in the logs.
             stable_to, next_id = stable_extent(operations.home, layout)
+            if stable_to <= BEGINNING:
+                # Nothing is final yet, so there is nothing to compute again.
+                _report(name, ResultRange(BEGINNING, INFINITY), compare((), ()), started, as_json)
             oldest = delivered_since(operations.home, layout, next_id)
             held = read_source_extent(operations.clusters, layout)
             wanted = _among_given(resolve_range(record.query, layout, held, since, until, stable_to), oldest, since)
@@ -144,8 +150,15 @@ def verify_deployed(name: str, from_: str | None, to: str | None, data: Path | N
                 lines = (line for batch in batches for line in result_files.json_lines(schema, batch).splitlines())
                 given = (row for row in read_delivered_rows(operations.home, layout, next_id) if wanted.holds(row.time))
                 found = compare(given, lines)
-    seconds = round(time.monotonic() - started, 1)
+    _report(name, wanted, found, started, as_json)
+
+
+def _report(name: str, wanted: ResultRange, found: HistoryComparison, started: float, as_json: bool) -> NoReturn:
+    """Print what was found, and exit. started: by the monotonic clock."""
+    from boreal_cli import tables
+
     if as_json:
+        seconds = round(time.monotonic() - started, 1)
         typer.echo(json.dumps({"query": name, **wanted.shape(), **_shape(found), "seconds": seconds}, indent=2))
     else:
         _show(found, f"{name}.stable", wanted)

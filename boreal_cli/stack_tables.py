@@ -214,7 +214,7 @@ def show_query(summary: Mapping[str, Any], how: Mapping[str, Any], spec: Mapping
 
 
 def _print_records_wait(console: Console, query: str, how: Mapping[str, Any]) -> None:
-    """Why the topic in Avro or Protobuf stands still, while all others go on."""
+    """Why the topic of records with schemas stands still, while all others go on."""
     if how.get("records_wait_for"):
         console.print(Text(f"{query}.records waits for {how['records_wait_for']}", style="red"), soft_wrap=True)
 

@@ -1,15 +1,16 @@
-"""Rows of results in formats with types: their schemas in Avro and Protobuf, and their values as serializers take them.
+"""Rows of results in formats with types: their schemas in Avro, Protobuf and JSON Schema, and their values as serializers take
+them.
 
 The columns are the time, or the window's edges, and then the query's own, each of which may be null:
 
-    column          Avro                            Protobuf
-    string          string                          optional string
-    int             long                            optional int64
-    double          double                          optional double
-    bool            boolean                         optional bool
-    timestamp       long, timestamp-micros          google.protobuf.Timestamp
-    date            int, date                       optional string, ISO 8601
-    decimal(p, s)   bytes, decimal(p, s)            optional string
+    column          Avro                    Protobuf                        JSON Schema
+    string          string                  optional string                 string
+    int             long                    optional int64                  integer
+    double          double                  optional double                 number
+    bool            boolean                 optional bool                   boolean
+    timestamp       long, timestamp-micros  google.protobuf.Timestamp       string, date-time
+    date            int, date               optional string, ISO 8601       string, date
+    decimal(p, s)   bytes, decimal(p, s)    optional string                 string
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ _AVRO: dict[Type, object] = {
     Type.BOOL: "boolean",
     Type.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
     Type.DATE: {"type": "int", "logicalType": "date"},
+}
+_JSON: dict[Type, dict[str, str]] = {
+    Type.STRING: {"type": "string"},
+    Type.INT: {"type": "integer"},
+    Type.DOUBLE: {"type": "number"},
+    Type.BOOL: {"type": "boolean"},
+    Type.TIMESTAMP: {"type": "string", "format": "date-time"},
+    Type.DATE: {"type": "string", "format": "date"},
 }
 _TIMESTAMP_FILE, _TIMESTAMP = "google/protobuf/timestamp.proto", ".google.protobuf.Timestamp"
 
@@ -61,6 +70,19 @@ def avro_schema(query: str, schema: Schema) -> str:
         else:
             fields.append({"name": name, "type": ["null", _avro(kind)], "default": None})
     return json.dumps({"type": "record", "name": query, "namespace": "boreal", "fields": fields})
+
+
+def json_schema(query: str, schema: Schema) -> str:
+    """The schema of a query's rows as q.stable has them, in JSON. It takes no other fields: then registries let columns come,
+    since no row of before has them with other values."""
+    fields: dict[str, object] = {}
+    for name, kind in columns_of(schema).items():
+        own = {"type": "string"} if kind.is_decimal else _JSON[kind]
+        fields[name] = own if name in _edges(schema) else {"oneOf": [{"type": "null"}, own]}
+    draft = "http://json-schema.org/draft-07/schema#"
+    return json.dumps(
+        {"$schema": draft, "title": query, "type": "object", "properties": fields, "additionalProperties": False}
+    )
 
 
 def field_numbers(schemas: Iterable[Schema]) -> dict[tuple[str, Type], int]:

@@ -69,7 +69,7 @@ class Query(Model):
     )
     records: Annotated[Records | None, BeforeValidator(records_from_text)] = Field(
         default=None,
-        description="Whether, on a stack, the topic NAME.records holds the final rows in Avro or Protobuf, with a schema "
+        description="Whether, on a stack, the topic NAME.records holds the final rows in Avro, Protobuf or JSON, with a schema "
         "registry. By default there is no such topic.",
     )
     debezium: bool = Field(

@@ -18,7 +18,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 class Records(Model):
     """The final rows in a format with a schema, which is registered. In a file also on one line, as in `avro`."""
 
-    format: Literal["avro", "protobuf"] = Field(description="The format of the records' values.")
+    format: Literal["avro", "protobuf", "json_schema"] = Field(
+        description="The format of the records' values; `json_schema`: JSON with a JSON Schema."
+    )
     registry: Name | None = Field(
         default=None,
         description="The schema registry, by its name in the settings (`BOREAL_REGISTRIES`). By default the first in the order "

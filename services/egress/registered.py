@@ -1,14 +1,15 @@
-"""Rows as Confluent's serializers write them: the id of their schema, and then Avro or Protobuf. The schema of each version of
-the query is registered once, with its first row, under the usual subject `TOPIC-value`."""
+"""Rows as Confluent's serializers write them: the id of their schema, and then Avro, Protobuf or JSON. The schema of each
+version of the query is registered once, with its first row, under the usual subject `TOPIC-value`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from boreal.model.schema import Schema
-from formats.typed_rows import avro_schema, protobuf_file, protobuf_message, row_reader
+from formats.typed_rows import avro_schema, json_schema, protobuf_file, protobuf_message, row_reader
 from services.hosting.registry import Registry, RegistryError
 
 _SUBJECT = {"subject.name.strategy.type": "TOPIC"}
@@ -29,15 +30,16 @@ class RegisteredForm:
     def __init__(
         self, registry: Registry, format: str, topic: str, query: str, schemas: Callable[[], Mapping[int, Schema]]
     ) -> None:
-        """registry: closed with this. format: `avro` or `protobuf`. schemas: by version of the query, the lowest first, as far
-        as they are known now."""
+        """registry: closed with this. format: `avro`, `protobuf` or `json_schema`. schemas: by version of the query, the lowest
+        first, as far as they are known now."""
         from confluent_kafka.serialization import MessageField, SerializationContext
 
         self._registry = registry
         self._subject = f"{topic}-value"
         self._context = SerializationContext(topic, MessageField.VALUE)
         self._query = query
-        self._make = _avro if format == "avro" else _protobuf
+        self._make = _SERIALIZERS[format]
+        self._is_json = format == "json_schema"
         self._schemas = schemas
         self._versions: dict[int, _Version] = {}
 
@@ -64,7 +66,8 @@ class RegisteredForm:
         if version not in schemas:
             raise RegistryError(f"the columns of version {version}, which the query's record does not say yet")
         schema, earlier = schemas[version], [each for of, each in schemas.items() if of < version]
-        made = _Version(row_reader(schema), self._make(self._registry.client, self._query, schema, earlier))
+        read = json.loads if self._is_json else row_reader(schema)
+        made = _Version(read, self._make(self._registry.client, self._query, schema, earlier))
         self._versions[version] = made
         return made
 
@@ -87,3 +90,14 @@ def _protobuf(client: Any, query: str, schema: Schema, earlier: Sequence[Schema]
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"boreal.{query}"))
     serialize = ProtobufSerializer(kind, client, conf=_SUBJECT)
     return lambda values, context: serialize(protobuf_message(kind, values), context)
+
+
+def _json_schema(client: Any, query: str, schema: Schema, earlier: Sequence[Schema]) -> Callable[[Any, Any], bytes]:
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
+    # The rows are made by the same types as the schema.
+    return JSONSerializer(json_schema(query, schema), client, conf={**_SUBJECT, "validate": False})
+
+
+_SERIALIZERS = {"avro": _avro, "protobuf": _protobuf, "json_schema": _json_schema}
+"""How rows of a version are written, by the format."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ANSWERS_WITHIN_S = 2.0
 NO_SCHEMA, NO_SUBJECT = 40403, 40401
 """What a registry says that it does not have. A 404 without one of these is not a registry's: its address is wrong."""
-_MODULES = {"avro": "fastavro", "protobuf": "google.protobuf"}
+_MODULES = {"avro": "fastavro", "protobuf": "google.protobuf", "json_schema": "jsonschema"}
 
 
 class RegistryError(BorealError):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
@@ -300,10 +301,11 @@ def test_json_records_with_the_id_of_a_schema_are_rows(
     bench = make_bench(format="json_schema")
     start(bench, alive.url)
     types = {"at": "integer", "user": "string", "n": "integer"}
-    content = {"type": "object", "properties": {name: {"type": kind} for name, kind in types.items()}}
-    number = client.register_schema(f"{bench.topic}-value", Schema(json.dumps(content), "JSON"))
-    mark = b"\0" + number.to_bytes(4)
-    rows = [mark + json.dumps({"at": n, "user": f"u{n}", "n": n}).encode() for n in range(20)]
+    content = {"title": "Click", "type": "object", "properties": {name: {"type": kind} for name, kind in types.items()}}
+    serialize = JSONSerializer(json.dumps(content), client)
+    context = SerializationContext(bench.topic, MessageField.VALUE)
+    rows = [serialize({"at": n, "user": f"u{n}", "n": n}, context) for n in range(20)]
+    mark = rows[0][:5]
     send(bench, [*rows[:5], mark + b'{"n": "many", "at": 4}', b"\0\0\x0f\x42\x3f{}", *rows[5:]])
     bench.wait_rows(20)
     bench.wait(lambda: len(bench.letters()) == 2, "letters")
@@ -357,7 +359,7 @@ def waits_for(life: Life) -> str | None:
     return life.records.waits_for
 
 
-@pytest.mark.parametrize("format", ["avro", "protobuf"])
+@pytest.mark.parametrize("format", ["avro", "protobuf", "json_schema"])
 def test_final_rows_are_read_by_confluents_deserializers(
     make_life: Callable[..., Life], client: SchemaRegistryClient, format: str
 ) -> None:
@@ -380,6 +382,12 @@ def test_final_rows_are_read_by_confluents_deserializers(
         wanted = {**(dict.fromkeys(ROW) if n % 3 == 2 else ROW), "name": f"k{n}", "time": time + timedelta(microseconds=n)}
         if format == "avro":
             assert AvroDeserializer(client)(record.value, context) == wanted
+            continue
+        if format == "json_schema":
+            # It holds the row against the schema that the registry has.
+            row = JSONDeserializer(None, schema_registry_client=client)(record.value, context)
+            assert row == json.loads(records_of(second.cluster, f"{second.name}.stable", read_committed=True)[n].value)
+            assert row == {**{name: row[name] for name in wanted}, "name": f"k{n}"} and (row["n"] is None) == (n % 3 == 2)
             continue
         kind = message_class(protobuf_file("q", PlanSchema.of(COLUMNS)), "q")
         message = ProtobufDeserializer(kind, {}, client)(record.value, context)
@@ -434,7 +442,7 @@ def of_version(first_id: int, count: int, columns: dict[str, Any], epoch: int) -
     return Data(Origin("r0", 1), epoch, first_id, batch, False, ((1, 0),), 0)
 
 
-@pytest.mark.parametrize("format", ["avro", "protobuf"])
+@pytest.mark.parametrize("format", ["avro", "protobuf", "json_schema"])
 def test_a_version_with_other_columns_has_a_schema_of_its_own_and_one_that_comes_back_its_former_one(
     make_life: Callable[..., Life], alive: RegistryServer, client: SchemaRegistryClient, format: str
 ) -> None:
@@ -476,6 +484,8 @@ def test_a_version_with_other_columns_has_a_schema_of_its_own_and_one_that_comes
         if format == "avro":
             of_schema = client.get_version(f"{topic}-value", version).schema.schema_str
             read: Callable[[bytes], Any] = partial(AvroDeserializer(client, of_schema), ctx=context)
+        elif format == "json_schema":
+            read = partial(JSONDeserializer(None, schema_registry_client=client), ctx=context)
         else:
             earlier = [schemas[1]] if version == 2 else []
             kind = message_class(protobuf_file("q", schemas[version], earlier), "q")
@@ -487,7 +497,8 @@ def test_a_version_with_other_columns_has_a_schema_of_its_own_and_one_that_comes
 
         for n, record in enumerate(found):
             row, has_m = read(record.value), 3 <= n < 6
-            assert (row["name"], row["n"], row.get("m")) == (f"k{n}", n, n if has_m and version == 2 else None)
+            is_shown = version == 2 or format == "json_schema"  # JSON's readers see what the row has, whatever they know
+            assert (row["name"], row["n"], row.get("m")) == (f"k{n}", n, n if has_m and is_shown else None)
 
 
 # What is told when a query is applied

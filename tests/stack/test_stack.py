@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from boreal.client import CorrectedStream, Tentative, Undo
 from deployment.status_fields import PROCESS, PROCESSES
@@ -291,6 +291,18 @@ def test_a_query_is_live_when_apply_returns(boreal: Commands, query_file: Path) 
     assert boreal.json("query", "apply", str(query_file))["revision"] == 1, "the same again changes nothing"
 
 
+def test_a_file_without_an_engine_leaves_the_query_the_engine_that_it_has(boreal: Commands, tmp_path: Path) -> None:
+    path = tmp_path / "query.yaml"
+    path.write_text(QUERY.replace("engine: native\n", ""))
+    found = boreal.json("query", "apply", str(path))
+    assert (found["revision"], found["engine"], found["live"]) == (1, "native", True), "Spark is the default of a new one"
+
+
+def test_who_verifies_a_query_without_results_hears_that_nothing_was_compared(boreal: Commands) -> None:
+    found = boreal.json("verify", "counts", status=3)
+    assert found["rows"] == 0
+
+
 def test_rows_that_are_fed_come_out_stable(boreal: Commands) -> None:
     feed(boreal, 1_700_000_000, 5)
     rows = first_rows(boreal, "--stable", 3)
@@ -400,6 +412,28 @@ def test_a_record_that_was_refused_is_put_back_once_and_the_journal_has_it(borea
 
     wait_until(lambda: shown()["dlq"] == 2, "the source says so")
     assert "ahead of the clock" in shown()["last_refusal"]
+
+
+def test_a_number_in_quotes_is_converted_and_counted_or_refused_as_the_stream_says(
+    boreal: Commands, query_file: Path, tmp_path: Path
+) -> None:
+    def said() -> tuple[int, str]:
+        found = boreal.shown("show", "counts")["streams"]["left"]
+        return found["coerced"], found["last_refusal"] or ""
+
+    def send() -> None:
+        with closing(KafkaProducer(bootstrap_servers=boreal.status()["kafka"]["a"])) as producer:
+            producer.send("in.left", json.dumps({"at": 1_700_000_004_950_000, "key": "k", "value": "7"}).encode()).get(60)
+
+    send()
+    wait_until(lambda: said() == (1, said()[1]), "the value is counted")
+    assert boreal.status()["sources"]["counts.left"]["coerced"] == 1
+    strict = tmp_path / "query.yaml"
+    strict.write_text(QUERY.replace("{topic: in.left,", "{topic: in.left, types: refuse,"))
+    assert boreal.json("query", "apply", str(strict))["live"]
+    send()
+    wait_until(lambda: said() == (0, "column value: '7' is a text, and a number is wanted"), "the value is refused")
+    assert boreal.json("query", "apply", str(query_file))["live"]
 
 
 def test_the_api_may_be_killed_and_no_query_notices(boreal: Commands) -> None:

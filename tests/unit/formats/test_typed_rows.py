@@ -1,4 +1,4 @@
-"""Rows of results in Avro and Protobuf are what they are in JSON."""
+"""Rows of results in Avro, Protobuf and JSON with a schema are what they are in q.stable."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import fastavro
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from jsonschema import Draft7Validator
 
 from boreal.model.errors import UserError
 from boreal.model.schema import Schema
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
 from formats.json_text import column_texts, joined, object_parts
-from formats.typed_rows import avro_schema, protobuf_file, protobuf_message, row_reader
+from formats.typed_rows import avro_schema, json_schema, protobuf_file, protobuf_message, row_reader
 
 COLUMNS = {
     "s": "string", "n": "int", "v": "double", "b": "bool", "t": "timestamp", "d": "date", "p": "decimal(38, 10)",
@@ -55,6 +56,18 @@ def test_rows_in_avro_are_read_back(windowed: bool) -> None:
         file.seek(0)
         found.append(fastavro.schemaless_reader(file, parsed, None))
     assert found == wanted
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_rows_in_json_are_what_their_schema_says(windowed: bool) -> None:
+    schema, texts, _ = rows(windowed)
+    judge = Draft7Validator(json.loads(json_schema("q", schema)), format_checker=Draft7Validator.FORMAT_CHECKER)
+    for text in texts:
+        row = json.loads(text)
+        judge.validate(row)
+        edges = {"window_start", "window_end"} if windowed else {"time"}
+        assert {name for name in row if judge.is_valid({**row, name: None})} == set(COLUMNS)
+        assert edges <= row.keys() and not judge.is_valid({**row, "more": 1}) and not judge.is_valid({**row, "n": "1"})
 
 
 @pytest.mark.parametrize("windowed", [False, True])
