@@ -4,6 +4,7 @@ import { signal } from "./vendor.js";
 export const session = signal(null); // who the caller is, and what it may do; undefined: nobody
 export const refused = signal(""); // why the caller has to say its token again
 export const asOf = signal(0); // when what is shown was true, in ms since 1970
+export const stale = signal(false); // whether the installation is silent, so that it may not be true any more
 export const paused = signal(false); // whether the page stands still
 export const offline = signal(false);
 export const toast = signal(null); // { text, undo }
@@ -38,6 +39,8 @@ export async function call(method, path, { body, headers = {} } = {}) {
   const text = await answer.text();
   const found = text ? JSON.parse(text) : {};
   if (!answer.ok) throw new Problem(answer.status, found);
+  const known = method === "GET" && answer.headers.get("Boreal-As-Of-Ms");
+  if (known) [asOf.value, stale.value] = [Number(known), answer.headers.get("Boreal-Stale") === "true"];
   return { found, etag: answer.headers.get("ETag") };
 }
 

@@ -1,6 +1,6 @@
 // The frame of all pages, and which page is shown: #/, #/q/NAME, #/q/NAME/explain, #/q/NAME/failures, #/q/NAME/failures/ID, #/new,
 // #/compare, #/ops. View state is after the ?.
-import { asOf, begin, enter, offline, paused, refused, said, session, toast } from "./api.js";
+import { asOf, begin, enter, offline, paused, refused, said, session, stale, toast } from "./api.js";
 import { ComparePage } from "./compare.js";
 import { ExplainPage } from "./explain.js";
 import { FailurePage, FailuresPage } from "./failures.js";
@@ -33,8 +33,8 @@ function Age() {
     return () => clearInterval(timer);
   }, []);
   const age = Math.max(now - asOf.value, 0);
-  const text = offline.value ? "no connection, trying again" : asOf.value ? `as of ${(age / 1000).toFixed(1)} s ago` : "";
-  return html`<span class=${offline.value || (age > 5000 && !paused.value) ? "age old" : "age"}>${text}${" "}
+  const text = offline.value ? "no connection, trying again" : asOf.value ? `${stale.value ? "old: " : ""}as of ${(age / 1000).toFixed(1)} s ago` : "";
+  return html`<span class=${offline.value || stale.value || (age > 5000 && !paused.value) ? "age old" : "age"}>${text}${" "}
     <button aria-pressed=${paused.value} onClick=${() => (paused.value = !paused.value)}>${paused.value ? "Continue" : "Pause"}</button></span>`;
 }
 

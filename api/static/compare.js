@@ -1,5 +1,5 @@
 // The same input and faults under each X, mode and policy: begins a comparison, and shows its runs.
-import { asOf, call, clock, poll, seconds, session, tell } from "./api.js";
+import { call, clock, poll, seconds, session, tell } from "./api.js";
 import { setView } from "./app.js";
 import { Compared, MODES, POLICIES, begin, useComparison } from "./compared.js";
 import { html, useEffect, useState } from "./vendor.js";
@@ -10,7 +10,7 @@ const COLUMNS = ["x_ms", "mode", "policy", "is_stable", "delay_new_ms_max", "del
 export function ComparePage({ view }) {
   const [queries, setQueries] = useState(null);
   const [id, setId] = useState(view.get("job"));
-  useEffect(() => { call("GET", "queries").then(({ found }) => { asOf.value = found.as_of_ms; setQueries(found.queries); }, tell); }, []);
+  useEffect(() => { call("GET", "queries").then(({ found }) => { setQueries(found.queries); }, tell); }, []);
   const job = useComparison(id);
   const show = (made) => { setView({ job: made }); setId(made); };
   if (!queries) return html`<p aria-busy="true">Loading</p>`;

@@ -1,15 +1,15 @@
 // Where the time X goes: one bar of that length, and what each replica waits for.
-import { asOf, call, poll, seconds } from "./api.js";
+import { call, poll, seconds } from "./api.js";
 import { State } from "./queries.js";
 import { html, useEffect, useState } from "./vendor.js";
 
 const WHAT = {
   source: ["b-rest", "until a bucket is full and its boundary comes"],
-  transport: ["b-rest", "the way to the replica"],
+  transport: ["b-rest", "the way to the replica, measured"],
   hold: ["b-hold", "how long results may wait for a missing input (alpha X)"],
   engine: ["b-engine", "the work of the operators, measured"],
-  egress: ["b-engine", "all that follows, to the client"],
-  reserve: ["b-rest", "for what was never measured"],
+  egress: ["b-engine", "all that follows, to the client, measured"],
+  reserve: ["b-rest", "what is left of X: for what was never measured, and for clocks that differ"],
 };
 
 export function ExplainPage({ name }) {
@@ -18,7 +18,6 @@ export function ExplainPage({ name }) {
   const path = `queries/${encodeURIComponent(name)}`;
   useEffect(() => poll(async () => {
     const [{ found }, explained] = await Promise.all([call("GET", `${path}/status`), call("GET", `${path}/explain-delay`)]);
-    asOf.value = found.as_of_ms;
     setDelay(explained.found);
     setStatus(found);
   }, 500), [name]);

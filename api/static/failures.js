@@ -1,5 +1,5 @@
 // The failures of a query, as the journal has them: the list, and one of them in full.
-import { asOf, call, clock, poll, seconds, session } from "./api.js";
+import { call, clock, poll, seconds, session } from "./api.js";
 import { setView } from "./app.js";
 import { Compared, MODES, POLICIES, begin, useComparison } from "./compared.js";
 import { html, useEffect, useState } from "./vendor.js";
@@ -19,7 +19,6 @@ export function FailuresPage({ name }) {
   const [next, setNext] = useState(null);
   useEffect(() => poll(async () => {
     const { found } = await call("GET", pathOf(name));
-    asOf.value = Date.now();
     setFailures((known) => [...found.failures, ...(known || []).filter((each) => each.id < (found.failures.at(-1) || { id: "" }).id)]);
     setNext((known) => known ?? found.next);
   }, 2000), [name]);
@@ -69,16 +68,7 @@ function Replay({ failure, view }) {
 
 export function FailurePage({ name, id, view }) {
   const [failure, setFailure] = useState(null);
-  useEffect(() => {
-    let stop = () => {};
-    stop = poll(async () => {
-      const { found } = await call("GET", pathOf(name, id));
-      asOf.value = Date.now();
-      setFailure(found);
-      if (found.state === "over") setTimeout(() => stop());
-    }, 1000);
-    return () => stop();
-  }, [name, id]);
+  useEffect(() => poll(async () => setFailure((await call("GET", pathOf(name, id))).found), 1000), [name, id]);
   if (!failure) return html`<p aria-busy="true">Loading</p>`;
   const till = failure.ended_ms ?? Date.now();
   const phases = failure.phases.map((phase) => ({ ...phase, ms: phase.ms ?? till - phase.from_ms }));

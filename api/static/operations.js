@@ -11,7 +11,6 @@ export function OperationsPage() {
   const [events, setEvents] = useState([]);
   useEffect(() => poll(async () => {
     const [{ found }, told] = await Promise.all([call("GET", "queries?expand=status"), call("GET", "events?limit=200")]);
-    asOf.value = found.as_of_ms;
     setQueries(found.queries);
     setEvents(told.found.events);
   }, 2000), []);

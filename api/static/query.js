@@ -26,6 +26,11 @@ export function QueryPage({ name, view }) {
     setQuery(found);
   };
   useEffect(() => poll(look, 500), [name]);
+  const [plan, setPlan] = useState(null);
+  const revision = query && query.revision;
+  useEffect(() => {
+    if (revision) call("GET", `${path}/plan?min_revision=${revision}`).then(({ found }) => setPlan(found), tell);
+  }, [path, revision]);
   useTail(path, tail, () => setTurn((each) => each + 1));
   useSaid(query && query.status);
   if (!query) return html`<p aria-busy="true">Loading ${name}</p>`;
@@ -54,9 +59,9 @@ export function QueryPage({ name, view }) {
       <a href="#/q/${encodeURIComponent(name)}/failures">failures</a></div>
     <${Banner} status=${status} missing=${missing} tail=${tail.current} now=${now} />
     ${session.value.may.chaos && session.value.may.operator && html`<${ShowMe} name=${name} query=${query} status=${status} missing=${missing} change=${change} />`}
-    <section class="card"><h2>Inputs and operators</h2><${Dag} spec=${query.spec} inputs=${status.inputs} missing=${missing} />
+    <section class="card"><h2>Inputs and operators</h2>${plan && html`<${Dag} nodes=${plan.nodes} output=${plan.output} inputs=${status.inputs} missing=${missing} />`}
       <${Chaos} name=${name} status=${status} missing=${missing} /></section>
-    <section class="card"><${Slider} query=${query} change=${change} /></section>
+    ${plan && html`<section class="card"><${Slider} query=${query} leastMs=${plan.least_x_ms} change=${change} /></section>`}
     ${status.slo && html`<${Objective} slo=${status.slo} />`}
     <section class="card"><h2>What a client sees</h2>
       <p>${status.counts.stable} stable, <strong>${status.tentative.outstanding} tentative now</strong>, ${status.counts.undone} undone so far, ${status.violations} later than X</p>
@@ -86,6 +91,8 @@ function useTail(path, tail, changed) {
     const open = () => {
       source = new EventSource(`api/v1/${path}/output?from=all&last=300`);
       for (const kind of KINDS) source.addEventListener(kind, take);
+      // Records are lost to this page, maybe those that took back what it shows: what comes now is all that is known.
+      source.addEventListener("gap", () => { tail.current = new Tail(); changed(); });
       source.onerror = () => {
         // Refused: the place is not known any more, as after the query was created again. Start over.
         if (source && source.readyState === EventSource.CLOSED) { close(); tail.current = new Tail(); setTimeout(follow, 2000); }
@@ -158,24 +165,6 @@ function Objective({ slo }) {
 
 const MOST_MS = 30000;
 
-function inMilliseconds(text) {
-  const match = /^([\d.]+)(us|ms|s|m|h)$/.exec(text || "");
-  return match ? Number(match[1]) * { us: 0.001, ms: 1, s: 1000, m: 60000, h: 3600000 }[match[2]] : 100;
-}
-
-// An interval in milliseconds: as it is written, or as it follows from X.
-function interval(text, x) {
-  return !text || text === "auto" ? Math.min(Math.max(Math.floor(x / 20), 10), 100) : inMilliseconds(text);
-}
-
-// The least X that the query file allows: two buckets and two boundary intervals, and a little more.
-function leastOf(spec) {
-  const tuning = spec.tuning || {};
-  let least = 0, needed = 1;
-  for (; needed > least; needed = 2 * (interval(tuning.bucket, least) + interval(tuning.boundary_interval, least)) + 1) least = needed;
-  return Math.ceil(least / 10) * 10;
-}
-
 // What an X would have shown of the recorded failures of the last day, as the server bounds it.
 function WhatIf({ name, x }) {
   const [steps, setSteps] = useState([]);
@@ -187,8 +176,9 @@ function WhatIf({ name, x }) {
     ${" "}at most ${step.rows_tentative_at_most} rows: a bound, no promise.</p>`;
 }
 
-function Slider({ query, change }) {
-  const least = leastOf(query.spec), most = Math.max(MOST_MS, query.x_ms);
+// leastMs: the smallest X that the server accepts.
+function Slider({ query, leastMs, change }) {
+  const least = Math.ceil(leastMs / 10) * 10, most = Math.max(MOST_MS, query.x_ms);
   const toPlace = (ms) => Math.round((1000 * Math.log(ms / least)) / Math.log(most / least));
   const toX = (place) => {
     const ms = least * (most / least) ** (place / 1000);

@@ -58,7 +58,7 @@ NEAR = 1_000
 ATTEMPTS = 5
 """How often a replay that others overtake begins."""
 WAIT_S = 0.1
-"""How long it waits at most before its first new attempt, half of it; for each further one twice as long."""
+"""Before its second attempt it waits at most twice this, in seconds, and before each further one twice as long."""
 
 _DROPPED_HEADERS = (POSTED_HEADER, REPLAYED_HEADER)
 

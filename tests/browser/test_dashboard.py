@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from api.tokens import Role, TokenStore
 from tests.browser.chromium import needs_browser, picture
@@ -108,6 +110,11 @@ def test_a_query_is_made_on_a_page(up: Up, open_page: OpenPage) -> None:
     page.get_by_text("has no unit").wait_for()
     spec.fill(text)
     page.get_by_text("It can run").wait_for()
+    planned = page.get_by_role("complementary")
+    least = up.call("POST", "/api/v1/validate", yaml.safe_load(text))[2]["plan"]["least_x_ms"]
+    planned.get_by_text(f"the least that this query can keep is {least:.0f} ms").wait_for()
+    assert planned.get_by_role("row").nth(1).get_by_role("cell").first.inner_text() == "main"
+    planned.locator("svg.dag").wait_for()
     page.get_by_role("button", name="Create").click()
     page.get_by_role("heading", name="counts", level=1).wait_for()
     assert up.call("DELETE", "/api/v1/queries/counts")[0] == 204
@@ -161,6 +168,80 @@ def test_a_lost_server_is_said_and_found_again(up: Up, open_page: OpenPage) -> N
     page.context.set_offline(False)
     page.get_by_text("No connection: what is shown is old").wait_for(state="detached")
     page.get_by_text("as of").wait_for()
+
+
+def test_amber_rows_do_not_stay_where_what_took_them_back_was_missed(up: Up, open_page: OpenPage) -> None:
+    """The records after the first answer are no longer kept when the page comes back: its second answer begins with a gap."""
+    page = open_page(viewport={"width": 1000, "height": 1400})
+    gap = 'event: gap\ndata: {"after": "local:1", "first": "local:7"}\n\n'
+    bodies = iter((event("tentative", 1), gap + event("stable", 7)))
+    headers = {"Content-Type": "text/event-stream"}
+    comes_back: list[Any] = []
+
+    def answer(route: Any) -> None:
+        if (body := next(bodies, None)) is None or comes_back:
+            route.abort()
+        elif body.startswith("event: gap"):
+            comes_back.append(lambda: route.fulfill(headers=headers, body=body))
+        else:
+            route.fulfill(headers=headers, body=f"retry: 100\n\n{body}")
+
+    page.route("**/output?**", answer)
+    page.goto(up.link)
+    page.get_by_role("link", name="departures").click()
+    page.locator("li.tentative").wait_for()
+    while not comes_back:
+        page.wait_for_timeout(50)
+    comes_back[0]()
+    page.locator("li.stable").wait_for()
+    assert not page.locator("li.tentative").count() and page.errors == []
+
+
+def event(kind: str, number: int) -> str:
+    """A record of the output, as a server-sent event."""
+    record = {
+        "seq": number, "type": kind, "key": "AA", "event_time": f"2013-01-02T10:{10 + number}:00Z", "data": {"n": number},
+        "t_max": f"2013-01-02T10:{10 + number}:00Z", "ingest_ms": 1.0, "emitted_ms": 2.0, "missing_inputs": ["jfk"],
+    }  # fmt: skip
+    return f"id: local:{number}\nevent: {kind}\ndata: {json.dumps(record)}\n\n"
+
+
+def test_of_thousands_of_queries_only_those_on_the_screen_are_rows(up: Up, open_page: OpenPage) -> None:
+    def lines(count: int) -> list[dict[str, Any]]:
+        common: dict[str, Any] = {"revision": 1, "paused": False, "delay_threshold": "3s", "x_ms": 3_000.0}
+        common |= {"p99_ms": None, "violations": 0}
+        inputs = [{"name": "jfk", "state": "live", "missing": False}]
+        common |= {"state": "STABLE", "inputs": inputs}
+        return [{"name": f"q{n:04}", "tentative": int(n == 1_500), **common} for n in range(count)]
+
+    asked: list[str] = []
+
+    def answer(route: Any) -> None:
+        asked.append(route.request.url)
+        limit = re.search(r"limit=(\d+)", route.request.url)
+        shown = lines(min(int(limit[1]), 2_000) if limit else 2_000)
+        route.fulfill(json={"queries": shown, "total": 2_000, "as_of_ms": 1.0, "stale": False})
+
+    page = open_page(viewport={"width": 1000, "height": 800})
+    page.route("**/overview**", answer)
+    page.goto(up.link)
+    page.get_by_role("link", name="q0000").wait_for()
+    assert page.get_by_text("2000 of 2000").count() and "limit=200" in asked[0]
+    assert page.locator("table.list tbody tr").count() < 100
+    page.get_by_role("link", name="q0000").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == "q0001"
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.get_by_role("link", name="q1999").wait_for()
+    assert page.locator("table.list tbody tr").count() < 100 and not page.get_by_role("link", name="q0000").count()
+    page.evaluate("scrollTo(0, 0)")
+    page.get_by_role("button", name="query", exact=True).click()
+    page.get_by_role("link", name="q1999").wait_for()
+    assert "sort=-name" in page.url
+    page.get_by_role("searchbox").fill("state:tentative")
+    page.get_by_text("1 of 2000").wait_for()
+    assert page.get_by_role("link", name="q1500").count() and "filter=state" in page.url
+    assert page.errors == []
 
 
 def test_a_viewer_only_looks_until_its_token_expires(up: Up, open_page: OpenPage) -> None:
