@@ -167,7 +167,8 @@ class SourceFeeder:
     """Logs the feeds, `stride` intervals at each tick; call `tick` every boundary interval of run time.
 
     lag_us: how far the boundaries are behind the rows, as with a stream's `disorder`. jumps: by stream, (an interval, a time):
-    after this interval the boundary is at least at the time. A source may be away for a while: its next incarnation begins
+    after this interval the boundary is at least at the time. stalls: by stream, two intervals, between which its boundary
+    stands still, as while its topic is read and has nothing. A source may be away for a while: its next incarnation begins
     with START and logs at once the rows of the meantime.
     """
 
@@ -179,6 +180,7 @@ class SourceFeeder:
         stride: int,
         lag_us: int = 0,
         jumps: Mapping[str, tuple[int, int]] | None = None,
+        stalls: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self.plan = plan
         self.feeds = feeds
@@ -186,6 +188,7 @@ class SourceFeeder:
         self.stride = stride
         self.lag_us = lag_us
         self.jumps = jumps or {}
+        self.stalls = stalls or {}
         self.interval = 0
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
@@ -260,7 +263,8 @@ class SourceFeeder:
             self.logged[edge.operator] = self.interval
 
     def _reached(self, stream: str) -> int:
-        reached = self._reached_us(self.interval)
+        since, until = self.stalls.get(stream, (0, 0))
+        reached = self._reached_us(min(self.interval, since) if self.interval < until else self.interval)
         after, least = self.jumps.get(stream, (self.interval, reached))
         return max(reached, least) if self.interval > after else reached
 

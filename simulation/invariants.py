@@ -44,6 +44,7 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, 
 from boreal.query.plan import EGRESS, Plan
 from boreal.query.spec import Aggregate, Distinct, Hold, Top
 from reconcile.events import InstanceId
+from simulation.obligations import failures
 from simulation.oracle import Oracle, difference, shown
 from simulation.run import Observation
 from simulation.scenario import HELD_BACK_BYTES, Scenario
@@ -127,9 +128,7 @@ def check(scenario: Scenario, observed: Observation, reference: Observation) -> 
     found: list[Violation] = []
     may_skip = scenario.may_skip or scenario.loses_state
     output = scenario.plan.output.name
-    histories = {
-        log: LogHistory.of(log, frames, may_skip and log.stream != output) for log, frames in observed.frames.items()
-    }
+    histories = {log: LogHistory.of(log, frames, may_skip and log.stream != output) for log, frames in observed.frames.items()}
     for history in histories.values():
         found += history.violations
     found += _compare(histories, reference, observed.settled and observed.error is None)
@@ -144,6 +143,7 @@ def check(scenario: Scenario, observed: Observation, reference: Observation) -> 
     if not any(strike.kind == "replan" for strike in scenario.strikes):
         found += _holding(scenario, observed, histories)
     found += _alpha_sharing(scenario, observed)
+    found += _alarms(scenario, observed)
     found += _starvation(scenario, observed)
     found += _thrashing(observed)
     found += _trimming(scenario, observed)
@@ -163,7 +163,7 @@ def check(scenario: Scenario, observed: Observation, reference: Observation) -> 
     if scenario.owes_masking:
         found += _masking(scenario, observed, clients, histories)
     for client in clients if scenario.owes_early else ():
-        found += _earliness(observed, client)
+        found += _earliness(client)
     if scenario.owes_silence:
         found += _silence(scenario, observed, histories)
     return found
@@ -357,9 +357,7 @@ def _bytes(batch: pa.RecordBatch | None) -> bytes:
     return b"" if batch is None else encode(Data(_PLAIN, 0, 0, batch, False, ((INFINITY, 0),), 0))
 
 
-def _first_difference(
-    log: LogId, first_id: int, batch: pa.RecordBatch, expected: pa.RecordBatch | None
-) -> Iterator[Violation]:
+def _first_difference(log: LogId, first_id: int, batch: pa.RecordBatch, expected: pa.RecordBatch | None) -> Iterator[Violation]:
     theirs = expected.slice(first_id, batch.num_rows) if expected is not None else batch.slice(0, 0)
     ours = batch.slice(0, theirs.num_rows)
     if ours.num_rows and _bytes(ours) != _bytes(theirs):
@@ -447,8 +445,9 @@ def _thrashing(observed: Observation) -> Iterator[Violation]:
 
 def _trimming(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
     """Owed when there were no faults for longer than any window and the acknowledgements take. State that windows cannot
-    rebuild waits for its own checkpoints."""
-    calm = observed.ended_at - observed.quiet_at
+    rebuild waits for its own checkpoints, and all wait for a stream that stands still."""
+    stalled = sum(until - since for since, until in scenario.stalls.values()) * scenario.plan.boundary_interval_us
+    calm = observed.ended_at - observed.quiet_at - stalled
     if calm > 1.5 * SECOND_US + 2 * scenario.lag_us and observed.trimmed == 0 and not scenario.is_unbounded:
         yield Violation("never-trimmed", f"after {calm} us without faults")
 
@@ -750,12 +749,18 @@ def _masking(
             yield Violation("unmasked", f"{history.log}: {history.n_tentative} rows, alpha*X {observed.alpha_x_us}")
 
 
-def _earliness(observed: Observation, client: LogHistory) -> Iterator[Violation]:
-    """Rows that are out of order for longer than X are answered early, which is no failure, and at a bounded cost."""
+def _alarms(scenario: Scenario, observed: Observation) -> Iterator[Violation]:
+    """Before the first fault, and where none comes, no instance is in UP_FAILURE: that a stream is idle, out of order, or ahead
+    of another is no failure. At the start, instances may have to wait for one another."""
+    first = min((strike.at_us for strike in failures(scenario)), default=INFINITY)
     for when, who, state in observed.states:
-        if state is State.UP_FAILURE and when > SECOND_US // 2:
+        if state is State.UP_FAILURE and SECOND_US // 2 < when < first:
             yield Violation("alarmed", f"{who} at {when}")
             return
+
+
+def _earliness(client: LogHistory) -> Iterator[Violation]:
+    """Rows that are out of order for longer than X are answered early, at a bounded cost."""
     if client.n_tentative > MOST_TENTATIVE * client.next_id + FEW_TENTATIVE:
         yield Violation("costly", f"{client.n_tentative} tentative rows for {client.next_id} stable ones")
 

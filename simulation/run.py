@@ -133,7 +133,9 @@ class Simulation:
             scenario.step_rows,
             scenario.batch_us,
         )
-        self.feeder = SourceFeeder(plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps)
+        self.feeder = SourceFeeder(
+            plan, scenario.feeds, scenario.start_us, scenario.stride, scenario.lag_us, scenario.jumps, scenario.stalls
+        )
         self.saboteur = Saboteur(self.world, self.feeder, Random(scenario.seed))
         self.client = Client(plan, scenario.keeps_records)
         self.shown = LogId(plan.output.name, "r0", 0)

@@ -71,6 +71,8 @@ class Scenario:
     """How long a micro-batch takes, if some fragments' operators run in another process; else 0."""
     jumps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """See `simulation.feed`."""
+    stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """See `simulation.feed`."""
     has_whole_replica: bool = False
     """One replica has every stream that is not cut off from all replicas."""
     owes_early: bool = False

@@ -174,12 +174,13 @@ class SimulatedWorld(World):
         if process.instance is None:
             return
         held = process.instance.held_bytes
-        if held <= self.plan.memory_bytes:
+        memory = process.instance.plan.memory_bytes
+        if held <= memory:
             return
         brought = 0
         if isinstance(event, Frames):
             brought = sum(frame.batch.nbytes for _, frame in event.items if isinstance(frame, Data))
-        allowed = self.plan.memory_bytes + brought
+        allowed = memory + brought
         if held > allowed:
             self.overfull.setdefault(process.id, f"{held} bytes at {self.now}, {allowed} allowed")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from simulation.families import basic, clocks, limits, partial, paths
+from simulation.families import basic, clocks, limits, partial, paths, pauses
 from simulation.hindrances import maybe_ahead, maybe_hindered, maybe_remote, maybe_second_site
 from simulation.obligations import with_obligations
 from simulation.scenario import Families, Scenario
@@ -20,7 +20,7 @@ FAMILIES: Families = {
     **limits.FAMILIES,
     **clocks.FAMILIES,
 }
-
+EVERY_FAMILY: Families = {**FAMILIES, **pauses.FAMILIES}
 
 RECENT_SHARE = 1 / 12
 """The share of seeds whose scenario is of the family `recent`."""
@@ -28,6 +28,10 @@ OWN_SHARE = 1 / 20
 """The share of seeds whose scenario is of the family `own`."""
 EXACT_SHARE = 1 / 20
 """The share of seeds whose scenario is of the family `exact`."""
+PAUSING_SHARE = 1 / 12
+"""The share of seeds whose scenario is of a family of `pauses`."""
+FIRST_PAUSING = 1_000
+"""The seeds below keep their scenarios: hunts for mutants begin there."""
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -41,10 +45,13 @@ def make_scenario(seed: int) -> Scenario:
         family = "own"
     if Random(f"decimals and dates 31 {seed}").random() < EXACT_SHARE:
         family = "exact"
-    drawn = maybe_second_site(FAMILIES[family][1](seed, family, rng))
+    pausing = Random(f"pauses 9014 {seed}")
+    if seed >= FIRST_PAUSING and pausing.random() < PAUSING_SHARE:
+        family = pausing.choices(list(pauses.FAMILIES), [weight for weight, _ in pauses.FAMILIES.values()])[0]
+    drawn = maybe_second_site(EVERY_FAMILY[family][1](seed, family, rng))
     return with_obligations(maybe_hindered(maybe_remote(maybe_ahead(drawn))))
 
 
 def make_family_scenario(family: str, seed: int) -> Scenario:
     """The scenario that a family draws from a seed, without the additions of `simulation.hindrances`."""
-    return with_obligations(FAMILIES[family][1](seed, family, Random(seed)))
+    return with_obligations(EVERY_FAMILY[family][1](seed, family, Random(seed)))

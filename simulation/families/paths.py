@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from boreal.query.plan import EGRESS
 from boreal.query.spec import Mode
@@ -31,6 +32,11 @@ def _settled(seed: int, family: str, rng: Random, wish: PlanOptions) -> Scenario
         query = replace(query, mode=Mode.OVERLAY_REDO)
     query = replace(query, memory_bytes=max(query.memory_bytes, HELD_BACK_BYTES))
     return settle(seed, family, rng, query, wish, owes_delay=True, is_rowwise=is_rowwise and is_chain(query))
+
+
+def answering(seed: int, family: str, rng: Random, **options: Any) -> Scenario:
+    """A scenario where I3 is owed, of a query that goes on without some inputs. options: other fields of its `PlanOptions`."""
+    return _settled(seed, family, rng, replace(_ANSWERING, **options))
 
 
 def _unequal(seed: int, family: str, rng: Random) -> Scenario:
@@ -73,7 +79,7 @@ def _ended(seed: int, family: str, rng: Random) -> Scenario:
     return replace(scenario.lagging(lag), feeds=feeds, strikes=(strike,))
 
 
-def _jumps(seed: int, family: str, rng: Random) -> Scenario:
+def jumping(seed: int, family: str, rng: Random) -> Scenario:
     """The boundary of one stream jumps far ahead, as after a gap, or because a producer's clock is wrong; others may be cut
     off or end at the same time."""
     scenario = _settled(seed, family, rng, replace(_ANSWERING, replicas=(1, 2, 2), x_ms=(600, 1_200)))
@@ -104,6 +110,6 @@ def _early(seed: int, family: str, rng: Random) -> Scenario:
 FAMILIES: Families = {
     "unequal": (4, _unequal),
     "ended": (3, _ended),
-    "jumps": (4, _jumps),
+    "jumps": (4, jumping),
     "early": (3, _early),
 }

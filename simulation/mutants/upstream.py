@@ -179,6 +179,23 @@ def stay_with_one_that_lags(patch: Patch) -> None:
     patch(reconcile.upstream, "_lag", lambda _: lambda others, reached, now: 0)
 
 
+@caught_by("reconcile/test_upstream.py", "test_one_whose_stable_rows_lag_is_left_for_one_that_has_them")
+def stay_with_one_that_only_answers_early(patch: Patch) -> None:
+    """A STABLE replica ranks as such however far its stable boundary lags behind another's."""
+
+    def make(original: Any) -> Any:
+        def rank(self: Upstream, candidate: Any, now: int) -> Any:
+            slack_us, self.stable_slack_us = self.stable_slack_us, INFINITY
+            try:
+                return original(self, candidate, now)
+            finally:
+                self.stable_slack_us = slack_us
+
+        return rank
+
+    patch(Upstream, "rank", make)
+
+
 @caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
 def stay_with_one_that_lacks_more(patch: Patch) -> None:
     """Of replicas in UP_FAILURE the current one is kept, although another lacks fewer inputs."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from simulation.campaign import ScenarioJudge, run_seed
-from simulation.families import make_family_scenario
+from simulation.families import make_family_scenario, pauses
 from tests.thoroughness import some
 
 SEEDS = some(400)
 CHUNK = 20
+OF_A_FAMILY = some(30)
 ONCE_BROKEN = (
     *(1013, 1328, 1415, 1851, 2150, 2315, 2317, 2356, 2623, 3497, 3582, 4005, 4422, 5052, 5385, 5914, 6142, 6513, 6601, 6746),
     *(7087, 7201, 7238, 7482, 7803, 7808, 8489, 8620, 8621, 9521, 10986, 11176, 11210, 12315, 14304, 16806, 18557),
@@ -27,6 +28,8 @@ BROKEN_BY = (
     ("clocks", 5, "keep_the_clock_of_the_start"),
     ("behind", 1, "believe_in_the_own_clock"),
     ("heavy", 0, "copy_at_the_deadline"),
+    ("idle", 0, "take_an_early_answer_for_a_failure"),
+    ("trailing", 13, "stay_with_one_that_lags"),
 )
 """Of a family, a seed that once broke, and what it was that broke it."""
 
@@ -35,6 +38,13 @@ BROKEN_BY = (
 def test_no_seed_breaks_an_invariant(first: int) -> None:
     verdicts = [run_seed(seed) for seed in range(first, first + CHUNK)]
     broken = [f"seed {v.seed}: {v.violations[0].invariant} {v.violations[0]}" for v in verdicts if v.violations]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("family", pauses.FAMILIES)
+def test_no_seed_of_a_family_that_few_seeds_draw_breaks_an_invariant(family: str) -> None:
+    verdicts = {seed: ScenarioJudge(make_family_scenario(family, seed)).judge() for seed in range(OF_A_FAMILY)}
+    broken = [f"seed {seed}: {v.violations[0]}" for seed, v in verdicts.items() if v.violations]
     assert not broken, "\n".join(broken)
 
 

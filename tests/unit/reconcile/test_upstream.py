@@ -249,6 +249,24 @@ def test_one_that_lags_is_left_for_one_that_moves_on() -> None:
     assert upstream.live.log == B
 
 
+def test_one_whose_stable_rows_lag_is_left_for_one_that_has_them() -> None:
+    """It is STABLE, and its early answers are as far as the other's stable ones."""
+    upstream = upstream_of(S, S)
+    upstream.slack_us, upstream.stable_slack_us = SILENCE, 2 * SILENCE
+
+    def reach_early(at: int) -> None:
+        reach(upstream, at, (50, at))
+        early = Boundary(Origin("r", 1), 0, at, True, 0, 0, S)
+        upstream.hear(upstream.candidates[0], early, at)
+
+    for at in range(1000, 1000 + 2 * SILENCE + 1, 50):
+        reach_early(at)
+        assert upstream.choose(at, 0) == (False, []) and upstream.live.log == A, "the reader can wait for so long"
+    reach_early(1001 + 2 * SILENCE)
+    assert upstream.rank(upstream.live, 1001 + 2 * SILENCE) is Rank.UP_FAILURE
+    assert upstream.choose(1001 + 2 * SILENCE, 0) == (True, [Unfollow(A), Follow(B, 0)])
+
+
 def test_what_was_undone_is_no_progress() -> None:
     upstream = upstream_of(U, U)
     upstream.slack_us = SILENCE
