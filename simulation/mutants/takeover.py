@@ -7,7 +7,7 @@ from typing import Any
 
 from boreal.model.frames import Data
 from logs import egress_switch
-from logs.egress_switch import EgressSwitch, Given
+from logs.egress_switch import ClientFrame, EgressSwitch
 from simulation.mutants.registry import Patch, caught_by
 
 _FILE = "logs/test_switch_rules.py"
@@ -29,9 +29,9 @@ def promise_a_time_that_has_passed(patch: Patch) -> None:
     """An egress promises a time that its rows have passed."""
 
     def make(original: Any) -> Any:
-        def prepare(self: EgressSwitch, following: Any) -> list[Given]:
+        def prepare(self: EgressSwitch, following: Any) -> list[ClientFrame]:
             reached, self.reached = self.reached, -(1 << 62)
-            given: list[Given] = original(self, following)
+            given: list[ClientFrame] = original(self, following)
             self.reached = max(self.reached, reached)
             return given
 
@@ -74,9 +74,9 @@ def count_the_rows_that_were_held_back(patch: Patch) -> None:
     """The ids of the next version begin after those that the version before held back, and not after what clients have."""
 
     def make(original: Any) -> Any:
-        def end(self: EgressSwitch, log: Any, frame: Any, following: Any) -> Given:
+        def end(self: EgressSwitch, log: Any, frame: Any, following: Any) -> ClientFrame:
             self.next_id += frame.batch.num_rows if isinstance(frame, Data) else 0
-            given: Given = original(self, log, frame, following)
+            given: ClientFrame = original(self, log, frame, following)
             return given
 
         return end

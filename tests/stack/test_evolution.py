@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -72,31 +72,44 @@ STALL_S = 0.5
 
 class Feed:
     """Writes rows into both streams, in the present, for as long as it is not closed. `rows`: those that were written;
-    `stall_s`: how long the machine has stopped it at most, since that was set to 0."""
+    `stall_s`: how long the machine has stopped it at most, since that was set to 0. bootstraps: of the left stream's Kafka, and
+    of the right one's if that is another."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, *bootstraps: str) -> None:
         self.rows: list[tuple[int, str, int]] = []
         self.stall_s = 0.0
-        self._producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=0)
+        self._producers = [KafkaProducer(bootstrap_servers=bootstrap, linger_ms=0) for bootstrap in bootstraps]
+        self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        value, last = 0, time.monotonic()
+        last = time.monotonic()
+        left, right = self._producers[0], self._producers[-1]
         while not self._closing.wait(0.02):
             self.stall_s = max(self.stall_s, time.monotonic() - last)
             last = time.monotonic()
-            at, key = time.time_ns() // 1_000, KEYS[value % len(KEYS)]
-            record = json.dumps({"at": at, "key": key, "value": value}).encode()
-            self._producer.send("in.left" if value % 2 else "in.right", record)
-            self.rows.append((at, key, value))
-            value += 1
+            with self._lock:
+                value = len(self.rows)
+                at, key = time.time_ns() // 1_000, KEYS[value % len(KEYS)]
+                record = json.dumps({"at": at, "key": key, "value": value}).encode()
+                (left.send("in.left", record) if value % 2 else right.send("in.right", record))
+                self.rows.append((at, key, value))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What was written is in Kafka, and nothing more is written meanwhile."""
+        with self._lock:
+            for producer in self._producers:
+                producer.flush()
+            yield
 
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
-        self._producer.close()
+        for producer in self._producers:
+            producer.close()
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +169,14 @@ def await_windows(cluster: Cluster, count: int, version: int | None = None) -> N
         time.sleep(0.5)
 
 
-def check(cluster: Cluster, feed: Feed) -> list[tuple[int, int]]:
+def check(
+    cluster: Cluster, feed: Feed, columns: Mapping[int, Collection[str]] = COLUMNS, out: str = "counts.out"
+) -> list[tuple[int, int]]:
     """Clients have each row once, and as the version in charge then computes it. The versions, each with the end of the first
-    window that it gave."""
+    window that it gave. columns: of each version."""
     rows = given(cluster)
     assert [id_ for id_, _, _ in rows] == list(range(len(rows)))
-    assert [json.loads(text) for text in replayed(values_of(cluster, "counts.out"))][: len(rows)] == [row for *_, row in rows]
+    assert [json.loads(text) for text in replayed(values_of(cluster, out))][: len(rows)] == [row for *_, row in rows]
     last_us = max(time_us(row["window_end"]) for *_, row in rows)
     expected: dict[tuple[int, str], list[int]] = {}
     for at, key, value in feed.rows:
@@ -177,7 +192,7 @@ def check(cluster: Cluster, feed: Feed) -> list[tuple[int, int]]:
             continue
         values = expected[end, row["key"]]
         of_all = {"rows": len(values), "total": sum(values), "least": min(values)}
-        assert {name: row[name] for name in of_all if name in row} == {name: of_all[name] for name in COLUMNS[version]}
+        assert {name: row[name] for name in of_all if name in row} == {name: of_all[name] for name in columns[version]}
         if not versions or versions[-1][0] != version:
             versions.append((version, end))
     return versions
@@ -249,10 +264,10 @@ def at_states(cluster: Cluster, acts: dict[str, Callable[[], object]]) -> Iterat
     assert not left, f"it was never {', '.join(left)}"
 
 
-def slowest_new_ms(cluster: Cluster, since_us: int) -> float:
+def slowest_new_ms(cluster: Cluster, since_us: int, out: str = "counts.out") -> float:
     """The longest delay of a result when it was given first, tentative or stable."""
     first: dict[tuple[str, str], float] = {}
-    for record in values_of(cluster, "counts.out"):
+    for record in values_of(cluster, out):
         if record["type"] in ("stable", "tentative") and time_us(record["event_time"]) >= since_us:
             key = record["event_time"], record["data"]["key"]
             first.setdefault(key, record["emitted_ms"] - record["ingest_ms"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin
-from logs.egress_switch import MISSED, PROMISED, EgressSwitch, Given, NextVersion
+from logs.egress_switch import MISSED, PROMISED, ClientFrame, EgressSwitch, NextVersion
 from tests.harness import plan_of, query_of
 
 LOG = LogId("q", "r0", 0)
@@ -31,7 +31,7 @@ def given(switch: EgressSwitch, *frames: Frame) -> list[int]:
     return times_of([part for frame in frames for part in switch.take(LOG, frame)])
 
 
-def times_of(parts: list[Given]) -> list[int]:
+def times_of(parts: list[ClientFrame]) -> list[int]:
     assert not any(part.is_last for part in parts)
     return [time for part in parts if isinstance(part.frame, Data) for time in part.frame.batch["time"].to_pylist()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from boreal.model.errors import UserError
 from boreal.query.spec import load_query
 from deployment.change_preview import refuse_other_structure
-from deployment.evolution import evolve
+from deployment.evolution import LEAVING, evolve, state_of
 from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import answers_topic, orders_topic
-from deployment.query_record import QueryRecord
+from deployment.query_record import Beside, QueryRecord
 from deployment.status_fields import STACK
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.settings import KafkaSettings, ServiceSettings
@@ -277,3 +278,39 @@ def test_a_version_is_deleted_once_all_supervisors_have_read_that_it_leaves(
     assert operations.roll_back("q", wait).beside is None
     assert waited_for == [["supervisor.a"], ["supervisor.a"]]
     assert site.names == others
+
+
+def test_a_settle_that_is_interrupted_at_any_point_is_made_again(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While processes end, and while a server is away; nothing but what is the version's goes."""
+    streams = {name: {**stream, "topic": name} for name, stream in query_of()["streams"].items()}
+    spec = {**query_of(), "streams": streams, "engine": "native"}
+    evolved = evolve(QueryRecord("q", load_query(spec).dump(), 1), load_query({**spec, "shards": 2}), "earliest")
+    assert evolved.beside is not None
+    beside = Beside(1, evolved.spec, "earliest", takes_over=False)
+    taken_over = replace(evolved, spec=evolved.beside.spec, version=2, since=1, beside=beside)
+    own, kept = (made_by(make_layout(run.query, ("a",), run.name)) - {"q.dlq"} for run in reversed(taken_over.runs()))
+    own -= {topic for topic in own if topic.partition(".")[2] in ("out", "stable")}
+    site, records = Topics(own | kept | streams.keys()), Records(q=taken_over)
+    process = {"name": "node.q.r0", "kind": "node", "query": "q"}
+    supervisor: dict[str, Any] = {"processes": [process], "queries": {"q": {"revision": taken_over.revision + 1}}}
+    monkeypatch.setattr(operations, "clusters", {"a": site})
+    monkeypatch.setattr(operations, "_registry", records)
+    monkeypatch.setattr(operations, "statuses", lambda within_s: {"supervisor": supervisor})
+    monkeypatch.setattr(module, "RedisCheckpointStore", Checkpoints)
+
+    def interrupt(names: Collection[str]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        operations.settle("q", interrupt)
+    assert state_of(records["q"]) == LEAVING and site.names >= own
+    supervisor["processes"] = []
+    monkeypatch.setattr(Checkpoints, "is_away", True)
+    with pytest.raises(UserError):
+        operations.settle("q", interrupt)
+    assert state_of(records["q"]) == LEAVING
+    monkeypatch.setattr(Checkpoints, "is_away", False)
+    assert operations.settle("q", interrupt).beside is None
+    assert records["q"].version == 2 and site.names == kept | streams.keys()
