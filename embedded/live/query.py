@@ -49,7 +49,7 @@ from embedded.file_log import FileLogStore
 from embedded.injection import ActiveFault, FaultInjector
 from embedded.live.demo import AIRPORTS, SPEED, DemoTopic, demo_query
 from embedded.live.output import Output, OutputRing, version_given
-from embedded.live.source import LiveSource
+from embedded.live.source import LiveSink, LiveSource
 from embedded.live.source_archive import SourceArchive, SourceFiles
 from embedded.live.topic import PostedTopic, SharedTopic, Topic
 from embedded.recording import source_logs
@@ -343,8 +343,8 @@ class LiveQuery:
             streams = version.query.streams
             for name in dict.fromkeys(edge.operator for edge in made.sources):
                 topic = self._topic(name).of(number)
-                given = (name, streams[name], made, topic, logs, world.append, self._refuse, now, since)
-                running.sources[name] = LiveSource(*given)
+                sink = LiveSink(logs, world.append, self._refuse)
+                running.sources[name] = LiveSource(name, streams[name], made, topic, sink, now, since)
             running.files = files.pop_all()
         return running
 

@@ -7,6 +7,7 @@ before its rows, and after a restart the batch that was announced last is comple
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from boreal.model.frames import INFINITY, Frame, LogId, Origin, Start
@@ -32,6 +33,18 @@ TRIM_EVERY_US = 10_000_000
 _PARTITION = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LiveSink:
+    """Where a source writes."""
+
+    logs: LogStore
+    """The logs of its stream."""
+    append: Callable[[LogId, Frame], None]
+    """Appends a frame to one of them."""
+    refuse: Callable[[DeadLetterRecord, int], None]
+    """Takes a dead letter, and when it was made (us)."""
+
+
 class LiveSource:
     """A new incarnation of a source. Call `tick` at `next_tick`, and earlier when records have come."""
 
@@ -41,14 +54,13 @@ class LiveSource:
         stream: Stream,
         plan: Plan,
         topic: Topic,
-        logs: LogStore,
-        append: Callable[[LogId, Frame], None],
-        refuse: Callable[[DeadLetterRecord, int], None],
+        sink: LiveSink,
         now: int,
         since: int | None = None,
     ) -> None:
-        """append: logs a frame. refuse: takes a dead letter, and when it was made. since: a source that never took a record
-        begins with those that arrived at this clock value or later; None: with all."""
+        """since: a source that never took a record begins with those that arrived at this clock value or later; None: with
+        all."""
+        logs, append = sink.logs, sink.append
         taken = SourceStream.of(plan, name, stream, name)
         ids = [LogId(edge.name, "", partition) for edge in taken.edges for partition in range(edge.partitions)]
         former = source_restart([logs.open(log) for log in ids], name)
@@ -63,7 +75,7 @@ class LiveSource:
         self.interval_us = plan.boundary_interval_us
         self.sign_of_life_us = plan.sign_of_life_us
         self.next_tick = now
-        self._append, self._refuse = append, refuse
+        self._append, self._refuse = append, sink.refuse
         self._logs = [logs.open(log) for log in ids]
         self._boundary_at = now
         self._trim_at = now + TRIM_EVERY_US

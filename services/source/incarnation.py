@@ -22,6 +22,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -57,35 +58,44 @@ class StopRequest(Exception):
     """Ends `run`: the process was stopped, or another incarnation of it has begun."""
 
 
+@dataclass(frozen=True, slots=True)
+class SourceInputs:
+    """Where the records of a stream come from."""
+
+    topic: UserTopic
+    """The user's topic."""
+    box: PostBox | None = None
+    """Where rows are posted; None if they are not."""
+    registry: Registry | None = None
+    """The registry of the schemas that the intake needs; None if it needs none."""
+
+
 class SourceIncarnation:
     """`run` goes on until it is stopped or fenced, and returns the process's exit code.
 
-    intake: a new one, for `topic`. logs: all logs of the stream. box: where rows are posted; None if they are not. registry:
-    of the schemas that `intake` needs; None if it needs none.
-    fenced: set when another incarnation writes the logs. on_change: called whenever the status may have changed.
+    intake: a new one, for the topic. logs: all logs of the stream. fenced: set when another incarnation writes the logs.
+    on_change: called whenever the status may have changed.
     """
 
     def __init__(
         self,
         plan: Plan,
         intake: Intake,
-        topic: UserTopic,
+        inputs: SourceInputs,
         logs: Mapping[LogId, KafkaLog],
         letters: Letters,
-        box: PostBox | None,
-        registry: Registry | None,
         stopping: threading.Event,
         fenced: threading.Event,
     ) -> None:
         self.plan = plan
         self.intake = intake
-        self.topic = topic
+        self.topic = inputs.topic
         self.logs = logs
         self.letters = letters
-        self.box = box
-        self.registry = registry
+        self.box = inputs.box
+        self.registry = inputs.registry
         self.on_change: Callable[[], None] = lambda: None
-        self.evidence = Evidence(topic, now_us, intake.answer)
+        self.evidence = Evidence(inputs.topic, now_us, intake.answer)
         self._stopping = stopping
         self._fenced = fenced
         self._has_begun = self._is_absent = self._is_unanswered = self._is_stalled = False

@@ -29,7 +29,7 @@ from services.hosting.registry import Registry
 from services.hosting.trimmer import Trimmer
 from services.kafka.control import NO_HURRY_MS, ControlPlane
 from services.kafka.topics import control_topic
-from services.source.incarnation import SourceIncarnation
+from services.source.incarnation import SourceIncarnation, SourceInputs
 from services.source.letters import Letters
 from services.source.options import SourceOptions
 from services.source.post_box import PostBox
@@ -94,7 +94,8 @@ class SourceProcess:
             if registry is not None:
                 stack.enter_context(closing(registry))
             intake = self.make_intake(former)
-            incarnation = SourceIncarnation(plan, intake, topic, logs, letters, box, registry, stopping, fenced)
+            inputs = SourceInputs(topic, box, registry)
+            incarnation = SourceIncarnation(plan, intake, inputs, logs, letters, stopping, fenced)
             publisher = StatusPublisher(self.connections.home, self.name, incarnation.status, self.connections.statuses)
             status = stack.enter_context(closing(publisher))
             incarnation.on_change = status.now

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import stat
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +36,8 @@ from services.monitor.reports import QueryReports
 from services.stack.launcher import reach
 from tests.command_line import run_command
 from tests.described import assert_described
+from tests.examples.test_flights import DEPARTURES, assert_same, oracle
+from tests.stack.test_flights import read_with_confluent
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
 
@@ -645,6 +650,29 @@ def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, qu
     admin.close()
     assert topics == {"in.left", "in.right", "boreal.clock", "boreal.events", "boreal.queries", "boreal.status"}
     assert boreal.refused("query", "delete", "counts")["problem"] == "there is no such query"
+
+
+def test_the_five_commands_of_the_readme_do_what_it_says(boreal: Commands, tmp_path: Path) -> None:
+    """As they are written, but that the packages are installed, the stack is up, and the query's engine is native: README says
+    that this changes nothing but the time."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## On Kafka, in five commands\n\n")[2]
+    install, *commands = [shlex.split(line, comments=True) for line in text.partition("\n\n")[0].splitlines()]
+    extras = re.fullmatch(r"\.\[([\w,]+)\]", install[2])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert extras and set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    environment = {**boreal.environment, "BOREAL_DATA": str(boreal.data), "PYTHONPATH": str(ROOT)}
+    for program, *arguments in commands:
+        command = [sys.executable, *(["-m", "boreal"] if program == "boreal" else []), *arguments]
+        is_apply = arguments[:2] == ["query", "apply"]
+        done = subprocess.run(
+            [*command, "--engine", "native"] if is_apply else command,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}\n{boreal.logs()}"
+    expected = oracle(tmp_path / "flights", DEPARTURES)
+    assert_same(read_with_confluent(boreal.status()["kafka"]["a"], "departures.stable", len(expected)), expected)
+    boreal.json("query", "delete", "departures")
 
 
 def test_down_ends_all_and_nothing_else(boreal: Commands) -> None:

@@ -20,7 +20,7 @@ from intake.place import SourcePlace
 from logs.source_restart import SourceRestart
 from services.hosting.connections import Connections
 from services.kafka.settings import KafkaSettings, ServiceSettings
-from services.source.incarnation import SourceIncarnation
+from services.source.incarnation import SourceIncarnation, SourceInputs
 from services.source.letters import Letters
 from services.source.options import SourceOptions
 from services.source.post_box import PostBox
@@ -86,7 +86,8 @@ def make_source(process: Callable[..., SourceProcess], monkeypatch: pytest.Monke
         of = process()
         intake, letters = of.make_intake(FIRST), LETTERS
         events = threading.Event(), threading.Event()
-        source = SourceIncarnation(of.layout.plan, intake, cast(UserTopic, topic), {}, letters, None, None, *events)
+        inputs = SourceInputs(cast(UserTopic, topic))
+        source = SourceIncarnation(of.layout.plan, intake, inputs, {}, letters, *events)
         source.on_change = lambda: said.append(how(source))
         monkeypatch.setattr(source, "_wait", lambda seconds: said.append(how(source)))
         return source
