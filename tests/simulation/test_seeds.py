@@ -27,6 +27,7 @@ BROKEN_BY = (
     ("clocks", 5, "keep_the_clock_of_the_start"),
     ("behind", 1, "believe_in_the_own_clock"),
     ("heavy", 0, "copy_at_the_deadline"),
+    ("exact", 0, "make_doubles_of_decimals_by_a_product"),
 )
 """Of a family, a seed that once broke, and what it was that broke it."""
 
