@@ -30,6 +30,7 @@ BROKEN_BY = (
     ("heavy", 0, "copy_at_the_deadline"),
     ("idle", 0, "take_an_early_answer_for_a_failure"),
     ("trailing", 13, "stay_with_one_that_lags"),
+    ("exact", 0, "make_doubles_of_decimals_by_a_product"),
 )
 """Of a family, a seed that once broke, and what it was that broke it."""
 
