@@ -89,9 +89,10 @@ class StatusCollector(Collector):
                 _add(lag, [name, stream["name"]], stream.get("lag_records"), 1)
                 _add(behind, [name, stream["name"]], stream.get("lag_ms"), 1e-3)
                 _add(coerced, [name, stream["name"]], stream.get("coerced"), 1)
-                if (why := stream.get("last_refusal")) is not None:
+                if stream.get("dlq") is not None:
+                    last = kind_of_refusal(stream["last_refusal"]) if stream.get("last_refusal") else None
                     for kind in KINDS_OF_REFUSALS:
-                        refusal.add_metric([name, stream["name"], kind], float(kind_of_refusal(why) == kind))
+                        refusal.add_metric([name, stream["name"], kind], float(kind == last))
                 for reason, field in DEAD_LETTERS.items():
                     _add(dead, [name, stream["name"], reason], stream.get(field), 1)
             for entry in self._installation.instances(name) if name in records else ():

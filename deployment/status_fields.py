@@ -114,7 +114,8 @@ REPLICA: Fields = {
     "missing": "The inputs that are missing.",
     "position": "Up to which event time its stable input is processed: microseconds since 1970.",
     "stalled": "Whether it stands still while all its inputs go on.",
-    "problem": "Why its process ended lately, such as an operator that raised an error; null otherwise. It is kept until the "
+    "problem": "Why its process ended lately, such as an operator that raised an error, or whose package is not installed "
+    "there; null otherwise. It is kept until the "
     "process has run for half a minute.",
     "claim_lost": "Whether it was silent for longer than `tuning.retention`, so that its input may be trimmed.",
 }
@@ -305,7 +306,8 @@ SOURCE: Fields = {
 }
 NODE: Fields = {
     "site": "The site of the replica.",
-    "problem": "Why the process ends: the operator and its error, if it is one of a package; null while it runs.",
+    "problem": "Why the process ends: the operator and its error, if it is one of a package, or why the query cannot run in "
+    "it, such as a package that is not installed there; null while it runs.",
     "instances": (
         "For each shard of each fragment:",
         {

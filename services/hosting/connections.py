@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
+from boreal.model.errors import UserError
 from boreal.model.frames import LogId
 from deployment.layout import Layout
 from deployment.query_record import QueryRecord
 from intake.calm import CALM_S
-from services.hosting.process import QueryProcess, StatusDesk, now_us, run_process, set_clock
+from services.hosting.process import QueryProcess, StatusDesk, StatusPublisher, now_us, run_process, set_clock
 from services.kafka.clusters import Cluster, make_clusters
 from services.kafka.control_desk import ControlDesk
 from services.kafka.end_desk import EndDesk
@@ -104,6 +106,19 @@ MakeRole = Callable[[Connections, str, QueryRecord, str], QueryProcess]
 """make(connections, name, record, part): a role of the query with this record, which has not begun; part: such as a replica."""
 
 
+def make_role(make: MakeRole, connections: Connections, name: str, record: QueryRecord, part: str) -> QueryProcess:
+    """The role. UserError if its query cannot run in this process, such as with an operator of a package that is installed
+    elsewhere only. A node says so in its status, since it ends before it says anything else; others have no field for it."""
+    try:
+        return make(connections, name, record, part)
+    except UserError as error:
+        if name.startswith("node."):
+            said = {"ready": False, "problem": str(error), "instances": []}
+            with closing(StatusPublisher(connections.home, name, lambda: said, connections.statuses)) as status:
+                status.deliver()
+        raise
+
+
 def run_query_process(kind: str, make: MakeRole) -> None:
     """The main function of a process that runs one role, whose arguments are a query and a part of it: see `run_process`. The
     role is made after logging, signals and the clock are set up."""
@@ -116,6 +131,6 @@ def run_query_process(kind: str, make: MakeRole) -> None:
         connections = Connections(settings, name)
         # An egress is the query's, and goes from one version of it to another; all others are of one version.
         find = connections.registry.find if kind == "egress" else connections.registry.find_version
-        return make(connections, name, find(query), part).serve(stopping)
+        return make_role(make, connections, name, find(query), part).serve(stopping)
 
     run_process(name, serve)

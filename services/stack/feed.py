@@ -193,4 +193,6 @@ def _send(topic: _Topic, first: int, until: int) -> None:
 
 def _send_boundary(producer: _Producer, topic: str, partitions: list[int], text: str) -> None:
     for partition in partitions:
-        producer.send(topic, b"", headers=[(BOUNDARY_HEADER, text.encode())], partition=partition)
+        # With a key, since a compacted topic takes no record without one.
+        key, headers = BOUNDARY_HEADER.encode(), [(BOUNDARY_HEADER, text.encode())]
+        producer.send(topic, b"", key=key, headers=headers, partition=partition)

@@ -27,7 +27,7 @@ from typing import Any
 
 from deployment.query_record import QueryRecord, query_record
 from services.egress.egress import EgressProcess
-from services.hosting.connections import Connections, MakeRole
+from services.hosting.connections import Connections, MakeRole, make_role
 from services.hosting.process import EXIT_FAILED, EXIT_STOPPED, THREAD_SWITCH_S, QueryProcess
 from services.kafka.settings import ServiceSettings
 from services.node.node import NodeProcess
@@ -111,7 +111,7 @@ class Worker:
             own = Connections(self._settings.model_copy(update=request["links"]), role.name)
         try:
             make, record = self._makers[request["kind"]], query_record(request["record"])
-            code = make(own or self._shared, role.name, record, request["part"]).serve(role.stopping)
+            code = make_role(make, own or self._shared, role.name, record, request["part"]).serve(role.stopping)
         except Exception:
             _logger.exception("%s failed", role.name)
             code = EXIT_FAILED

@@ -166,12 +166,13 @@ def test_metrics_say_what_was_refused_last_by_its_kind_and_which_processes_are_f
         monkeypatch.setattr(installation, "statuses", lambda names: {"departures": status})
         return list(admin.get("/metrics").text.splitlines())
 
-    found = lines(last_refusal="late by 3s, disorder allows 1s", coerced=7)
+    found = lines(dlq=1, last_refusal="late by 3s, disorder allows 1s", coerced=7)
     assert 'boreal_frozen_processes{query="departures"} 1.0' in found
     assert 'boreal_input_coerced_values_total{query="departures",stream="jfk"} 7.0' in found
     told = 'boreal_input_last_refusal{kind="%s",query="departures",stream="jfk"} %.1f'
     assert all(told % (kind, kind == "late") in found for kind in ("late", "ahead", "malformed"))
-    assert not any("last_refusal{" in line for line in lines(last_refusal=None))
+    assert all(told % (kind, 0) in lines(dlq=0, last_refusal=None) for kind in ("late", "ahead", "malformed"))
+    assert not any("last_refusal{" in line for line in lines(dlq=None, last_refusal=None)), "its source is not heard"
 
 
 def test_who_reads_what_is_listed(admin: TestClient, query: dict[str, Any]) -> None:

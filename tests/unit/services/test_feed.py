@@ -71,6 +71,7 @@ class Kafka:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.heartbeats: list[bytes | None] = []  # their keys
         self.closed: list[dict[str, Any]] = []
         self._waiting: list[FutureProduceResult] = []
 
@@ -87,6 +88,8 @@ class Kafka:
         result = FutureProduceResult(TopicPartition(topic, 0))
         future = FutureRecordMetadata(result, 0, 0, None, -1, -1, -1)
         self.sent.append(value)
+        if "headers" in options:
+            self.heartbeats.append(options.get("key"))
         self._waiting.append(result)
         return future
 
@@ -137,4 +140,5 @@ def test_who_interrupts_feeding_does_not_wait_for_kafka(tmp_path: Path, monkeypa
             rows = {"s": read_source("s", stream, str(path))}
             services.stack.feed.feed({"s": cast(Cluster, kafka)}, {"s": stream}, rows, Pace(rate=1_000_000))
     assert kafka.sent and {"timeout": 1.0} in kafka.closed
+    assert kafka.heartbeats == [b"boundary"] * is_end, "a compacted topic takes no record without a key"
     assert all(options == {"timeout": 1.0} for options in kafka.closed if options)

@@ -1,0 +1,101 @@
+"""A query with operators of a package on a local stack, by its commands, and what its status says of a process that lacks the
+package, or that a signal has stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from boreal.operators.installed import GROUP
+from tests.installing import EXAMPLE, install, install_example
+from tests.stack.test_stack import Commands, call, wait_until
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+
+
+@pytest.fixture(scope="module")
+def boreal(tmp_path_factory: pytest.TempPathFactory, servers: Path) -> Iterator[Commands]:
+    """A stack whose processes have the package of examples/operators: one for each role, which a fault strikes alone."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    folder = tmp_path_factory.mktemp("users")
+    site = install(folder / "site", project["name"], project["version"], project["entry-points"][GROUP])
+    commands = Commands(folder / "data", {"PYTHONPATH": os.pathsep.join(map(str, (site, EXAMPLE)))})
+    commands.begin("up", "--allow-chaos")
+    commands.guard()
+    yield commands
+    commands.run("down")
+
+
+def stable_rows(boreal: Commands, query: str, count: int) -> list[dict[str, Any]]:
+    """The stable rows of a query, once there are so many."""
+    partition, rows = TopicPartition(f"{query}.stable", 0), list[dict[str, Any]]()
+    address = boreal.status()["kafka"]["a"]
+    with closing(KafkaConsumer(bootstrap_servers=address, isolation_level="read_committed")) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+
+        def are_there() -> bool:
+            found = consumer.poll(timeout_ms=200).get(partition, [])
+            rows.extend(json.loads(record.value) for record in found)
+            return len(rows) >= count
+
+        wait_until(are_there, f"{count} rows of {query}")
+    return rows
+
+
+def test_operators_of_a_package_run_and_a_process_that_lacks_it_is_named_and_stops_no_other(
+    boreal: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_example(tmp_path / "here", monkeypatch)  # the commands run in this process
+    file = tmp_path / "vwap.yaml"
+    file.write_text((EXAMPLE / "vwap.yaml").read_text().replace("{time: at", "{topic: trades, time: at") + "engine: native\n")
+    assert boreal.json("query", "apply", str(file))["live"]
+    fed = boreal.json("feed", "vwap", f"trades={EXAMPLE / 'trades.csv'}")
+    assert fed["rows"] > 200 and not fed["refused"]
+    rows = stable_rows(boreal, "vwap", 2)
+    assert rows[0].keys() >= {"window_start", "window_end", "symbol"}
+
+    def replicas() -> dict[str, tuple[str, str]]:
+        _, said = call(boreal, "GET", "/queries/vwap/status")
+        return {each["replica"]: (each["state"], each["problem"] or "") for each in said["replicas"]}
+
+    # What a process has loaded stays. The one that replaces it does not find the package, as on a machine without.
+    [metadata] = Path(boreal.variables["PYTHONPATH"].partition(os.pathsep)[0]).glob("*.dist-info")
+    away = metadata.rename(tmp_path / metadata.name)
+    psutil.Process(boreal.pid("node.vwap.r1")).kill()
+    wait_until(lambda: "operators.tagged.operator" in replicas()["r1"][1], "the status names what is missing")
+    assert "is not installed here" in replicas()["r1"][1] and replicas()["r0"][0] != "FAILURE"
+    boreal.json("feed", "vwap", "--end")
+    count = len(stable_rows(boreal, "vwap", len(rows) + 1))
+    assert count > len(rows), "the other replica goes on"
+    away.rename(metadata)
+    wait_until(lambda: replicas()["r1"][0] == "STABLE", "the replica is back")
+
+
+def frozen(boreal: Commands) -> list[str]:
+    """What `boreal status` calls frozen, where the query says the same."""
+    status = boreal.status()
+    processes = sorted(process["name"] for process in status["processes"] if process["state"] == "frozen")
+    return processes if processes == status["answers"]["vwap"]["frozen"] else ["the monitor has not heard it"]
+
+
+def test_a_process_that_a_signal_has_stopped_is_frozen_in_the_status(boreal: Commands) -> None:
+    replica = psutil.Process(boreal.pid("node.vwap.r1"))
+    replica.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: frozen(boreal) == ["node.vwap.r1"], "it is seen")
+        assert not boreal.status()["ready"]
+        assert boreal.shown("show", "vwap")["frozen"] == ["node.vwap.r1"]
+    finally:
+        replica.send_signal(signal.SIGCONT)
+    wait_until(lambda: frozen(boreal) == [], "it goes on")
