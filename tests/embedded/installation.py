@@ -63,6 +63,12 @@ def demo_up(data: Path) -> Iterator[Up]:
         boreal("down", "--data", str(data))
 
 
+def begin_again(up: Up) -> None:
+    """Start the demo once more, where its process was killed."""
+    done = boreal("up", "--embedded", "--demo", "--data", str(up.data), "--json")
+    assert done.returncode == 0, done.stderr
+
+
 def eventually(condition: Callable[[], object], what: str, within_s: float = 30) -> None:
     deadline = time.monotonic() + within_s
     while not condition():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -11,7 +13,7 @@ import psutil
 import pytest
 
 from boreal_cli import main
-from tests.embedded.installation import boreal, demo_up, eventually
+from tests.embedded.installation import begin_again, boreal, demo_up, eventually
 
 SMALL = """
 name: small
@@ -104,6 +106,30 @@ def test_the_demo_from_up_to_down(tmp_path: Path) -> None:
         assert none.returncode == 2 and json.loads(none.stderr)["error"]["field"] == "--data"
         assert not psutil.pid_exists(process["pid"]) or psutil.Process(process["pid"]).status() == psutil.STATUS_ZOMBIE
     assert (tmp_path / "logs" / "api.log").read_text() == ""
+
+
+def test_a_killed_process_loses_no_job_and_no_event(tmp_path: Path) -> None:
+    with demo_up(tmp_path) as up:
+        job = {"id": "kept", "query": "departures", "speed": "600x", "modes": ["overlay_redo"], "policies": ["process/process"]}
+        assert up.call("PATCH", "/api/v1/queries/departures", {"delay_threshold": "2s"})[0] == 200
+        sources = dict.fromkeys(("ewr", "jfk", "lga"), "generate:1,20000")
+        assert up.call("POST", "/api/v1/comparisons", {**job, "sources": sources})[0] == 202
+
+        def state() -> str:
+            return str(up.call("GET", "/api/v1/comparisons/kept")[2]["state"])
+
+        eventually(lambda: state() == "running", "the job runs")
+        happened = up.call("GET", "/api/v1/events?limit=1000")[2]["events"]
+        assert {"changed", "job_created"} <= {event["kind"] for event in happened}
+        os.kill(up.status["processes"][0]["pid"], signal.SIGKILL)
+        begin_again(up)
+        told = up.call("GET", "/api/v1/events?limit=1000")[2]["events"]
+        assert [event for event in told if event["id"] <= happened[0]["id"]] == happened
+        assert state() in ("queued", "running")
+        assert up.call("GET", "/api/v1/queries/departures")[2]["delay_threshold"] == "2s"
+        eventually(lambda: state() == "done", "the job begins again", within_s=300)
+        ends = up.call("GET", "/api/v1/events?kind=job_created&kind=job_done")[2]["events"]
+        assert [event["kind"] for event in ends if event["facts"]["id"] == "kept"] == ["job_done", "job_created"]
 
 
 @pytest.mark.parametrize(
