@@ -20,6 +20,8 @@ from services.stack.servers import KafkaServer
 from tests.registry import PINS
 from tests.stack.lives import SCHEMA, Life, boundary, cluster_of, data, records_of, wait_until
 
+TESTS = Path(__file__).parents[1]
+
 pytestmark = pytest.mark.usefixtures("servers")
 
 
@@ -78,19 +80,44 @@ def shown(cluster: Cluster, topic: str) -> tuple[dict[str, int], str]:
     return {name: row["n"] for name, row in table.rows.items()}, table.ops
 
 
-def read_by_connect(cluster: Cluster, topic: str) -> list[str]:
-    """What Connect's converter and Debezium's transformation make of a topic."""
+def read_by(name: str, jars: Path, lines: list[str]) -> list[str]:
+    """What a program of tests/java makes of these lines."""
     program = java()
     if "jdk.compiler" not in subprocess.run([program, "--list-modules"], capture_output=True, text=True).stdout:
         pytest.skip("this Java has no compiler")
-    parts = [(record.key, record.value or b"") for record in records_of(cluster, topic)]
-    lines = [f"{b64encode(key).decode()} {b64encode(value).decode()}" for key, value in parts]
-    path = f"{artifacts('connect', PINS)}/*:{kafka_jars()}/*"
-    source = Path(__file__).parents[1] / "java" / "ReadDebezium.java"
+    path = f"{jars}/*:{kafka_jars()}/*"
+    source = TESTS / "java" / f"{name}.java"
     command: list[str | Path] = [program, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", path, source]
-    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def rows_by_connect(cluster: Cluster, topic: str) -> dict[str, int]:
+    """The rows that are left by what Connect's converter and Debezium's transformation make of a topic."""
+    parts = [(record.key, record.value or b"") for record in records_of(cluster, topic)]
+    lines = [f"{b64encode(key).decode()} {b64encode(value).decode()}" for key, value in parts]
+    rows: dict[str, int] = {}
+    for line in read_by("ReadDebezium", artifacts("connect", PINS), lines):
+        name, _, n = line.rpartition(" ")
+        rows.pop(name, None)
+        if n != "-":
+            rows[name] = int(n)
+    return rows
+
+
+def rows_by_flink(cluster: Cluster, topic: str) -> dict[str, int]:
+    """The rows that are left by what Flink's format makes of a topic. Flink takes back rows that it has, and no others."""
+    values = [b64encode(record.value or b"").decode() for record in records_of(cluster, topic)]
+    rows: dict[str, int] = {}
+    for line in read_by("ReadByFlink", artifacts("flink", TESTS / "flink"), values):
+        kind, name, n = line.split(" ")
+        if kind in ("-U", "-D"):
+            assert rows.pop(name) == int(n)
+        else:
+            assert name not in rows
+            rows[name] = int(n)
+    return rows
 
 
 def test_every_change_of_a_key_is_an_envelope_and_an_undo_a_deletion(cluster: Cluster, fresh_name: str) -> None:
@@ -113,13 +140,7 @@ def test_every_change_of_a_key_is_an_envelope_and_an_undo_a_deletion(cluster: Cl
     wait_until(lambda: shown(cluster, topic)[0] == {"k0é": 3, "k1é": 4, "k2é": 2}, "stable rows")
     second.close()
     assert not first.codes and not second.codes
-    rows: dict[str, int] = {}
-    for line in read_by_connect(cluster, topic):
-        name, _, n = line.rpartition(" ")
-        rows.pop(name, None)
-        if n != "-":
-            rows[name] = int(n)
-    assert rows == {"k0é": 3, "k1é": 4, "k2é": 2}
+    assert rows_by_connect(cluster, topic) == rows_by_flink(cluster, topic) == {"k0é": 3, "k1é": 4, "k2é": 2}
 
 
 def test_another_version_of_the_query_goes_on_with_its_own_columns(cluster: Cluster, fresh_name: str) -> None:

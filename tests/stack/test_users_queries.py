@@ -1,5 +1,5 @@
-"""A query with operators of a package on a local stack, by its commands, and what its status says of a process that lacks the
-package, or that a signal has stopped."""
+"""Queries of users on a local stack, by its commands: one in SQL with sessions, deduplicated rows and a lookup in a compacted
+topic, one with operators of a package, which a process may lack, and what is said of a process that a signal has stopped."""
 
 from __future__ import annotations
 
@@ -14,13 +14,28 @@ from typing import Any
 
 import psutil
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import NewTopic
 
 from boreal.operators.installed import GROUP
 from tests.installing import EXAMPLE, install, install_example
 from tests.stack.test_stack import Commands, call, wait_until
 
 pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+
+SITTINGS = """
+CREATE STREAM visits (name string, page string) WITH (topic = 'web.visits', time = 'at', time_unit = 's');
+CREATE STREAM plans (name string, plan string) WITH (topic = 'web.plans', time = 'at', time_unit = 's');
+CREATE VIEW once AS SELECT DISTINCT ON (WITHIN('10s'), name, page) * FROM visits;
+CREATE VIEW known AS SELECT * FROM once ASOF LEFT JOIN plans ON once.name = plans.name AND once.time >= plans.time;
+CREATE QUERY sittings WITH (delay_threshold = '3s', replicas = 1, engine = 'native') AS
+SELECT name, plan, count(*) AS pages FROM known GROUP BY SESSION('30s'), name, plan;
+"""
+PLANS = [(0, "ann", "basic"), (0, "bob", "pro"), (100, "ann", "pro")]
+VISITS = [
+    (10, "ann", "home"), (12, "ann", "home"), (15, "bob", "home"), (20, "ann", "cart"),
+    (30, "bob", "home"), (35, "bob", "home"), (110, "ann", "home"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +66,29 @@ def stable_rows(boreal: Commands, query: str, count: int) -> list[dict[str, Any]
 
         wait_until(are_there, f"{count} rows of {query}")
     return rows
+
+
+def test_a_query_in_sql_finds_sessions_of_rows_that_come_once_with_what_a_compacted_topic_says(
+    boreal: Commands, tmp_path: Path
+) -> None:
+    address = boreal.status()["kafka"]["a"]
+    with closing(KafkaAdminClient(bootstrap_servers=address)) as admin:
+        admin.create_topics([NewTopic("web.plans", 1, 1, topic_configs={"cleanup.policy": "compact"})])
+    file = tmp_path / "sittings.sql"
+    file.write_text(SITTINGS)
+    assert boreal.json("query", "apply", str(file))["live"]
+    with closing(KafkaProducer(bootstrap_servers=address)) as producer:
+        for at, name, plan in PLANS:
+            producer.send("web.plans", json.dumps({"at": at, "name": name, "plan": plan}).encode(), key=name.encode()).get(60)
+    visits = tmp_path / "visits.jsonl"
+    visits.write_text("".join(json.dumps({"at": at, "name": name, "page": page}) + "\n" for at, name, page in VISITS))
+    assert boreal.json("feed", "sittings", f"visits={visits}")["rows"] == len(VISITS)
+    assert boreal.json("feed", "sittings", "--end")["ended"]
+    rows = stable_rows(boreal, "sittings", 3)
+    # bob's page at 30 s comes 15 s after the one before, and counts; that at 35 s does not.
+    assert [(row["window_start"][14:19], row["window_end"][14:19], row["name"], row["plan"], row["pages"]) for row in rows] == [
+        ("00:10", "00:50", "ann", "basic", 2), ("00:15", "01:00", "bob", "pro", 2), ("01:50", "02:20", "ann", "pro", 1),
+    ]  # fmt: skip
 
 
 def test_operators_of_a_package_run_and_a_process_that_lacks_it_is_named_and_stops_no_other(
