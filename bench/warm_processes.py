@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from services.stack.spare import become
-
 WARM = ("services.source", "services.node", "services.egress", "services.monitor")
 """The modules whose processes are forked."""
 
@@ -75,4 +73,7 @@ def start_process(command: tuple[str, ...], environment: Mapping[str, str], log:
 
 def _run(module: str, arguments: list[str], environment: dict[str, str], log: str) -> None:
     os.environ.clear()
+    # Not before: the import hides pandas from the process.
+    from services.stack.spare import become
+
     become(module, arguments, environment, log)
