@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,8 @@ def _values(kind: pa.DataType, rows: int, chance: np.random.Generator) -> pa.Arr
     values: np.ndarray = numbers
     if pa.types.is_floating(kind):
         values = numbers * chance.random(rows) * 9
+    elif pa.types.is_decimal(kind):
+        values = np.array([Decimal(number - 3).scaleb(-kind.scale) for number in numbers.tolist()], object)
     elif pa.types.is_date32(kind):
         values = numbers.astype(np.int32)
     elif pa.types.is_string(kind):
