@@ -121,6 +121,9 @@ class Port:
     """Event time: how far the boundary had come before the last UNDO."""
     undone_at: int = BEGINNING
     """Clock value of the last UNDO."""
+    corrected_from: int = BEGINNING
+    """Event time: how far the early answers had come that the last UNDO revoked; BEGINNING if it revoked others. Stable rows
+    before it are no backlog: they replace what was here, and keep its deadline."""
 
     @property
     def held_rows(self) -> int:
@@ -170,6 +173,9 @@ class Port:
         """Take stable rows at the clock value `now`. Raises ProtocolError as `Tape.append` does."""
         chunk = self.tape.append(frame.first_id, frame.batch, frame.ingest)
         if chunk is not None:
+            if chunk.low < self.corrected_from:
+                upto = bucket_end(min(chunk.high, self.corrected_from - 1), self.bucket_us)
+                self.note(Arrival(upto, ingest_at(chunk.ingest, chunk.low), BEGINNING, upto >= self.data_end))
             self._arrived(chunk, False, now + self.grace_us)
 
     def take_tentative(self, frame: Data) -> None:
@@ -214,6 +220,7 @@ class Port:
 
     def revoke(self, now: int) -> None:
         """UNDO at the clock value `now`: drop the tentative suffix, rows and boundary."""
+        self.corrected_from = self.boundary if self.is_early else BEGINNING
         self.undone_from, self.undone_at = max(self.undone_from, self.boundary), now
         self.suffix.clear()
         self.suffix_nbytes = 0

@@ -6,6 +6,7 @@ import pytest
 
 from boreal.model.frames import INFINITY, Boundary, Data, Origin, State
 from boreal.query.spec import Hold
+from sunion.port import EARLY
 from sunion.tape import BEGINNING
 from tests.harness import SUnionDriver, batch_of
 
@@ -101,6 +102,21 @@ def test_stable_arrivals_get_a_grace_and_tentative_ones_none() -> None:
     assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(10, 10, 1050), (20, 20, BEGINNING)]
     one.ports["a"].released(10)
     assert [arrival[:3] for arrival in one.ports["a"].arrivals] == [(20, 20, BEGINNING)]
+
+
+@pytest.mark.parametrize(("cause", "due"), [(EARLY, [(20, 10, BEGINNING), (30, 10, 1050)]), ("jfk", [(30, 10, 1050)])])
+def test_what_replaces_early_answers_keeps_their_deadline(cause: str, due: list[tuple[int, int, int]]) -> None:
+    """R8: it was here before, and is no backlog. After a failure the rest of the backlog comes with it."""
+    one = SUnionDriver("a", grace=50)
+    one.boundary("a", 0, ingest=0)
+    one.tentative("a", 3, 14, ingest=10)
+    one.boundary("a", 20, tentative=True, ingest=20)
+    one.ports["a"].upstream_cause = cause
+    one.undo("a")
+    one.ports["a"].released(0)
+    one.now = 1000
+    one.rows("a", 3, 14, 25, ingest=10)
+    assert [arrival[:3] for arrival in one.ports["a"].arrivals] == due
 
 
 def test_tentative_rows_are_due_by_their_own_ingest_whatever_came_before_them() -> None:
