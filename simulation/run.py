@@ -296,7 +296,9 @@ class Simulation:
             reader = status.alpha_x_us
             for producer in dict.fromkeys(producer for entry in status.inputs for producer in entry.producers):
                 held = sharing.get(producer)
-                if held is not None and held.alpha_x_us > max(reader, held.delay_threshold_us // 4) + UNFAIR_US:
+                if held is None or self._completion_us(producer) != self._completion_us(who):
+                    continue  # between them, a change of the plan's intervals is under way
+                if held.alpha_x_us > max(reader, held.delay_threshold_us // 4) + UNFAIR_US:
                     yield producer, who, held.alpha_x_us, reader
 
     def _shares(self, who: InstanceId, status: Status) -> bool:
@@ -304,6 +306,10 @@ class Simulation:
         process = self.world.processes[who]
         is_measured = process.instance is not None and process.instance.plan.alpha_x_us is None
         return is_measured and not process.is_frozen and status.state is State.STABLE
+
+    def _completion_us(self, who: InstanceId) -> int:
+        instance = self.world.processes[who].instance
+        return instance.plan.completion_us if instance is not None else 0
 
 
 def _is_settled(process: Process) -> bool:

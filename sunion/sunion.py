@@ -237,7 +237,7 @@ class SUnion:
             return None
         stable, waited = self.stable_through, now - self.marked_at
         is_soon = self.is_early and waited < self._early_lag_us and stable < INFINITY
-        if stable >= self._horizon() and not is_soon:
+        if stable >= self._horizon() and self._has_news() and not is_soon:
             return Heal.FULL
         if self.stranded_at <= now and self._is_cheap():
             return Heal.PREFIX
@@ -250,6 +250,11 @@ class SUnion:
     def _horizon(self) -> int:
         """H (R16), lowered by what inputs have revoked since."""
         return min(self.horizon, max(port.data_end for port in self.ports))
+
+    def _has_news(self) -> bool:
+        """Whether S has moved since the mark, or inputs have revoked something. Where no row came after the mark, a flush of
+        open windows has its horizon there: S has reached it before anything has healed."""
+        return self.stable_through > self.base.position or self._horizon() < self.horizon
 
     @property
     def _early_lag_us(self) -> int:

@@ -355,6 +355,21 @@ def test_windows_that_were_closed_beyond_all_input_need_not_end_to_be_corrected(
     assert one.sunion.healed(1200, one.sunion.base.position) is Heal.FULL
 
 
+def test_a_flush_of_windows_without_a_row_after_the_mark_has_not_healed_before_more_is_stable() -> None:
+    """R16: the horizon is the mark itself, which S has reached since before the failure."""
+    one = SUnionDriver("a", "b", failure=Hold.DELAY)
+    one.rows("b", 2)
+    one.boundary("b", 10)
+    one.boundary("a", INFINITY, ingest=0)
+    assert one.at(0) == [("stable", [(2, 0)], 10)]
+    one.silence("b")
+    assert one.at(1000) == [("mark", 1), ("tentative", [], INFINITY)]
+    assert one.sunion.healed(1100, one.sunion.base.position) is None
+    one.silence("b", False)
+    one.boundary("b", 20)
+    assert one.sunion.healed(1200, one.sunion.base.position) is Heal.FULL
+
+
 def test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach() -> None:
     one = failed(memory=10)
     one.at(1000)
