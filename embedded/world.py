@@ -13,7 +13,7 @@ import heapq
 import time as wall
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from boreal.model.errors import CorruptError
@@ -288,7 +288,7 @@ class World:
     def at(self, when: int, action: Callable[[], object]) -> None:
         """Perform an action at a run time in microseconds. Actions of one time are performed in the order of these calls."""
         self._sequence += 1
-        heapq.heappush(self._events, (max(when, self.now), self._sequence, action))
+        heapq.heappush(self._events, (when if when > self.now else self.now, self._sequence, action))
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Perform scheduled actions in time order, until `is_over` returns True or there are none."""
@@ -303,7 +303,8 @@ class World:
     def turn(self, now: int) -> None:
         """Perform the next scheduled action, at the run time `now`, which is not before the time of the action."""
         _, _, action = heapq.heappop(self._events)
-        self.now = max(now, self.now)
+        if now > self.now:
+            self.now = now
         action()
 
     # Processes
@@ -380,7 +381,7 @@ class World:
         """The possible restarts, best first: by its own logs and checkpoint, else by those of another replica (R26, R27)."""
         who = process.id
         fragment = self.plan_of(who).fragment(who.fragment)
-        family = [who, *(replace(who, replica=replica) for replica in fragment.replicas if replica != who.replica)]
+        family = [who, *(who._replace(replica=replica) for replica in fragment.replicas if replica != who.replica)]
         lives = [(self.logs_of(member), self.saved(member)) for member in family]
         inputs = {
             f"{edge.name}/{edge.partition(producer, who.shard)}": [
@@ -651,7 +652,7 @@ class World:
         That is right only if it had lost its claim (R27); with a valid claim it is a breach (I7).
         """
         process.readers.pop(log, None)
-        others = [self.logs.open(replace(log, replica=replica)) for replica in self._replicas_of(log.stream)]
+        others = [self.logs.open(log._replace(replica=replica)) for replica in self._replicas_of(log.stream)]
         if any(holds(other, needed) for other in others):
             self.deliver(process.id, Unavailable(log))
             return

@@ -10,14 +10,14 @@ Clock values are microseconds of the run clock. A partition of a stream is named
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from boreal.model.frames import Frame, LogId, State
 from boreal.query.plan import Plan
 from reconcile.orders import Answer, Order, Place
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class InstanceId:
+class InstanceId(NamedTuple):
     """The name of an instance: one (fragment, replica, shard). Instances share no state."""
 
     fragment: str

@@ -255,7 +255,7 @@ class Instance:
     @property
     def held_bytes(self) -> int:
         """The size of the stable rows that the ports hold in memory, in bytes."""
-        return sum(link.port.tape.nbytes for link in self.links)
+        return sum([link.port.tape.nbytes for link in self.links])
 
     @property
     def delay_threshold_us(self) -> int:
@@ -272,7 +272,7 @@ class Instance:
     def skew_us(self) -> int:
         """How far our clock is behind the clocks that stamped the recent input, in microseconds, as far as the stamps show
         it."""
-        return max((link.skew_us for link in self.links), default=0)
+        return max([link.skew_us for link in self.links], default=0)
 
     @property
     def silence_us(self) -> int:

@@ -209,7 +209,8 @@ class SOutput:
         """The rows as batches of at most `frame_bytes`, as far as they can be split. whole_buckets: the rows of one bucket
         stay in one frame. Tentative rows need this, because a reader that switches to another replica continues by t_max
         (R23), which is the same for all rows of a bucket."""
-        if rows.nbytes <= self.frame_bytes:
+        # The buffers are at least as large as the rows, and their size costs little to ask for.
+        if rows.get_total_buffer_size() <= self.frame_bytes or rows.nbytes <= self.frame_bytes:
             yield rows
             return
         middle = rows.num_rows // 2
@@ -228,7 +229,7 @@ class SOutput:
         t_max = bucket_end(rows.column(0)[-1].as_py(), self.bucket_us)
         if step.tentative:
             # An earlier incarnation has already written the stable rows up to this time.
-            rows = rows.slice(int(np.searchsorted(rows.column(0).to_numpy(), track.written_to, side="right")))
+            rows = rows.slice(int(rows.column(0).to_numpy().searchsorted(track.written_to, side="right")))
             if not rows.num_rows:
                 return []
             first_id = track.visible + track.tentative

@@ -175,7 +175,10 @@ class Upstream:
 
     def candidate(self, log: LogId) -> Candidate:
         """The candidate with this log."""
-        return next(c for c in self.candidates if c.log == log)
+        for candidate in self.candidates:
+            if candidate.log == log:
+                return candidate
+        raise KeyError(log)
 
     def discount(self, late_us: int) -> None:
         """Exclude a time in which this instance could not read: the replicas were not silent in it."""

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, Start
-from boreal.model.partition import split
+from boreal.model.partition import partition_of
 from boreal.model.schema import Schema, Type
-from boreal.query.plan import Plan
+from boreal.query.plan import Edge, Plan
 from sunion.buckets import bucket_end
 
 ORIGIN = Origin("", 1)
@@ -192,6 +192,8 @@ class SourceFeeder:
         self.interval = 0
         self.next_ids: dict[LogId, int] = {}
         self.length = max(feed.intervals for feed in feeds.values())
+        split = [edge for edge in plan.sources if edge.partitions > 1]
+        self._homes = {edge.name: partition_of(feeds[edge.operator].batch, edge.key, edge.partitions) for edge in split}
         self.logged = dict.fromkeys(feeds, 0)
         self.incarnations = dict.fromkeys(feeds, 1)
         self.absences: Counter[str] = Counter()
@@ -253,14 +255,21 @@ class SourceFeeder:
             feed = self.feeds[edge.operator]
             first, last = (feed.counts[min(at, feed.intervals)] for at in (self.logged[edge.operator], self.interval))
             boundary = INFINITY if self.interval >= feed.intervals else self._reached(edge.operator)
-            rows = split(feed.batch.slice(first, last - first), edge.key, edge.partitions)
-            for partition, part in enumerate(rows):
+            for partition, part in enumerate(self._parts_of(edge, first, last)):
                 log = LogId(edge.name, "", partition)
                 if part.num_rows:
                     append(log, self._data(log, part, now, edge.operator))
                 append(log, Boundary(self._origin(edge.operator), 0, boundary, False, now, now))
         for edge in present:
             self.logged[edge.operator] = self.interval
+
+    def _parts_of(self, edge: Edge, first: int, last: int) -> list[pa.RecordBatch]:
+        """The rows of a stream from one place to another, by partition."""
+        rows = self.feeds[edge.operator].batch.slice(first, last - first)
+        if edge.partitions == 1:
+            return [rows]
+        homes = self._homes[edge.name][first:last]
+        return [rows.take(pa.array(np.flatnonzero(homes == partition))) for partition in range(edge.partitions)]
 
     def _reached(self, stream: str) -> int:
         since, until = self.stalls.get(stream, (0, 0))
@@ -269,7 +278,7 @@ class SourceFeeder:
         return max(reached, least) if self.interval > after else reached
 
     def _data(self, log: LogId, rows: pa.RecordBatch, now: int, stream: str) -> Data:
-        t_max = bucket_end(int(np.max(rows.column(0).to_numpy())), self.plan.bucket_us)
+        t_max = bucket_end(int(rows.column(0).to_numpy().max()), self.plan.bucket_us)
         frame = Data(self._origin(stream), 0, self.next_ids[log], rows, False, ((INFINITY, now),), t_max)
         self.next_ids[log] += rows.num_rows
         return frame

@@ -100,7 +100,7 @@ def _kill_without_store(rng: Random, scenario: Scenario) -> Scenario:
         replicas = (who.replica,)
     at = loss.at_us + rng.randint(0, loss.for_us + 200_000)
     deaths = (
-        Strike("crash", at + rng.randint(0, 100_000), rng.randint(1, 400) * MILLISECOND, who=replace(who, replica=replica))
+        Strike("crash", at + rng.randint(0, 100_000), rng.randint(1, 400) * MILLISECOND, who=who._replace(replica=replica))
         for replica in replicas
     )
     return replace(hindered, strikes=(*hindered.strikes, *deaths))
@@ -200,7 +200,7 @@ def _in_turn(rng: Random, scenario: Scenario) -> Scenario:
     """Two replicas' jobs die in turn, and then the first one's again: its death must be noticed as soon as before."""
     query = scenario.plan
     who = rng.choice([who for who in instances(query, with_egress=False) if who.replica == "r0"])
-    partner = replace(who, replica="r1")
+    partner = who._replace(replica="r1")
     strikes, at = [], rng.randint(500_000, 800_000)
     for victim in (who, partner, who):
         length = int(query.delay_threshold_us * rng.uniform(0.6, 1.2))

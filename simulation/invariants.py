@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import numpy as np
@@ -548,7 +548,7 @@ def _withholding(scenario: Scenario, observed: Observation, client: LogId) -> It
 
 
 def _invention(observed: Observation, reference: Observation, client: LogId) -> Iterator[Violation]:
-    whole = _whole(LogHistory.of(client, reference.frames[replace(client, replica="r0")]).stable)
+    whole = _whole(LogHistory.of(client, reference.frames[client._replace(replica="r0")]).stable)
     due = Counter(shown(whole) if whole is not None else [])
     stable: Counter[str] = Counter()
     given: Counter[str] = Counter()

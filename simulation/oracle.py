@@ -200,9 +200,9 @@ class Oracle:
 
     def _join(self, node: Node, left: Rows, right: Rows, spec: Join) -> Rows:
         """Check every pair of rows; results are ordered by (time, the left row's place, the right one's)."""
-        theirs: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
+        theirs: dict[tuple[Any, ...], list[tuple[int, int, Row]]] = {}
         for place, row in enumerate(right):
-            theirs.setdefault(tuple(sort_key(row[name]) for name in spec.on), []).append((place, row))
+            theirs.setdefault(tuple(sort_key(row[name]) for name in spec.on), []).append((row["time"], place, row))
         ours = node.input_schemas[0].names
         brought = [name for name in node.input_schemas[1].names if name not in spec.on]
         names = dict(zip(node.schema.names[len(ours) :], brought, strict=True))
@@ -211,10 +211,10 @@ class Oracle:
             base, time = {name: row[name] for name in ours}, row["time"]
             key = tuple(sort_key(row[name]) for name in spec.on)
             alike = () if NULL in key else theirs.get(key, ())
-            partners = [(other, match) for other, match in alike if abs(match["time"] - time) <= spec.within]
-            self.seen["pair exactly within"] += sum(abs(match["time"] - time) == spec.within for _, match in partners)
-            for other, match in partners:
-                later = max(time, match["time"])
+            partners = [entry for entry in alike if -spec.within <= entry[0] - time <= spec.within]
+            self.seen["pair exactly within"] += sum([abs(at - time) == spec.within for at, *_ in partners])
+            for at, other, match in partners:
+                later = max(time, at)
                 found.append((later, place, other, base | {new: match[old] for new, old in names.items()} | {"time": later}))
             if spec.how == "left" and not partners:
                 end = time + spec.within

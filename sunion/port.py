@@ -138,12 +138,13 @@ class Port:
     @property
     def boundary(self) -> int:
         """Event time: the higher of the stable and the tentative boundary."""
-        return max(self.tape.boundary, self.suffix_boundary)
+        stable, tentative = self.tape.boundary, self.suffix_boundary
+        return stable if stable >= tentative else tentative
 
     @property
     def is_returning(self) -> bool:
         """Whether the producer can be heard, and has not yet written again what its last UNDO revoked."""
-        return self.boundary < self.undone_from and not self.silent
+        return self.undone_from > BEGINNING and self.boundary < self.undone_from and not self.silent
 
     @property
     def stable_counts_until(self) -> int:

@@ -559,8 +559,8 @@ class SUnion:
 
     def _returned_by(self) -> int:
         """The clock value by which the ports that return after an UNDO are expected to have their suffixes again."""
-        undone_at = (port.undone_at for port in self.ports if port.is_returning)
-        return max(undone_at, default=BEGINNING) + self.settings.grace_us
+        undone_at = [port.undone_at for port in self.ports if port.is_returning]
+        return (max(undone_at) if undone_at else BEGINNING) + self.settings.grace_us
 
     def _due_through(self, now: int) -> int:
         """The event time up to which delayed buckets are overdue; INFINITY if open windows are overdue, too."""
@@ -579,7 +579,10 @@ class SUnion:
         They are due if every port that is not missing has ended, while another port is missing, or the end of one is tentative
         (R11).
         """
-        if all(port.ended is None for port in self.ports):
+        for port in self.ports:
+            if port.ended is not None:
+                break
+        else:
             return None
         present = [port for port in self.ports if not self._is_missing(port)]
         if not present or self.leading.position >= INFINITY or self.stable_through >= INFINITY:

@@ -103,7 +103,7 @@ class Chunk:
         if self.low >= since and self.high < upto:
             return self.batch, self.times
         if self.ordered:
-            first, last = np.searchsorted(self.times, (since, upto))
+            first, last = self.times.searchsorted((since, upto))
             if first == last:
                 return None
             return self.batch.slice(first, last - first), self.times[first:last]
@@ -182,6 +182,8 @@ class Tape:
 
     def index_of(self, chunk_id: int) -> int:
         """The index in `chunks` of the first chunk that starts at or after an id."""
+        if not self.chunks or self.chunks[0].first_id >= chunk_id:
+            return 0  # nearly always
         return bisect_left(self.chunks, chunk_id, key=lambda chunk: chunk.first_id)
 
     def drop_before(self, chunk_id: int) -> None:

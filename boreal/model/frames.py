@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -174,8 +175,7 @@ class Start:
 Frame = Data | Boundary | Undo | RecDone | Start
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LogId:
+class LogId(NamedTuple):
     """The name of a log: one partition of a stream, as one replica of its producer wrote it."""
 
     stream: str

@@ -127,7 +127,7 @@ class Schema:
     def of(columns: dict[str, Type | str], windowed: bool = False) -> Schema:
         return Schema(tuple((name, Type(kind)) for name, kind in columns.items()), windowed)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.columns)
 

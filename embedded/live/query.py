@@ -20,7 +20,7 @@ import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -976,7 +976,7 @@ def _is_before(at: int | None, other: int | None) -> bool:
 def _said(world: World) -> list[dict[str, Any]]:
     """What the living instances of a world say of themselves: the fields that tell how far they are."""
     return [
-        {**asdict(who), "state": status.state.value, "position": status.position}
+        {**who._asdict(), "state": status.state.value, "position": status.position}
         for who, process in world.processes.items()
         if process.instance is not None and (status := process.instance.status())
     ]

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from kafka.errors import KafkaError
@@ -115,7 +115,7 @@ def build_host(
         """True also if a site is out of reach, because its log may hold the rows."""
         with closing(KafkaLogStore(connections.clusters, layout)) as logs:
             try:
-                return logs.is_held([replace(log, replica=r) for r in layout.replicas_of(log.stream)], first_id)
+                return logs.is_held([log._replace(replica=r) for r in layout.replicas_of(log.stream)], first_id)
             except KafkaError:
                 return True
 

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -165,7 +164,7 @@ class NodeProcess:
     def _begin_incarnation(self, who: InstanceId, logs: KafkaLogStore) -> tuple[Instance, list[Effect]]:
         """A new incarnation of an instance, with its first effects: from the latest place whose state can be read and whose
         inputs still exist (R25, R26)."""
-        partners = [replace(who, replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
+        partners = [who._replace(replica=r) for r in self.layout.plan.fragment(who.fragment).replicas if r != who.replica]
         replicas = [(self.layout.own_logs(one), self._saved(one)) for one in (who, *partners)]
         for restart in restarts(who, replicas, self.layout.input_logs(who), logs.open, logs.is_held):
             instance = Instance(self.layout.plan, who, restart)
