@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -11,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.ipc
 import pytest
 from kafka import TopicPartition
 
@@ -281,6 +284,28 @@ def table_of(cluster: Cluster, topic: str) -> dict[str, int]:
         if record.value is not None:
             table[key] = json.loads(record.value)["n"]
     return table
+
+
+@pytest.mark.parametrize("format", ["csv", "arrow"])
+def test_q_records_has_the_final_rows_in_csv_or_arrow_once_each(cluster: Cluster, fresh_name: str, format: str) -> None:
+    """Through two lives. `tests/unit/formats/test_plain_rows.py` reads all types."""
+    ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "records")])
+    topic = f"{fresh_name}.records"
+    for rows in (3, 7):
+        life = Life(cluster, fresh_name, format=format)
+        life.give(data(life.next_id, rows - life.next_id, epoch=life.epoch), boundary(100, rows, life.epoch))
+        life.give(data(rows, 2, tentative=True, epoch=life.epoch))
+        wait_until(lambda rows=rows: len(records_of(cluster, topic, read_committed=True)) == rows, "the stable rows")
+        life.close()
+        assert not life.codes
+    found = records_of(cluster, topic, read_committed=True)
+    assert [int(dict(record.headers)["id"]) for record in found] == [*range(7)]
+    stable = [json.loads(record.value) for record in records_of(cluster, f"{fresh_name}.stable", read_committed=True)]
+    if format == "csv":
+        assert [next(csv.reader([record.value.decode()])) for record in found] == [[*map(str, row.values())] for row in stable]
+    else:
+        [*tables] = [pa.ipc.open_stream(record.value).read_all().to_pylist() for record in found]
+        assert tables == [[{**row, "time": datetime.fromisoformat(row["time"])}] for row in stable]
 
 
 def test_q_latest_claims_no_row_that_it_does_not_show(cluster: Cluster, fresh_name: str) -> None:
