@@ -45,6 +45,7 @@ from services.kafka.topics import STATUS, TopicSpec, ensure, query_topics, syste
 from services.stack.servers import KafkaServer
 from services.storage.kafka_log import KafkaLogStore
 from tests.otlp import receiving
+from tests.registry import PINS
 from tests.stack.lives import (
     Life,
     boundary,
@@ -289,14 +290,14 @@ def table_of(cluster: Cluster, topic: str) -> dict[str, int]:
     return table
 
 
-def test_flinks_connector_upsert_kafka_reads_q_latest(cluster: Cluster, fresh_name: str) -> None:
-    """What it makes rows and deletions of records by, through an UNDO that leaves a key without a row."""
+def test_flinks_connector_upsert_kafka_and_connects_converter_read_q_latest(cluster: Cluster, fresh_name: str) -> None:
+    """What they make rows and deletions of records by, through an UNDO that leaves a key without a row."""
     ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])
     topic = f"{fresh_name}.latest"
     life = Life(cluster, fresh_name, has_latest=True)
     life.give(data(0, 2), boundary(100, 2), data(2, 3, tentative=True), Undo(Origin("r0", 1), 1, 1))
     wait_until(lambda: table_of(cluster, topic) == {"k0é": 0, "k1é": 1}, "the undo")
-    assert latest_by_flink(cluster, topic) == ({"k0é": 0, "k1é": 1}, ["k2é"])
+    assert latest_by_flink(cluster, topic) == latest_by_connect(cluster, topic) == ({"k0é": 0, "k1é": 1}, ["k2é"])
     life.give(data(2, 2, epoch=1))
     wait_until(lambda: table_of(cluster, topic) == {"k0é": 3, "k1é": 1, "k2é": 2}, "stable rows")
     assert latest_by_flink(cluster, topic)[0] == {"k0é": 3, "k1é": 1, "k2é": 2}
@@ -304,13 +305,31 @@ def test_flinks_connector_upsert_kafka_reads_q_latest(cluster: Cluster, fresh_na
     assert not life.codes
 
 
-def latest_by_flink(cluster: Cluster, topic: str) -> tuple[dict[str, int], list[str]]:
-    """(the rows by key that are left by what Flink's connector makes of a topic, the keys that it deletes on the way)."""
+def in_base64(cluster: Cluster, topic: str) -> list[str]:
+    """A line for each record: its key and its value."""
     parts = [(record.key, record.value or b"") for record in records_of(cluster, topic)]
-    lines = [f"{b64encode(key).decode()} {b64encode(value).decode()}" for key, value in parts]
+    return [f"{b64encode(key).decode()} {b64encode(value).decode()}" for key, value in parts]
+
+
+def latest_by_connect(cluster: Cluster, topic: str) -> tuple[dict[str, int], list[str]]:
+    """As `latest_by_flink`, by what Connect's converter makes of it."""
     rows: dict[str, int] = {}
     deleted: list[str] = []
-    for line in read_by("ReadLatestByFlink", artifacts("flink", TESTS / "flink"), lines):
+    for line in read_by("ReadLatestByConnect", artifacts("connect", PINS), in_base64(cluster, topic)):
+        key, n = line.split(" ")
+        if n == "-":
+            del rows[key]
+            deleted.append(key)
+        else:
+            rows[key] = int(n)
+    return rows, deleted
+
+
+def latest_by_flink(cluster: Cluster, topic: str) -> tuple[dict[str, int], list[str]]:
+    """(the rows by key that are left by what Flink's connector makes of a topic, the keys that it deletes on the way)."""
+    rows: dict[str, int] = {}
+    deleted: list[str] = []
+    for line in read_by("ReadLatestByFlink", artifacts("flink", TESTS / "flink"), in_base64(cluster, topic)):
         kind, key, name, n = line.split(" ")
         name_of_key = json.loads(key)
         if kind == "-D":
