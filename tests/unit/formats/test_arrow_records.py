@@ -129,7 +129,7 @@ def test_a_column_that_a_record_lacks_is_null_where_the_stream_says_so() -> None
 def test_values_inside_of_others_are_columns_by_their_path() -> None:
     schema = {"at": "timestamp", "user": {"type": "string", "path": "who.names[1]"}}
     kinds = {"at": pa.int64(), "who": pa.struct([("names", pa.list_(pa.string()))])}
-    rows = [{"at": 1_000, "who": {"names": ["x", "y"]}}, {"at": 2_000, "who": None}]
+    rows: list[dict[str, Any]] = [{"at": 1_000, "who": {"names": ["x", "y"]}}, {"at": 2_000, "who": None}]
     assert small(record(rows, kinds), users(1), schema=schema)[::2] == (
         ["y", None], {1: "column user: the record has no field who"},
     )  # fmt: skip
