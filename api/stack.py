@@ -313,6 +313,10 @@ class StackInstallation:
             fault_id = request_fault(self._faults, found.fault, processes, **said)
         except FaultRefused as error:
             raise UnavailableError("fault", text, str(error), "see boreal status") from None
+        if found.fault.losing_checkpoint:
+            # Now that it is dead and held, it writes no other one.
+            with _reaching():
+                self._operations.forget_checkpoints(record, f"{found.fault.fragment}.{found.fault.replica}.")
         return StartedFault(fault_id, found.text, tuple(processes), ends_at_ms)
 
     def _heal(self, found: ResolvedFault, plans: Sequence[Plan], processes: Sequence[str]) -> StartedFault:
@@ -404,8 +408,6 @@ def _processes_of(found: ResolvedFault, plan: Plan) -> list[str]:
     if fault.to_replica and others:
         fix = f"cut {fault.stream} to {fault.to_replica} for D, which cuts all its fragments"
         raise UserError("fault", found.text, f"would cut {', '.join(others)} of {fault.to_replica} too", fix)
-    if fault.losing_checkpoint:
-        raise UserError("fault", found.text, "cannot lose a checkpoint on a stack", "leave out `losing checkpoint`")
     replica = fault.to_replica or fault.replica
     return [f"node.{plan.query}.{replica}" if replica else f"source.{plan.query}.{fault.stream}"]
 

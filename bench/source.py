@@ -14,6 +14,8 @@ from typing import Any
 
 import fastavro
 import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka import TopicPartition
 from kafka.consumer.fetcher import Fetcher
@@ -25,10 +27,9 @@ from boreal.model.codec import encode
 from boreal.model.frames import Origin
 from boreal.query.planner import plan
 from boreal.query.spec import load_query
-from formats.csv_records import CsvRecords
-from formats.registry_records import SchemaBook
+from formats.registry_records import KINDS, SchemaBook
 from formats.writer_schema import WriterSchema
-from intake.intake import Intake, SourceStream
+from intake.intake import Intake, SourceStream, form_of
 from intake.place import SourcePlace
 from intake.user_records import PartitionRecords
 from services.source.incarnation import FRAME_ROWS
@@ -41,6 +42,7 @@ BY_PATH = {
 }
 HEADER = ["at", "key", "value"]
 ODD_EVERY = 1_000
+ROWS_OF_ARROW = 100
 SCHEMA_ID = 7
 FRAME_HEAD = b"\0" + SCHEMA_ID.to_bytes(4)
 AVRO = {
@@ -62,12 +64,14 @@ def main() -> dict[str, Any]:
     deep = [b'{"meta":{"at":%s,"items":[{%s}]}}' % tuple(value[6:-1].split(b",", 1)) for value in values]
     odd = [b"{" if number % ODD_EVERY == 0 else value for number, value in enumerate(values)]
     plain, avro, protobuf = _rate(values), _rate(_avro(), format="avro"), _rate(_protobuf(), format="protobuf")
+    arrow = ROWS_OF_ARROW * _rate(_arrow(), format="arrow")
     figures = [
         Figure("records to frames", plain, "records/s", 600_000),
         Figure("records to frames, with nested objects and ends of lines", _rate(nested), "records/s"),
         Figure("records to frames, columns by path, one of them a decimal", _rate(deep, BY_PATH), "records/s"),
         Figure(f"records to frames, one in {ODD_EVERY} of them odd", _rate(odd), "records/s"),
         Figure("CSV records to frames", _rate(_csv(), format="csv"), "records/s", 300_000),
+        Figure(f"Arrow records of {ROWS_OF_ARROW} rows to frames", arrow, "rows/s", 300_000),
         Figure("Avro records to frames", avro, "records/s", 300_000),
         Figure("Avro's rate over that of JSON", avro / plain, "", 0.5),
         Figure("Protobuf records to frames", protobuf, "records/s", 300_000),
@@ -81,6 +85,19 @@ def _csv() -> list[bytes]:
     """The same records in CSV."""
     rows = (json.loads(record_value(number)) for number in range(BATCHES * FRAME_ROWS))
     return [",".join(str(row[name]) for name in HEADER).encode() for row in rows]
+
+
+def _arrow() -> list[bytes]:
+    """The same rows as Arrow IPC streams."""
+    rows = [json.loads(record_value(number)) for number in range(BATCHES * FRAME_ROWS)]
+    records = []
+    for first in range(0, len(rows), ROWS_OF_ARROW):
+        batch = pa.RecordBatch.from_pylist(rows[first : first + ROWS_OF_ARROW])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        records.append(sink.getvalue().to_pybytes())
+    return records
 
 
 def _avro() -> list[bytes]:
@@ -116,7 +133,7 @@ def _protobuf_file() -> descriptor_pb2.FileDescriptorProto:
 
 def _book(format: str) -> SchemaBook | None:
     """What the ids of these records stand for."""
-    if format in ("json", "csv"):
+    if format not in KINDS:
         return None
     book = SchemaBook(format)
     descriptor = b64encode(_protobuf_file().SerializeToString()).decode()
@@ -134,7 +151,7 @@ def _rate(values: list[bytes], schema: Mapping[str, Any] = SCHEMA, format: str =
     stream = SourceStream.of(plan(query), name, query.streams[name], f"in.{name}")
     took = []
     for _ in range(ROUNDS):
-        intake = Intake(stream, Origin("", 1), SourcePlace({f"{name}/0": 0}), _book(format), CsvRecords.of(stream.spec))
+        intake = Intake(stream, Origin("", 1), SourcePlace({f"{name}/0": 0}), _book(format), form_of(stream.spec))
         began = time.process_time()
         for first in range(0, len(values), FRAME_ROWS):
             records: list[bytes | None] = [*values[first : first + FRAME_ROWS]]

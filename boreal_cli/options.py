@@ -21,7 +21,7 @@ Sources = Annotated[
     typer.Option(
         "--source",
         metavar="STREAM=PATH",
-        help="The input of a stream: a .csv, .jsonl or .parquet file, or generate:RATE,SECONDS[,KEYS]. "
+        help="The input of a stream: a .csv, .jsonl, .parquet or .arrow file, or generate:RATE,SECONDS[,KEYS]. "
         "Repeat the option for each stream.",
         show_default=False,
     ),

@@ -523,7 +523,7 @@ def feed(
         list[str] | None,
         typer.Argument(
             metavar="[STREAM=PATH]...",
-            help="A .csv, .jsonl or .parquet file for a stream, or generate:RATE,SECONDS[,KEYS].",
+            help="A .csv, .jsonl, .parquet or .arrow file for a stream, or generate:RATE,SECONDS[,KEYS].",
             show_default=False,
         ),
     ] = None,

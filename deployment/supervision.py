@@ -19,6 +19,7 @@ Rules:
     30 s, restarts without waiting, since it does no work.
  4. If `version` changed, the process has changed to it already: an egress begins a new incarnation by itself when another
     version of its query takes over. It needs no restart.
+ 5. A process that is held, because it has crashed on purpose for a stated time, waits. It starts when it is held no longer.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class ProcessTargets:
 
     children: tuple[Child, ...]
     """All processes that should run."""
+    held: frozenset[str] = frozenset()
+    """Those of them that do not start for now, by name (rule 5). One that runs goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ class Supervision:
     processes: dict[str, ProcessState] = field(default_factory=dict)
     """The processes that run, wait for a restart, or end; by name."""
     _wanted: dict[str, Child] = field(default_factory=dict)
+    _held: frozenset[str] = frozenset()
 
     def unready(self) -> set[str | None]:
         """The queries with a wanted process that does not run in its current version, or is not ready. None stands for the
@@ -210,8 +214,9 @@ class Supervision:
     def handle(self, event: SupervisionEvent, now: int) -> list[SupervisionEffect]:
         """Take an event; returns what to do, in order. now: the time in us."""
         match event:
-            case ProcessTargets(children):
+            case ProcessTargets(children, held):
                 self._wanted = {child.name: child for child in children}
+                self._held = held
                 for name, process in self.processes.items():
                     wanted = self._wanted.get(name)
                     if wanted is not None and wanted.version != process.child.version:
@@ -240,7 +245,9 @@ class Supervision:
     def next_deadline(self) -> int | None:
         """When the next SupervisionTick is due (us); None if none is."""
         ends = [
-            process.due for process in self.processes.values() if process.phase in (ProcessPhase.WAITING, ProcessPhase.STOPPING)
+            process.due
+            for name, process in self.processes.items()
+            if process.phase is ProcessPhase.STOPPING or (process.phase is ProcessPhase.WAITING and name not in self._held)
         ]
         turns = [process.hopeless_at for process in self.processes.values() if self._waits_for_its_turn(process)]
         return min((*ends, *turns), default=None)
@@ -280,6 +287,8 @@ class Supervision:
 
     def _start(self, child: Child, now: int) -> list[SupervisionEffect]:
         process = self.processes.get(child.name)
+        if child.name in self._held:
+            return []
         if process is None:
             self.processes[child.name] = ProcessState(child, ProcessPhase.RUNNING, now)
         elif process.phase is ProcessPhase.WAITING and process.due <= now:

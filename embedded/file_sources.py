@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.ipc
 import pyarrow.parquet
 
 from boreal.model.errors import UserError
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from boreal.query.spec import Stream
 
 
+_ARROW_FILE = b"ARROW1"
+"""What a file of Arrow begins with, where it is no stream."""
 WITNESSES = 9
 """The number of following rows that decide whether a row far ahead of the earlier ones is credible."""
 LEAST_WITNESSES = 2
@@ -58,7 +61,7 @@ class FileDeadLetter:
     source: str
     """The name of the stream."""
     line: int
-    """The number of the record's first line in the file, from 1; in a Parquet file, the number of the row."""
+    """The number of the record's first line in the file, from 1; in a file of Parquet or Arrow, the number of the row."""
     reason: str
     """Why the record was rejected."""
     record: str
@@ -86,7 +89,7 @@ class SourceRows:
 
 
 def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceRows:
-    """Read stream `name` from a .csv, .jsonl or .parquet file, or from `generate:RATE,SECONDS[,KEYS]`.
+    """Read stream `name` from a .csv, .jsonl, .parquet or .arrow file, or from `generate:RATE,SECONDS[,KEYS]`.
 
     The batch has the shape of `Schema.arrow`; columns that the schema does not name are ignored. Lateness is judged in
     the order of the file (R29): a tuple that is older than the newest earlier one by more than `disorder` is rejected or, with
@@ -102,7 +105,7 @@ def read_source(name: str, stream: Stream, where: str, seed: int = 0) -> SourceR
     source = _Source(name, Path(where), shape, stream.disorder, stream.ahead, stream.late == "clamp", stream.csv or Csv())
     readers = _READERS.get(source.path.suffix.lower())
     if readers is None:
-        raise source.error("is not a .csv, .jsonl or .parquet file", "convert the file, or correct the end of its name")
+        raise source.error("is not a .csv, .jsonl, .parquet or .arrow file", "convert the file, or correct the end of its name")
     if not source.path.is_file():
         raise source.error("does not exist", "write the path of a file, or generate:RATE,SECONDS[,KEYS]")
     fast, exact = readers
@@ -342,12 +345,19 @@ def _exact_jsonl(source: _Source) -> _Records:
     )
 
 
-# Parquet.
+# Parquet, and Arrow's own files.
 
 
 def _exact_parquet(source: _Source) -> _Records:
+    return _numbered(_parquet_columns(source))
+
+
+def _exact_arrow(source: _Source) -> _Records:
+    return _numbered(_arrow_columns(source))
+
+
+def _numbered(columns: RawColumns) -> _Records:
     """Rows are numbered from 1, like lines. The text of a record is its columns of the stream, as JSON."""
-    columns = _parquet_columns(source)
     rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     return _Records(
         columns=columns,
@@ -363,6 +373,26 @@ def _parquet_columns(source: _Source) -> RawColumns:
             table = file.read(columns=source.shape.fields)
     except pa.ArrowInvalid as error:
         raise source.error(f"is not a Parquet file: {error}", "use a valid Parquet file") from None
+    return _columns_of(source, table)
+
+
+def _arrow_columns(source: _Source) -> RawColumns:
+    """Of a file, which pyarrow.feather writes too, or of a stream in a file."""
+    try:
+        with pa.OSFile(str(source.path)) as data:
+            is_file = data.read(len(_ARROW_FILE)) == _ARROW_FILE
+            data.seek(0)
+            with pa.ipc.open_file(data) if is_file else pa.ipc.open_stream(data) as reader:
+                table = reader.read_all()
+                # What a damaged file claims of its buffers is not true.
+                table.validate(full=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise source.error(f"is not a file of Arrow: {error}", "use a valid file of Arrow") from None
+    source.require(source.shape.fields, table.schema.names)
+    return _columns_of(source, table.select(source.shape.fields))
+
+
+def _columns_of(source: _Source, table: pa.Table) -> RawColumns:
     try:
         columns = columns_in(source.shape, whole(table, source.shape.fields))
     except pa.ArrowInvalid as error:
@@ -377,6 +407,7 @@ _READERS: dict[str, tuple[Callable[[_Source], RawColumns | None], Callable[[_Sou
     ".csv": (_fast_csv, _exact_csv),
     ".jsonl": (_fast_jsonl, _exact_jsonl),
     ".parquet": (_parquet_columns, _exact_parquet),
+    ".arrow": (_arrow_columns, _exact_arrow),
 }
 
 

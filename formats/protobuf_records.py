@@ -79,7 +79,7 @@ def _file(text: str, name: str) -> descriptor_pb2.FileDescriptorProto:
     try:
         file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
     except (ValueError, DecodeError):
-        raise SchemaProblem(f"{name} is no Protobuf descriptor: the registry must give one (`format=serialized`)") from None
+        raise SchemaProblem(f"{name} is neither a Protobuf descriptor nor a text that protoc compiles") from None
     file.name = name
     return file
 

@@ -87,7 +87,7 @@ class ParsedRows:
     values: list[pa.Array]
     """One array per attribute, in the schema's order."""
     places: np.ndarray
-    """int64, one per row: index of the record that the row came from."""
+    """int64, one per row, rising: index of the record that the row came from. In most formats a record has one row at most."""
     reasons: dict[int, str]
     """Why each other record was rejected, by its index."""
     coerced: int = 0
@@ -152,7 +152,7 @@ def merged(
         {**reasons, **found},
         sum(rows.coerced for _, rows in parts),
     )
-    return joined if len(parts) == 1 else joined.take(np.argsort(joined.places))
+    return joined if len(parts) == 1 else joined.take(np.argsort(joined.places, kind="stable"))
 
 
 def late_reason(behind_us: int, disorder_us: int) -> str:
@@ -430,11 +430,12 @@ def _mistyped(kind: Type, value: object) -> tuple[str, str] | None:
     if not isinstance(value, bool | str):
         return None
     given = "a bool" if isinstance(value, bool) else "a number" if isinstance(value, _Number) else "a text"
-    wanted = _JSON_TYPES.get(kind, given)
+    wanted = JSON_TYPES.get(kind, given)
     return (given, wanted) if given != wanted else None
 
 
-_JSON_TYPES = {Type.STRING: "a text", Type.INT: "a number", Type.DOUBLE: "a number", Type.BOOL: "a bool"}
+JSON_TYPES = {Type.STRING: "a text", Type.INT: "a number", Type.DOUBLE: "a number", Type.BOOL: "a bool"}
+"""What a value must be for a column of a strict stream; any value for another type."""
 
 
 def _json_text(name: str, value: object) -> str | None:

@@ -35,6 +35,7 @@ from boreal.model.schema import TRACEPARENT, Type
 from boreal.query.columns import HEADER, TOMBSTONE
 from boreal.query.plan import Edge, Plan
 from boreal.query.spec import Stream
+from formats.arrow_records import MOST_RECORDS, ArrowRecords
 from formats.columns import convert
 from formats.csv_records import CsvRecords
 from formats.dead_letter import DeadLetterRecord
@@ -93,6 +94,15 @@ class Batch:
     """Number of rows that were rejected as too far ahead."""
     coerced: int
     """Number of values that had another JSON type than their column, and were converted; late rows are included."""
+
+
+RecordForm = CsvRecords | ArrowRecords
+"""How the records of a stream are read that are neither JSON nor have schemas in a registry."""
+
+
+def form_of(stream: Stream) -> RecordForm | None:
+    """The form of a stream's records; None for a stream of another format."""
+    return CsvRecords.of(stream) or ArrowRecords.of(stream)
 
 
 def _nothing() -> np.ndarray:
@@ -173,11 +183,11 @@ class Intake:
         origin: Origin,
         place: SourcePlace,
         schemas: SchemaBook | None = None,
-        csv: CsvRecords | None = None,
+        form: RecordForm | None = None,
     ) -> None:
         """place: modified from now on. schemas: by which the records were written; None if they have none. It must know those
-        of all records that are taken, except of those that the registry does not know. csv: how records in CSV are read; None
-        if they are not CSV. Without either they are JSON."""
+        of all records that are taken, except of those that the registry does not know. form: how records are read that have no
+        schemas; None if they are JSON."""
         self.place = place
         self.progress = StreamProgress(stream.spec, stream.delay_threshold_us, stream.boundary_interval_us)
         self.name = stream.name
@@ -186,7 +196,7 @@ class Intake:
         self._topic = stream.topic
         self._shape = RecordShape.of(stream.spec)
         self.schemas = schemas
-        self._csv = csv
+        self._form = form
         clamps, strict, fills = stream.spec.late == "clamp", self._shape.strict, self._shape.fills
         self._own_rules = IntakeRules(stream.spec.ahead, clamps, strict, fills)
         self._logs = [(edge, [LogId(edge.name, "", part) for part in range(edge.partitions)]) for edge in stream.edges]
@@ -200,6 +210,11 @@ class Intake:
     def logs(self) -> list[LogId]:
         """All logs of the stream."""
         return [log for _, logs in self._logs for log in logs]
+
+    @property
+    def most_records(self) -> int | None:
+        """How many records a batch may have; None: any number."""
+        return MOST_RECORDS if isinstance(self._form, ArrowRecords) else None
 
     @property
     def boundary(self) -> int:
@@ -340,33 +355,37 @@ class Intake:
     def _accept(self, contents: _BatchContents) -> ParsedRows:
         """The accepted rows; notes the reasons for the others, and what raises the floors."""
         rows = self._believe(self._read(contents), contents)
-        numbers, offsets = contents.numbers[rows.places], contents.offsets[rows.places]
-        floors = np.full(len(rows.times), BEGINNING)
+        spans = _Spans.of(rows)
+        numbers, offsets = contents.numbers[spans.places], contents.offsets[spans.places]
+        floors = np.full(len(spans.places), BEGINNING)
         for partition in np.unique(numbers).tolist():
             own = numbers == partition
-            floors[own] = self._floors(partition, rows.times[own], offsets[own], contents)
-        late = rows.times < floors
+            floors[own] = self._floors(partition, spans.take(own), offsets[own], contents)
+        late = spans.oldest < floors
         if self._rules.clamps:
             # After the end of the stream there is no later time.
-            raised = late & (floors < INFINITY)
-            rows = replace(rows, times=np.where(raised, floors, rows.times))
-            late, contents.clamped = late & ~raised, int(raised.sum())
-        for row in np.flatnonzero(late).tolist():
-            contents.reasons[int(numbers[row]), int(offsets[row])] = self._why_late(int(rows.times[row]), int(floors[row]))
-        return rows.take(np.flatnonzero(~late)) if late.any() else rows
+            lowest = spans.of_rows(np.where(floors < INFINITY, floors, BEGINNING))
+            raised = rows.times < lowest
+            rows = replace(rows, times=np.where(raised, lowest, rows.times))
+            late, contents.clamped = late & (floors >= INFINITY), int(raised.sum())
+        for at in np.flatnonzero(late).tolist():
+            contents.reasons[int(numbers[at]), int(offsets[at])] = self._why_late(int(spans.oldest[at]), int(floors[at]))
+        return rows.take(np.flatnonzero(~spans.of_rows(late))) if late.any() else rows
 
     def _believe(self, rows: ParsedRows, contents: _BatchContents) -> ParsedRows:
         """Remove the rows that are too far ahead."""
         if not len(rows.times):
             return rows
-        believed = np.ones(len(rows.times), dtype=bool)
-        numbers, offsets = contents.numbers[rows.places], contents.offsets[rows.places]
-        for partition in np.unique(numbers[rows.times > self._believable(self.place.newest)]).tolist():
+        spans = _Spans.of(rows)
+        believed = np.ones(len(spans.places), dtype=bool)
+        numbers, offsets = contents.numbers[spans.places], contents.offsets[spans.places]
+        for partition in np.unique(numbers[spans.newest > self._believable(self.place.newest)]).tolist():
             own = np.flatnonzero(numbers == partition)
-            believed[own] = self._are_believed(partition, rows.times[own].tolist(), offsets[own].tolist(), contents)
+            believed[own] = self._are_believed(partition, spans.newest[own].tolist(), offsets[own].tolist(), contents)
         if not believed.all():
-            contents.ahead = int((~believed).sum())
-            rows = rows.take(np.flatnonzero(believed))
+            kept = spans.of_rows(believed)
+            contents.ahead = int((~kept).sum())
+            rows = rows.take(np.flatnonzero(kept))
         contents.newest = int(rows.times.max(initial=BEGINNING))
         return rows
 
@@ -375,8 +394,8 @@ class Intake:
         return min(max(self.place.clock, newest) + self._rules.ahead, INFINITY)
 
     def _are_believed(self, partition: int, times: list[int], offsets: list[int], contents: _BatchContents) -> list[bool]:
-        """Which rows of a partition are not too far ahead; notes the reasons for the others. Times up to the partition's floor
-        or heartbeats are always accepted."""
+        """Which records of a partition are not too far ahead; notes the reasons for the others. times: of their newest rows.
+        Times up to the partition's floor or heartbeats are always accepted."""
         heartbeats = [(offset, time) for offset, time in contents.raises.get(partition, ()) if time < INFINITY]
         floor = self.place.partitions[partition].floor
         newest = max(self.place.newest, floor if floor < INFINITY else BEGINNING)
@@ -401,7 +420,7 @@ class Intake:
 
     def _parse(self, contents: _BatchContents) -> ParsedRows:
         shape = replace(self._shape, strict=self._rules.strict, fills=self._rules.fills)
-        read = self._csv.read if self._csv is not None else read_records
+        read = self._form.read if self._form is not None else read_records
         if self.schemas is not None:
             read = partial(self.schemas.read, unknown=self.place.unknown)
         if not shape.origins:
@@ -425,20 +444,23 @@ class Intake:
         values = [*rows.values[:at], pc.coalesce(rows.values[at], headers), *rows.values[at + 1 :]]
         return replace(rows, values=values)
 
-    def _floors(self, partition: int, times: np.ndarray, offsets: np.ndarray, contents: _BatchContents) -> np.ndarray:
-        """For each row of a partition, the floor before its offset: below it the row is late."""
+    def _floors(self, partition: int, spans: _Spans, offsets: np.ndarray, contents: _BatchContents) -> np.ndarray:
+        """For each record of a partition, the floor before its offset: below it a row is late."""
         at, to = np.array(contents.raises.get(partition, ()), dtype=np.int64).reshape(-1, 2).T
+        known = max(self.place.partitions[partition].floor, self.place.promise)
         if self._stream.boundary == "data":
+            raises = self._raises(spans.newest)
+            if spans.are_wide and not self._rules.clamps:
+                raises = _raises_of_taken(known, (at, to), spans, offsets, raises)
             # A late row raises nothing, since the floor is above it. So all rows may be included.
-            raises = self._raises(times)
             at, to = np.concatenate([at, offsets]), np.concatenate([to, raises])
             order = np.argsort(at, kind="stable")
             at, to = at[order], to[order]
-        known = max(self.place.partitions[partition].floor, self.place.promise)
         floors = np.maximum.accumulate(np.concatenate([[known], to]))
         contents.floors[partition] = int(floors[-1])
         standing: np.ndarray = floors[np.searchsorted(at, offsets)]
-        self._note_brought(partition, times, standing, contents)
+        taken = np.ones(len(standing), dtype=bool) if self._rules.clamps else spans.oldest >= standing
+        self._note_brought(partition, spans.newest[taken], standing[taken], contents)
         return standing
 
     def _raises(self, times: np.ndarray) -> np.ndarray:
@@ -494,6 +516,59 @@ class Intake:
                     t_max = bucket_end(part.column(0)[-1].as_py(), self._bucket_us)
                     frames.append((log, Data(self._origin, 0, first_id, part, False, ((INFINITY, now),), t_max)))
         return frames
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """The records that rows come from, with the event times of each. A record is taken or refused as a whole."""
+
+    places: np.ndarray
+    """int64: the index of each record; rising."""
+    oldest: np.ndarray
+    """int64: the time of its oldest row."""
+    newest: np.ndarray
+    """int64: that of its newest row."""
+    _sizes: np.ndarray | None
+    """int64: how many rows it has; None if each has one."""
+
+    @staticmethod
+    def of(rows: ParsedRows) -> _Spans:
+        """Those of all rows."""
+        begins = np.flatnonzero(np.diff(rows.places, prepend=-1))
+        if len(begins) == len(rows.places):
+            return _Spans(rows.places, rows.times, rows.times, None)
+        oldest, newest = np.minimum.reduceat(rows.times, begins), np.maximum.reduceat(rows.times, begins)
+        return _Spans(rows.places[begins], oldest, newest, np.diff(begins, append=len(rows.places)))
+
+    @property
+    def are_wide(self) -> bool:
+        """Whether a record has rows of several times."""
+        return self._sizes is not None and bool((self.oldest < self.newest).any())
+
+    def of_rows(self, values: np.ndarray) -> np.ndarray:
+        """A value of each record for each of its rows."""
+        return values if self._sizes is None else np.repeat(values, self._sizes)
+
+    def take(self, kept: np.ndarray) -> _Spans:
+        """Only the records with these indices, or of this mask."""
+        sizes = None if self._sizes is None else self._sizes[kept]
+        return _Spans(self.places[kept], self.oldest[kept], self.newest[kept], sizes)
+
+
+def _raises_of_taken(
+    floor: int, heartbeats: tuple[np.ndarray, np.ndarray], spans: _Spans, offsets: np.ndarray, raises: np.ndarray
+) -> np.ndarray:
+    """`raises`, where a record that is refused because of its oldest row raises nothing: which is refused depends on those
+    before it. heartbeats: their offsets, rising, and times."""
+    pending = list(zip(*(column.tolist() for column in heartbeats), strict=True))
+    found = raises.copy()
+    for number, (offset, oldest) in enumerate(zip(offsets.tolist(), spans.oldest.tolist(), strict=True)):
+        while pending and pending[0][0] < offset:
+            floor = max(floor, pending.pop(0)[1])
+        if oldest < floor:
+            found[number] = BEGINNING
+        floor = max(floor, int(found[number]))
+    return found
 
 
 def rows_not_held(frames: Iterable[tuple[LogId, Frame]], written: Mapping[str, int]) -> list[tuple[LogId, Frame]]:

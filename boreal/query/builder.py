@@ -88,7 +88,7 @@ class QueryBuilder:
         time: str,
         schema: Mapping[str, Type | str | Mapping[str, str]],
         topic: str | None = None,
-        format: Literal["json", "csv", "avro", "protobuf", "json_schema"] = "json",
+        format: Literal["json", "csv", "arrow", "avro", "protobuf", "json_schema"] = "json",
         csv: Mapping[str, Any] | None = None,
         registry: str | None = None,
         lacking: Literal["dead_letter", "nulls"] = "dead_letter",

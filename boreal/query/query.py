@@ -69,8 +69,8 @@ class Query(Model):
     )
     records: Annotated[Records | None, BeforeValidator(records_from_text)] = Field(
         default=None,
-        description="Whether, on a stack, the topic NAME.records holds the final rows in Avro, Protobuf or JSON, with a schema "
-        "registry. By default there is no such topic.",
+        description="Whether, on a stack, the topic NAME.records holds the final rows in another format: Avro, Protobuf or "
+        "JSON, with a schema registry; CSV; or Arrow. By default there is no such topic.",
     )
     debezium: bool = Field(
         default=False,

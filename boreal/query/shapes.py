@@ -16,6 +16,7 @@ from boreal.query.fields import Column, Expressions, Model, Name, Names, SomeNam
 from boreal.query.own_operators import own_memory_us
 from boreal.query.refusals import did_you_mean, refuse
 
+_WITHOUT_REGISTRY = {"json": "JSON", "csv": "CSV", "arrow": "Arrow"}
 MOST_PANES = 100_000
 """Of a window: so many spans that no window's edge cuts, each with state of its own."""
 
@@ -33,11 +34,12 @@ class Stream(Model):
         description="The site of the topic, and so of the stream's source, in an installation with several sites. By default "
         "the home site, which is the first in the order of their names.",
     )
-    format: Literal["json", "csv", "avro", "protobuf", "json_schema"] = Field(
+    format: Literal["json", "csv", "arrow", "avro", "protobuf", "json_schema"] = Field(
         default="json",
-        description="What a record of the topic holds: a JSON object (`json`); a line of CSV (`csv`); or, as serializers with "
-        "a schema registry write it, the id of its writer's schema and then Avro, Protobuf, or JSON with a JSON Schema. Rows "
-        "that are posted are JSON, so a stream of another format takes none; files tell their format by their names.",
+        description="What a record of the topic holds: a JSON object (`json`); a line of CSV (`csv`); an Arrow IPC stream of "
+        "one row or more (`arrow`); or, as serializers with a schema registry write it, the id of its writer's schema "
+        "and then Avro, Protobuf, or JSON with a JSON Schema. Rows that are posted are JSON, so a stream of another format "
+        "takes none; files tell their format by their names.",
     )
     csv: Csv | None = Field(
         default=None,
@@ -51,7 +53,7 @@ class Stream(Model):
     )
     lacking: Literal["dead_letter", "nulls"] = Field(
         default="dead_letter",
-        description="What becomes of an Avro or Protobuf record whose writer's schema does not have a column: it is refused "
+        description="What becomes of an Avro, Protobuf or Arrow record whose schema does not have a column: it is refused "
         "(`dead_letter`), or the column is null in it (`nulls`), as it always is where a JSON object lacks a field.",
     )
     time: Column = Field(
@@ -136,9 +138,9 @@ class Stream(Model):
                     field=f"schema.{name}",
                     value=plain(column) if isinstance(column := self.columns[name], SourceColumn) else column.value,
                 )
-        if self.registry is not None and self.format in ("json", "csv"):
+        if self.registry is not None and self.format in _WITHOUT_REGISTRY:
             fix = "remove it, or write format: avro, protobuf or json_schema"
-            problem = f"is for records with ids of schemas, and these are plain {self.format.upper()}"
+            problem = f"is for records with ids of schemas, and these are plain {_WITHOUT_REGISTRY[self.format]}"
             refuse(problem, fix, field="registry", value=self.registry)
         if self.csv is not None and self.format != "csv":
             problem = f"is for records in CSV, and these are {self.format}"

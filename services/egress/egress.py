@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,8 @@ from typing import Any
 
 from boreal.model.errors import BorealError, UserError
 from boreal.model.frames import State
+from boreal.model.schema import Schema
+from boreal.query.records import REGISTERED, Records
 from deployment.evolution import schemas
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord, Takeover
@@ -26,6 +28,7 @@ from reconcile.recovery import Restart
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic, OutWriter, RowTopics
+from services.egress.plain_form import PlainForm, RecordForm
 from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail
@@ -126,11 +129,19 @@ class EgressProcess:
         wanted = record.query.records
         records: StableTopic | None = None
         if wanted is not None:
-            registry = Registry(*self.connections.settings.registry_of("records.registry", wanted.registry), wanted.format)
-            # Rows of an earlier version may wait for the registry, and those of the next one come before this life ends.
-            form = RegisteredForm(registry, wanted.format, records_topic(query), query, lambda: schemas(self._known))
+            form = self._record_form(wanted)
             records = StableTopic(cluster, records_topic(query), f"boreal.{query}.records", self._out_topic, exit, form)
         return RowTopics(stable, records=records)
+
+    def _record_form(self, records: Records) -> RecordForm:
+        # Rows of an earlier version may wait for the registry, and those of the next one come before this life ends.
+        def known() -> Mapping[int, Schema]:
+            return schemas(self._known)
+
+        if records.format not in REGISTERED:
+            return PlainForm(records.format, known)
+        registry = Registry(*self.connections.settings.registry_of("records.registry", records.registry), records.format)
+        return RegisteredForm(registry, records.format, records_topic(self.query), self.query, known)
 
     def _with_tables(self, rows: RowTopics) -> RowTopics:
         """These topics, and those of the newest row of each key, as the version has them that this life gives."""

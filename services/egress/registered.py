@@ -10,6 +10,7 @@ from typing import Any
 
 from boreal.model.schema import Schema
 from formats.typed_rows import avro_schema, json_schema, protobuf_file, protobuf_message, row_reader
+from services.egress.plain_form import schema_of
 from services.hosting.registry import Registry, RegistryError
 
 _SUBJECT = {"subject.name.strategy.type": "TOPIC"}
@@ -44,8 +45,7 @@ class RegisteredForm:
         self._versions: dict[int, _Version] = {}
 
     def value(self, row: bytes, version: int) -> bytes:
-        """The record of a row, as q.stable has it, of a version of the query. RegistryError if its schema is not registered
-        yet, and cannot be now."""
+        """See `RecordForm`. RegistryError if the schema of the version is not registered yet, and cannot be now."""
         found = self._versions.get(version) or self._version(version)
         values = found.read(row)
         if found.is_registered:
@@ -63,9 +63,7 @@ class RegisteredForm:
 
     def _version(self, version: int) -> _Version:
         schemas = self._schemas()
-        if version not in schemas:
-            raise RegistryError(f"the columns of version {version}, which the query's record does not say yet")
-        schema, earlier = schemas[version], [each for of, each in schemas.items() if of < version]
+        schema, earlier = schema_of(schemas, version), [each for of, each in schemas.items() if of < version]
         read = json.loads if self._is_json else row_reader(schema)
         made = _Version(read, self._make(self._registry.client, self._query, schema, earlier))
         self._versions[version] = made

@@ -1,5 +1,5 @@
-"""q.stable: the stable rows only, each once for read_committed readers (R28). And q.records, which holds the same rows in a
-format with a schema.
+"""q.stable: the stable rows only, each once for read_committed readers (R28). And q.records, which holds the same rows in
+another format.
 
 A row goes to q.stable when Kafka has confirmed it in q.out, in short transactions, in a separate thread: q.out never waits for
 a transaction. If more rows wait than memory may hold, and when an incarnation begins, the rows are read from q.out:
@@ -20,9 +20,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from boreal.model.errors import BorealError
 from boreal.model.schema import TRACEPARENT
 from formats.client_headers import EPOCH, ID, INCARNATION, VERSION, number
-from services.egress.registered import RegisteredForm
+from services.egress.plain_form import ColumnsUnknown, RecordForm
 from services.egress.tail import StableRow, read_stable_tail, stable_rows
 from services.hosting.failpoints import failpoint
 from services.hosting.process import EXIT_FENCED
@@ -61,7 +62,7 @@ class StableTopic:
         transactional_id: str,
         out_topic: str,
         exit: Callable[[int], None],
-        form: RegisteredForm | None = None,
+        form: RecordForm | None = None,
     ) -> None:
         """form: of the records' values; None: a row as it is. Closed with this."""
         self._form = form
@@ -223,7 +224,7 @@ class StableTopic:
             try:
                 for row in rows:
                     values.append(form.value(row.value, row.version_number))
-            except RegistryError as error:
+            except (RegistryError, ColumnsUnknown) as error:
                 if not values:
                     self._wait_for(error)
                     continue
@@ -231,7 +232,7 @@ class StableTopic:
             return values
         return []
 
-    def _wait_for(self, error: RegistryError) -> None:
+    def _wait_for(self, error: BorealError) -> None:
         if self.waits_for is None:
             _logger.warning("rows of %s wait for %s", self._topic, error)
         self.waits_for = str(error)

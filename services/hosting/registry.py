@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from boreal.model.errors import BorealError, UserError
 from formats.writer_schema import WriterSchema
+from services.hosting.proto_text import descriptor_of, is_text
 from services.kafka.settings import RegistrySettings
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Registry:
 
         try:
             schema = ask()
-            return WriterSchema(schema.schema_type or "AVRO", schema.schema_str or "", tuple(self._references(schema).items()))
+            found = WriterSchema(schema.schema_type or "AVRO", schema.schema_str or "", tuple(self._references(schema).items()))
+            return _with_descriptors(found) if found.kind == "PROTOBUF" else found
         except SchemaRegistryError as error:
             if error.error_code == absent:
                 return None
@@ -79,6 +81,19 @@ class Registry:
 
     def __str__(self) -> str:
         return f"schema registry {self._name} at {self._address}"
+
+
+def _with_descriptors(schema: WriterSchema) -> WriterSchema:
+    """A Protobuf schema with descriptors in the place of texts; one that does not compile stays. ProtoTextError."""
+    texts = {name: text for name, text in schema.references if is_text(text)}
+    if not texts and not is_text(schema.text):
+        return schema
+
+    def compiled(text: str) -> str:
+        return (descriptor_of(text, texts) if is_text(text) else None) or text
+
+    references = tuple((name, compiled(text)) for name, text in schema.references)
+    return WriterSchema(schema.kind, compiled(schema.text), references)
 
 
 def _is_there(module: str) -> bool:

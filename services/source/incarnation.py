@@ -205,7 +205,7 @@ class SourceIncarnation:
         # Rounded up: who wakes before the tick would only look again.
         wait_ms = -(-max(min(self._next_boundary_us, self._next_evidence_us) - now_us(), 0) // 1_000)
         try:
-            return self.topic.poll(wait_ms, FRAME_ROWS)
+            return self.topic.poll(wait_ms, self.intake.most_records or FRAME_ROWS)
         except OffsetOutOfRangeError:
             for partition, offset in self._ask(self.topic.find_again).items():
                 self.intake.skip(partition, offset)

@@ -7,6 +7,7 @@ import json
 from contextlib import closing
 
 from boreal.model.errors import UserError
+from boreal.query.records import REGISTERED
 from boreal.query.spec import Query, Stream
 from formats.record_parsing import RecordShape
 from formats.registry_records import KINDS, make_decode
@@ -20,7 +21,7 @@ _MOST_MESSAGES = 64
 
 def check_registries(query: Query, settings: ServiceSettings) -> None:
     """UserError if a stream, or the records of results, need a registry that the installation does not know."""
-    if query.records is not None:
+    if query.records is not None and query.records.format in REGISTERED:
         settings.registry_of("records.registry", query.records.registry)
     for name, stream in query.streams.items():
         if stream.format in KINDS:

@@ -17,11 +17,10 @@ from deployment.evolution import EARLIEST
 from deployment.layout import make_layout
 from deployment.query_record import QueryRecord, public_name
 from formats.control_messages import ControlItem
-from formats.csv_records import CsvRecords
 from formats.json_text import time_us
 from formats.record_parsing import RecordShape
 from formats.registry_records import KINDS, SchemaBook
-from intake.intake import Intake, SourceStream
+from intake.intake import Intake, SourceStream, form_of
 from logs.source_restart import SourceRestart, source_restart
 from services.hosting.connections import Connections
 from services.hosting.process import THREAD_SWITCH_S, StatusPublisher
@@ -122,7 +121,7 @@ class SourceProcess:
     def make_intake(self, former: SourceRestart) -> Intake:
         """The checks and ids of the new incarnation."""
         stream = SourceStream.of(self.layout.plan, self.stream, self.spec, self.topic_name)
-        forms = SchemaBook.of(self.spec), CsvRecords.of(self.spec)
+        forms = SchemaBook.of(self.spec), form_of(self.spec)
         return Intake(stream, Origin("", former.incarnation + 1), former.place, *forms)
 
     def open_registry(self) -> Registry | None:

@@ -100,9 +100,10 @@ class FaultDesk:
         for stale in self._directory.glob("*.json"):
             stale.unlink(missing_ok=True)
 
-    def holds(self, process: str) -> bool:
-        """Whether a process has crashed and must not be started yet."""
-        return any(fault.kind == "crash" and fault.process == process for fault in self._active)
+    @property
+    def held(self) -> frozenset[str]:
+        """The processes that have crashed and must not be started yet."""
+        return frozenset(fault.process for fault in self._active if fault.kind == "crash")
 
     def turn(self) -> None:
         """Begin or end what is asked for, and undo what is over."""
@@ -156,8 +157,8 @@ class FaultDesk:
             "ends_at_ms": begun_ms + asked["for_s"] * 1_000,
             "ended_ms": None,
         }
+        ends_at = time.monotonic() + asked["for_s"]
         for process in asked["processes"]:
-            ends_at = time.monotonic() + asked["for_s"]
             fault = _ActiveFault(id_, asked["kind"], process, asked["stream"], asked["by_s"], ends_at)
             self._active.append(fault)
             self._strike(fault)

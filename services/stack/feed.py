@@ -93,10 +93,11 @@ def feed(
     """Write the rows of each stream, by name, to its topic, which is in its cluster; returns how many, once Kafka has them.
 
     ended: the last record of every partition marks the end of the stream, so that all windows close. on_progress is called
-    with the number of rows written so far. UserError: a stream without a topic, or a topic that does not exist. KafkaError
-    if Kafka refuses a record; while it is out of reach, feeding waits.
+    with the number of rows written so far. UserError: a stream whose records are not JSON, or that has no topic, or whose topic
+    does not exist. KafkaError if Kafka refuses a record; while it is out of reach, feeding waits.
     """
-    for name, stream in streams.items():
+    for name in rows:
+        stream = streams[name]
         if stream.format != "json":
             fix = "write its records with a producer of your own"
             raise UserError(f"streams.{name}.format", stream.format, "is not JSON, as fed rows are", fix)

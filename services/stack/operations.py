@@ -290,6 +290,11 @@ class Operations:
         with reaching(self.settings):
             self._registry.delete(name, by)
 
+    def forget_checkpoints(self, record: QueryRecord, instances: str) -> None:
+        """Delete the checkpoints of those instances of the version in charge whose names begin so. OutOfReach: Redis is."""
+        with _reaching_redis(), closing(connect_redis(self.settings.redis)) as client:
+            RedisCheckpointStore(client, prefix=record.inner).forget(instances)
+
     def _delete_data(self, version: QueryRecord, choose: Callable[[str, Iterable[str]], list[str]]) -> None:
         """Delete the checkpoints of a version, and the topics that are chosen from those of a site."""
         with reaching(self.settings):
@@ -660,4 +665,4 @@ def _reaching_redis() -> Iterator[None]:
         yield
     except StoreUnavailableError as error:
         problem = f"cannot be reached, and still holds checkpoints: {error}"
-        raise OutOfReach("BOREAL_REDIS__URL", None, problem, "check that it is up, and delete again") from None
+        raise OutOfReach("BOREAL_REDIS__URL", None, problem, "check that it is up, and try again") from None

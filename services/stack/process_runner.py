@@ -74,6 +74,11 @@ class ProcessRunner:
         before, self.faults = self.faults, self._faults.report()
         return before != self.faults
 
+    @property
+    def held(self) -> frozenset[str]:
+        """The processes that have crashed on purpose, and must not be started yet."""
+        return self._faults.held if self._faults is not None else frozenset()
+
     def pid(self, name: str) -> int | None:
         identity = self._identity(name)
         return identity[0] if identity else None
@@ -102,8 +107,6 @@ class ProcessRunner:
 
     def start(self, child: Child) -> None:
         """Start a process. One that cannot be started is reported as one that has ended at once."""
-        if self._faults is not None and self._faults.holds(child.name):
-            return self._on_end(child.name, EXIT_FAILED)
         self._began[child.name] = time.time()
         links = self._links_of(child)
         try:

@@ -144,6 +144,8 @@ class Supervisor:
                 self._perform(ProcessTargets(()))
             self._wait()
             has_changed = self._runner.turn_faults()
+            if has_changed and not self._ending.is_set():
+                self._perform(self._wanted())  # before the end of a process that has just crashed is heard of
             if now_us() >= look_at:
                 look_at = now_us() + int(_LOOK_S * 1e6)
                 has_changed |= self._write_state()
@@ -218,7 +220,7 @@ class Supervisor:
 
     def _wanted(self) -> ProcessTargets:
         of_queries = (child for children in self._of_query.values() for child in children)
-        return ProcessTargets((*self._static.values(), *of_queries))
+        return ProcessTargets((*self._static.values(), *of_queries), self._runner.held)
 
     def _wanted_names(self) -> set[str]:
         return {child.name for child in self._wanted().children}

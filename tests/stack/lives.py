@@ -21,6 +21,7 @@ from formats.debezium import DebeziumForm
 from services.egress.delays import RecentDelays
 from services.egress.latest import LatestTopic
 from services.egress.out import OutTopic, OutWriter, RowTopics
+from services.egress.plain_form import PlainForm, RecordForm
 from services.egress.registered import RegisteredForm
 from services.egress.stable import StableTopic
 from services.egress.tail import OutTail, read_out_tail, read_range
@@ -159,12 +160,16 @@ class Life:
             form = DebeziumForm("q", self.schema, ("name",), schemas)
             self.debezium = LatestTopic(self.cluster, f"{self.name}.debezium", out_topic, self.codes.append, form)
         self.records: StableTopic | None = None
-        if self.registry:
+        if self.registry or self.format in ("csv", "arrow"):
             topic = f"{self.name}.records"
-            registry = Registry("main", RegistrySettings(url=self.registry), self.format)
-            registered = RegisteredForm(registry, self.format, topic, "q", lambda: schemas)
+            records: RecordForm
+            if self.registry:
+                registry = Registry("main", RegistrySettings(url=self.registry), self.format)
+                records = RegisteredForm(registry, self.format, topic, "q", lambda: schemas)
+            else:
+                records = PlainForm(self.format, lambda: schemas)
             arguments = self.cluster, topic, f"boreal.{topic}", out_topic, self.codes.append
-            self.records = StableTopic(*arguments, registered)
+            self.records = StableTopic(*arguments, records)
         rows = RowTopics(self.stable, self.latest, self.debezium, self.records)
         self.tail: OutTail = read_out_tail(self.cluster, out_topic, rows.next_id)
         changelog = Changelog("q", self.schema, ("name",), BUCKET, place=self.tail.place)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.ipc
 import pytest
 from kafka import TopicPartition
 
@@ -33,6 +37,7 @@ from services.egress import stable as stable_module
 from services.egress.stable import StableTopic
 from services.egress.tail import FIRST_WINDOW, OutTail, read_out_tail, read_stable_tail
 from services.hosting import failpoints
+from services.hosting.fetch import artifacts
 from services.hosting.process import EXIT_FENCED, EXIT_STOPPED, now_us
 from services.kafka.clusters import Cluster
 from services.kafka.queries import QueryRegistry
@@ -40,6 +45,7 @@ from services.kafka.topics import STATUS, TopicSpec, ensure, query_topics, syste
 from services.stack.servers import KafkaServer
 from services.storage.kafka_log import KafkaLogStore
 from tests.otlp import receiving
+from tests.registry import PINS
 from tests.stack.lives import (
     Life,
     boundary,
@@ -52,6 +58,7 @@ from tests.stack.lives import (
     values_of,
     wait_until,
 )
+from tests.stack.test_debezium import TESTS, read_by
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -281,6 +288,83 @@ def table_of(cluster: Cluster, topic: str) -> dict[str, int]:
         if record.value is not None:
             table[key] = json.loads(record.value)["n"]
     return table
+
+
+def test_flinks_connector_upsert_kafka_and_connects_converter_read_q_latest(cluster: Cluster, fresh_name: str) -> None:
+    """What they make rows and deletions of records by, through an UNDO that leaves a key without a row."""
+    ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "latest")])
+    topic = f"{fresh_name}.latest"
+    life = Life(cluster, fresh_name, has_latest=True)
+    life.give(data(0, 2), boundary(100, 2), data(2, 3, tentative=True), Undo(Origin("r0", 1), 1, 1))
+    wait_until(lambda: table_of(cluster, topic) == {"k0é": 0, "k1é": 1}, "the undo")
+    assert latest_by_flink(cluster, topic) == latest_by_connect(cluster, topic) == ({"k0é": 0, "k1é": 1}, ["k2é"])
+    life.give(data(2, 2, epoch=1))
+    wait_until(lambda: table_of(cluster, topic) == {"k0é": 3, "k1é": 1, "k2é": 2}, "stable rows")
+    assert latest_by_flink(cluster, topic)[0] == {"k0é": 3, "k1é": 1, "k2é": 2}
+    life.close()
+    assert not life.codes
+
+
+def in_base64(cluster: Cluster, topic: str) -> list[str]:
+    """A line for each record: its key and its value."""
+    parts = [(record.key, record.value or b"") for record in records_of(cluster, topic)]
+    return [f"{b64encode(key).decode()} {b64encode(value).decode()}" for key, value in parts]
+
+
+def latest_by_connect(cluster: Cluster, topic: str) -> tuple[dict[str, int], list[str]]:
+    """As `latest_by_flink`, by what Connect's converter makes of it."""
+    rows: dict[str, int] = {}
+    deleted: list[str] = []
+    for line in read_by("ReadLatestByConnect", artifacts("connect", PINS), in_base64(cluster, topic)):
+        key, n = line.split(" ")
+        if n == "-":
+            del rows[key]
+            deleted.append(key)
+        else:
+            rows[key] = int(n)
+    return rows, deleted
+
+
+def latest_by_flink(cluster: Cluster, topic: str) -> tuple[dict[str, int], list[str]]:
+    """(the rows by key that are left by what Flink's connector makes of a topic, the keys that it deletes on the way)."""
+    rows: dict[str, int] = {}
+    deleted: list[str] = []
+    for line in read_by("ReadLatestByFlink", artifacts("flink", TESTS / "flink"), in_base64(cluster, topic)):
+        kind, key, name, n = line.split(" ")
+        name_of_key = json.loads(key)
+        if kind == "-D":
+            del rows[name_of_key]
+            deleted.append(name_of_key)
+        else:
+            assert (kind, name) == ("+I", name_of_key)
+            rows[name] = int(n)
+    return rows, deleted
+
+
+@pytest.mark.parametrize("format", ["csv", "arrow"])
+def test_q_records_has_the_final_rows_in_csv_or_arrow_once_each(cluster: Cluster, fresh_name: str, format: str) -> None:
+    """Through two lives. `tests/unit/formats/test_plain_rows.py` reads all types."""
+    ensure(cluster, [TopicSpec(f"{fresh_name}.{which}", 1) for which in ("out", "stable", "records")])
+    topic = f"{fresh_name}.records"
+
+    def written() -> list[Any]:
+        return records_of(cluster, topic, read_committed=True)
+
+    for rows in (3, 7):
+        life = Life(cluster, fresh_name, format=format)
+        life.give(data(life.next_id, rows - life.next_id, epoch=life.epoch), boundary(100, rows, life.epoch))
+        life.give(data(rows, 2, tentative=True, epoch=life.epoch))
+        wait_until(lambda wanted=rows: len(written()) == wanted, "the stable rows")  # type: ignore[misc]
+        life.close()
+        assert not life.codes
+    found = written()
+    assert [int(dict(record.headers)["id"]) for record in found] == [*range(7)]
+    stable = [json.loads(record.value) for record in records_of(cluster, f"{fresh_name}.stable", read_committed=True)]
+    if format == "csv":
+        assert [next(csv.reader([record.value.decode()])) for record in found] == [[*map(str, row.values())] for row in stable]
+    else:
+        [*tables] = [pa.ipc.open_stream(record.value).read_all().to_pylist() for record in found]
+        assert tables == [[{**row, "time": datetime.fromisoformat(row["time"])}] for row in stable]
 
 
 def test_q_latest_claims_no_row_that_it_does_not_show(cluster: Cluster, fresh_name: str) -> None:

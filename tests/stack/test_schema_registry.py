@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
@@ -293,6 +293,34 @@ def test_protobuf_records_are_rows_by_the_message_that_they_name(
     assert of_columns(bench, "n", "user") == [(n, f"u{n % 7}") for n in range(30)]
     number = int.from_bytes(values[0][1:5])
     assert bench.letters()[0]["reason"].startswith(f"not a shop0.Click of schema {number}")
+
+
+def test_protobuf_schemas_that_a_registry_has_as_text_are_compiled_with_what_they_import(
+    make_bench: Callable[..., Bench], alive: RegistryServer, client: SchemaRegistryClient
+) -> None:
+    """As Confluent's serializer in Java registers them, which this registry gives as they are."""
+    pytest.importorskip("grpc_tools")
+    bench = make_bench(format="protobuf", schema={"user": {"type": "string", "path": "who.user"}, "n": "int"})
+    who = f"{bench.name}/who.proto"
+    inner = 'syntax = "proto3"; package shop9; message Who { string user = 1; }'
+    text = f"""
+        syntax = "proto3"; package shop9;
+        import "google/protobuf/timestamp.proto"; import "{who}";
+        message Click {{ google.protobuf.Timestamp at = 1; Who who = 2; int64 n = 3; }}
+    """
+    client.register_schema(f"{bench.topic}-who", Schema(inner, "PROTOBUF"))
+    reference = SchemaReference(who, f"{bench.topic}-who", 1)
+    id_ = client.register_schema(f"{bench.topic}-value", Schema(text, "PROTOBUF", [reference]))
+    start(bench, alive.url)
+    kind = message_class(file())
+    values: list[bytes | None] = []
+    for n in range(20):
+        row = kind(user=f"\n\2u{n % 7}", n=n)  # as bytes, a Who
+        row.at.FromDatetime(click(n)["at"].replace(tzinfo=None))
+        values.append(b"\0" + id_.to_bytes(4) + b"\0" + row.SerializeToString())
+    send(bench, values)
+    bench.wait_rows(20)
+    assert of_columns(bench, "n", "user") == [(n, f"u{n % 7}") for n in range(20)] and not bench.letters()
 
 
 def test_json_records_with_the_id_of_a_schema_are_rows(

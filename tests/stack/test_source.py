@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import pyarrow as pa
+import pyarrow.ipc
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -400,6 +403,33 @@ def test_garbage_and_late_rows_go_to_the_dead_letters_and_cost_others_nothing(ma
         {**common, "offset": 103, "reason": "header boundary: 'whenever' is neither a time nor 'end'", "record": "{}"},
     ]
     bench.wait(lambda: bench.status().get("dlq") == 4, "status")
+
+
+@with_both_clients
+def test_records_of_arrow_are_rows_or_dead_letters_as_a_whole(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(format="arrow", disorder="100ms")
+
+    def arrow(*numbers: int) -> bytes:
+        table = pa.Table.from_pylist([row(n) for n in numbers])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        return sink.getvalue().to_pybytes()
+
+    for first in range(0, 1000, 10):
+        bench.send_text(arrow(*range(first, first + 10)))
+    half_late = arrow(1000, 10)
+    for value in (half_late, b"garbage", arrow(1000, 1001), arrow(1002)):
+        bench.send_text(value)
+    bench.producer.flush()
+    bench.start()
+    bench.wait(lambda: len(bench.letters()) >= 2, "dead letters")
+    bench.wait_rows(1003)
+    assert bench.rows() == list(range(1003))
+    late, garbage = bench.letters()
+    assert (late["offset"], late["reason"]) == (100, "late by 989ms, disorder allows 100ms")
+    assert b64decode(late["base64"]) == half_late
+    assert garbage["offset"] == 101 and garbage["reason"].startswith("not an Arrow IPC stream: ")
 
 
 def test_late_rows_are_clamped_where_the_stream_asks_for_it(make_bench: Callable[..., Bench]) -> None:

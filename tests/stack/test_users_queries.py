@@ -31,6 +31,25 @@ CREATE VIEW known AS SELECT * FROM once ASOF LEFT JOIN plans ON once.name = plan
 CREATE QUERY sittings WITH (delay_threshold = '3s', replicas = 1, engine = 'native') AS
 SELECT name, plan, count(*) AS pages FROM known GROUP BY SESSION('30s'), name, plan;
 """
+PRICED = """
+name: priced
+streams:
+  orders: {topic: shop.orders, time: at, time_unit: s, schema: {product: string, count: int}}
+  prices:
+    topic: shop.prices
+    time: since
+    time_unit: s
+    schema:
+      product: {type: string, from: key}
+      price: "decimal(9, 2)"
+      gone: {type: bool, from: tombstone}
+operators:
+  priced: {lookup: [orders, prices], on: [product], deleted: gone, how: left}
+output: priced
+delay_threshold: 3s
+replicas: 1
+engine: native
+"""
 PLANS = [(0, "ann", "basic"), (0, "bob", "pro"), (100, "ann", "pro")]
 VISITS = [
     (10, "ann", "home"), (12, "ann", "home"), (15, "bob", "home"), (20, "ann", "cart"),
@@ -89,6 +108,30 @@ def test_a_query_in_sql_finds_sessions_of_rows_that_come_once_with_what_a_compac
     assert [(row["window_start"][14:19], row["window_end"][14:19], row["name"], row["plan"], row["pages"]) for row in rows] == [
         ("00:10", "00:50", "ann", "basic", 2), ("00:15", "01:00", "bob", "pro", 2), ("01:50", "02:20", "ann", "pro", 1),
     ]  # fmt: skip
+
+
+def test_a_tombstone_in_a_compacted_topic_deletes_a_row_of_the_table_from_its_time_on(boreal: Commands, tmp_path: Path) -> None:
+    address = boreal.status()["kafka"]["a"]
+    with closing(KafkaAdminClient(bootstrap_servers=address)) as admin:
+        admin.create_topics([NewTopic("shop.prices", 1, 1, topic_configs={"cleanup.policy": "compact"})])
+    file = tmp_path / "priced.yaml"
+    file.write_text(PRICED)
+    assert boreal.json("query", "apply", str(file))["live"]
+    with closing(KafkaProducer(bootstrap_servers=address)) as producer:
+        for at_s, product, price in ((0, "tea", "2.50"), (5, "ale", "4.00"), (20, "tea", None), (40, "tea", "3.00")):
+            value = None if price is None else json.dumps({"since": at_s, "price": price}).encode()
+            producer.send("shop.prices", value, key=product.encode(), timestamp_ms=1_000 * at_s).get(60)
+    orders = [(10, "tea"), (19, "tea"), (20, "tea"), (30, "ale"), (39, "tea"), (45, "tea")]
+    rows = tmp_path / "orders.jsonl"
+    rows.write_text("".join(json.dumps({"at": at, "product": product, "count": 1}) + "\n" for at, product in orders))
+    assert boreal.json("feed", "priced", f"orders={rows}")["rows"] == len(orders)
+    assert boreal.json("feed", "priced", "--end")["ended"]
+    found = [(row["time"][17:19], row["product"], row["price"]) for row in stable_rows(boreal, "priced", len(orders))]
+    assert found == [
+        ("10", "tea", "2.50"), ("19", "tea", "2.50"), ("20", "tea", None), ("30", "ale", "4.00"), ("39", "tea", None),
+        ("45", "tea", "3.00"),
+    ]  # fmt: skip
+    assert boreal.shown("show", "priced")["streams"]["prices"]["dlq"] == 0
 
 
 def test_operators_of_a_package_run_and_a_process_that_lacks_it_is_named_and_stops_no_other(

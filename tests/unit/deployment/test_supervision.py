@@ -50,8 +50,8 @@ class World:
         if ready:
             self.answer(*self.running)
 
-    def want(self, children: Sequence[Child]) -> None:
-        self.tell(ProcessTargets(tuple(children)))
+    def want(self, children: Sequence[Child], held: frozenset[str] = frozenset()) -> None:
+        self.tell(ProcessTargets(tuple(children), held))
 
     def answer(self, *names: str) -> None:
         for name in names:
@@ -257,6 +257,28 @@ def test_what_an_ending_process_says_makes_it_not_ready() -> None:
     assert not world.supervision.processes["monitor"].ready
 
 
+def test_one_that_is_held_waits_once_and_starts_when_it_is_held_no_longer() -> None:
+    world = World()
+    world.drain()
+    world.want(ALL, held=frozenset({"node.q.r0"}))
+    assert world.drain() == [], "it runs still"
+    world.exits("node.q.r0")
+    world.pass_time(HEALTHY_AFTER_US)
+    process = world.supervision.processes["node.q.r0"]
+    assert (world.drain(), world.supervision.next_deadline(), process.restarts) == ([], None, 1)
+    assert world.supervision.unready() == {"q"}
+    world.want(ALL)
+    assert world.drain() == ["start node.q.r0"]
+
+
+def test_one_that_is_held_may_be_wanted_no_longer() -> None:
+    world = World()
+    world.want(ALL, held=frozenset({"node.q.r0"}))
+    world.exits("node.q.r0")
+    world.want((KAFKA, REDIS, MONITOR), held=frozenset({"node.q.r0"}))
+    assert "node.q.r0" not in world.supervision.processes
+
+
 @settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_whatever_happens_the_wanted_run_in_the_end_and_the_unwanted_do_not(data: st.DataObject) -> None:
@@ -272,7 +294,7 @@ def test_whatever_happens_the_wanted_run_in_the_end_and_the_unwanted_do_not(data
     for _ in range(data.draw(st.integers(0, 12))):
         kind = data.draw(st.sampled_from(["want", "exit", "answer", "time"]))
         if kind == "want":
-            world.want(data.draw(wishes))
+            world.want(data.draw(wishes), data.draw(st.frozensets(st.sampled_from([child.name for child in ALL]))))
         elif kind == "time":
             world.pass_time(data.draw(st.integers(0, 40_000_000)))
         elif world.running:

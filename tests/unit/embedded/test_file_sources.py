@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
@@ -73,23 +75,27 @@ def test_formats_agree(tmp_path: Path) -> None:
          "landed": "2013-01-01T08:00:00+01:00"},
         {"at": "2013-01-01T05:00:01Z", "carrier": "AA", "flight": 13, "delay": None, "late": False},
     ]  # fmt: skip
-    pa.parquet.write_table(pa.table({
+    table = pa.table({
         "at": pa.array([us("2013-01-01T05:00:00") * 1000, us("2013-01-01T05:00:01") * 1000], pa.timestamp("ns")),
         "carrier": pa.array(["UA", "AA"]).dictionary_encode(), "flight": [12.0, 13.0], "delay": [1.5, None],
         "late": [1, 0], "landed": ["2013-01-01T07:00:00", "NA"], "extra": [[1], [2]],
-    }), tmp_path / "a.parquet")  # fmt: skip
+    })  # fmt: skip
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    pa.feather.write_feather(table, str(tmp_path / "a.arrow"))
+    with pa.ipc.new_stream(tmp_path / "b.arrow", table.schema) as written:
+        written.write_table(table, max_chunksize=1)
     lines = "".join(json.dumps(record) + "\n" for record in objects)
     sources = (
         read(tmp_path, "a.csv", HEADER + FIRST + SECOND),
         read(tmp_path, "a.jsonl", lines),
-        read_source("s", stream(), str(tmp_path / "a.parquet")),
+        *(read_source("s", stream(), str(tmp_path / name)) for name in ("a.parquet", "a.arrow", "b.arrow")),
         read(tmp_path, "b.csv", HEADER + FIRST + SECOND + "broken\n"),
         read(tmp_path, "b.jsonl", lines + "broken\n"),
     )
     for source in sources:
         assert rows(source) == EXPECTED
         assert source.batch.schema == stream().attributes.arrow
-    assert [len(source.rejects) for source in sources] == [0, 0, 0, 1, 1]
+    assert [len(source.rejects) for source in sources] == [0, 0, 0, 0, 0, 1, 1]
 
 
 def test_columns_by_path_are_found_in_each_format(tmp_path: Path) -> None:
@@ -309,8 +315,10 @@ def test_a_file_without_rows_is_an_empty_stream(tmp_path: Path) -> None:
         ("a.csv", "carrier\nUA\n", ["'at'"]),
         ("a.csv", "", ["is empty"]),
         ("a.jsonl", '{"at": 1}\n{"carrier": "UA"}\n', ["'flight'", "at, carrier"]),
-        ("a.txt", "", [".csv, .jsonl or .parquet"]),
+        ("a.txt", "", [".csv, .jsonl, .parquet or .arrow"]),
         ("a.parquet", "no", ["not a Parquet file"]),
+        ("a.arrow", "no", ["not a file of Arrow"]),
+        ("a.arrow", "ARROW1", ["not a file of Arrow"]),
     ],
 )
 def test_a_file_that_cannot_serve_is_the_users_error(tmp_path: Path, name: str, text: str, words: list[str]) -> None:
@@ -330,9 +338,12 @@ def test_a_nested_parquet_column_is_the_users_error(tmp_path: Path) -> None:
         read_source("s", stream(schema={"n": "int"}), str(tmp_path / "a.parquet"))
 
 
-def test_a_refused_parquet_row_is_shown_as_json(tmp_path: Path) -> None:
-    pa.parquet.write_table(pa.table({"at": [1, None], "n": [1.0, 2.5]}), tmp_path / "a.parquet")
-    source = read_source("s", stream(schema={"n": "int"}), str(tmp_path / "a.parquet"))
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_refused_row_of_a_table_is_shown_as_json(tmp_path: Path, name: str) -> None:
+    table = pa.table({"at": [1, None], "n": [1.0, 2.5]})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    pa.feather.write_feather(table, str(tmp_path / "a.arrow"))
+    source = read_source("s", stream(schema={"n": "int"}), str(tmp_path / name))
     assert refused(source) == [(2, "column at: no time")]
     assert json.loads(source.rejects[0].record) == {"at": None, "n": 2.5}
 

@@ -17,7 +17,7 @@ from boreal.query.plan import Edge
 from boreal.query.spec import Stream
 from formats.csv_records import CsvRecords
 from formats.record_parsing import PIECE, ParsedRows, RecordShape
-from intake.intake import Intake, SourceStream
+from intake.intake import Intake, SourceStream, form_of
 from intake.place import SourcePlace
 from intake.user_records import PartitionRecords
 
@@ -115,7 +115,7 @@ def test_parts_of_a_record_beside_its_value_are_no_fields() -> None:
 def intake_of(spec: Stream) -> Intake:
     edge = Edge("s", "s", spec.attributes, 1, 1, (), True)
     source = SourceStream("s", spec, "t", (edge,), 100_000)
-    return Intake(source, Origin("", 1), SourcePlace({"s/0": 0}), csv=CsvRecords.of(spec))
+    return Intake(source, Origin("", 1), SourcePlace({"s/0": 0}), form=form_of(spec))
 
 
 def rows_of(intake: Intake, records: PartitionRecords) -> list[pa.RecordBatch]:

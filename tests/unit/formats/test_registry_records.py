@@ -354,7 +354,7 @@ def test_a_message_that_cannot_serve_says_why(field: tuple[str, int, str | None]
     found = book.read(shape_of("protobuf", schema={"n": "int"}), [b"\0\0\0\0\7" + _CLICK])
     assert found.reasons == {0: reason}
     text = book_of({7: 'syntax = "proto3";'}, "protobuf", "PROTOBUF").read(shape_of("protobuf"), [b"\0\0\0\0\7\0"])
-    assert text.reasons == {0: "schema 7 is no Protobuf descriptor: the registry must give one (`format=serialized`)"}
+    assert text.reasons == {0: "schema 7 is neither a Protobuf descriptor nor a text that protoc compiles"}
 
 
 @given(st.binary(max_size=8))

@@ -19,9 +19,8 @@ from boreal.model.frames import INFINITY, Boundary, Data, Frame, LogId, Origin, 
 from boreal.model.schema import Schema
 from boreal.query.plan import Edge
 from boreal.query.spec import Stream
-from formats.csv_records import CsvRecords
 from formats.dead_letter import DeadLetterRecord
-from intake.intake import ANCHOR_EVERY, Batch, Intake, SourceStream, rows_not_held
+from intake.intake import ANCHOR_EVERY, Batch, Intake, SourceStream, form_of, rows_not_held
 from intake.place import PartitionPlace, SourcePlace, read_announcement
 from intake.user_records import PartitionRecords
 from logs.memory_log import MemoryLog
@@ -76,7 +75,7 @@ def intake(
 ) -> ByRecord:
     logs = [f"{e.name}/{p}" for e in edges for p in range(e.partitions)]
     taken = SourceStream("s", spec, TOPIC, tuple(edges), BUCKET_US)
-    return ByRecord(taken, Origin("", incarnation), place or SourcePlace(dict.fromkeys(logs, 0)), csv=CsvRecords.of(spec))
+    return ByRecord(taken, Origin("", incarnation), place or SourcePlace(dict.fromkeys(logs, 0)), form=form_of(spec))
 
 
 def rows_of(frames: Sequence[tuple[LogId, Frame]]) -> list[tuple[float, str]]:

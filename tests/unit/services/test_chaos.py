@@ -86,9 +86,9 @@ def test_what_overlaps_stays_until_its_own_end(machine: Machine, tmp_path: Path)
 def test_processes_are_frozen_and_killed_and_come_back(machine: Machine, tmp_path: Path) -> None:
     request_fault(tmp_path, parse_fault_at_once("freeze main.r0 for 1s"), ["node.q.r0"])
     request_fault(tmp_path, parse_fault_at_once("crash main.r1 for 1s"), ["node.q.r1"])
-    assert machine.desk.holds("node.q.r1") and not machine.desk.holds("node.q.r0")
+    assert machine.desk.held == {"node.q.r1"}
     machine.turn(2)
-    assert not machine.desk.holds("node.q.r1")
+    assert not machine.desk.held
     assert machine.signals == [
         ("node.q.r0", signal.SIGSTOP), ("node.q.r1", signal.SIGKILL), ("node.q.r0", signal.SIGCONT),
     ]  # fmt: skip
@@ -100,13 +100,13 @@ def test_faults_are_ended_before_their_time_and_others_stay(machine: Machine, tm
     request_fault(tmp_path, parse_fault_at_once("freeze main.r1 for 60s"), ["node.q.r1"])
     request_fault(tmp_path, parse_fault_at_once("crash main.r0 for 60s"), ["node.q.r0"])
     request_heal(tmp_path, [("source.q.jfk", ""), ("node.q.r0", "jfk")])
-    assert machine.link.said == ["cut", "cut", "heal"] and machine.desk.holds("node.q.r0")
+    assert machine.link.said == ["cut", "cut", "heal"] and machine.desk.held == {"node.q.r0"}
     ended = {fault["id"]: fault["ended_ms"] for fault in machine.desk.report()}
     assert ended.pop(id_) is not None and set(ended.values()) == {None}
     request_heal(tmp_path, [("node.q.r1", "jfk")])
     assert machine.streams[-1] == "jfk" and (machine.link.said[3:], len(machine.signals)) == (["heal"], 2)
     request_heal(tmp_path, [("node.q.r0", ""), ("node.q.r1", "")])
-    assert not machine.desk.holds("node.q.r0") and machine.signals[2:] == [("node.q.r1", signal.SIGCONT)]
+    assert not machine.desk.held and machine.signals[2:] == [("node.q.r1", signal.SIGCONT)]
     request_heal(tmp_path, [("node.q.r0", "")])  # there is none any more
 
 

@@ -122,6 +122,26 @@ def test_while_kafka_takes_nothing_feeding_waits(tmp_path: Path, monkeypatch: py
     assert fed == [1_000]
 
 
+def test_streams_that_get_no_rows_may_have_any_format(tmp_path: Path) -> None:
+    fed = Stream.model_validate({"topic": "in", "time": "at", "schema": {"n": "int"}})
+    others = {
+        "typed": Stream.model_validate({"topic": "typed", "format": "avro", "time": "at", "schema": {"n": "int"}}),
+        "keyed": Stream.model_validate({"topic": "keyed", "time": "at", "schema": {"k": {"type": "string", "from": "key"}}}),
+    }
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"at": 1, "n": 1}\n')
+    kafka = Kafka()
+    clusters = dict.fromkeys(("s", *others), cast(Cluster, kafka))
+
+    def wait(producer: object) -> None:
+        kafka.acknowledge()
+
+    rows = {"s": read_source("s", fed, str(path))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services.stack.feed._Producer, "flush", wait)
+        assert services.stack.feed.feed(clusters, {"s": fed, **others}, rows, Pace(rate=1_000_000)) == 1
+
+
 @pytest.mark.parametrize("is_end", [False, True])
 def test_who_interrupts_feeding_does_not_wait_for_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_end: bool) -> None:
     path = tmp_path / "rows.jsonl"

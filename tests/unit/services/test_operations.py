@@ -239,7 +239,7 @@ def test_a_query_that_is_deleted_takes_its_own_topics_with_it_and_none_that_are_
     monkeypatch.setattr(operations, "statuses", lambda within_s: {})
     monkeypatch.setattr(module, "RedisCheckpointStore", Checkpoints)
     monkeypatch.setattr(Checkpoints, "is_away", True)
-    with pytest.raises(UserError, match="delete again"):
+    with pytest.raises(UserError, match="try again"):
         operations.delete("shop", lambda names: None)
     assert records["shop"].paused
     monkeypatch.setattr(Checkpoints, "is_away", False)
