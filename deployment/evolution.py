@@ -66,8 +66,12 @@ MARGIN_US = 2_000_000
 MARGIN_US_MAX = 3_600_000_000
 LOOK_US = 1_000_000
 """How often the monitor looks. Once it has looked for longer than T was ahead, a T that not all have promised is taken back."""
-LAG_US = 2_000_000
-"""A version has caught up if its results are no further behind than this, or X: statuses come every second."""
+LAG_US = 250_000
+LAG_SHARE = 4
+"""A version has caught up if its results are no further behind than X / LAG_SHARE, or LAG_US, and what its own intervals add:
+clients wait for so long at the takeover, and for the egress besides."""
+LIVE_US = 60_000_000
+"""Event time that is no further behind the clock than this goes on as the clock does."""
 
 
 # The record
@@ -240,9 +244,12 @@ class EgressReport:
     """What it says of the takeover: see `logs.egress_switch`."""
 
     @staticmethod
-    def of(status: Mapping[str, Any]) -> EgressReport:
-        """KeyError if the status is of another program."""
-        return EgressReport(status["version"], status["state"], status["through_us"], status["takeover"])
+    def of(status: Mapping[str, Any], heard_at: int, now: int) -> EgressReport:
+        """As of `now`, from a status that was heard before. KeyError if the status is of another program."""
+        through: int | None = status["through_us"]
+        if through is not None:
+            through = as_of(now, through, heard_at)
+        return EgressReport(status["version"], status["state"], through, status["takeover"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +260,12 @@ class VersionProgress:
     """The worst state of its shards, each at its best replica."""
     position: int
     """The event time (us) that the results of all shards have reached."""
+
+
+def as_of(now: int, position: int, heard_at: int) -> int:
+    """Where event time is now that was heard to be at a position. All statuses come every second, each at a moment of its own:
+    so positions in two of them differ by up to a second where the streams are at the same place."""
+    return position + now - heard_at if 0 <= heard_at - position <= LIVE_US else position
 
 
 class Evolution:
@@ -325,7 +338,7 @@ class Evolution:
         if progress.position <= BEGINNING:
             return self._wait(f"the first results of version {beside.version}")
         behind = max(each.through or 0 for each in egresses.values()) - progress.position
-        if behind > max(LAG_US, record.query.delay_threshold):
+        if behind > _may_lag(record.query, record.run(beside.version).query):
             return self._wait(f"version {beside.version}, which is {behind / 1e6:.1f} s of event time behind")
         at, complete = self._time(record, egresses), self._complete(record, beside)
         if at < complete:
@@ -350,6 +363,13 @@ class Evolution:
     def _wait(self, what: str) -> QueryRecord | None:
         self.waits_for = what
         return None
+
+
+def _may_lag(old: Query, new: Query) -> int:
+    """How far behind the results of a version may be when it takes over (us)."""
+    before, after = plan(old), plan(new)
+    waits = after.bucket_us + after.boundary_interval_us + max(after.disorder_us - before.disorder_us, 0)
+    return max(min(before.delay_threshold_us, after.delay_threshold_us) // LAG_SHARE, LAG_US) + waits
 
 
 def progress_of(plan: Plan, entries: Collection[Mapping[str, Any]]) -> VersionProgress | None:

@@ -11,7 +11,7 @@ from boreal.query.plan import Edge
 from deployment import claims, failure_signs, stalls
 from deployment.claims import LogClaims, Trim
 from deployment.events import RecordedEvent
-from deployment.evolution import VersionProgress, progress_of
+from deployment.evolution import EgressReport, VersionProgress, as_of, progress_of
 from deployment.failure_recorder import FailureRecorder
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.layout import Layout, make_layout
@@ -187,8 +187,18 @@ class WatchedQuery:
 
     def progress(self, now: int) -> VersionProgress | None:
         """How far its results are; None if not all of it is heard."""
-        said = [self.newest(f"node.{self.record.name}.{replica}", now) for replica in self.layout.replicas]
-        return progress_of(self.plan, [entry for node in said if node is not None for entry in node["instances"]])
+        entries = []
+        for name in (f"node.{self.record.name}.{replica}" for replica in self.layout.replicas):
+            if (said := self.newest(name, now)) is not None:
+                heard_at = self._heard_at[name]
+                entries += [{**entry, "position": as_of(now, entry["position"], heard_at)} for entry in said["instances"]]
+        return progress_of(self.plan, entries)
+
+    def egress_report(self, site: str, now: int) -> EgressReport | None:
+        """What the egress of a site says of itself; None if it is silent, or of another program."""
+        name = f"egress.{self.record.public}.{site}"
+        said = self.newest(name, now)
+        return EgressReport.of(said, self._heard_at[name], now) if said is not None and "version" in said else None
 
     def end(self, now: int) -> list[WatchEffect]:
         """The process that watches ends, in good order: what is counted up to now is recorded."""

@@ -20,7 +20,7 @@ from boreal.model.errors import UserError
 from deployment.audit import ChaosAudit, JobAudit, QueryAudit, QueryChange, ReplayAudit, TokenAudit
 from deployment.claims import Trim
 from deployment.events import DELETED, SERVED, RecordedEvent, event_from
-from deployment.evolution import LOOK_US, EgressReport, Evolution, shown
+from deployment.evolution import LOOK_US, Evolution, shown
 from deployment.journal import FailureJournal, JournalEntry
 from deployment.query_record import QueryRecord, inner_name, public_name
 from deployment.skew import ProcessStatus
@@ -265,9 +265,7 @@ class MonitorProcess:
             return
         evolution, now = self._evolutions.setdefault(name, Evolution()), now_us()
         egresses = {
-            site: EgressReport.of(said)
-            for site in self.settings.site_names
-            if (said := watched.newest(f"egress.{name}.{site}", now)) is not None and "version" in said
+            site: report for site in self.settings.site_names if (report := watched.egress_report(site, now)) is not None
         }
         beside = self.queries.get(record.run(record.beside.version).name) if record.beside is not None else None
         wanted = evolution.next(record, self.settings.site_names, egresses, beside.progress(now) if beside else None)

@@ -142,7 +142,7 @@ class SourceProcess:
             _logger.error("BOREAL_HTTP_TOKEN is not set, and nothing can be posted here: set it, or post to the API")
             return None
         token = self.options.http_token.get_secret_value()
-        return create_app(box, RecordShape.of(self.spec), self.layout.plan.query, self.stream, token)
+        return create_app(box, RecordShape.of(self.spec), public_name(self.layout.plan.query), self.stream, token)
 
     def open_box(self, letters: Letters) -> PostBox | None:
         """None if posting is off and the spool is empty, or if the spool cannot be opened."""

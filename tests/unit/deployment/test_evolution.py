@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from boreal.model.errors import UserError
+from boreal.model.frames import INFINITY
 from boreal.model.schema import Schema
 from boreal.query.spec import load_query
 from deployment.evolution import (
+    LIVE_US,
     LOOK_US,
     MARGIN_US,
     EgressReport,
     Evolution,
     VersionProgress,
+    as_of,
     evolve,
     let_go,
     progress_of,
@@ -115,10 +118,10 @@ def test_a_rollback_goes_the_same_way_back_and_one_before_the_takeover_gives_the
 
 
 def test_all_sites_end_at_the_same_time_and_only_when_all_have_promised() -> None:
-    proposed, _ = step(building(), report(), report(through=NOW + SECOND))
+    proposed, _ = step(building(), report(), report(through=NOW + SECOND // 2))
     assert proposed is not None and proposed.takeover is not None
     at = proposed.takeover.at
-    assert (at, proposed.takeover.agreed) == (NOW + SECOND + MARGIN_US, False)
+    assert (at, proposed.takeover.agreed) == (NOW + SECOND // 2 + MARGIN_US, False)
     promised, missed = report(about=(at, "promised")), report(through=NOW + 9 * SECOND, about=(at, "missed"))
     assert step(proposed, promised, report())[0] is None, "the other one has not said anything"
     agreed, _ = step(proposed, promised, promised)
@@ -182,6 +185,28 @@ def test_nothing_takes_over_before_it_has_caught_up_and_both_are_stable(
     egress: EgressReport, beside: VersionProgress | None, waits_for: str
 ) -> None:
     assert step(building(), egress, beside=beside) == (None, waits_for)
+
+
+def waits_while(behind_us: int, **changes: Any) -> bool:
+    """Whether a version that is so far behind has to catch up first."""
+    return step(building(**changes), report(), beside=VersionProgress("STABLE", NOW - behind_us))[0] is None
+
+
+def test_a_version_takes_over_when_clients_wait_for_it_for_a_quarter_of_x_at_most() -> None:
+    plan = make_layout(load_query(OTHER), ("a",)).plan
+    intervals = plan.bucket_us + plan.boundary_interval_us
+    assert not waits_while(750_000 + intervals) and waits_while(750_000 + intervals + 1)
+    assert waits_while(750_000 + intervals, delay_threshold="2s"), "the new version has a shorter X"
+    disorderly = {"jfk": {**SPEC["streams"]["jfk"], "disorder": "9s"}}
+    assert not waits_while(750_000 + intervals + 9 * SECOND, streams=disorderly), "its rows wait for so long by themselves"
+
+
+def test_positions_that_were_heard_at_different_moments_are_compared_as_of_one() -> None:
+    heard_at = NOW - 900_000
+    assert as_of(NOW, heard_at - 100_000, heard_at) == NOW - 100_000
+    assert as_of(NOW, heard_at - LIVE_US, heard_at) == NOW - LIVE_US
+    assert as_of(NOW, heard_at - LIVE_US - 1, heard_at) == heard_at - LIVE_US - 1, "old rows are not replayed at a known pace"
+    assert as_of(NOW, INFINITY, heard_at) == INFINITY
 
 
 def test_a_site_that_is_not_heard_is_waited_for() -> None:

@@ -21,6 +21,13 @@ def test_two_replicas_of_a_query_never_share_a_worker() -> None:
     assert choose_worker(role("node", "q", "r1"), {"a": workers["a"]}) is None
 
 
+def test_replicas_of_two_versions_of_a_query_share_a_worker_only_if_they_must() -> None:
+    workers = {"a": [role("node", "q", "r0")], "b": [role("source", "p", name) for name in "stuv"]}
+    assert choose_worker(role("node", "q-2", "r0"), workers) == "b"
+    assert choose_worker(role("node", "p", "r0"), workers) == "a"
+    assert choose_worker(role("node", "q-2", "r0"), {**workers, "b": [role("node", "q", "r1")]}) == "a"
+
+
 def test_a_replica_may_run_beside_its_sources_and_beside_replicas_of_others() -> None:
     workers = {"a": [role("source", "q", "s"), role("node", "p", "r0"), role("egress", "q", "a")]}
     assert choose_worker(role("node", "q", "r0"), workers) == "a"

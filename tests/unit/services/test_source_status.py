@@ -154,6 +154,12 @@ def test_without_a_token_nothing_can_be_posted_and_the_log_says_so(
         process(http_port=1, http_token="short")
 
 
+def test_rows_are_posted_under_the_name_of_the_query_whatever_version_takes_them(process: Callable[..., SourceProcess]) -> None:
+    for version in (1, 2):
+        app = process(version, http_port=1, http_token="0123456789abcdef").make_web_app(cast(PostBox, SimpleNamespace()))
+        assert app is not None and "/q/s/tuples" in {cast(Any, route).path for route in app.routes}
+
+
 def test_a_spool_that_cannot_be_opened_is_told_of_and_the_source_goes_on(
     process: Callable[..., SourceProcess], make_source: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
