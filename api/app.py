@@ -31,6 +31,7 @@ from api.routers import (
 )
 from api.settings import ApiSettings
 from api.tokens import TokenStore
+from boreal.model.problems import MEDIA_TYPE
 
 ROUTERS = (
     queries.router,
@@ -79,8 +80,8 @@ def create_app(settings: ApiSettings, installation: Installation, tokens: TokenS
         redirect_slashes=False,
         lifespan=lifespan,
         responses={
-            "4XX": {"model": Problem, "description": "Refused.", "content": {problems.MEDIA_TYPE: {}}},
-            503: {"model": Problem, "description": "A server is away.", "content": {problems.MEDIA_TYPE: {}}},
+            "4XX": {"model": Problem, "description": "Refused.", "content": {MEDIA_TYPE: {}}},
+            503: {"model": Problem, "description": "A server is away.", "content": {MEDIA_TYPE: {}}},
         },
     )
     app.state.installation = installation

@@ -12,7 +12,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from api import problems
 from api.comparisons import ComparisonRequest
 from api.dependencies import AS_OF, CURRENT, MARKED, STALE
 from api.examples import EXAMPLES
@@ -21,6 +20,7 @@ from api.models import ChaosRequest, DeadLetterReplayRequest, QueryChanges
 from api.recomputations import RecordedRequest
 from api.replays import ReplayRequest
 from api.verifications import VerificationRequest
+from boreal.model.problems import MEDIA_TYPE
 from boreal.query.spec import Query, json_schema
 
 REQUESTS: tuple[type[BaseModel], ...] = (
@@ -65,8 +65,8 @@ def _describe(operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     responses.pop("422", None)
     for refusal in (responses[status] for status in ("4XX", "503")):
-        if problems.MEDIA_TYPE in refusal["content"]:
-            refusal["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        if MEDIA_TYPE in refusal["content"]:
+            refusal["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for status, response in responses.items():
         told = response.get("content", {}).get("application/json", {})
         name = told.get("schema", {}).get("$ref", "").rpartition("/")[2]

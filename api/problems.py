@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -25,9 +24,8 @@ from api.installation import (
     UnavailableError,
 )
 from boreal.model.errors import UserError
+from boreal.model.problems import MEDIA_TYPE, problem_document
 from embedded.recording import RowsGoneError
-
-MEDIA_TYPE = "application/problem+json"
 
 _STATUS: tuple[tuple[type[UserError], int], ...] = (
     (NotFoundError, 404),
@@ -82,16 +80,7 @@ class Problem(BaseModel):
 def problem(status: int, detail: str, *, field: str | None = None, value: object = None, fix: str | None = None,
             headers: Mapping[str, str] | None = None, **more: object) -> JSONResponse:  # fmt: skip
     """An answer with a problem document. more: further members of `Problem`."""
-    content = {
-        "type": f"urn:boreal:problem:{status}",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "field": field,
-        "value": value,
-        "fix": fix or _FIXES.get(status),
-        **more,
-    }
+    content = problem_document(status, detail, field=field, value=value, fix=fix or _FIXES.get(status), **more)
     return JSONResponse(content, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 

@@ -15,7 +15,7 @@ from boreal.model.errors import UserError
 from boreal.query.refusals import did_you_mean
 from boreal.query.spec import load_query
 from formats.record_parsing import RecordShape
-from services.source.web import ARROW, JSON_LINES, BodyError, read_body
+from services.source.web import ARROW, BODY_FIX, JSON_LINES, BodyError, read_body
 
 router = APIRouter(prefix="/api/v1/streams", tags=["streams"])
 
@@ -88,8 +88,7 @@ def _append(installation: Installation, name: str, kind: str, body: bytes) -> Ap
     try:
         rows = read_body(RecordShape.of(spec), kind, body)
     except BodyError as error:
-        fix = f"send JSON, JSON lines as {JSON_LINES[0]}, or an Arrow stream as {ARROW}"
-        raise UserError("body", None, str(error), fix) from None
+        raise UserError("body", None, str(error), BODY_FIX) from None
     if rows.accepted:
         installation.append(place, rows.accepted)
     return AppendAnswer(accepted=len(rows.accepted), refused=len(rows.reasons), reasons=rows.first_reasons)

@@ -33,7 +33,8 @@ function Age() {
     return () => clearInterval(timer);
   }, []);
   const age = Math.max(now - asOf.value, 0);
-  const text = offline.value ? "no connection, trying again" : asOf.value ? `${stale.value ? "old: " : ""}as of ${(age / 1000).toFixed(1)} s ago` : "";
+  const since = asOf.value ? `as of ${(age / 1000).toFixed(1)} s ago` : "";
+  const text = offline.value ? `no connection, trying again${since && `: ${since}`}` : since && stale.value ? `old: ${since}` : since;
   return html`<span class=${offline.value || stale.value || (age > 5000 && !paused.value) ? "age old" : "age"}>${text}${" "}
     <button aria-pressed=${paused.value} onClick=${() => (paused.value = !paused.value)}>${paused.value ? "Continue" : "Pause"}</button></span>`;
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr
+from ipaddress import ip_address
+
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from boreal.model.durations import Bytes
@@ -14,7 +16,10 @@ class SourceOptions(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="BOREAL_", extra="ignore", frozen=True)
 
-    http_host: str = Field(default="127.0.0.1", description="The address that a source listens on for rows over HTTP.")
+    http_host: str = Field(
+        default="127.0.0.1",
+        description="The loopback address that a source listens on for rows over HTTP. Other machines post to the API.",
+    )
     http_port: int | None = Field(
         default=None,
         description="The port where rows may be posted to `/QUERY/STREAM/tuples`. Without it, rows come from Kafka alone.",
@@ -35,3 +40,15 @@ class SourceOptions(BaseSettings):
         description="Which client a source reads the user's topic with: `librdkafka`, `kafka-python`, or `auto`: librdkafka "
         "where confluent-kafka is installed (`pip install 'boreal[librdkafka]'`) and the site is reached without a proxy.",
     )
+
+    @field_validator("http_host")
+    @classmethod
+    def _is_loopback(cls, host: str) -> str:
+        """A source has neither TLS nor roles."""
+        try:
+            is_loopback = host == "localhost" or ip_address(host).is_loopback
+        except ValueError:
+            is_loopback = False
+        if not is_loopback:
+            raise ValueError("is not a loopback address; write 127.0.0.1, and let other machines post to the API")
+        return host

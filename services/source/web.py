@@ -6,6 +6,9 @@ header `Authorization: Bearer TOKEN`, TOKEN being that of BOREAL_HTTP_TOKEN:
 when the accepted rows will survive a crash. Rows that are not tuples of the stream are refused. Late rows are found only when
 the source reads them, and become dead letters. If no answer arrives, a row may have been accepted or not.
 
+All other answers are problem documents, as the API's are. This is for producers beside the source, whose rows are to be taken
+while Kafka is out of reach; all others post to the API.
+
 The path names the stream, because all sources of a supervisor have the same port in their settings, and the first to start
 gets it: rows of another stream may well have the same columns.
 """
@@ -17,18 +20,20 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from kafka.errors import KafkaError
+from starlette.exceptions import HTTPException
 
 from boreal.model.errors import BorealError
+from boreal.model.problems import MEDIA_TYPE, problem_document
 from boreal.model.schema import Type
 from formats.json_text import table_texts
 from formats.record_parsing import RecordShape, read_all, read_records, whole
@@ -41,6 +46,8 @@ LARGEST_RECORD = 900_000
 MOST_REASONS = 100
 ARROW = "application/vnd.apache.arrow.stream"
 JSON_LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
+BODY_FIX = f"send JSON, JSON lines as {JSON_LINES[0]}, or an Arrow stream as {ARROW}"
+RETRY_AFTER_S = 1
 
 _logger = logging.getLogger("boreal.source")
 
@@ -55,38 +62,53 @@ def create_app(box: PostBox, shape: RecordShape, query: str, stream: str, token:
     app = FastAPI(title="boreal source", docs_url=None, redoc_url=None)
     path = f"/{query}/{stream}/tuples"
 
-    @app.exception_handler(404)
-    async def refuse(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": f"there is nothing at {request.url.path}: this source takes rows at {path}"}, 404)
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, error: HTTPException) -> JSONResponse:
+        asked = {405: ("method", request.method)}.get(error.status_code, ("path", request.url.path))
+        detail = f"this source takes rows by POST at {path}, and not {request.method} {request.url.path}"
+        return _problem(error.status_code, detail, *asked, f"POST them to {path}", error.headers)
+
+    @app.exception_handler(RecursionError)
+    async def refuse_depth(request: Request, error: RecursionError) -> JSONResponse:
+        return _problem(422, "the body is nested too deeply", "body", None, "send a body with fewer levels")
+
+    @app.exception_handler(Exception)
+    async def fail(request: Request, error: Exception) -> JSONResponse:
+        _logger.exception("a post to %s failed", request.url.path, exc_info=error)
+        fix = "report it with the log of the source"
+        return _problem(500, "this is an error of boreal itself; its log says more", None, None, fix)
 
     @app.post(path, status_code=202)
     async def post_tuples(request: Request) -> JSONResponse:
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            said = {"error": "send Authorization: Bearer TOKEN, with the token of BOREAL_HTTP_TOKEN"}
-            return JSONResponse(said, 401, {"WWW-Authenticate": "Bearer"})
+            fix = "send Authorization: Bearer TOKEN, with the token of BOREAL_HTTP_TOKEN"
+            return _problem(401, "a token is needed", "Authorization", None, fix, {"WWW-Authenticate": "Bearer"})
         body = await _read_body(request)
+        if body is None:
+            detail = f"the body has more than {LARGEST_BODY} bytes"
+            return _problem(413, detail, "body", None, "send the rows in several posts")
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        status, answer = await run_in_threadpool(_post, box, shape, kind, body)
-        return JSONResponse(answer, status)
+        return await run_in_threadpool(_post, box, shape, kind, body)
 
     return app
 
 
-async def _read_body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes | None:
+    """None if it is too long."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > LARGEST_BODY:
-            raise HTTPException(413, f"a post may have at most {LARGEST_BODY} bytes: send the rows in several posts")
+            return None
     return body
 
 
-def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> tuple[int, dict[str, Any]]:
+def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> JSONResponse:
     try:
         rows = read_body(shape, kind, body)
     except BodyError as error:
-        return 400, {"error": str(error)}
+        return _problem(422, f"body: {error}", "body", None, BODY_FIX)
     answer: dict[str, Any] = {"accepted": len(rows.accepted), "refused": len(rows.reasons)}
     if rows.reasons:
         answer["reasons"] = rows.first_reasons
@@ -94,8 +116,16 @@ def _post(box: PostBox, shape: RecordShape, kind: str, body: bytes) -> tuple[int
         try:
             answer["durable"] = "kafka" if box.post(rows.accepted) else "spool"
         except (SpoolFull, OSError, KafkaError) as error:
-            return 503, {"error": str(error)}
-    return 202, answer
+            again = {"Retry-After": str(RETRY_AFTER_S)}
+            return _problem(503, str(error), "body", None, "send the rows again later, or fewer at once", again)
+    return JSONResponse(answer, 202)
+
+
+def _problem(
+    status: int, detail: str, field: str | None, value: object, fix: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    content = problem_document(status, detail, field=field, value=value, fix=fix)
+    return JSONResponse(content, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
 @dataclass(frozen=True, slots=True)

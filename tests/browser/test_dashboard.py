@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ import yaml
 from api.tokens import Role, TokenStore
 from tests.browser.chromium import needs_browser, picture
 from tests.browser.conftest import OpenPage
-from tests.embedded.installation import Up, demo_up
+from tests.embedded.installation import Up, begin_again, boreal, demo_up
 
 pytestmark = needs_browser
 
@@ -25,6 +27,9 @@ TOLD = """() => {
   new MutationObserver(note).observe(document.body, { subtree: true, childList: true, characterData: true });
 }"""
 """Keeps what the tale says: a step may be over before a test on a busy machine looks."""
+
+
+NEW_ROW = "shown => [...document.querySelectorAll('li.stable')].some(each => !shown.includes(each.textContent))"
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +173,23 @@ def test_a_lost_server_is_said_and_found_again(up: Up, open_page: OpenPage) -> N
     page.context.set_offline(False)
     page.get_by_text("No connection: what is shown is old").wait_for(state="detached")
     page.get_by_text("as of").wait_for()
+
+
+def test_a_killed_server_is_missed_with_the_age_of_what_is_shown_and_found_again(up: Up, open_page: OpenPage) -> None:
+    page = open_page(viewport={"width": 1000, "height": 1000})
+    page.goto(up.link)
+    page.get_by_role("link", name="departures").click()
+    page.locator("li.stable").first.wait_for()
+    os.kill(json.loads(boreal("status", "--json", "--data", str(up.data)).stdout)["processes"][0]["pid"], signal.SIGKILL)
+    page.locator(".age", has_text=re.compile(r"^no connection, trying again: as of \d+\.\d s ago")).wait_for()
+    page.get_by_text("No connection: what is shown is old").wait_for()
+    page.screenshot(path=picture("killed"))
+    shown = page.locator("li.stable").all_text_contents()
+    begin_again(up)
+    page.get_by_text("No connection: what is shown is old").wait_for(state="detached")
+    page.locator(".age", has_text=re.compile(r"^as of \d+\.\d s ago")).wait_for()
+    page.wait_for_function(NEW_ROW, arg=shown)
+    assert page.url.endswith("#/q/departures") and page.errors == []
 
 
 def test_amber_rows_do_not_stay_where_what_took_them_back_was_missed(up: Up, open_page: OpenPage) -> None:

@@ -710,7 +710,7 @@ def test_rows_may_be_posted_in_every_shape(make_bench: Callable[..., Bench]) -> 
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     assert post(bench, port, sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream").answer["accepted"] == 1
-    assert post(bench, port, b"{").status == 400
+    assert post(bench, port, b"{").status == 422
     assert post(bench, port, b" " * (17 << 20)).status == 413
     bench.wait_rows(7)
     assert bench.rows() == list(range(7)) and not bench.letters()
@@ -804,7 +804,7 @@ def test_a_full_spool_refuses_what_is_posted_and_says_so(own_kafka: KafkaServer,
     count = 0
     while (posted := post(bench, port, json.dumps([row(n) for n in range(count, count + 100)]).encode())).status == 202:
         count += 100
-    assert posted.status == 503 and "the spool is full (100000 bytes)" in posted.answer["error"]
+    assert posted.status == 503 and "the spool is full (100000 bytes)" in posted.answer["detail"]
     assert "the spool is full" in bench.log_file.read_text()
     own_kafka.start()
     bench.wait_rows(count)

@@ -16,12 +16,17 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
 
+from api.problems import Problem
 from boreal.model.schema import Schema
 from boreal.query.spec import Stream
 from formats.record_parsing import RecordShape, read_records
+from services.source.options import SourceOptions
 from services.source.post_box import PostBox
-from services.source.web import ARROW, BodyError, WebServer, create_app, read_body
+from services.source.spool import SpoolFull
+from services.source.web import ARROW, LARGEST_BODY, BodyError, WebServer, create_app, read_body
 from services.stack.servers import free_port
 
 TOKEN = "the token of the source"
@@ -87,9 +92,44 @@ def test_rows_of_another_stream_are_not_taken_though_they_have_the_same_shape() 
         status, answer = post("/q/lga/tuples")
         for wrong in ("", "another", TOKEN.upper()):
             refused, why = post("/q/jfk/tuples", wrong)
-            assert refused == 401 and "BOREAL_HTTP_TOKEN" in str(why["error"])
-    assert status == 404 and "/q/jfk/tuples" in str(answer["error"])
+            assert refused == 401 and "BOREAL_HTTP_TOKEN" in str(why["fix"])
+    assert status == 404 and "/q/jfk/tuples" in str(answer["fix"])
     assert len(taken) == 1
+
+
+class Full:
+    """A post box that takes nothing."""
+
+    def post(self, records: list[bytes]) -> bool:
+        raise SpoolFull(9)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "field"),
+    [
+        ("POST", "/q/jfk/tuples", b"{", 422, "body"),
+        ("POST", "/q/jfk/tuples", b"[" * 100_000, 422, "body"),
+        ("POST", "/q/jfk/tuples", b" " * (LARGEST_BODY + 1), 413, "body"),
+        ("POST", "/q/jfk/tuples", b'{"at": 1, "n": 2}', 503, "body"),
+        ("GET", "/q/jfk/tuples", b"", 405, "method"),
+        ("POST", "/q/lga/tuples", b"{}", 404, "path"),
+    ],
+)
+def test_each_refusal_is_a_problem_document(method: str, path: str, body: bytes, status: int, field: str) -> None:
+    app = create_app(cast(PostBox, Full()), RecordShape("at", "ms", Schema.of({"n": "int"})), "q", "jfk", TOKEN)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answer = TestClient(app, headers=headers).request(method, path, content=body)
+    said = Problem.model_validate(answer.json())
+    assert (answer.status_code, said.status, said.field) == (status, status, field) and said.detail and said.fix
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert ("retry-after" in answer.headers) == (status == 503) and ("allow" in answer.headers) == (status == 405)
+
+
+def test_only_callers_on_this_machine_may_be_listened_to() -> None:
+    assert [SourceOptions(http_host=host).http_host for host in ("localhost", "::1")] == ["localhost", "::1"]
+    for host in ("0.0.0.0", "::", "example.com"):
+        with pytest.raises(ValidationError, match=r"is not a loopback address; write 127\.0\.0\.1"):
+            SourceOptions(http_host=host)
 
 
 def test_nanoseconds_are_taken_as_microseconds() -> None:
