@@ -86,6 +86,8 @@ def test_boreal_run_gives_what_duckdb_says(tmp_path: Path, name: str, sql: str, 
     assert result.exit_code == 0, result.output
     stable = [json.loads(line) for line in (tmp_path / "out" / "stable.jsonl").read_text().splitlines()]
     assert lines(stable) == oracle(tmp_path, records, sql)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["violations"] == 0 and 0 < report["delay_new_ms_max"] <= report["x_ms"] == 3_000
     letters = [json.loads(line) for line in (tmp_path / "out" / "dlq.jsonl").read_text().splitlines()]
     refused = Counter((record.stream, record.value) for record in records if not record.counts and record.stream in streams)
     # An empty line of a file is no record.
