@@ -172,9 +172,9 @@ class Process:
     """Whether the process is stopped. It keeps its state, and continues after `World.thaw`."""
     wake_at: int | None = None
     """The run time of the next timer, in microseconds; None if no timer is set."""
-    life: int = 0
-    """The number of the incarnation in this run. It grows at each start and crash, so that scheduled actions of an earlier
-    incarnation can be recognised and dropped."""
+    incarnation: int = 0
+    """A number of the incarnation in this run, not the one that its frames carry. It grows at each start and crash, so that
+    scheduled actions of an earlier incarnation can be recognised and dropped."""
     clock: Callable[[int], int] = _right
     """The clock of the machine: from run time to clock value, both in microseconds."""
     drag_us: int = 0
@@ -195,7 +195,7 @@ class Process:
 
     def forget(self) -> None:
         """End the incarnation: drop its readers, its inbox, and all that it waits for."""
-        self.life += 1
+        self.incarnation += 1
         self.readers.clear()
         self.watched.clear()
         self.waiting_reads.clear()
@@ -382,7 +382,7 @@ class World:
         who = process.id
         fragment = self.plan_of(who).fragment(who.fragment)
         family = [who, *(who._replace(replica=replica) for replica in fragment.replicas if replica != who.replica)]
-        lives = [(self.logs_of(member), self.saved(member)) for member in family]
+        replicas = [(self.logs_of(member), self.saved(member)) for member in family]
         inputs = {
             f"{edge.name}/{edge.partition(producer, who.shard)}": [
                 LogId(edge.name, replica, edge.partition(producer, who.shard)) for replica in self._replicas_of(edge.name)
@@ -390,7 +390,7 @@ class World:
             for edge in fragment.edges
             for producer in range(edge.producers)
         }
-        return restarts(who, lives, inputs, self.logs.open)
+        return restarts(who, replicas, inputs, self.logs.open)
 
     def logs_of(self, who: InstanceId) -> list[LogId]:
         """The logs that an instance writes."""
@@ -423,11 +423,11 @@ class World:
             self.work(process, Tick())
         elif process.wake_at is None or deadline < process.wake_at or process.wake_at <= self.now:
             process.wake_at = deadline
-            life = process.life
-            self.at(deadline, lambda: self._timer(process, life, deadline))
+            incarnation = process.incarnation
+            self.at(deadline, lambda: self._timer(process, incarnation, deadline))
 
-    def _timer(self, process: Process, life: int, deadline: int) -> None:
-        if process.life == life and process.wake_at == deadline:
+    def _timer(self, process: Process, incarnation: int, deadline: int) -> None:
+        if process.incarnation == incarnation and process.wake_at == deadline:
             process.wake_at = None
             self._wake(process)
 
@@ -440,18 +440,18 @@ class World:
         effects, took = self.clock.charge(
             (lambda: instance.begin(clock)) if event is None else (lambda: instance.handle(event, clock)), event
         )
-        life = process.life
-        self.at(self.now + max(took, 1) + process.drag_us, lambda: self.finish(process, life, effects, event))
+        incarnation = process.incarnation
+        self.at(self.now + max(took, 1) + process.drag_us, lambda: self.finish(process, incarnation, effects, event))
 
-    def finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
+    def finish(self, process: Process, incarnation: int, effects: list[Effect], event: Event | None) -> None:
         """A process has handled an event: perform the effects, and begin with the next event.
 
-        If the process is frozen, this waits until it is thawed. If the incarnation `life` is over, the effects are lost.
+        If the process is frozen, this waits until it is thawed. If that incarnation is over, the effects are lost.
         """
-        if process.life != life:
+        if process.incarnation != incarnation:
             return
         if process.is_frozen:
-            process.held.append(lambda: self.finish(process, life, effects, event))
+            process.held.append(lambda: self.finish(process, incarnation, effects, event))
             return
         for effect in effects:
             self.perform(process, effect)
@@ -490,8 +490,8 @@ class World:
             case Acknowledge(positions):
                 self._acknowledge(process.id, positions)
             case StoreCheckpoint():
-                life = process.life
-                self.at(self.now + self.conditions.upload_us, lambda: self.stored(process, life, effect))
+                incarnation = process.incarnation
+                self.at(self.now + self.conditions.upload_us, lambda: self.stored(process, incarnation, effect))
             case Obey():
                 raise AssertionError("the host is beside the instance")
             case StateChanged() | Reconciled():
@@ -520,12 +520,12 @@ class World:
         if self.network.passes_messages(process.place, there):
             self.at(self.now + self.network.latency(process.place), lambda: self.deliver(to, event))
 
-    def stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
+    def stored(self, process: Process, incarnation: int, effect: StoreCheckpoint) -> None:
         """A checkpoint has reached the store, `upload_us` after its `perform`: store it, and drop the ones before it.
 
-        If the incarnation `life` is over, the upload was broken off and the checkpoint is lost.
+        If that incarnation is over, the upload was broken off and the checkpoint is lost.
         """
-        if process.life != life:
+        if process.incarnation != incarnation:
             return
         assert effect.state is not None, "the host is beside the instance"
         self.store.put(
@@ -578,14 +578,14 @@ class World:
         if not reader.is_first and reader.offset is not None and reader.offset >= self.logs.open(reader.log).end:
             return
         reader.is_polling = True
-        life = process.life
-        self.at(self.now + self.network.latency(writer), lambda: self._poll(process, life, reader))
+        incarnation = process.incarnation
+        self.at(self.now + self.network.latency(writer), lambda: self._poll(process, incarnation, reader))
 
-    def _poll(self, process: Process, life: int, reader: Reader) -> None:
-        if process.life != life or process.readers.get(reader.log) is not reader:
+    def _poll(self, process: Process, incarnation: int, reader: Reader) -> None:
+        if process.incarnation != incarnation or process.readers.get(reader.log) is not reader:
             return
         if process.is_frozen:
-            process.held.append(lambda: self._poll(process, life, reader))
+            process.held.append(lambda: self._poll(process, incarnation, reader))
             return
         if not self.network.passes_data(self._home(reader.log), process.place):
             reader.is_polling = False
@@ -607,11 +607,11 @@ class World:
         if process.watched[log] or not self.network.passes_data(writer, process.place):
             return
         process.watched[log] = True
-        life = process.life
-        self.at(self.now + self.network.latency(writer), lambda: self._tail(process, life, log))
+        incarnation = process.incarnation
+        self.at(self.now + self.network.latency(writer), lambda: self._tail(process, incarnation, log))
 
-    def _tail(self, process: Process, life: int, log: LogId) -> None:
-        if process.life != life:
+    def _tail(self, process: Process, incarnation: int, log: LogId) -> None:
+        if process.incarnation != incarnation:
             return
         process.watched[log] = False
         if log in process.readers or not self.network.passes_data(self._home(log), process.place):
@@ -625,14 +625,14 @@ class World:
         if not self.network.passes_data(writer, process.place):
             process.waiting_reads.append(read)
             return
-        life = process.life
-        self.at(self.now + self.network.latency(writer), lambda: self._read(process, life, read))
+        incarnation = process.incarnation
+        self.at(self.now + self.network.latency(writer), lambda: self._read(process, incarnation, read))
 
-    def _read(self, process: Process, life: int, read: Read) -> None:
-        if process.life != life:
+    def _read(self, process: Process, incarnation: int, read: Read) -> None:
+        if process.incarnation != incarnation:
             return
         if process.is_frozen:
-            process.held.append(lambda: self._read(process, life, read))
+            process.held.append(lambda: self._read(process, incarnation, read))
             return
         log = self.logs.open(read.log)
         items: list[tuple[int, Frame]] = []

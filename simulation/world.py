@@ -90,7 +90,7 @@ class SimulatedWorld(World):
         self.wrote_at: dict[InstanceId, int] = {}
         self.fenced_reads: list[str] = []
         self._fenced: dict[LogId, set[int]] = {}
-        self._lives: dict[LogId, int] = {}
+        self._incarnations: dict[LogId, int] = {}
         self._dying: dict[InstanceId, Callable[[Process, list[Effect]], None]] = {}
         self._newest: dict[InstanceId, StoreCheckpoint] = {}
         self.clocks: dict[InstanceId, MachineClock] = {}
@@ -135,15 +135,15 @@ class SimulatedWorld(World):
         return replace(self.plan, fragments=tuple(alone))
 
     def append(self, log: LogId, frame: Frame) -> None:
-        incarnation, newest = frame.origin.incarnation, self._lives.get(log, 0)
+        incarnation, newest = frame.origin.incarnation, self._incarnations.get(log, 0)
         if incarnation < newest:
             self._fenced.setdefault(log, set()).add(self.logs.open(log).end)
-        self._lives[log] = max(incarnation, newest)
+        self._incarnations[log] = max(incarnation, newest)
         super().append(log, frame)
 
-    def has_begun_after(self, who: InstanceId, life: int) -> bool:
-        """Whether an incarnation after `life` has written its START."""
-        return any(self._lives.get(log, 0) > life for log in self.logs_of(who))
+    def has_begun_after(self, who: InstanceId, incarnation: int) -> bool:
+        """Whether an incarnation after this one has written its START."""
+        return any(self._incarnations.get(log, 0) > incarnation for log in self.logs_of(who))
 
     def at_next_finish(self, who: InstanceId, strike: Callable[[Process, list[Effect]], None]) -> None:
         """Call `strike` with the process and its effects, instead of performing these, when the process has next finished work
@@ -199,45 +199,45 @@ class SimulatedWorld(World):
         if process.instance is None:
             self.start(process.id)
 
-    def finish(self, process: Process, life: int, effects: list[Effect], event: Event | None) -> None:
-        if self._dying and process.life == life and not process.is_frozen and process.id in self._dying:
+    def finish(self, process: Process, incarnation: int, effects: list[Effect], event: Event | None) -> None:
+        if self._dying and process.incarnation == incarnation and not process.is_frozen and process.id in self._dying:
             writes = sum(isinstance(effect, Append) for effect in effects) > 1
             if writes or any(isinstance(effect, Obey) for effect in effects):
                 self._dying.pop(process.id)(process, effects)
                 return
-        super().finish(process, life, effects, event)
+        super().finish(process, incarnation, effects, event)
 
-    def _take_copy(self, process: Process, life: int, effect: StoreCheckpoint, tries: int) -> None:
+    def _take_copy(self, process: Process, incarnation: int, effect: StoreCheckpoint, tries: int) -> None:
         """Store the copy of the state that a remote host has made, once it has arrived.
 
         A copy that does not arrive within `tries` further tries is not stored.
         """
         state = self.engines[process.id].copies.get(effect.number)
-        if process.life == life and state is not None:
+        if process.incarnation == incarnation and state is not None:
             self._newest[process.id] = taken = replace(effect, state=state)
             super().perform(process, taken)
-        elif process.life == life and tries:
-            self.at(self.now + self.conditions.upload_us, lambda: self._take_copy(process, life, effect, tries - 1))
+        elif process.incarnation == incarnation and tries:
+            self.at(self.now + self.conditions.upload_us, lambda: self._take_copy(process, incarnation, effect, tries - 1))
 
     def saved(self, who: InstanceId) -> VerifiedCheckpoint | None:
         """As in `World`. A store that cannot be reached counts as empty: the restart uses the logs alone (R19)."""
         return None if self.store.outages else super().saved(who)
 
-    def stored(self, process: Process, life: int, effect: StoreCheckpoint) -> None:
+    def stored(self, process: Process, incarnation: int, effect: StoreCheckpoint) -> None:
         """As in `World`. Tries again until the store accepts the checkpoint, or there is a newer one."""
         try:
-            super().stored(process, life, effect)
+            super().stored(process, incarnation, effect)
         except StoreUnavailableError:
             self.counts["checkpoints refused"] += 1
             if self._newest[process.id] is effect:
-                self.at(self.now + STORE_RETRY_US, lambda: self.stored(process, life, effect))
+                self.at(self.now + STORE_RETRY_US, lambda: self.stored(process, incarnation, effect))
 
     def perform(self, process: Process, effect: Effect) -> None:
         match effect:
             case Obey(place, order):
                 self.engines[process.id].give(place, order)
             case StoreCheckpoint(state=None):
-                self._take_copy(process, process.life, effect, COPY_TRIES)
+                self._take_copy(process, process.incarnation, effect, COPY_TRIES)
             case StoreCheckpoint():
                 self._newest[process.id] = effect
                 super().perform(process, effect)

@@ -60,14 +60,14 @@ def test_rows_to_read_again_that_no_log_holds_any_more_end_the_life_that_needs_t
     world = world_with_rows(10)
     process = world.processes[WHO]
     assert process.instance is not None and process.instance.status().inputs[0].next_id == 10
-    life = process.life
-    world._read(process, life, Read(A, 0, 1 << 20, 1))
-    assert process.life != life
+    incarnation = process.incarnation
+    world._read(process, incarnation, Read(A, 0, 1 << 20, 1))
+    assert process.incarnation != incarnation
 
 
 def test_rows_to_read_again_that_the_log_still_holds_are_given() -> None:
     world = world_with_rows(10)
     process = world.processes[WHO]
-    life = process.life
-    world._read(process, life, Read(A, 7, 1 << 20, 1))
-    assert process.life == life and not world.breaches
+    incarnation = process.incarnation
+    world._read(process, incarnation, Read(A, 7, 1 << 20, 1))
+    assert process.incarnation == incarnation and not world.breaches
