@@ -66,6 +66,7 @@ def records(kafka: str, topic: str) -> list[dict[str, Any]]:
         consumer.close()
 
 
+@pytest.mark.soak
 def test_answers_come_within_x_while_the_registry_of_a_stream_is_down_and_all_are_right_after_it(
     boreal: Commands, registry: RegistryServer
 ) -> None:
