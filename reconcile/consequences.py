@@ -31,8 +31,8 @@ class UndoTentative:
 
     cause: str
     """The id of the failure."""
-    keep_live: bool
-    """Whether tentative output continues during the correction (R21)."""
+    defer: bool
+    """Whether readers keep the tentative results until the correction is complete (R16, R21)."""
 
 
 @dataclass(frozen=True, slots=True)

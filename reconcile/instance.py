@@ -133,6 +133,7 @@ class Instance:
         self.redo_started = 0
         self.redo_tuples = 0
         self.healing = False
+        self.keeps_live = False
         self.ending_redo = False
         self.handed: dict[str, int] = {}
         self._set_alpha(at_once=True)
@@ -487,8 +488,8 @@ class Instance:
             case StoreCopy(number, time):
                 effects.append(self.claims.store(number, time, answer.state))
                 self.checkpoint_at = now + (self.plan.checkpoint_interval_us or 0)
-            case UndoTentative(cause, keep_live):
-                effects += self.soutput.undo(cause, keep_live)
+            case UndoTentative(cause, defer):
+                effects += self.soutput.undo(cause, defer)
             case EndCorrection():
                 self._finish_redo(now, effects)
             case None:
@@ -504,12 +505,13 @@ class Instance:
         if written:  # frames that are held back for a live branch are no heartbeat for readers
             self.boundary_at = now + self.plan.sign_of_life_us
         if self.soutput.deferred is not None and self.soutput.deferred_bytes > self.plan.memory_bytes:
-            # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch. REC_DONE
-            # follows after the rest of the corrections.
+            # The deferred corrections no longer fit in memory. Write them now, and continue without the live branch, if any.
+            # REC_DONE follows after the rest of the corrections.
             effects += self.soutput.show_deferred()
             self.claims.show()
-            self.sunion.drop_live()
-            self.engine.drop_live(now, effects)
+            if self.keeps_live:
+                self.sunion.drop_live()
+                self.engine.drop_live(now, effects)
 
     def _maybe_copy_ahead(self, now: int, effects: list[Effect]) -> None:
         """Copy the state for a MARK that is likely to come (DPC, 'Checkpoint/redo': on entering UP_FAILURE).
@@ -560,7 +562,8 @@ class Instance:
         is_healed = self.healing or self.sunion.healed(self.heard_until, replay_from) is not None
         if is_healed and self.sunion.is_early and self.state is State.STABLE:
             # No input has failed, and the correction is short. So no peer has to stay live, and no reader has to switch.
-            self._roll_back(replay_from, False, now, effects)
+            # Readers may still delay the rows that are undone now, so these stay until the correction can replace them.
+            self._roll_back(replay_from, False, True, now, effects)
             return True
         if is_healed and not self.healing:
             self.healing = True
@@ -578,15 +581,16 @@ class Instance:
         if permission is Permission.WAIT:
             return False
         keep_live = permission is Permission.ALONE and self.strategy.mode is Mode.OVERLAY_REDO
-        self._roll_back(replay_from, keep_live, now, effects)
+        self._roll_back(replay_from, keep_live, keep_live, now, effects)
         return True
 
-    def _roll_back(self, replay_from: int, keep_live: bool, now: int, effects: list[Effect]) -> None:
+    def _roll_back(self, replay_from: int, keep_live: bool, defer: bool, now: int, effects: list[Effect]) -> None:
         self.sunion.roll_back(now, replay_from, keep_live)
+        self.keeps_live = keep_live
         self.healing = False
         self.redo_started, self.redo_tuples = now, 0
         self._maybe_change_state(now, effects)
-        self._order(orders.RollBack(keep_live), now, effects, UndoTentative(self.sunion.cause, keep_live))
+        self._order(orders.RollBack(keep_live), now, effects, UndoTentative(self.sunion.cause, defer))
 
     def _is_soon_corrected(self, mark: int) -> bool:
         """Whether one step is enough to correct the backlog after a cut of all inputs. Then the replicas do not take turns:

@@ -72,7 +72,7 @@ class SOutput:
     correcting: bool = False
     """Whether a correction has begun and REC_DONE is not written yet."""
     deferred: list[tuple[_Track, Data | Boundary]] | None = None
-    """The stable frames that are held back for a live branch (R21); None if none is held back."""
+    """The stable frames that are held back until the correction is complete (R16, R21); None if none is held back."""
     deferred_bytes: int = 0
     """About the size of these frames in bytes."""
     cause: str = ""
@@ -155,17 +155,17 @@ class SOutput:
         self._note_boundary(boundary)
         return effects
 
-    def undo(self, cause: str, keep_live: bool) -> list[Append]:
-        """ROLLBACK: revoke the tentative suffix. With `keep_live` this waits until the correction is complete (R21)."""
+    def undo(self, cause: str, defer: bool) -> list[Append]:
+        """ROLLBACK: revoke the tentative suffix. With `defer` this waits until the correction is complete (R16, R21)."""
         self.cause = cause
         self.correcting = True
-        if keep_live:
+        if defer:
             self.deferred, self.deferred_bytes = [], 0
             return []
         return self._revoke()
 
     def end_correction(self) -> list[Append]:
-        """Write REC_DONE. If the corrections were held back for a live branch, write the UNDO and the corrections first."""
+        """Write REC_DONE. If the corrections were held back, write the UNDO and the corrections first."""
         effects = self.show_deferred()
         if self.correcting:
             self.correcting = False
@@ -173,8 +173,7 @@ class SOutput:
         return effects
 
     def show_deferred(self) -> list[Append]:
-        """Write the UNDO and the corrections so far, if they were held back for a live branch. Later corrections are written
-        at once."""
+        """Write the UNDO and the corrections so far, if they were held back. Later corrections are written at once."""
         if self.deferred is None:
             return []
         held, self.deferred = self.deferred, None

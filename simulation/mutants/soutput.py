@@ -180,15 +180,29 @@ def leave_a_correction_open(patch: Patch) -> None:
     patch(SOutput, "emit", make)
 
 
+@caught_by("reconcile/test_instance.py", "test_early_answers_stay_until_their_correction_is_complete")
+def undo_early_answers_before_they_are_corrected(patch: Patch) -> None:
+    """Early answers are undone at the rollback, and readers that delay some of them have nothing to give until the end of the
+    correction."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: Instance, replay_from: int, keep_live: bool, defer: bool, *rest: Any) -> Any:
+            return original(self, replay_from, keep_live, keep_live, *rest)
+
+        return roll_back
+
+    patch(Instance, "_roll_back", make)
+
+
 @caught_by("reconcile/test_soutput.py", "test_repeats_are_dropped_over_a_second_mark_and_rollback")
 def forget_what_was_written_at_a_rollback(patch: Patch) -> None:
     """After a ROLLBACK repeats are found by the ids that the state had made, and not by those in the log (R18)."""
 
     def make(original: Any) -> Any:
-        def undo(self: SOutput, cause: str, keep_live: bool) -> Any:
+        def undo(self: SOutput, cause: str, defer: bool) -> Any:
             for track in self._all():
                 track.written = track.next_id
-            return original(self, cause, keep_live)
+            return original(self, cause, defer)
 
         return undo
 

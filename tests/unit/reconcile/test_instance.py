@@ -38,9 +38,10 @@ from reconcile.events import (
 )
 from reconcile.limits import PRODUCTION
 from reconcile.links import HOP_SAMPLES
-from reconcile.orders import Answer, Copy
+from reconcile.orders import Answer, Copy, EndRedo, Order, RollBack
 from reconcile.recovery import Restart, VerifiedCheckpoint, plan_restart
 from reconcile.upstream import Rank
+from sunion.steps import Step
 from tests.harness import MS, InstanceDriver, S, chain_of, plan_of, query_of
 
 A, B = LogId("a", "", 0), LogId("b", "", 0)
@@ -662,11 +663,48 @@ def test_corrections_that_are_held_back_are_no_sign_of_life() -> None:
     """R21, R24: readers see nothing of them until the correction is complete."""
     one = InstanceDriver(union_plan(tuning={"bucket": "50ms", "boundary_interval": "100ms"}))
     flow(one, 0, 200 * MS)
-    one.instance.soutput.undo("a failure", keep_live=True)
+    one.instance.soutput.undo("a failure", defer=True)
     before = len(one.frames(Boundary))
     flow(one, 200 * MS, 1200 * MS)
     assert one.instance.soutput.deferred
     assert len(one.frames(Boundary)) - before >= 1_000 * MS // one.plan.silence_us
+
+
+def test_early_answers_stay_until_their_correction_is_complete() -> None:
+    """A reader may still delay some of them, and a host in another process answers the redo long after the rollback."""
+    query = query_of(streams=("a", "b"), engine="spark", reconcile="checkpoint_redo")
+    query["streams"] = {name: {**stream, "disorder": "3s"} for name, stream in query["streams"].items()}
+    one = InstanceDriver(plan_of(query))
+    nothing = one.instance.fragment.outputs[0].schema.empty()
+
+    def answer_next() -> tuple[Order, list[Frame]]:
+        """Answer the oldest order, a step with the rows that it brings: what it was, and what was written."""
+        number = one.instance.engine.under_way[0].number
+        [asked] = [effect for effect in one.effects if isinstance(effect, Obey) and effect.place.number == number]
+        batches = asked.order.batches.values() if isinstance(asked.order, Step) else ()
+        rows = next((batch for batch in batches if batch.num_rows), nothing)
+        effects = one.give(Answered(asked.place, Answer({"all": rows})))
+        return asked.order, [effect.frame for effect in effects if isinstance(effect, Append)]
+
+    corrections: list[list[list[Frame]]] = []
+    for at in range(0, 6000 * MS, 50 * MS):
+        one.until(at)
+        for name in "ab":
+            one.deliver(LogId(name, "", 0), one.rows(name, [at]), one.boundary(at - 3000 * MS))
+        is_correcting = False
+        while one.instance.engine.under_way:
+            order, written = answer_next()
+            is_correcting |= isinstance(order, RollBack)
+            if isinstance(order, RollBack):
+                corrections.append([])
+            if is_correcting:
+                corrections[-1].append(written)
+            is_correcting &= not isinstance(order, EndRedo)
+    assert len(corrections) > 1 and one.states == [State.RECOVERING, State.STABLE], "no failure"
+    for *before, at_the_end in corrections:
+        assert before and not any(before), "the tentative rows stay"
+        assert isinstance(at_the_end[0], Undo) and isinstance(at_the_end[-1], RecDone)
+    assert [frame.tentative for frame in at_the_end if isinstance(frame, Data)] == [False]
 
 
 def test_what_befell_it_may_have_befallen_its_peer_which_is_heard_first() -> None:

@@ -109,7 +109,7 @@ def test_a_correction_is_one_undo_the_stable_version_and_rec_done() -> None:
     output = soutput_of()
     emit(output, [1], 10)
     emit(output, [11, 12], 20, tentative=True)
-    assert short(output.undo("why", keep_live=False)) == [("undo", 0, 1)]
+    assert short(output.undo("why", defer=False)) == [("undo", 0, 1)]
     assert short(emit(output, [11, 12, 13], 20)) == [("stable", 1, [11, 12, 13], 1), ("boundary", 20, False)]
     assert short(output.end_correction()) == [("rec_done",)]
     assert output.end_correction() == []
@@ -118,7 +118,7 @@ def test_a_correction_is_one_undo_the_stable_version_and_rec_done() -> None:
 def test_without_tentative_output_there_is_nothing_to_undo() -> None:
     output = soutput_of()
     emit(output, [1], 10)
-    assert output.undo("why", keep_live=False) == [] and output.epoch == 0
+    assert output.undo("why", defer=False) == [] and output.epoch == 0
 
 
 def test_muted_steps_write_nothing_and_count_nothing() -> None:
@@ -141,7 +141,7 @@ def test_repeats_are_dropped_over_a_second_mark_and_rollback() -> None:
     output.start({"out/0": 0}, {"out/0": 3}, 4, {})
     emit(output, [1], 10)
     assert short(emit(output, [11], 20, tentative=True))[0] == ("tentative", 3, [11], 5)
-    assert short(output.undo("why", keep_live=False)) == [("undo", 2, 6)]
+    assert short(output.undo("why", defer=False)) == [("undo", 2, 6)]
     assert short(emit(output, [11, 12], 20)) == [("boundary", 20, False)], "ids 1 and 2 are there already"
     assert short(emit(output, [21], 30))[0] == ("stable", 3, [21], 6)
 
@@ -150,7 +150,7 @@ def test_a_new_failure_in_mid_correction_forces_rec_done_before_its_first_tentat
     """R18, and DPC, Analysis."""
     output = soutput_of()
     emit(output, [1], 10, tentative=True)
-    output.undo("why", keep_live=False)
+    output.undo("why", defer=False)
     emit(output, [1], 10)
     assert short(emit(output, [11], 20, tentative=True)) == [
         ("rec_done",),
@@ -164,7 +164,7 @@ def test_beside_a_live_branch_corrections_are_held_back_until_they_are_complete(
     output = soutput_of()
     emit(output, [1], 10)
     emit(output, [11], 20, tentative=True)
-    assert output.undo("why", keep_live=True) == []
+    assert output.undo("why", defer=True) == []
     assert emit(output, [11, 12], 20) == []
     assert short(emit(output, [21], 30, tentative=True)) == [("tentative", 2, [21], 0), ("boundary", 30, True)]
     assert short(output.end_correction()) == [
@@ -181,7 +181,7 @@ def test_corrections_that_outgrow_memory_are_shown_at_once_and_rec_done_waits_fo
     output = soutput_of()
     emit(output, [1], 10)
     emit(output, [11], 20, tentative=True)
-    output.undo("why", keep_live=True)
+    output.undo("why", defer=True)
     emit(output, [11, 12], 20)
     assert [kind for kind, *_ in short(output.show_deferred())] == ["undo", "stable", "boundary"]
     assert short(emit(output, [21], 30))[0] == ("stable", 3, [21], 1)
@@ -191,7 +191,7 @@ def test_corrections_that_outgrow_memory_are_shown_at_once_and_rec_done_waits_fo
 def test_the_heartbeat_repeats_the_visible_stable_boundary_and_tells_the_state() -> None:
     output = soutput_of()
     emit(output, [1], 10)
-    output.undo("", keep_live=True)
+    output.undo("", defer=True)
     emit(output, [11], 20)
     [effect] = output.heartbeat(State.STABILIZATION, 99)
     boundary = effect.frame
