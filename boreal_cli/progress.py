@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from boreal_cli.throttle import FRAME_EVERY_SECONDS, Throttle
 
@@ -58,13 +58,18 @@ def counting(session: RunSession, total: int, as_json: bool) -> Iterator[SeriesV
             yield ProgressBar(session, total, progress)
 
 
-def seeds(total: int) -> Callable[[int, int], None]:
-    """A function that prints the number of finished seeds, at most every second."""
+def seeds(total: int) -> Callable[[int, Sequence[Mapping[str, Any]]], None]:
+    """A function that prints the number of finished seeds, at most every second, and each violation once it is found."""
     throttle = Throttle.every(LINE_EVERY_SECONDS)
+    shown = 0
 
-    def show(done: int, violations: int) -> None:
+    def show(done: int, violations: Sequence[Mapping[str, Any]]) -> None:
+        nonlocal shown
+        for found in violations[shown:]:
+            print(f"seed {found['seed']}: {found['invariant']}: {found['message']}", file=sys.stderr, flush=True)
+        shown = len(violations)
         if throttle.is_due():
-            print(f"{done:,} of {total:,} seeds, {violations:,} violations", file=sys.stderr, flush=True)
+            print(f"{done:,} of {total:,} seeds, {shown:,} violations", file=sys.stderr, flush=True)
 
     return show
 

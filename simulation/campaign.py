@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -86,10 +86,10 @@ def simulate(
     first: int = 0,
     mutant: str | None = None,
     processes: int | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, Sequence[dict[str, Any]]], None] | None = None,
 ) -> dict[str, Any]:
     """Run `seeds` seeds from `first` on (contract: boreal simulate). The result does not depend on `processes`,
-    except for its duration; None: one per core. on_progress(done, violations) is called after every few seeds."""
+    except for its duration; None: one per core. on_progress(done, violations so far) is called after every few seeds."""
     started = time.perf_counter()
     violations: list[dict[str, Any]] = []
     faults: Counter[str] = Counter()
@@ -105,7 +105,7 @@ def simulate(
             coverage.update(verdict.coverage)
         done += len(verdicts)
         if on_progress is not None:
-            on_progress(done, len(violations))
+            on_progress(done, violations)
     return {
         "seeds": seeds,
         "first": first,
