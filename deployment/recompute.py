@@ -178,7 +178,7 @@ class ShardRecomputation:
         while items := self._sunion.advance(0, overdue_counts=False):
             for step in items:
                 assert isinstance(step, Step) and not step.tentative, "no input is missing, so no step is tentative"
-                yield from self._soutput.emit(self._host.step(step), step, State.STABLE, 0, _nothing_to_restart)
+                yield from self._soutput.emit(self._host.step(step), step, State.STABLE, (), 0, _nothing_to_restart)
             self._sunion.trim(self._sunion.base.position)
 
 

@@ -499,7 +499,12 @@ class Instance:
 
     def _emit(self, step: Step, answer: Answer, now: int, effects: list[Effect]) -> None:
         written = self.soutput.emit(
-            answer.outputs, step, self.state, self._stamp(now), lambda next_ids: self.claims.anchor(step.upto, next_ids)
+            answer.outputs,
+            step,
+            self.state,
+            self._lacking(),
+            self._stamp(now),
+            lambda next_ids: self.claims.anchor(step.upto, next_ids),
         )
         effects += written
         if written:  # frames that are held back for a live branch are no heartbeat for readers
@@ -629,7 +634,7 @@ class Instance:
         elif state is State.RECOVERING:
             self.stagger.lose_lease()
         effects.append(StateChanged(state))
-        effects += self.soutput.heartbeat(state, self._stamp(now))
+        effects += self.soutput.heartbeat(state, self._lacking(), self._stamp(now))
         effects += self._tell_peers()
 
     def _tell_peers(self) -> list[Effect]:
@@ -680,7 +685,7 @@ class Instance:
     def _beat(self, now: int, effects: list[Effect]) -> None:
         if now >= self.boundary_at:
             self.boundary_at = now + self.plan.sign_of_life_us
-            effects += self.soutput.heartbeat(self.state, self._stamp(now))
+            effects += self.soutput.heartbeat(self.state, self._lacking(), self._stamp(now))
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self.plan.heartbeat_us
@@ -702,6 +707,18 @@ class Instance:
         for link in self.links:
             micros = max(link.hops, default=0) * 3 // 2 + rest
             effects += [Send(who, PathAfter(self.me, link.port.key, micros)) for who in link.to_tell(micros, is_reminder)]
+
+    def _lacking(self) -> tuple[str, ...]:
+        """The names of the inputs that are missing at present, of whatever fragment they are inputs (R10)."""
+        if self.state is not State.UP_FAILURE:
+            return ()
+        names: dict[str, None] = {}
+        for link in self.links:
+            if link.port.silent:
+                names[link.port.name] = None
+            elif link.port.failed:
+                names.update(dict.fromkeys(link.upstream.live.lacking))
+        return tuple(names)
 
     def _set_threshold(self, wanted: Threshold) -> None:
         """A new X holds at once, for what is held back too. So do the intervals that follow from it."""

@@ -116,12 +116,14 @@ class SOutput:
         outputs: Mapping[str, pa.RecordBatch],
         step: Step,
         state: State,
+        lacking: tuple[str, ...],
         now: int,
         make_anchor: Callable[[tuple[tuple[str, int], ...]], Anchor | None],
     ) -> list[Append]:
         """Write the output rows of a step, and its boundary. A muted step writes nothing.
 
-        `outputs` has the rows by the name of the operator; `now` is the clock value with which the boundary is stamped. A
+        `outputs` has the rows by the name of the operator; `state` and `lacking` are
+        the instance's, and `now` is the clock value with which the boundary is stamped. A
         stable boundary carries the anchor that `make_anchor` returns for the next stable ids.
         """
         effects: list[Append] = []
@@ -146,6 +148,7 @@ class SOutput:
             None if step.tentative else make_anchor(self.next_ids()),
             step.missing,
             step.cause,
+            lacking,
         )
         if step.tentative:
             self.is_provisional = True
@@ -184,11 +187,11 @@ class SOutput:
                 self._note_boundary(frame)
         return effects
 
-    def heartbeat(self, state: State, now: int) -> list[Append]:
-        """Repeat the stable boundary, with the state of the instance. This is the heartbeat of the stream (R24)."""
-        return self._broadcast(
-            lambda: Boundary(self.origin, self.epoch, self.stable_through, False, self.stable_ingest, now, state)
-        )
+    def heartbeat(self, state: State, lacking: tuple[str, ...], now: int) -> list[Append]:
+        """Repeat the stable boundary, with the state of the instance and the inputs that it lacks. This is the heartbeat of the
+        stream (R24)."""
+        at, ingest = self.stable_through, self.stable_ingest
+        return self._broadcast(lambda: Boundary(self.origin, self.epoch, at, False, ingest, now, state, lacking=lacking))
 
     def _revoke(self) -> list[Append]:
         if not self.is_provisional:

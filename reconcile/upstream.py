@@ -133,8 +133,8 @@ class Candidate:
     """The progress of its stable boundaries."""
     visible: BoundaryHistory = field(default_factory=BoundaryHistory)
     """The progress of all its boundaries, stable or tentative."""
-    missing: tuple[str, ...] = ()
-    """The inputs that its newest tentative boundary lacks."""
+    lacking: tuple[str, ...] = ()
+    """The inputs that the replica lacks, by its newest boundary."""
 
     @property
     def is_behind(self) -> bool:
@@ -208,10 +208,10 @@ class Upstream:
         if candidate.is_behind:
             pass
         elif isinstance(frame, Boundary):
-            candidate.state = frame.state
+            candidate.state, candidate.lacking = frame.state, frame.lacking
             self._note_progress(candidate, frame, now)
         elif isinstance(frame, Start):
-            candidate.state = State.RECOVERING
+            candidate.state, candidate.lacking = State.RECOVERING, ()
         if now - candidate.seen > self.silence_us:
             candidate.heard_since = now
         candidate.seen = now
@@ -222,12 +222,10 @@ class Upstream:
         if len(self.candidates) == 1:
             return
         if frame.epoch != candidate.epoch:
-            candidate.epoch, candidate.missing = frame.epoch, ()
+            candidate.epoch = frame.epoch
             candidate.visible = BoundaryHistory(deque(candidate.stable.steps, MOST_STEPS))
         candidate.visible.note(frame.time, now)
-        if frame.tentative:
-            candidate.missing = frame.missing
-        else:
+        if not frame.tentative:
             candidate.stable.note(frame.time, now)
 
     def hear_tail(self, log: LogId, frame: Frame, now: int) -> None:
@@ -308,7 +306,7 @@ class Upstream:
         """The replica in UP_FAILURE to read: one that lacks fewer inputs than the live one, if this has lasted for the silence
         timeout, otherwise the live one."""
         equals = [c for c in self.candidates if ranks[c] is Rank.UP_FAILURE]
-        best = min(equals, key=lambda c: (len(set(c.missing)), c is not self.live))
+        best = min(equals, key=lambda c: (len(c.lacking), c is not self.live))
         if best is self.live:
             self.worse_since = None
             return best

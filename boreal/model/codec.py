@@ -166,7 +166,8 @@ def _fields(frame: Frame) -> dict[str, Any]:
         case Boundary():
             clock = {"time": frame.time, "tentative": frame.tentative, "ingest": frame.ingest, "sent": frame.sent}
             advert = {"state": frame.state.value, "anchor": _anchor_fields(frame.anchor)}
-            return common | clock | advert | {"missing": frame.missing, "cause": frame.cause}
+            lacking = {"lacking": frame.lacking} if frame.lacking else {}  # most boundaries are written when all is well
+            return common | clock | advert | {"missing": frame.missing, "cause": frame.cause} | lacking
         case Undo():
             return common | {"last_id": frame.last_id, "cause": frame.cause}
         case RecDone():
@@ -209,6 +210,7 @@ def _boundary(fields: dict[str, Any]) -> Boundary:
         _anchor(fields["anchor"]),
         tuple(fields["missing"]),
         fields["cause"],
+        tuple(fields.get("lacking", ())),
     )
 
 

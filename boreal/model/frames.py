@@ -131,6 +131,8 @@ class Boundary:
     """The names of the missing inputs, as in `Data.missing`."""
     cause: str = ""
     """The id of the failure, as in `Data.cause`."""
+    lacking: tuple[str, ...] = ()
+    """The names of the inputs that the writer lacks at that moment. Its rows may be older, and lack others (R10)."""
 
 
 @dataclass(frozen=True, slots=True)

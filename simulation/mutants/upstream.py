@@ -202,6 +202,12 @@ def stay_with_one_that_lacks_more(patch: Patch) -> None:
     patch(Upstream, "_least_missing", lambda _: lambda self, ranks, now: self.live)
 
 
+@caught_by("reconcile/test_instance.py", "test_boundaries_say_at_once_which_inputs_are_lacking")
+def say_nothing_of_what_is_lacking(patch: Patch) -> None:
+    """Boundaries do not say which inputs a replica lacks, so readers cannot tell one that lacks all of them (R10)."""
+    patch(Instance, "_lacking", lambda _: lambda self: ())
+
+
 @caught_by("reconcile/test_upstream.py", "test_of_two_that_fail_the_one_that_lacks_fewer_inputs_is_read_once_that_has_lasted")
 def leave_at_once_for_one_that_lacks_less(patch: Patch) -> None:
     """A reader changes replicas as soon as another lacks fewer inputs, and not only when that has lasted."""

@@ -670,6 +670,29 @@ def test_corrections_that_are_held_back_are_no_sign_of_life() -> None:
     assert len(one.frames(Boundary)) - before >= 1_000 * MS // one.plan.silence_us
 
 
+def test_boundaries_say_at_once_which_inputs_are_lacking() -> None:
+    """R10: before anything is tentative, so that readers can choose the replica that lacks fewer."""
+    one = failed(until=650 * MS)
+    last = one.frames(Boundary)[-1]
+    assert isinstance(last, Boundary) and last.state is State.UP_FAILURE
+    assert (last.tentative, last.missing, last.lacking) == (False, (), ("b",))
+    catch_up(one, "b", 200 * MS, 650 * MS)
+    flow(one, 650 * MS, 800 * MS)
+    assert one.frames(Boundary)[-1].lacking == ()  # type: ignore[union-attr]
+
+
+def test_what_an_upstream_lacks_is_lacking_here() -> None:
+    """Replicas further down the path are compared by the same names."""
+    one = InstanceDriver(plan_of(chain_of(2)), fragment="f2")
+    [log, _] = [effect.log for effect in one.effects if isinstance(effect, Watch)]
+    for at in range(0, 400 * MS, 50 * MS):
+        one.until(at)
+        state, lacking = (State.STABLE, ()) if at < 200 * MS else (State.UP_FAILURE, ("a", "c"))
+        one.deliver(log, replace(one.boundary(min(at, 200 * MS), log.replica, state), lacking=lacking))
+    last = one.frames(Boundary)[-1]
+    assert isinstance(last, Boundary) and (last.state, last.lacking) == (State.UP_FAILURE, ("a", "c"))
+
+
 def test_early_answers_stay_until_their_correction_is_complete() -> None:
     """A reader may still delay some of them, and a host in another process answers the redo long after the rollback."""
     query = query_of(streams=("a", "b"), engine="spark", reconcile="checkpoint_redo")

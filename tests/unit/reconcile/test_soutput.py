@@ -34,7 +34,7 @@ def emit(
 ) -> list[Append]:
     step = Step({}, upto, tentative, muted, ((INFINITY, 77),), ("b",) if tentative else (), "why" if tentative else "")
     return output.emit(
-        {"op": batch_of(times, v)}, step, State.STABLE, 1234, lambda ids: Anchor(upto, upto, ids, (("a/0", 3),))
+        {"op": batch_of(times, v)}, step, State.STABLE, (), 1234, lambda ids: Anchor(upto, upto, ids, (("a/0", 3),))
     )
 
 
@@ -193,7 +193,7 @@ def test_the_heartbeat_repeats_the_visible_stable_boundary_and_tells_the_state()
     emit(output, [1], 10)
     output.undo("", defer=True)
     emit(output, [11], 20)
-    [effect] = output.heartbeat(State.STABILIZATION, 99)
+    [effect] = output.heartbeat(State.STABILIZATION, (), 99)
     boundary = effect.frame
     assert isinstance(boundary, Boundary)
     assert (boundary.time, boundary.tentative, boundary.state, boundary.sent) == (10, False, State.STABILIZATION, 99)
@@ -250,7 +250,7 @@ def test_each_bucket_of_a_step_travels_with_an_ingest_of_its_own() -> None:
     step = Step({}, 20, False, False, ingest)
     data, boundary = (
         effect.frame
-        for effect in output.emit({"op": batch_of([1, 11])}, step, State.STABLE, 1234, lambda ids: Anchor(20, 20, ids, ()))
+        for effect in output.emit({"op": batch_of([1, 11])}, step, State.STABLE, (), 1234, lambda ids: Anchor(20, 20, ids, ()))
     )
     assert isinstance(data, Data) and data.ingest == ingest
     assert isinstance(boundary, Boundary) and boundary.ingest == 900

@@ -229,12 +229,12 @@ def test_what_a_backlog_says_of_its_writers_state_is_past() -> None:
 
 
 def reach(
-    upstream: Upstream, at: int, times: tuple[int, ...], missing: tuple[tuple[str, ...], ...] = (), epoch: int = 0
+    upstream: Upstream, at: int, times: tuple[int, ...], lacking: tuple[tuple[str, ...], ...] = (), epoch: int = 0
 ) -> None:
     """Each replica's newest boundary is at this time, tentative where it says what it lacks."""
     for number, (candidate, time) in enumerate(zip(upstream.candidates, times, strict=True)):
-        lacks = missing[number] if missing else ()
-        frame = Boundary(Origin("r", 1), epoch, time, bool(lacks), 0, 0, U if lacks else S, None, lacks)
+        lacks = lacking[number] if lacking else ()
+        frame = Boundary(Origin("r", 1), epoch, time, bool(lacks), 0, 0, U if lacks else S, lacking=lacks)
         upstream.hear(candidate, frame, at)
 
 
