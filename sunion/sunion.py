@@ -180,6 +180,8 @@ class SUnion:
     """Clock value: until then, buckets that became overdue during a redo are delayed (R8)."""
     quiet_through: int = BEGINNING
     """Event time: the end of the last of these buckets."""
+    undone_through: int = BEGINNING
+    """Event time: the end of the last bucket that was due at the last ROLLBACK."""
     cause: str = ""
     """The id of the current failure, or 'early'."""
     horizon: int = BEGINNING
@@ -316,7 +318,9 @@ class SUnion:
         """
         assert self.live is not None and not self.redoing, "a rollback needs a mark"
         horizon, is_more_due = self._horizon(), self.due > self.live.position
-        self.rest, self.due = horizon, max(self.due, horizon)
+        self.undone_through = max(self.due, horizon)
+        # What inputs have revoked is about to come again, and has no rows yet. It is due when it comes (R8).
+        self.rest, self.due = horizon, self.undone_through if horizon == self.horizon else horizon
         if self._stranded:
             # Clients already have results beyond the streams that are behind. If these buckets left again at once, they would
             # strand the next rows of these streams. Rows of these streams are due at their own deadline, and may be stable by
@@ -447,7 +451,7 @@ class SUnion:
         self._forget_stranded()
         is_corrected = self.base.position >= self.rest
         self.quiet_until = now + self.settings.grace_us if is_corrected else now
-        self.quiet_through = self._due_through(now)
+        self.quiet_through = max(self._due_through(now), self.undone_through)
 
     def _has_caught_up(self) -> bool:
         """Whether no stable rows are left to redo, or only rows in logs that cannot be reached."""
@@ -514,13 +518,14 @@ class SUnion:
     def _note_stranded(self, at: int, port: Port) -> None:
         """Note the stranded rows of a port: rows at the edge of the stream, ingested after the live view had passed their time.
 
-        They are new, and no result has spoken for them (R14). They are due after half of alpha*X, sooner than other rows,
-        because what is due then leaves once more.
+        They are new, and no result has spoken for them (R14). Nor has one for rows that were on their way here then. They are
+        due after half of alpha*X, sooner than other rows, because what is due then leaves once more.
         """
+        under_way_us = self.settings.bucket_run_us
         for arrival in port.arrivals:
             if arrival.upto > self.leading.position:
                 break
-            if arrival.is_edge and arrival.ingest > self._passed_at(arrival.upto):
+            if arrival.is_edge and arrival.ingest > self._passed_at(arrival.upto) - under_way_us:
                 self._stranded.setdefault(at, arrival.ingest)
                 self.stranded_at = min(self.stranded_at, max(arrival.ingest + self.alpha_x_us // 2, arrival.not_before))
 

@@ -572,6 +572,21 @@ def heal_a_flush_at_once(patch: Patch) -> None:
     patch(SUnion, "_has_news", lambda _: lambda self: True)
 
 
+@caught_by("sunion/test_sunion.py", "test_what_all_producers_have_undone_is_not_due_again_before_it_comes_again")
+def hand_on_again_what_was_undone(patch: Patch) -> None:
+    """After a rollback the buckets whose rows the producers have undone leave again at once, empty (R8)."""
+
+    def make(original: Any) -> Any:
+        def roll_back(self: SUnion, now: int, replay_from: int, keep_live: bool) -> Any:
+            due = BEGINNING if self._stranded else self.due
+            original(self, now, replay_from, keep_live)
+            self.due = max(self.due, due)
+
+        return roll_back
+
+    patch(SUnion, "roll_back", make)
+
+
 @caught_by("sunion/test_sunion.py", "test_it_has_not_healed_while_rows_to_be_redone_lie_in_a_log_out_of_reach")
 def redo_what_cannot_be_read(patch: Patch) -> None:
     """A rollback begins although rows that it needs are in a log that is out of reach."""
@@ -733,6 +748,16 @@ def undo_early_answers_one_by_one(patch: Patch) -> None:
 def leave_rows_stranded(patch: Patch) -> None:
     """New rows behind the live view wait for the correction, and are not answered within X (R14)."""
     patch(SUnion, "_note_stranded", lambda _: lambda self, at, port: None)
+
+
+@caught_by("sunion/test_sunion.py", "test_rows_that_were_under_way_when_an_early_answer_passed_them_are_new")
+def take_what_was_under_way_as_answered(patch: Patch) -> None:
+    """An early answer speaks for rows that were ingested before it and had not arrived (R14)."""
+
+    def make(original: Any) -> Any:
+        return lambda self, upto: original(self, upto) + self.settings.bucket_run_us
+
+    patch(SUnion, "_passed_at", make)
 
 
 @caught_by("sunion/test_sunion.py", "test_what_is_answered_again_stays_in_proportion_to_what_was_new")

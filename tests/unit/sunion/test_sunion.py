@@ -508,6 +508,24 @@ def test_what_was_redone_beside_a_live_branch_holds_nothing_back_afterwards() ->
     assert one.at(2001) == [("mark", 2), ("tentative", [(21, 2)], 30)]
 
 
+def test_what_all_producers_have_undone_is_not_due_again_before_it_comes_again() -> None:
+    """R8: an empty tentative step in its place would be undone as soon as the producers' corrections move on."""
+    one = SUnionDriver("a", "b", failure=Hold.DELAY, stabilization=Hold.DELAY, grace=100)
+    one.boundaries(10)
+    one.at(0)
+    one.tentative("a", 11, 31)
+    one.tentative("b", 12, 32)
+    assert one.at(1000)[-1][0] == "tentative"
+    one.now = 2000
+    one.undo("a")
+    one.undo("b")
+    one.sunion.roll_back(one.now, 10, keep_live=False)
+    assert one.at(2000) == [("redone", 1)]
+    one.boundaries(20)
+    assert one.at(2050) == [("stable", [], 20)]
+    assert one.at(2500) == []
+
+
 def test_what_a_producer_gives_again_after_an_undo_waits_for_the_other_ports() -> None:
     """R8: a suffix that comes again in one frame is due bucket by bucket, and the first one is delayed after the redo."""
     one = SUnionDriver("a", "b", failure=Hold.DELAY, stabilization=Hold.DELAY, grace=100)
@@ -628,6 +646,19 @@ def test_new_rows_behind_an_early_answer_are_not_left_to_its_correction() -> Non
     one.sunion.roll_back(one.now, 10, keep_live=False)
     assert [item for item in one.at(2099) if item[0] == "tentative"] == []
     assert [item for item in one.at(2100) if item[0] == "tentative"] == [("tentative", [(11, 0), (15, 0)], 20)]
+
+
+@pytest.mark.parametrize(("before", "is_new"), [(5, True), (15, False)])
+def test_rows_that_were_under_way_when_an_early_answer_passed_them_are_new(before: int, is_new: bool) -> None:
+    """R14: the answer could not speak for them, since they were not here yet. It speaks for all that is older than a bucket:
+    that was missing, and is corrected when it can be."""
+    one = early()
+    one.sunion.settings = replace(one.sunion.settings, bucket_run_us=10)
+    one.now = 1001
+    one.rows("b", 15, ingest=1000 - before)
+    one.at(1001)
+    assert one.sunion.healed(1000 - before + 499, 10) is None
+    assert one.sunion.healed(1000 - before + 500, 10) is (Heal.PREFIX if is_new else None)
 
 
 def test_what_is_answered_again_stays_in_proportion_to_what_was_new() -> None:
