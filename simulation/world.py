@@ -187,12 +187,13 @@ class SimulatedWorld(World):
     def look_for_mute(self) -> None:
         """Note the instances that are silent although nothing stops them. To be called often.
 
-        An instance cannot write during a copy of its state, so the time of a copy is added to the silence timeout.
+        An instance cannot write during a copy of its state, so the time of a copy is added to the silence timeout. One that is
+        dragged writes at the end of a call: when a sign of life falls due, a call is running, and another event comes first.
         """
         for who, process in self.processes.items():
             if process.instance is None or process.is_frozen:
                 self.wrote_at[who] = self.now
-            elif self.now - self.wrote_at.get(who, self.now) > self.plan.silence_us + self.longest_work_us:
+            elif self.now - self.wrote_at.get(who, self.now) > self.plan.silence_us + self.longest_work_us + 3 * process.drag_us:
                 self.mute.setdefault(who, f"since {self.wrote_at[who]}, at {self.now}")
 
     def _start_again(self, process: Process) -> None:
