@@ -340,5 +340,9 @@ class Upstream:
 
 def _lag(others: list[BoundaryHistory], reached: int, now: int) -> int:
     """For how long at least one of the others has been ahead of an event time, in microseconds; 0 if none is."""
-    passed = (other.passed_at(reached) for other in others)
-    return max((now - at for at in passed if at is not None), default=0)
+    longest = 0
+    for other in others:
+        passed = other.passed_at(reached)
+        if passed is not None and now - passed > longest:
+            longest = now - passed
+    return longest
