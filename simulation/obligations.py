@@ -23,6 +23,8 @@ OF_ONE_STREAM = {"cut_stream", "cut_stream_to_replica"}
 ROWWISE = ("filter", "map", "union")
 LEAST_STEPS = 4
 """X is comfortable if it is at least this many times a bucket and a boundary interval."""
+LEAST_STEPS_TO_SWITCH = 6
+"""The same where readers may have to find the replica that answers."""
 LONGEST_BATCH_US = 60 * MILLISECOND
 REJOINING_US = 400 * MILLISECOND
 """How long after a heal a stream may still be catching up."""
@@ -32,6 +34,7 @@ APART_US = SECOND
 
 def with_obligations(scenario: Scenario) -> Scenario:
     """The scenario with the obligations that follow from the rules, in addition to those that its family claims."""
+    scenario = replace(scenario, has_whole_replica=scenario.has_whole_replica or has_whole_replica_by_rule(scenario))
     owes_delay = scenario.owes_delay or owes_delay_by_rule(scenario)
     cut_us = longest_short_cut_us(scenario)
     return replace(
@@ -46,16 +49,30 @@ def with_obligations(scenario: Scenario) -> Scenario:
 
 
 def owes_delay_by_rule(scenario: Scenario) -> bool:
-    """I3: streams are cut from all their readers, never all streams at once, and some replica can always answer. No operator
-    waits for two sides (R15)."""
+    """I3: streams are cut from all their readers, never all streams at once, or from single replicas while another one has
+    them; and some replica can always answer. No operator waits for two sides (R15)."""
     plan = scenario.plan
+    kinds_of_cuts = OF_ONE_STREAM if scenario.has_whole_replica else {"cut_stream"}
     return (
         is_comfortable(scenario)
         and Hold.SUSPEND not in (plan.policy.failure, plan.policy.stabilization)
         and "join" not in kinds(plan)
         and all(_goes_on_beside_a_redo(plan, fragment) for fragment in plan.fragments)
-        and all(strike.kind == "cut_stream" for strike in failures(scenario))
+        and all(strike.kind in kinds_of_cuts for strike in failures(scenario))
         and is_some_stream_there(scenario)
+    )
+
+
+def has_whole_replica_by_rule(scenario: Scenario) -> bool:
+    """Whether streams are cut from single replicas, and each fragment has a replica that is never cut off alone; readers have
+    the time to find it."""
+    plan = scenario.plan
+    alone = {strike.other for strike in failures(scenario) if strike.kind == "cut_stream_to_replica"}
+    return (
+        bool(alone)
+        and not scenario.batch_us
+        and plan.delay_threshold_us >= LEAST_STEPS_TO_SWITCH * plan.completion_us
+        and all(any(f"{fragment.name}.{who}" not in alone for who in fragment.replicas) for fragment in plan.fragments)
     )
 
 
@@ -150,6 +167,7 @@ def is_some_stream_there(scenario: Scenario) -> bool:
     changes = sorted(
         change
         for strike in failures(scenario)
+        if strike.kind == "cut_stream"
         for change in ((strike.at_us, 1, strike.place), (strike.end_us + REJOINING_US, -1, strike.place))
     )
     cut: Counter[str] = Counter()
