@@ -20,6 +20,7 @@ from embedded.network import LinkDelay
 from embedded.world import Conditions, ModelClock, Process
 from logs.memory_log import MemoryLogStore
 from reconcile.events import InstanceId, StateChanged
+from reconcile.stagger import CALM_BEATS
 from reconcile.status import Status
 from simulation.client import Client, faults_of_records
 from simulation.clocks import MachineClock
@@ -31,7 +32,8 @@ from simulation.world import SimulatedWorld
 
 UNFAIR_US = 10_000
 """How much more than its reader's an instance's alpha*X may be, because the two are not measured at the same moment."""
-UNFAIR_HEARTBEATS = 6
+UNFAIR_HEARTBEATS = CALM_BEATS + 2
+"""For how long it may be so: a message about the path may be lost, and is repeated at every CALM_BEATS-th heartbeat."""
 PATIENCE_US = 20_000_000
 """How long, beyond four times X, a run may take to settle after the last fault and the last input."""
 MOST_EVENTS = 200_000

@@ -310,7 +310,7 @@ class Port:
         for through, at in passed:
             if through <= chunk.low:
                 self.note(Arrival(bucket_floor(through, self.bucket_us), at, not_before))
-        if tentative and leaps_from is None:
+        if leaps_from is None:
             # After an UNDO a producer writes many buckets in one frame. Each is due by its own ingest.
             for through, at in chunk.ingest:
                 end = bucket_end(through - 1, self.bucket_us)

@@ -457,11 +457,12 @@ class SUnionDriver:
         self.overdue_counts = True
         self.origin = Origin("r0", 1)
 
-    def rows(self, name: str, *times: int, v: Sequence[int] | None = None, ingest: int | None = None) -> None:
-        """Stable rows, ids as they follow; v is the id where no values are given."""
-        port = self.ports[name]
-        first = port.tape.next_id
-        port.take_stable(self._data(first, times, v, ingest, False), self.now)
+    def rows(
+        self, name: str, *times: int, v: Sequence[int] | None = None, ingest: int | None = None, ingests: Ingest | None = None
+    ) -> None:
+        """Stable rows, ids as they follow; v is the id by default. `ingests` gives their ingest times in runs."""
+        frame = self._data(self.ports[name].tape.next_id, times, v, ingest, False)
+        self.ports[name].take_stable(frame if ingests is None else replace(frame, ingest=ingests), self.now)
 
     def tentative(
         self, name: str, *times: int, v: Sequence[int] | None = None, ingest: int | None = None, ingests: Ingest | None = None

@@ -508,6 +508,18 @@ def test_what_was_redone_beside_a_live_branch_holds_nothing_back_afterwards() ->
     assert one.at(2001) == [("mark", 2), ("tentative", [(21, 2)], 30)]
 
 
+def test_each_bucket_of_a_long_stable_frame_is_due_by_its_own_ingest() -> None:
+    """R8: as after a correction, where all that it made is in one frame."""
+    one = SUnionDriver("a", "b", failure=Hold.DELAY)
+    one.boundaries(10)
+    one.at(0)
+    one.now = 500
+    one.rows("a", 11, 35, ingests=((20, 0), (INFINITY, 400)))
+    assert one.at(1000)[-1] == ("tentative", [(11, 0)], 20)
+    assert one.at(1399) == []
+    assert one.at(1400)[-1] == ("tentative", [(35, 1)], 40)
+
+
 def test_what_all_producers_have_undone_is_not_due_again_before_it_comes_again() -> None:
     """R8: an empty tentative step in its place would be undone as soon as the producers' corrections move on."""
     one = SUnionDriver("a", "b", failure=Hold.DELAY, stabilization=Hold.DELAY, grace=100)
