@@ -64,6 +64,10 @@ class Places:
             default=None,
         )
 
+    def are_apart(self) -> bool:
+        """Whether no two replicas of a query are on one machine."""
+        return all(count <= 1 for replicas in self._on_machine.values() for count in replicas.values())
+
     def allows(self, child: Child, worker: str) -> bool:
         """Whether the role may run there: no other replica of its query does."""
         return child.kind != "node" or not self._replicas[worker][str(child.query)]

@@ -24,6 +24,8 @@ from typing import Any
 from boreal.model.errors import BorealError
 
 VERSION = 1
+WORKER = "worker"
+"""The kind of a worker's status."""
 
 
 class PlacementUnreadable(BorealError):
@@ -86,6 +88,11 @@ def read_placement(value: bytes | None, site: str) -> PlacementRecord:
         return PlacementRecord(site, int(fields["number"]), str(fields["program"]), roles, refused)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise PlacementUnreadable(f"is damaged: {error!r}") from None
+
+
+def worker_process(site: str, name: str) -> str:
+    """The name of a worker's status."""
+    return f"{WORKER}.{site}.{name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -427,7 +427,9 @@ class Placer:
         (self._open.discard if phase is _Phase.PLACED else self._open.add)(name)
 
     def _end(self, name: str, now: int) -> list[PlacerEffect]:
-        role = self._roles[name]
+        role = self._roles.get(name)
+        if role is None:
+            return []  # Its end was reported.
         match role.phase:
             case _Phase.WAITING:
                 return self._drop(name, 0, "it did not run")
@@ -516,24 +518,33 @@ class Placer:
 
     def _movable(self, places: Places) -> Iterator[str]:
         """The roles that should be elsewhere and may move now, the most urgent first."""
-        unready = {public_name(str(role.child.query)) for role in self._roles.values() if not role.ready}
-        ready = {
-            name: (role.child, role.at.incarnation, role.weight)
-            for name, role in sorted(self._roles.items(), key=lambda item: (_MOVE_ORDER.index(item[1].child.kind), item[0]))
-            if role.at is not None and public_name(str(role.child.query)) not in unready
-        }
         candidates = self._candidates()
+        loads = {here: places.load(here) for here in candidates}
+        uneven = [load for load in sorted({*loads.values()}, reverse=True) if load - min(loads.values()) > LEAST_WEIGHT]
+        refused = [here for here, worker in self._workers.items() if worker.report is not None and here not in candidates]
+        machines = {worker.report.machine for worker in candidates.values() if worker.report is not None}
+        are_close = len(machines) > 1 and not places.are_apart()
+        if not (uneven or are_close or any(self._at[here] for here in refused)):
+            return
+        ready = self._ready()
         for name, (child, here, _) in ready.items():
-            is_heard = self._workers[here].report is not None
-            if is_heard and here not in candidates and places.choose(child) is not None:
+            if here in refused and places.choose(child) is not None:
                 yield name
         of_candidates = {name: each for name, each in ready.items() if each[1] in candidates}
-        if len({worker.report.machine for worker in candidates.values() if worker.report is not None}) > 1:
+        if are_close:
             yield from _too_close(places, of_candidates)
-        loads = {here: places.load(here) for here in candidates}
-        for load in sorted({*loads.values()}, reverse=True):
-            if load - min(loads.values()) > LEAST_WEIGHT:
-                yield from _too_much(places, {name: each for name, each in of_candidates.items() if loads[each[1]] == load})
+        for load in uneven:
+            yield from _too_much(places, {name: each for name, each in of_candidates.items() if loads[each[1]] == load})
+
+    def _ready(self) -> dict[str, tuple[Child, str, int]]:
+        """The roles of queries whose roles are all ready, with their workers and weights, in the order in which they move."""
+        unready = {public_name(str(role.child.query)) for role in self._roles.values() if not role.ready}
+        ordered = sorted(self._roles.items(), key=lambda item: (_MOVE_ORDER.index(item[1].child.kind), item[0]))
+        return {
+            name: (role.child, role.at.incarnation, role.weight)
+            for name, role in ordered
+            if role.at is not None and public_name(str(role.child.query)) not in unready
+        }
 
 
 def _too_close(places: Places, roles: Mapping[str, tuple[Child, str, int]]) -> Iterator[str]:

@@ -20,8 +20,8 @@ def assigned(start: int, incarnation: str = "me") -> Assignment:
     return Assignment("w", incarnation, start, 1, "c")
 
 
-def read(hosted: HostedRoles, number: int, now: int = 0, **roles: Assignment) -> list[HostEffect]:
-    return hosted.handle(PlacementRead(PlacementRecord("a", number, "1", roles)), now)
+def read(hosted: HostedRoles, number: int, **roles: Assignment) -> list[HostEffect]:
+    return hosted.handle(PlacementRead(PlacementRecord("a", number, "1", roles)), 0)
 
 
 def hosting(**roles: Assignment) -> HostedRoles:
