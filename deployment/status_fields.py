@@ -498,7 +498,7 @@ SUPERVISOR: Fields = {
                     "revision": "The revision that its processes run.",
                     "paused": "Whether it is paused.",
                     "ready": "Whether all of its processes here are ready.",
-                    "problem": "Why it cannot run; null if it can.",
+                    "problem": "Why it cannot run, or a role of it runs in no worker; null if neither.",
                 },
             )
         },
