@@ -57,7 +57,7 @@ vendor: ## make the dashboard's vendored files again (needs Node and npm)
 
 faults: $(READY) ## break real processes in every known way, and write the figures of each to out/faults.md
 	@mkdir -p out && rm -f out/faults.md
-	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py tests/stack/test_sites.py tests/stack/test_worker_faults.py tests/spark/test_deployment_faults.py
+	BOREAL_FAULTS_TABLE=out/faults.md $(BIN)/python -m pytest -q -m "soak or not soak" tests/stack/test_faults.py tests/stack/test_sites.py tests/stack/test_worker_faults.py tests/stack/test_joined_workers.py tests/spark/test_deployment_faults.py
 
 soak: $(READY) ## what `make test` leaves out: half an hour without an input, squeezed, and the rarer faults
 	$(BIN)/python -m pytest -q -s -m soak tests/stack tests/spark tests/unit/embedded

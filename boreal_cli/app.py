@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from boreal.model.errors import BorealError, UserError
-from boreal_cli import dead_letters, errors, happened, history, options, stack, streams, token
+from boreal_cli import dead_letters, errors, happened, history, options, stack, streams, token, worker
 
 INTERRUPTED = 130
 
@@ -354,6 +354,7 @@ history.add_to(app)
 happened.add_to(app)
 dead_letters.add_to(app)
 streams.add_to(app)
+worker.add_to(app)
 
 
 def _print_json(value: dict[str, Any]) -> None:

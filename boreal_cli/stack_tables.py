@@ -35,11 +35,20 @@ def show_status(status: Mapping[str, Any], data: Path | None = None) -> None:
         console.print(Text(f"Redis     {status['redis']}"))
     if status["api"]:
         console.print(Text(f"API       {status['api']}"))
-    table = _table("process", "state", "restarts", "pid")
+    has_workers = any(process["worker"] for process in status["processes"])
+    table = _table("process", "state", "restarts", "pid or worker" if has_workers else "pid")
     for process in status["processes"]:
         state = Text(process["state"], style=_PROCESS_STYLES.get(process["state"], "dim"))
-        table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or "-"))
+        table.add_row(process["name"], state, str(process["restarts"] or "-"), str(process["pid"] or process["worker"] or "-"))
     console.print(table)
+    if status.get("workers"):
+        workers = _table("worker", "site", "host", "boreal", "roles")
+        for worker in status["workers"]:
+            workers.add_row(worker["name"], worker["site"], worker["host"], worker["program"], str(worker["roles"]))
+        console.print(workers)
+        for worker in status["workers"]:
+            if worker["problem"]:
+                console.print(Text(f"worker {worker['name']}: {worker['problem']}", style="red"), soft_wrap=True)
     if status.get("sources"):
         sources = _table("stream", "state", "boundary", "rows", "lag", "refused", "ahead", "clamped", "coerced")
         for name, source in status["sources"].items():

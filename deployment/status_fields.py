@@ -224,10 +224,19 @@ PROCESS_OF_STACK: Fields = {
     "name": "Its name: the kind, and what it serves.",
     "kind": "`source`, `node`, `egress`, `spark`, `monitor`, `api`, `kafka` or `redis`.",
     "query": "The query that it serves; null for what serves all.",
-    "pid": "Its process id; null while it does not run.",
+    "pid": "Its process id; null while it does not run, and of a role in a worker that has joined the site.",
+    "worker": "The worker that runs it, of those that have joined the site; null where none does.",
     "state": "`running`: and ready; `frozen`: stopped by a signal, and does nothing; `starting`; `recovering`: it was ready, "
     "and will be again; `waiting`: for the next start, after an end; `stopping`, `killed`: asked to end, and made to.",
     "restarts": "How often it was started again.",
+}
+WORKER_OF_STACK: Fields = {
+    "site": "The site that it has joined.",
+    "name": "Its name.",
+    "host": "The name of its host.",
+    "program": "The version of boreal that it runs.",
+    "roles": "How many roles it runs.",
+    "problem": "Why it gets no roles, or does not obey the newest record; null if neither.",
 }
 STACK: Fields = {
     "ready": "Whether all that should run is ready.",
@@ -241,6 +250,7 @@ STACK: Fields = {
     "sources": ("How far sources are, if there are any:", {"QUERY.STREAM": ("For each stream:", SOURCE_OF_STACK)}),
     "answers": ("How queries answer, if there are any:", {"QUERY": ("For each query:", ANSWERS_OF_STACK)}),
     "jobs": ("How Spark jobs get on, if there are any:", {"JOB": ("For each job:", JOB)}),
+    "workers": ("The workers that have joined a site, if there are any:", WORKER_OF_STACK),
     "clock": ("Processes whose clock takes more than a quarter of what X leaves, if there are any:", CLOCK_WARNING),
 }
 
@@ -441,6 +451,26 @@ MONITOR: Fields = {
     "redis": "`reachable` or `out of reach`.",
     "trimmed_before": ("How far logs may be trimmed:", {"QUERY": ("Of each query:", {"LOG": "The first id that is needed."})}),
 }
+WORKER: Fields = {
+    **{field: WORKER_OF_STACK[field] for field in ("site", "name", "host", "program", "problem")},
+    "incarnation": "Its process: no other has the same.",
+    "machine": "Its machine: containers on one kernel have the same.",
+    "number": "The number of the placement record that it obeys; 0 before the first.",
+    "roles": (
+        "What it runs:",
+        {
+            "ROLE": (
+                "For each role:",
+                {
+                    "start": "The number of the record with which it was started.",
+                    "ready": "Whether it is ready.",
+                    "code": "Its exit code, if it has ended by itself and was not started again; null while it runs.",
+                },
+            )
+        },
+    ),
+    "leaves": "Whether it ends, and has no role any more.",
+}
 SUPERVISOR: Fields = {
     "faults": (
         "The faults on purpose that are active, or were within the last minute:",
@@ -468,7 +498,7 @@ SUPERVISOR: Fields = {
                     "revision": "The revision that its processes run.",
                     "paused": "Whether it is paused.",
                     "ready": "Whether all of its processes here are ready.",
-                    "problem": "Why it cannot run; null if it can.",
+                    "problem": "Why it cannot run, or a role of it runs in no worker; null if neither.",
                 },
             )
         },
@@ -482,9 +512,20 @@ PROCESSES: Mapping[str, Fields] = {
     "spark": SPARK,
     "monitor": MONITOR,
     "supervisor": SUPERVISOR,
+    "worker": WORKER,
     "api": API,
 }
 """By the kind of the process: what it says beside PROCESS."""
+
+
+def shown_process(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A process as `boreal status` shows it, of what its supervisor says."""
+    return {field: said.get(field) for field in PROCESS_OF_STACK}
+
+
+def shown_worker(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker as `boreal status` shows it, of its status."""
+    return {**{field: said[field] for field in WORKER_OF_STACK}, "roles": len(said["roles"])}
 
 
 def shown_stream(said: Mapping[str, Any]) -> dict[str, Any]:

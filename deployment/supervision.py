@@ -71,6 +71,8 @@ class Child:
     """The query as it is now; None for a process of the whole installation."""
     version: int = 1
     """The version of the query that the process follows. It goes from one to another by itself (rule 4)."""
+    site: str = ""
+    """The site of a process of a query; '' for one of the whole installation."""
 
 
 # Events

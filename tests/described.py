@@ -7,7 +7,7 @@ from typing import Any
 
 from deployment.status_fields import Fields
 
-SOMETIMES = ("sources", "answers", "jobs", "clock")
+SOMETIMES = ("sources", "answers", "jobs", "workers", "clock")
 """The fields that `boreal status --json` has only where there is anything to say."""
 
 

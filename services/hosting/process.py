@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 import psutil
@@ -54,6 +55,14 @@ def now_us() -> int:
 def set_clock(settings: ServiceSettings, name: str) -> None:
     """Set the process's clock. Must be called before the process stamps anything: its times must agree with those of others."""
     _timekeeper.begin(Cluster(settings.home, settings, name))
+
+
+def program_version() -> str:
+    """The version of boreal that this process runs."""
+    try:
+        return version("boreal")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 class ExitRequest:
@@ -100,6 +109,7 @@ class StatusDesk:
         self._publishers: dict[str, StatusPublisher] = {}
         self._due: set[str] = set()
         self._awaited: set[str] = set()
+        self._ready: set[str] = set()
         self._making = threading.Lock()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -117,6 +127,11 @@ class StatusDesk:
         """Publish this status no more; returns when it is not being made."""
         with self._making, self._changed:
             self._publishers.pop(name, None)
+            self._ready.discard(name)
+
+    def is_ready(self, name: str) -> bool:
+        """Whether the last status of this name said that it is ready."""
+        return name in self._ready
 
     def now(self, name: str) -> None:
         """Publish this status without waiting for the next second."""
@@ -189,6 +204,7 @@ class StatusDesk:
                 # dead.
                 _logger.exception("the status of %s cannot be made now", publisher.name)
                 return
+            (self._ready.add if status.get("ready") else self._ready.discard)(publisher.name)
         producer.send(STATUS, value, key=publisher.name.encode(), partition=0)
 
 

@@ -25,6 +25,7 @@ QUERIES = "boreal.queries"
 STATUS = "boreal.status"
 CLOCK = "boreal.clock"
 EVENTS = "boreal.events"
+PLACEMENT = "boreal.placement"
 
 FOR_EVER = "-1"
 _HOUR_MS = str(3_600_000)
@@ -121,6 +122,7 @@ def system_topics() -> list[TopicSpec]:
         TopicSpec(STATUS, 1, _STATUS),
         TopicSpec(CLOCK, 1, _CLOCK),
         TopicSpec(EVENTS, 1, _EVENTS),
+        TopicSpec(PLACEMENT, 1, {**_CLIENTS, "cleanup.policy": "compact"}),
     ]
 
 

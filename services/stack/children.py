@@ -61,6 +61,7 @@ def children_in_charge(record: QueryRecord, sites: tuple[str, ...], own: Collect
             manner,
             version=record.version,
             record=record,
+            site=site,
         )
         for site in sites
         if site in own
@@ -81,12 +82,14 @@ def _version_children(record: QueryRecord, sites: tuple[str, ...], own: Collecti
         command = (sys.executable, "-m", f"services.{kind}", record.name, part)
         version = taken if kind == "source" else structure
         read = tuple(streams) if kind == "node" else ()
-        return Child(f"{kind}.{record.name}.{part}", kind, record.name, command, version, turn, read, record)
+        site = layout.site_of_stream(part) if kind == "source" else layout.site_of_replica(part)
+        return Child(f"{kind}.{record.name}.{part}", kind, record.name, command, version, turn, read, record, site=site)
 
     def spark(replica: str) -> Child:
         """It gets the mode with its orders, so that only a change of operators needs a restart."""
         command = (sys.executable, "-m", "spark_jobs", record.name, replica)
-        return Child(f"spark.{record.name}.{replica}", "spark", record.name, command, operators)
+        site = layout.site_of_replica(replica)
+        return Child(f"spark.{record.name}.{replica}", "spark", record.name, command, operators, site=site)
 
     here = [replica for replica in layout.replicas if layout.site_of_replica(replica) in own]
     return [

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from boreal.model.errors import BorealError, UserError
+from deployment.status_fields import shown_process
 from services.stack.children import python_environment
 from services.stack.description import VERSION, StackDescription
 from services.stack.ports import free_port, is_taken
@@ -46,14 +47,13 @@ class EmbeddedStack(StackDescription):
         """As `boreal status --json` prints it."""
         state = self.state()
         up = state is not None
-        fields = ("name", "kind", "query", "pid", "state", "restarts")
         return {
             "ready": state["ready"] if state else False,
             "kafka": {},
             "redis": None,
             "api": self.api if up else None,
             "token": self.token if up else None,
-            "processes": [{field: process[field] for field in fields} for process in state["processes"]] if state else [],
+            "processes": [shown_process(process) for process in state["processes"]] if state else [],
             "queries": sorted(unquote(path.parent.name) for path in self.data.glob("queries/*/query.json")) if up else [],
             "problems": {},
         }

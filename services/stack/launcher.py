@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 
 from boreal.model.errors import BorealError, UserError
+from deployment.status_fields import shown_process
 from services.hosting.fetch import java, kafka_jars, redis_server
 from services.kafka.settings import KafkaSettings, RedisSettings, ServiceSettings, load_settings
 from services.stack.children import python_environment
@@ -123,14 +124,13 @@ class LocalStack(StackDescription):
             empty: dict[str, Any] = {"processes": [], "queries": [], "problems": {}}
             return {"ready": False, "kafka": {}, "redis": None, "api": None, "token": None, **empty}
         settings = self.settings
-        fields = ("name", "kind", "query", "pid", "state", "restarts")
         return {
             "ready": state["ready"],
             "kafka": {site: kafka.bootstrap for site, kafka in settings.sites.items()},
             "redis": settings.redis.url,
             "api": self.api,
             "token": self.token,
-            "processes": [{field: process[field] for field in fields} for process in state["processes"]],
+            "processes": [shown_process(process) for process in state["processes"]],
             "queries": sorted(state["queries"] or ()),
             "problems": problems(state),
         }

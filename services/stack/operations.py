@@ -20,10 +20,11 @@ from deployment.evolution import EARLIEST, TOPICS_OF_CLIENTS, evolve, let_go, re
 from deployment.layout import Layout, internal_topics, make_layout
 from deployment.liveness import Liveness
 from deployment.operator_hosts import expected_threshold_us, facts_of_job
+from deployment.placement_record import WORKER
 from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, public_name, with_bucket
 from deployment.skew import clock_warnings
-from deployment.status_fields import SOURCE_OF_STACK, answers_of, shown_stream
+from deployment.status_fields import SOURCE_OF_STACK, answers_of, shown_process, shown_stream, shown_worker
 from formats.dead_letter import LetterChoice, LetterPage, ReplayOutcome
 from logs.checkpoints import StoreUnavailableError
 from services.kafka.clusters import Cluster, make_clusters
@@ -508,25 +509,27 @@ class Operations:
 
     def details(self) -> dict[str, Any]:
         """What `boreal status` shows besides the processes; empty parts are left out: the progress and refusals of sources, by
-        QUERY.STREAM; how queries answer, by name; the batches of Spark jobs, by the job's name; and clocks whose
-        skew uses up too much of X."""
+        QUERY.STREAM; how queries answer, by name; the batches of Spark jobs, by the job's name; the workers that have joined a
+        site; and clocks whose skew uses up too much of X."""
         statuses = dict(sorted(self.statuses().items()))
-        by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in ("source", "spark")}
+        kinds = ("source", "spark", WORKER)
+        by_kind = {kind: {n: s for n, s in statuses.items() if n.partition(".")[0] == kind} for kind in kinds}
         sources = {
             name.removeprefix("source."): {field: status.get(field) for field in SOURCE_OF_STACK}
             for name, status in by_kind["source"].items()
         }
         jobs = {name: facts_of_job(status) for name, status in by_kind["spark"].items()}
         answers = {name: answers_of(report) for name, report in self.reports().items()}
-        details = {"sources": sources, "answers": answers, "jobs": jobs, "clock": clock_warnings(statuses)}
+        workers = [shown_worker(status) for status in by_kind[WORKER].values() if not status["leaves"]]
+        clock = clock_warnings(statuses)
+        details = {"sources": sources, "answers": answers, "jobs": jobs, "workers": workers, "clock": clock}
         return {name: facts for name, facts in details.items() if facts}
 
     def status(self) -> dict[str, Any]:
         """As `boreal status --json` prints it for an installation elsewhere, from the statuses of its supervisors."""
         queries = self.queries()
         supervisors = [status for name, status in self.statuses().items() if name.partition(".")[0] == "supervisor"]
-        fields = ("name", "kind", "query", "pid", "state", "restarts")
-        processes = [{field: entry[field] for field in fields} for status in supervisors for entry in status["processes"]]
+        processes = [shown_process(entry) for status in supervisors for entry in status["processes"]]
         return {
             "ready": bool(supervisors) and all(status["ready"] for status in supervisors),
             "kafka": {site: kafka.bootstrap for site, kafka in self.settings.sites.items()},
@@ -553,14 +556,22 @@ class Operations:
         return sorted(name for name, known in read.items() if known is None or known["revision"] < record.revision)
 
     def _processes(self) -> list[Mapping[str, Any]]:
-        """The processes that some supervisor still runs, by name."""
-        found = (each for status in self._supervisors().values() for each in status["processes"])
-        return sorted(found, key=lambda each: str(each["name"]))
+        """The processes that some supervisor still runs, by name, and the roles in workers that have joined, which outlive
+        it."""
+        found = {each["name"]: each for status in self._said_last("supervisor").values() for each in status["processes"]}
+        for status in self._said_last(WORKER).values():
+            for name in status["roles"]:
+                kind, query, _ = name.split(".", 2)
+                found.setdefault(name, {"name": name, "kind": kind, "query": query})
+        return [each for _, each in sorted(found.items())]
 
     def _supervisors(self) -> dict[str, Status]:
         """What each supervisor that may still run said last."""
-        statuses = self.statuses(GONE_AFTER_S).items()
-        return {name: status for name, status in statuses if name.partition(".")[0] == "supervisor"}
+        return self._said_last("supervisor")
+
+    def _said_last(self, kind: str) -> dict[str, Status]:
+        """What each process of a kind that may still run said last."""
+        return {name: status for name, status in self.statuses(GONE_AFTER_S).items() if name.partition(".")[0] == kind}
 
 
 def _topics_of_version(version: QueryRecord, topics: Iterable[str]) -> list[str]:

@@ -25,6 +25,7 @@ from services.kafka.settings import ServiceSettings
 from services.stack import parent_death
 from services.stack.chaos import FaultDesk
 from services.stack.children import python_environment
+from services.stack.joined_workers import JoinedWorkers
 from services.stack.links import RoleLinks
 from services.stack.spare_keeper import COMMAND, SpareKeeper
 from services.stack.state import created
@@ -46,17 +47,23 @@ class ProcessRunner:
     All methods but `pid` must be called from the main thread: the kernel ties a process to the thread that started it."""
 
     def __init__(
-        self, settings: ServiceSettings, allow_chaos: bool, on_end: Callable[[str, int], None], workers: int = 0
+        self,
+        settings: ServiceSettings,
+        allow_chaos: bool,
+        on_end: Callable[[str, int], None],
+        workers: int | JoinedWorkers = 0,
     ) -> None:
         """on_end(name, exit code): called, in any thread, when a process or a role has ended. workers: how many processes share
-        the roles of the queries; 0: each role has its own."""
+        the roles of the queries; 0: each role has its own; or those elsewhere that run them."""
         self._settings = settings
         self._allow_chaos = allow_chaos
         self._on_end = on_end
         self._logs = settings.data / "logs"
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         self._began: dict[str, float] = {}
-        self._workers = Workers(workers, self._spawn_worker, on_end) if workers else None
+        self._workers: Workers | JoinedWorkers | None = None
+        if workers:
+            self._workers = Workers(workers, self._spawn_worker, on_end) if isinstance(workers, int) else workers
         self._links: dict[str, RoleLinks] = {}
         self._spare = SpareKeeper(lambda: self._spawn(COMMAND, {}, self._output("spare"), subprocess.PIPE))
         self._logged: set[str] = set()

@@ -3,6 +3,7 @@
     python -m services.stack.supervisor              for all sites; Kafka and Redis run elsewhere
     python -m services.stack.supervisor --site a     only the processes of site a: one supervisor for each site
     python -m services.stack.supervisor --local      the local stack: Kafka and Redis too, as `boreal up` starts it
+    python -m services.stack.supervisor --workers joined    roles run where `boreal worker` has joined their sites
 
 It follows boreal.queries, writes each process's output to DATA/logs/NAME.log, and publishes its state in DATA/run/state.json
 (replaced atomically) and, as 'supervisor', in boreal.status. Its decisions are made in `deployment.supervision`. SIGTERM ends
@@ -26,6 +27,7 @@ from typing import Any, assert_never
 from kafka.errors import KafkaError
 
 from boreal.model.errors import UserError
+from deployment.placement_record import WORKER
 from deployment.query_record import QueryRecord
 from deployment.supervision import (
     Child,
@@ -47,6 +49,7 @@ from services.kafka.settings import ServiceSettings, load_settings
 from services.kafka.statuses import Status, StatusReader
 from services.kafka.topics import ensure, system_topics
 from services.stack.children import MONITOR, api_child, query_children
+from services.stack.joined_workers import JoinedWorkers
 from services.stack.process_runner import SHORTAGES, ProcessRunner
 from services.stack.servers import KafkaServer, RedisServer, Server
 from services.stack.state import identity, only_one, write_state
@@ -54,6 +57,9 @@ from services.stack.state import identity, only_one, write_state
 _LOOK_S = 0.1
 _LOOK_AT_LOGS_S = 1.0
 _RETRY_S = 0.2
+
+JOINED = "joined"
+"""Instead of a number of workers: those that have joined."""
 
 _logger = logging.getLogger("boreal.supervisor")
 
@@ -90,7 +96,15 @@ class _QueryRecords:
     records: dict[str, QueryRecord]
 
 
-_Notification = _Readiness | _ProcessExit | _ServerSetup | _QueryRecords
+@dataclass(frozen=True, slots=True)
+class _RoleReadiness:
+    """Whether a role in a worker that has joined is ready."""
+
+    name: str
+    ready: bool
+
+
+_Notification = _Readiness | _RoleReadiness | _ProcessExit | _ServerSetup | _QueryRecords
 
 
 class Supervisor:
@@ -103,16 +117,21 @@ class Supervisor:
         servers: dict[str, Server],
         *,
         allow_chaos: bool,
-        workers: int = 0,
+        workers: int | None = 0,
         api_port: int | None = None,
     ) -> None:
         """own: the sites whose processes run here. servers: by the names of their processes. allow_chaos: put a link between
-        each process and each site. workers: how many processes share the roles of the queries; 0: each role has its own.
-        api_port: run the API, at this port."""
+        each process and each site. workers: how many processes share the roles of the queries; 0: each role has its own; None:
+        they run in the workers that have joined their sites. api_port: run the API, at this port."""
         self._settings = settings
         self._own = own
         self._servers = servers
-        self._runner = ProcessRunner(settings, allow_chaos, self._note_exit, workers)
+        self._home = make_clusters(settings, "supervisor")[settings.home]
+        self._has_failed = threading.Event()
+        self._joined: JoinedWorkers | None = None
+        if workers is None:
+            self._joined = JoinedWorkers(self._home, own, self._note_exit, self._note_ready, self._has_failed.set)
+        self._runner = ProcessRunner(settings, allow_chaos, self._note_exit, self._joined or workers or 0)
         self._supervision = Supervision()
         self._notifications: queue.SimpleQueue[_Notification] = queue.SimpleQueue()
         self._static: dict[str, Child] = {MONITOR.name: MONITOR} if settings.home in own else {}
@@ -122,27 +141,28 @@ class Supervisor:
         self._of_query: dict[str, list[Child]] = {}
         self._problems: dict[str, str] = {}
         self._statuses: StatusReader | None = None
-        self._has_failed = threading.Event()
         self._ending = threading.Event()
         self._frozen: set[str] = set()
         """The processes that a signal has stopped, and that no signal has continued yet."""
         self._written: dict[str, Any] = {"processes": [], "queries": None}
 
     def serve(self, stopping: threading.Event) -> int:
-        home = make_clusters(self._settings, "supervisor")[self._settings.home]
-        name = "supervisor" if self._own == self._settings.site_names else f"supervisor.{'.'.join(self._own)}"
         for server_name, server in self._servers.items():
             self._in_thread(lambda name=server_name, server=server: self._keep_server(name, server))  # type: ignore[misc]
-        self._in_thread(lambda: self._follow_queries(QueryRegistry(home)))
-        self._statuses = StatusReader(home, self._hear)
-        publisher = StatusPublisher(home, name, self._status)
+        self._in_thread(lambda: self._follow_queries(QueryRegistry(self._home)))
+        self._statuses = StatusReader(self._home, self._hear)
+        publisher = StatusPublisher(self._home, self._name, self._status)
         self._perform(self._wanted())
         looked_at_logs = look_at = now_us()
         while not self._ending.is_set() or self._supervision.processes:
             if (stopping.is_set() or self._has_failed.is_set()) and not self._ending.is_set():
                 self._ending.set()
+                if self._joined is not None:
+                    self._joined.let_go()
                 self._perform(ProcessTargets(()))
             self._wait()
+            if self._joined is not None:
+                self._joined.tick()
             has_changed = self._runner.turn_faults()
             if has_changed and not self._ending.is_set():
                 self._perform(self._wanted())  # before the end of a process that has just crashed is heard of
@@ -160,6 +180,11 @@ class Supervisor:
         self._runner.close()
         # Our own clients of Kafka are not closed: Kafka may have been stopped with the other processes.
         return EXIT_FAILED if self._has_failed.is_set() else EXIT_STOPPED
+
+    @property
+    def _name(self) -> str:
+        """The name of its status."""
+        return "supervisor" if self._own == self._settings.site_names else f"supervisor.{'.'.join(self._own)}"
 
     def _status(self) -> dict[str, Any]:
         return {"query": None, "ready": self._is_ready(), **self._written, "faults": self._runner.faults}
@@ -190,6 +215,8 @@ class Supervisor:
                 # A status of an earlier incarnation says nothing about this one.
                 is_own = self._runner.pid(name) == pid and at_s >= self._runner.began(name)
                 return ReadinessReport(name, ready) if is_own else None
+            case _RoleReadiness(name, ready):
+                return ReadinessReport(name, ready)
             case _ProcessExit(name, code):
                 asked = self._ending.is_set() or name not in self._wanted_names()
                 _logger.log(logging.INFO if asked else logging.WARNING, "%s has ended: %s", name, _ending_of(code))
@@ -204,7 +231,8 @@ class Supervisor:
         return None if self._ending.is_set() else self._wanted()
 
     def _perform(self, event: SupervisionEvent) -> None:
-        for effect in self._supervision.handle(event, now_us()):
+        effects = self._supervision.handle(event, now_us())
+        for effect in effects:
             match effect:
                 case StartProcess(child):
                     self._runner.start(child)
@@ -215,6 +243,8 @@ class Supervisor:
                     self._runner.end(name, signal.SIGKILL)
                 case _:
                     assert_never(effect)
+        if self._joined is not None and self._records is not None and (effects or isinstance(event, ProcessTargets)):
+            self._joined.settle()
 
     # What is wanted
 
@@ -246,10 +276,17 @@ class Supervisor:
     def _note_exit(self, name: str, code: int) -> None:
         self._notifications.put(_ProcessExit(name, code))
 
+    def _note_ready(self, name: str, ready: bool) -> None:
+        self._notifications.put(_RoleReadiness(name, ready))
+
     def _hear(self, status: Status) -> None:
         """Ignore statuses from before this process began: they are of other processes, even if a pid is the same, since pids
         repeat in containers."""
         if self._statuses is not None and self._statuses.is_current.is_set():
+            if self._joined is not None and status["process"] == self._name:
+                self._joined.hear_self()
+            elif self._joined is not None and status.get("kind") == WORKER:
+                self._joined.hear(status)
             said = status["process"], status["pid"], bool(status["ready"]), status["at_ms"] / 1_000
             self._notifications.put(_Readiness(*said))
 
@@ -287,7 +324,7 @@ class Supervisor:
     def _follow_queries(self, registry: QueryRegistry) -> None:
         """Read all records after each change: a watch may report old records again before it reaches the newest."""
         changed = threading.Event()
-        self._until_reached(lambda: ensure(make_clusters(self._settings, "supervisor")[self._settings.home], system_topics()))
+        self._until_reached(lambda: ensure(self._home, system_topics()))
         registry.watch(lambda name, record: changed.set())
         while not self._ending.is_set():
             self._until_reached(lambda: self._notifications.put(_QueryRecords(registry.load())))
@@ -319,7 +356,7 @@ class Supervisor:
                 "revision": record.revision,
                 "paused": record.paused,
                 "ready": name not in self._problems and not {name, record.inner} & hindered,
-                "problem": self._problems.get(name),
+                "problem": self._problems.get(name) or (self._joined.problem_of(name) if self._joined is not None else None),
             }
             for name, record in sorted(records.items())
         }
@@ -338,6 +375,7 @@ class Supervisor:
                     "created": self._runner.created(name),
                     "state": FROZEN if name in self._frozen else process.state,
                     "restarts": process.restarts,
+                    "worker": self._joined.place_of(name) if self._joined is not None else None,
                 }
                 for name, process in sorted(self._supervision.processes.items())
             ],
@@ -355,6 +393,15 @@ class Supervisor:
         return True
 
 
+def _workers(text: str) -> int | None:
+    """How many; None for those that join."""
+    if text == JOINED:
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor '{JOINED}'")
+    return int(text)
+
+
 def _ending_of(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
@@ -364,7 +411,13 @@ def main() -> None:
     parser.add_argument("--site", help="run only the processes of this site (default: of all sites)")
     parser.add_argument("--local", action="store_true", help="run Kafka and Redis too")
     parser.add_argument("--allow-chaos", action="store_true", help="put a link between each process and each site")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that share all roles (0: one for each)")
+    parser.add_argument(
+        "--workers",
+        type=_workers,
+        default=0,
+        metavar="N",
+        help="processes that share all roles (0: one for each), or 'joined': roles run where boreal worker has joined",
+    )
     parser.add_argument("--api", type=int, metavar="PORT", help="run the API at this port")
     arguments = parser.parse_args()
 
@@ -373,6 +426,9 @@ def main() -> None:
         if arguments.site is not None and arguments.site not in settings.sites:
             fix = f"name one of {', '.join(settings.site_names)}"
             raise UserError("--site", arguments.site, "is not among the sites of BOREAL_SITES", fix)
+        if arguments.allow_chaos and arguments.workers is None:
+            fix = "leave one of them out"
+            raise UserError("--allow-chaos", None, "has no links to workers elsewhere, which --workers joined uses", fix)
         own = settings.site_names if arguments.site is None else (arguments.site,)
         with only_one(settings.data):
             servers = make_local_servers(settings.data, own) if arguments.local else {}

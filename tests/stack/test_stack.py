@@ -28,7 +28,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from boreal.client import CorrectedStream, Tentative, Undo
-from deployment.status_fields import PROCESS, PROCESSES
+from deployment.status_fields import PROCESS, PROCESS_OF_STACK, PROCESSES
 from deployment.status_fields import QUERY as STATUS_OF_QUERY
 from services.kafka.clusters import make_clusters
 from services.kafka.statuses import Statuses
@@ -245,7 +245,7 @@ def test_up_returns_when_all_is_ready(boreal: Commands) -> None:
     assert sorted(process["name"] for process in status["processes"]) == ["api", "kafka.a", "monitor", "redis"]
     for process in status["processes"]:
         assert process["state"] == "running"
-        assert set(process) == {"name", "kind", "query", "pid", "state", "restarts"}
+        assert process.keys() == PROCESS_OF_STACK.keys()
         assert psutil.pid_exists(process["pid"])
     host, port = status["kafka"]["a"].split(":")
     socket.create_connection((host, int(port))).close()
@@ -665,7 +665,8 @@ def test_a_deleted_query_leaves_its_inputs_and_nothing_else(boreal: Commands, qu
     admin = KafkaAdminClient(bootstrap_servers=boreal.status()["kafka"]["a"])
     topics = {name for name in admin.list_topics() if not name.startswith("__")}
     admin.close()
-    assert topics == {"in.left", "in.right", "boreal.clock", "boreal.events", "boreal.queries", "boreal.status"}
+    own = {f"boreal.{name}" for name in ("clock", "events", "placement", "queries", "status")}
+    assert topics == {"in.left", "in.right", *own}
     assert boreal.refused("query", "delete", "counts")["problem"] == "there is no such query"
 
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from api.settings import ApiSettings
+from boreal_cli.app import app
 from deployment.query_record import QueryRecord
 from services.stack.children import MONITOR, api_child, query_children
 from services.stack.description import supervisor_command
@@ -23,6 +24,7 @@ from services.stack.servers import KafkaServer, RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
+WITH_WORKERS = ROOT / "docker-compose.workers.yml"
 
 OF_ITS_PLACE = {"listeners", "advertised.listeners", "log.dirs", "controller.quorum.voters", "listener.security.protocol.map"}
 """Settings of a broker that say where it is, and so differ."""
@@ -71,6 +73,18 @@ def test_each_site_has_a_supervisor_that_is_started_as_the_local_one_is(services
         assert service["command"][:-4] == ["python", *common], python
         assert option(service["command"], "--workers") == "2"
     assert [option(service["command"], "--site") for service in supervisors(services).values()] == list(local.sites)
+
+
+def test_each_site_can_have_workers_that_join_it(services: dict[str, Any], local: LocalStack) -> None:
+    changed = yaml.safe_load(WITH_WORKERS.read_text())["services"]
+    assert changed.keys() == {f"{kind}-{site}" for kind in ("supervisor", "worker") for site in local.sites}
+    for site in local.sites:
+        supervisor, worker = changed[f"supervisor-{site}"]["command"], changed[f"worker-{site}"]
+        assert supervisor == [*services[f"supervisor-{site}"]["command"][:-1], "joined"]
+        assert worker["extends"] == {"file": COMPOSE.name, "service": f"supervisor-{site}"}
+        program, command, *options = worker["command"]
+        assert (program, options) == ("boreal", ["--site", site])
+        assert command in {each.name or each.callback.__name__ for each in app.registered_commands if each.callback}
 
 
 def test_the_variables_are_those_of_the_local_stack(services: dict[str, Any], local: LocalStack) -> None:

@@ -24,7 +24,7 @@ DATA = "/var/lib/boreal"
 
 
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in sorted(MANIFESTS.glob("*.yaml")):
+    for path in sorted(MANIFESTS.glob("**/*.yaml")):
         if path.name != "kustomization.yaml":
             for document in yaml.safe_load_all(path.read_text()):
                 yield f"{path.stem}-{document['kind']}-{document['metadata']['name']}", document
@@ -33,6 +33,8 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
 DOCUMENTS = dict(documents())
 KUSTOMIZATION = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())
 SETTINGS = dict(literal.split("=", 1) for literal in KUSTOMIZATION["configMapGenerator"][0]["literals"])
+WITH_WORKERS = yaml.safe_load((MANIFESTS / "workers" / "kustomization.yaml").read_text())
+COMPOSE_WITH_WORKERS = yaml.safe_load((ROOT / "docker-compose.workers.yml").read_text())["services"]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 PODS = {
     name: document["spec"]["template"]["spec"] for name, document in DOCUMENTS.items() if "template" in document.get("spec", {})
@@ -57,9 +59,20 @@ def test_a_document_with_a_misspelt_field_is_not_valid() -> None:
 
 
 def test_all_files_are_applied() -> None:
-    assert sorted(KUSTOMIZATION["resources"]) == sorted(
-        path.name for path in MANIFESTS.glob("*.yaml") if path.name != "kustomization.yaml"
-    )
+    for folder, kustomization in {MANIFESTS: KUSTOMIZATION, MANIFESTS / "workers": WITH_WORKERS}.items():
+        files = sorted(path.name for path in folder.glob("*.yaml") if path.name != "kustomization.yaml")
+        assert sorted(name for name in kustomization["resources"] if name != "../") == files
+    assert WITH_WORKERS["resources"][0] == "../" and WITH_WORKERS["images"] == KUSTOMIZATION["images"]
+
+
+def test_workers_join_the_site_of_a_supervisor_that_places_its_roles_in_them() -> None:
+    [patch] = WITH_WORKERS["patches"]
+    [change] = yaml.safe_load(patch["patch"])
+    assert patch["target"] == {"kind": "StatefulSet", "name": "supervisor-a"}
+    assert change["path"] == "/spec/template/spec/containers/0/command"
+    assert change["value"] == [*container("supervisor-a")["command"][:-1], "joined"]
+    assert container("worker-a")["command"] == COMPOSE_WITH_WORKERS["worker-a"]["command"]
+    assert container("worker-a")["envFrom"] == container("supervisor-a")["envFrom"]
 
 
 def test_the_settings_are_known_and_those_of_a_supervisor_in_compose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployment.placement import choose_worker
+from deployment.placement import Places, choose_worker
 from deployment.supervision import Child
 
 
@@ -40,3 +40,28 @@ def test_of_equally_loaded_workers_one_without_the_query_is_chosen() -> None:
 
 def test_without_workers_there_is_no_choice() -> None:
     assert choose_worker(role("source", "q", "s"), {}) is None
+
+
+def test_a_replica_goes_to_another_machine_if_there_is_one_whatever_the_load() -> None:
+    places = Places()
+    for worker, machine in {"a": "m", "b": "m", "c": "n"}.items():
+        places.add_worker(worker, machine)
+    places.add(role("node", "q", "r0"), "a")
+    for stream in "stuv":
+        places.add(role("source", "p", stream), "c")
+    assert places.choose(role("node", "q", "r1")) == "c"
+    assert places.choose(role("source", "q", "s")) == "b"
+    places.add(role("node", "q", "r1"), "c")
+    assert places.choose(role("node", "q", "r2")) == "b"
+
+
+def test_a_heavy_role_counts_for_several() -> None:
+    places = Places()
+    for worker in "ab":
+        places.add_worker(worker, worker)
+    places.add(role("source", "p", "s"), "a", 3)
+    places.add(role("source", "p", "t"), "b")
+    places.add(role("source", "p", "u"), "b")
+    assert places.choose(role("source", "q", "s")) == "b"
+    places.remove(role("source", "p", "s"), "a", 3)
+    assert places.choose(role("source", "q", "s")) == "a"

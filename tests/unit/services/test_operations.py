@@ -14,6 +14,7 @@ from deployment.change_preview import refuse_other_structure
 from deployment.evolution import LEAVING, evolve, state_of
 from deployment.layout import Layout, make_layout
 from deployment.operator_hosts import answers_topic, orders_topic
+from deployment.placement_record import RoleReport, WorkerReport
 from deployment.query_record import Beside, QueryRecord
 from deployment.status_fields import STACK
 from logs.checkpoints import StoreUnavailableError
@@ -67,6 +68,15 @@ def test_how_a_stream_takes_its_records_may_change_and_restarts_its_sources_alon
     changed = query.changed(streams={**streams, stream: {**streams[stream], "disorder": "1h"}})
     with pytest.raises(UserError, match=rf"streams\.{stream}\.disorder: .*cannot change while it runs"):
         refuse_other_structure(record(1), changed)
+
+
+def test_a_role_in_a_worker_that_has_joined_runs_though_no_supervisor_says_so(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = {name: RoleReport(3) for name in ("node.q-2.r0", "egress.q.a", "source.other.s")}
+    worker = WorkerReport("w", "id", "machine", "1", 3, roles).fields()
+    monkeypatch.setattr(operations, "statuses", lambda within_s: {"worker.a.w": worker})
+    assert operations.processes_of("q") == ["egress.q.a", "node.q-2.r0"]
 
 
 def test_a_change_looks_at_topics_only_where_it_needs_others(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +162,14 @@ def test_all_that_the_status_says_is_described(operations: Operations, monkeypat
     assert_described(operations.status(), STACK, may_lack=SOMETIMES)
     supervisor = operations.statuses()["supervisor"]
     off = {"alpha_x_ms": 1.0, "clock_error_ms": 2_000.0}
-    statuses = {"supervisor": supervisor, "source.q.a": {"state": "idle"}, "spark.q.r0": {"ready": True}, "node.q.r0": off}
+    worker = {**WorkerReport("w", "id", "machine", "1", 3, {"node.q.r0": RoleReport(3)}).fields(), "site": "a", "host": "h"}
+    statuses = {
+        "supervisor": supervisor,
+        "source.q.a": {"state": "idle"},
+        "spark.q.r0": {"ready": True},
+        "node.q.r0": off,
+        "worker.a.w": {**worker, "problem": None},
+    }
     monkeypatch.setattr(operations, "statuses", lambda: statuses)
     monkeypatch.setattr(operations, "reports", lambda: {"q": {"state": "STABLE"}})
     assert_described(operations.status(), STACK)

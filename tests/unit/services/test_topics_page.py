@@ -45,7 +45,7 @@ def row_of(spec: TopicSpec) -> str:
 def test_every_topic_is_on_the_page_with_its_settings():
     layout = Layout(plan(load_query(SPEC)), SITES)
     specs = [*system_topics(), *(spec for specs in query_topics(layout).values() for spec in specs)]
-    assert len({spec.name for spec in specs}) == 15
+    assert len({spec.name for spec in specs}) == 16
     for spec in specs:
         settings = row_of(spec).split("|")[4].split()
         assert settings == [f"`{key}={value}`" for key, value in spec.config.items()], spec.name

@@ -1,0 +1,100 @@
+"""Workers that join a site beside an existing Kafka and Redis: they share the roles of a query, and replace each other."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.deployment import PATIENCE_S, DeployedProcess, Deployment, KafkaFeeder, wait_until
+from deployment.placement_record import worker_process
+from deployment.placer import DETECTION_US
+from deployment.supervision import Child
+from tests.stack.breaking import QUERY, X_S, Bench, Ear, report
+
+pytestmark = [pytest.mark.usefixtures("servers"), pytest.mark.xdist_group("servers")]
+
+HOSTED = ("source", "node", "egress", "monitor")
+
+
+class Joined(Deployment):
+    """Its roles run where the supervisor places them."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, QUERY, without=HOSTED, has_links=False)
+
+    def begin(self, name: str, *command: str) -> DeployedProcess:
+        self.add(Child(name, name.partition(".")[0], None, (sys.executable, "-m", *command)))
+        return self.services[name]
+
+    def join(self, name: str, called: str = "") -> DeployedProcess:
+        """A worker; called: its name among the services, by default that of its status."""
+        return self.begin(called or worker_process("a", name), "boreal", "worker", "--site", "a", "--name", name)
+
+    def starts(self) -> dict[str, int]:
+        """Of each role, the number of the record with which it was started."""
+        workers = [said for name, said in self.statuses().items() if name.startswith("worker.")]
+        return {role: said["start"] for worker in workers for role, said in worker["roles"].items()}
+
+    def places(self) -> dict[str, str]:
+        """The worker of each role, as the supervisor says."""
+        entries = self.statuses().get("supervisor", {"processes": ()})["processes"]
+        return {entry["name"]: entry["worker"] for entry in entries if entry["query"] and entry["state"] == "running"}
+
+    def shares(self) -> list[int]:
+        """How many roles each worker runs."""
+        return sorted(Counter(self.places().values()).values())
+
+    def problem(self) -> Any:
+        return self.statuses()["supervisor"]["queries"][self.spec.name]["problem"]
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[Joined]:
+    deployment = Joined(tmp_path)
+    with deployment:
+        deployment.begin("supervisor", "services.stack.supervisor", "--workers", "joined")
+        yield deployment
+
+
+def test_workers_replace_each_other_and_roles_go_on_without_their_supervisor(joined: Joined) -> None:
+    workers = {name: joined.join(name) for name in ("w1", "w2")}
+    joined.wait_ready()
+    before = joined.places()
+    assert len(before) == 5 and before["node.faults.r0"] != before["node.faults.r1"]
+    assert joined.shares() == [2, 3]
+    with KafkaFeeder(joined, rows_per_second=50, period_s=0.1) as feeder, Ear(joined) as ear:
+        bench = Bench(joined, feeder, ear)
+        bench.breathe(2)
+        since = bench.mark()
+        # Clients go on with the other replica, as long as their egress is there.
+        [left] = {*workers} - {before["egress.faults.a"]}
+        killed, last = workers[left], before["egress.faults.a"]
+        killed.is_wanted = False
+        killed.process.kill()  # type: ignore[union-attr]
+        moved = {name for name, worker in before.items() if worker == left and not name.startswith("node.")}
+        took_s = wait_until(lambda: all(joined.places().get(name) == last for name in moved), "others run them", joined.explain)
+        [waits] = {name for name, worker in before.items() if worker == left} - moved
+        problem = f"each worker of site a runs another replica: start one more for {waits}"
+        wait_until(lambda: bool(joined.problem() == problem), "it is said what is lacking", joined.explain)
+        killed.start()
+        killed.is_wanted = True
+        back_s = wait_until(lambda: joined.shares() == [2, 3], "it has its share", joined.explain)
+        joined.wait_ready()
+        placed, starts = joined.places(), joined.starts()
+        assert placed["node.faults.r0"] != placed["node.faults.r1"]
+        joined.services["supervisor"].process.kill()  # type: ignore[union-attr]
+        joined.join("w1", "again").is_wanted = False
+        figures = bench.check(since)
+    second = joined.services["again"]
+    assert second.process is not None and second.process.wait(PATIENCE_S) == 1
+    assert "another worker of site a has the name w1: give --name" in second.log.read_text()
+    assert joined.places() == placed, "the next supervisor takes roles over where they run"
+    wait_until(lambda: joined.starts() == starts, "and starts none again", joined.explain)
+    report("a worker that had joined is killed, and later the supervisor", figures)
+    print(f"the other worker runs its roles after {took_s:.1f} s; back, it has its share after {back_s:.1f} s")
+    assert took_s < DETECTION_US / 1e6 + X_S
