@@ -21,6 +21,7 @@ from deployment.events import RESTARTED, RecordedEvent
 from deployment.evolution import evolve, resolve_start, roll_back, settle
 from deployment.query_changes import changed_query
 from deployment.query_record import QueryRecord, with_bucket
+from deployment.shared_sources import STATE
 from embedded.live.demo import demo_query
 from embedded.live.journal import EventJournal
 from embedded.live.query import LiveQuery, plan_live
@@ -164,7 +165,11 @@ class LiveEngine:
         if old.is_demo:
             raise UserError("NAME", query.name, "is the demo, which has one version", "create a query of your own")
         plan_live(query, old.is_demo)
-        return self._evolve(old, evolve(old.record, with_bucket(query, None), resolve_start(start, now)), now, by)
+        start = resolve_start(start, now)
+        if start == STATE:
+            problem = "is for a stack: here each version reads the records that were posted"
+            raise UserError("--from", start, problem, "write --from earliest")
+        return self._evolve(old, evolve(old.record, with_bucket(query, None), start), now, by)
 
     def roll_back(self, name: str, now: int, by: str | None = None) -> LiveQuery:
         """Let the version that was in charge before take over again, or give up one that never was. by: who does it."""
